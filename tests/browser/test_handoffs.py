@@ -132,7 +132,7 @@ async def test_the_page_draws_and_lists_what_happens_elsewhere(desk: Desk) -> No
     await page.get_by_role("button", name="Cancel").click()
     await page.get_by_role("button", name="Cancel handoff").click()
     await expect(page.locator(".task-line .status")).to_have_text("cancelled")
-    await expect(page.locator(".status-note")).to_have_text("cancelled by owner")
+    await expect(page.locator("p.status-note")).to_have_text("cancelled by owner")
     await page.get_by_role("button", name="Retry").click()
     await expect(page.locator(".task-line .status")).to_have_text("in progress")
     await page.get_by_role("link", name="Handoffs").first.click()
@@ -187,5 +187,5 @@ async def settled(page: Page, name: str) -> None:
         await expect(page.locator(".handoff-arrow")).to_have_count(7)
         await expect(page.locator(".handoff-row").first).to_contain_text("good morning · refused by picky")
     if name == "handoff-ended":
-        await expect(page.locator(".status-note")).to_be_visible()
+        await expect(page.locator("p.status-note")).to_be_visible()
         await expect(page.locator(".facts")).not_to_contain_text("Late result")

@@ -138,7 +138,7 @@ async def test_a_task_is_handed_in_and_opened_without_a_mouse(desk: Desk) -> Non
     page = await desk.open("/")
     await expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()
     await page.keyboard.press("Tab")
-    assert await focused(page) == "Skip to the content"
+    assert await focused(page) == "Skip to content"
     await page.keyboard.press("Enter")
     await expect(page.locator("main")).to_be_focused()
     await page.keyboard.press("Tab")

@@ -46,7 +46,7 @@ async def test_a_message_is_heard_in_the_running_turn(desk: Desk) -> None:
     await expect(modes).to_be_visible()
     await expect(modes.get_by_role("button", name="After the turn")).to_have_attribute("aria-pressed", "true")
     await expect(page.get_by_role("button", name="Queue", exact=True)).to_be_visible()
-    await modes.get_by_role("button", name="At the next step").press("Enter")
+    await modes.get_by_role("button", name="At next step").press("Enter")
     for text in ("left a bit", "enough"):
         await message.fill(text)
         await message.press("Control+Enter")
@@ -85,7 +85,7 @@ async def test_what_is_not_heard_yet_says_so_and_goes_on_when_the_turn_ends(
     session = (await desk.post("/sessions", {"agent": "deaf", "prompt": str(done)}))["key"]
     page = await desk.open(session_path(session), viewport=PHONE if width == "phone" else DESKTOP)
     message, modes = page.get_by_label("Message"), page.get_by_role("group", name="When the agent receives it")
-    for mode, text in (("At the next step", str(done)), ("After the tool", "after that")):
+    for mode, text in (("At next step", str(done)), ("After the tool", "after that")):
         await modes.get_by_role("button", name=mode).click()
         await message.fill(text)
         await message.press("Control+Enter")

@@ -16,7 +16,8 @@ export default {
 
   "a running task counts the events of its own attempt": () => {
     const events = [
-      createEvent("llm_response", 1, { input_tokens: 1000 }), createEvent("llm_response", 2, { input_tokens: 7, cost_usd: 1 }),
+      createEvent("llm_response", 1, { input_tokens: 1000 }),
+        createEvent("llm_response", 2, { input_tokens: 7, cost_usd: 1 }),
       createEvent("tool_exec_end", 2), createEvent("tool_exec_start", 2),
     ];
     equal(at(LATER, () => sumSpent(running, events)), { tokens: 7, usd: 1, steps: 2, seconds: 30 });

@@ -4,7 +4,8 @@ import { equal } from "./check.js";
 const message = (number, time) => ({ number, time });
 const step = (key, time, more) => ({ key, time, kind: "tool", ...more });
 const shown = (messages, steps) =>
-  mergeSteps(messages, steps).map((entry) => (entry.steps ? entry.steps.map((each) => each.key).join("+") : entry.number));
+  mergeSteps(messages, steps).map((entry) =>
+    (entry.steps ? entry.steps.map((each) => each.key).join("+") : entry.number));
 
 export default {
   "steps stand between the messages, those in a row as one": () => {

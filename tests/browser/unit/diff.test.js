@@ -78,7 +78,8 @@ export default {
     const readNote = (node) => node.querySelector(".diff-left")?.textContent;
     equal(readNote(createFileDiff({ path: "a", patch: "+x\n".repeat(2001), cut: true })),
       "1 more lines are not shown; the patch was cut; its end is not shown");
-    equal(createPatchDiffs(GIT + NEW, { cut: true }).map(readNote), [undefined, "the patch was cut; its end is not shown"]);
+    equal(createPatchDiffs(GIT + NEW, { cut: true }).map(readNote),
+      [undefined, "the patch was cut; its end is not shown"]);
   },
 
   "names and lines are text": () => {

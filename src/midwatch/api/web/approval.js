@@ -29,7 +29,7 @@ function sortChoices({ choices, kind }) {
 }
 
 /** Create the card of an open question. */
-export function createApprovalCard(approval, { withTask = true, full = false } = {}) {
+function createApprovalCard(approval, { withTask = true, full = false } = {}) {
   const why = h("input.why",
     { placeholder: "Reason (optional)", maxLength: 2000, "aria-label": "Reason for the answer" });
   const choices = sortChoices(approval);
@@ -46,13 +46,13 @@ export function createApprovalCard(approval, { withTask = true, full = false } =
   });
   const alwaysButtons = buttons.filter((button) => button.matches(".always"));
   const findButton = (kind) => buttons[choices.findIndex((choice) => choice.kind === kind)] ?? null;
+  const deny = () => (findButton("reject_once") ?? findButton("reject_always"))?.click();
   why.addEventListener("keydown", (pressed) => {
-    if (pressed.key === "Enter") { pressed.preventDefault(); (findButton("reject_once") ??
-      findButton("reject_always"))?.click(); }
+    if (pressed.key === "Enter") { pressed.preventDefault(); deny(); }
   });
-  const taskLine = withTask ? createTaskLink(approval.task_id, "View task") : null;
+  const taskLine = withTask ? createTaskLink(approval.task_id, "Task") : null;
   const sessionLine = full && approval.session_key && !approval.session_key.startsWith("bg:")
-    ? h("a", { href: `/sessions/${encodeURIComponent(approval.session_key)}` }, "View session")
+    ? h("a", { href: `/sessions/${encodeURIComponent(approval.session_key)}` }, "Session")
     : null;
   const card = h("article.approval",
     { data: { approval: approval.id, risk: approval.risk ?? "" }, tabindex: full ? "0" : null },
@@ -64,16 +64,13 @@ export function createApprovalCard(approval, { withTask = true, full = false } =
       approval.expires_at ? h("span", h("mw-left", { at: approval.expires_at }), " left") : null),
     h("p.approval-question.plain-text", approval.question),
     createRequestDetails(approval),
-    h("div.approval-answers.action", h("div.approval-buttons", buttons.filter((button) => !button.matches(".always"))),
-      why,
+    h("div.approval-answers.action",
+      h("div.approval-buttons", buttons.filter((button) => !button.matches(".always"))), why,
       alwaysButtons.length ? h("div.approval-always", alwaysButtons) : null),
     h("p.approval-done", { hidden: true, role: "status" }));
   if (approval.diff_bytes || approval.diff || (approval.fromEvent && KINDS_WITH_DIFF.has(approval.kind)))
     showDiff(card, approval, full);
-  Object.assign(card, {
-    allow: () => (findButton("allow_once") ?? buttons[0])?.click(),
-    deny: () => (findButton("reject_once") ?? findButton("reject_always"))?.click(), why,
-  });
+  Object.assign(card, { allow: () => (findButton("allow_once") ?? buttons[0])?.click(), deny, why });
   card.showTask = () => {
     const task = taskLine && desk.running.get(approval.task_id);
     if (task?.prompt) setText(taskLine, getFirstLine(task.prompt, 60));

@@ -27,7 +27,7 @@ class Attention {
   #listeners = new Set();
   #started = false;
   #readTimer = null;
-  #ask = trackRequests();
+  #startRequest = trackRequests();
   #endedSeqs = new Map(); // seq of the newest alert that has ended, for each subject
 
   /** Add a listener for changes. Returns a function that removes it. */
@@ -72,7 +72,7 @@ class Attention {
   }
 
   async read() {
-    const { accept } = this.#ask();
+    const { accept } = this.#startRequest();
     const replies = await Promise.all([
       get(`/events?kind=watchdog_alert&before=${Number.MAX_SAFE_INTEGER}&limit=50`),
       get("/automations?status=paused&limit=200"),

@@ -43,7 +43,7 @@ class DayBars extends HTMLElement {
     const every = Math.max(1, Math.ceil(46 / step));
     this.drawing.replaceChildren(
       svg("line.base", { x1: 0, x2: width, y1: TOP + room, y2: TOP + room }),
-      ...days.map((day, at) => this.#createBar(day, { x: at * step, step, thick, room, most: max })),
+      ...days.map((day, at) => this.#createBar(day, { x: at * step, step, thick, room, max })),
       ...days.map((day, at) => ((days.length - 1 - at) % every
         ? null
         : svg("text", {
@@ -52,7 +52,7 @@ class DayBars extends HTMLElement {
     this.#describe();
   }
 
-  #createBar(day, { x, step, thick, room, most: max }) {
+  #createBar(day, { x, step, thick, room, max }) {
     const value = this.#getValue(day);
     const height = value ? Math.max(2, (value / max) * room) : 0;
     const mark = value == null && day.tasks ? svg("text.unknown", { x: x + step / 2, y: TOP + room - 4 }, "?") : null;

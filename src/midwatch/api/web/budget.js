@@ -12,7 +12,7 @@ import { formatInterval, formatPeriod, now } from "./time.js";
 // name of each limit: format of an amount, unit, label of its field
 const LIMITS = {
   tokens: [formatTokens, " tokens", "Maximum tokens"], usd: [formatDollars, "", "Maximum dollars"],
-  steps: [String, " steps", "Maximum steps"], seconds: [formatPeriod, " work time", "Maximum work time"],
+  steps: [String, " steps", "Maximum steps"], seconds: [formatPeriod, " worked", "Maximum work time"],
 };
 
 const listLimits = (task) => Object.keys(LIMITS).filter((name) => task.budget?.[name] > 0);
@@ -63,9 +63,9 @@ export function openBudgetForm(task) {
     let amount = task.budget[name];
     while (isOver && amount <= spent[name]) amount *= 2;
     const value = name === "seconds" ? formatInterval(amount) : String(amount);
-    const [format, unit, label] = LIMITS[name];
+    const [format, , label] = LIMITS[name];
     return createField(label, h("input.num", { name, value, autocomplete: "off" }),
-      `${format(spent[name])}${unit} used so far. This counts toward the maximum.`);
+      `Used so far: ${format(spent[name])}. This counts toward the maximum.`);
   });
   openForm("Continue with a larger budget", inputs, "Continue", async (values) => {
     const budget = Object.fromEntries(Object.entries(values)

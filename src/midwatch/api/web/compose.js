@@ -8,7 +8,7 @@ import { handleSubmit, showToast } from "./parts.js";
 const MAX_HEIGHT = 240;
 const MODES = {
   after_turn: ["After the turn", "The message waits in the queue"],
-  interrupt: ["At the next step", "The agent receives it as soon as possible"],
+  interrupt: ["At next step", "The agent receives it as soon as possible"],
   after_tool: ["After the tool", "The agent receives it when the running tool has returned"],
 };
 

@@ -34,8 +34,8 @@ export function renderConversation(view, data, closed) {
   const isQuiet = data.running && data.running.wait !== "approval" &&
     !data.work.steps.some((step) => step.task === data.running.id);
   // steps already show that the agent works, and would move this line down
-  const shown = partials.length || !isQuiet ? partials : [{ id: "thinking", text: "" }];
-  renderKeyed(view.partials, shown, (partial) => partial.id, (partial) => {
+  const visible = partials.length || !isQuiet ? partials : [{ id: "thinking", text: "" }];
+  renderKeyed(view.partials, visible, (partial) => partial.id, (partial) => {
     const text = h("div.plain-text");
     const node = h("li.message.agent.writing",
       h("p.message-head", h("b", data.session.agent),
@@ -49,13 +49,13 @@ export function renderConversation(view, data, closed) {
 /** Merge messages and steps by time; consecutive steps become one entry. */
 export function mergeSteps(messages, steps) {
   const isComplete = !messages.length || messages[0].number <= 1;
-  const shown = steps.filter((step) =>
+  const visible = steps.filter((step) =>
     (step.kind !== "turn" || step.tools || formatUsage(step.usage)) && (isComplete || step.time >= messages[0].time));
   const entries = [];
   let at = 0;
   const takeStepsUntil = (time) => {
     const run = [];
-    while (at < shown.length && (time === null || shown[at].time < time)) run.push(shown[at++]);
+    while (at < visible.length && (time === null || visible[at].time < time)) run.push(visible[at++]);
     if (run.length) entries.push({ key: `work ${run[0].key}`, steps: run });
   };
   for (const message of messages) {

@@ -16,7 +16,7 @@ class Desk {
   resolutions = new Map(); // how questions ended
   answeredHere = new Set(); // those that were answered here
   #listeners = new Map();
-  #ask = trackRequests();
+  #startRequest = trackRequests();
 
   on(part, listener) {
     if (!this.#listeners.has(part)) this.#listeners.set(part, new Set());
@@ -44,13 +44,12 @@ class Desk {
   }
 
   async readApprovals() {
-    const { accept } = this.#ask();
+    const { accept } = this.#startRequest();
     const known = [...this.approvals.keys()]; // the reply may not include newer questions
     const { approvals } = await get("/approvals?limit=500").catch(() => ({}));
     if (!approvals || !accept()) return;
-    for (const approval of approvals)
-      if (!this.resolutions.has(approval.id)) this.approvals.set(approval.id,
-        { ...approval, choices: normaliseChoices(approval.choices) });
+    for (const approval of approvals.filter(({ id }) => !this.resolutions.has(id)))
+      this.approvals.set(approval.id, { ...approval, choices: normaliseChoices(approval.choices) });
     const open = new Set(approvals.map((approval) => approval.id));
     for (const id of known) if (!open.has(id)) this.approvals.delete(id);
     this.#notify("approvals");

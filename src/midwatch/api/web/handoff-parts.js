@@ -56,20 +56,20 @@ export const createParties = (handoff) =>
 /** Create the row of a handoff, which opens its page. */
 export function createHandoffRow(handoff) {
   const parts = {
-    status: h("span.status"), way: h("span.truncate"), what: h("span.truncate.row-sub"),
+    status: h("span.status"), parties: h("span.truncate"), what: h("span.truncate.row-sub"),
     time: createElapsed(handoff.created_at, handoff.completed_at),
   };
   const node = h("li",
-    h("a.row.handoff-row", { href: `/handoffs/${handoff.id}` }, parts.status, parts.way, parts.time, parts.what));
+    h("a.row.handoff-row", { href: `/handoffs/${handoff.id}` }, parts.status, parts.parties, parts.time, parts.what));
   node.parts = parts;
   return node;
 }
 
 export function updateHandoffRow(node, handoff) {
-  const { status, way, what, time } = node.parts;
+  const { status, parties, what, time } = node.parts;
   updateHandoffStatus(status, handoff);
-  if (way.dataset.shown !== getTarget(handoff)) way.replaceChildren(createParties(handoff));
-  way.dataset.shown = getTarget(handoff);
+  if (parties.dataset.target !== getTarget(handoff)) parties.replaceChildren(createParties(handoff));
+  parties.dataset.target = getTarget(handoff);
   setText(what, [`${handoff.task.type ? `[${handoff.task.type}] ` : ""}${describeWork(handoff)}`,
     formatNote(handoff)].filter(Boolean).join(" · "));
   setAttribute(time, "to", handoff.completed_at);
@@ -111,7 +111,7 @@ class HandoffChart extends HTMLElement {
   #handoffs = [];
 
   connectedCallback() {
-    this.list = svg("svg.handoff-chart", { role: "list", "aria-label": "Handoffs between agents" });
+    this.list = svg("svg.handoff-chart", { role: "list", "aria-label": "Chart of handoffs" });
     const tip = (id, name) => svg("marker", {
       id, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse",
       class: name,
@@ -149,7 +149,7 @@ class HandoffChart extends HTMLElement {
     let y = 0;
     const lines = groups.map((group) => {
       const top = y;
-      const rows = group.map((handoff) => ({ one: handoff, y: (y += ROW) }));
+      const rows = group.map((handoff) => ({ handoff, y: (y += ROW) }));
       y += 10;
       return { key: getRoot(group[0]), top, rows };
     });
@@ -165,17 +165,18 @@ class HandoffChart extends HTMLElement {
       (node, name) => setProps(node, { x1: place(name), x2: place(name), y2: y - 6 }));
     renderKeyed(this.groups, lines.slice(1), (group) => group.key, () => svg("line.between"),
       (node, group) => setProps(node, { x1: 0, x2: width, y1: group.top, y2: group.top }));
-    renderKeyed(this.rows, lines.flatMap((group) => group.rows), ({ one: handoff }) => handoff.id,
-      (row) => this.#createRow(row.one),
+    renderKeyed(this.rows, lines.flatMap((group) => group.rows), ({ handoff }) => handoff.id,
+      (row) => this.#createRow(row.handoff),
       (node, row) => this.#updateRow(node, row, place));
   }
 
   #createRow(handoff) {
     const parts = {
-      line: svg("path.arrow"), label: svg("text.what"), state: svg("text.state"), took: svg("text.duration"),
+      line: svg("path.arrow"), label: svg("text.what"), state: svg("text.state"), duration: svg("text.duration"),
     };
     const link = svg("a", { href: `/handoffs/${handoff.id}` },
-      svg("rect.hit", { width: "100%", height: ROW, y: -ROW + 8 }), parts.line, parts.label, parts.state, parts.took);
+      svg("rect.hit", { width: "100%", height: ROW, y: -ROW + 8 }), parts.line, parts.label, parts.state,
+        parts.duration);
     link.addEventListener("click", (clicked) => {
       if (clicked.button || clicked.metaKey || clicked.ctrlKey || clicked.shiftKey) return;
       clicked.preventDefault();
@@ -183,12 +184,12 @@ class HandoffChart extends HTMLElement {
     });
     const tooltip = svg("title");
     const node = svg("g.handoff-arrow", { role: "listitem" }, tooltip, link);
-    Object.assign(node, { parts, link, told: tooltip });
+    Object.assign(node, { parts, link, tooltip });
     return node;
   }
 
-  #updateRow(node, { one: handoff, y }, place) {
-    const { line, label, state, took } = node.parts;
+  #updateRow(node, { handoff, y }, place) {
+    const { line, label, state, duration } = node.parts;
     const from = place(getSource(handoff));
     const to = place(getTarget(handoff));
     const tone = { completed: "good", failed: "bad", rejected: "bad", expired: "bad" }[handoff.status] ??
@@ -204,14 +205,14 @@ class HandoffChart extends HTMLElement {
     const room = Math.max(Math.abs(to - from), 60) - 14;
     const fits = Math.floor(room / 7);
     const what = describeWork(handoff, 400);
-    setText(node.told, [`${getSource(handoff)} → ${getTarget(handoff)}: ${describeWork(handoff)}`,
+    setText(node.tooltip, [`${getSource(handoff)} → ${getTarget(handoff)}: ${describeWork(handoff)}`,
       formatNote(handoff)].filter(Boolean).join("\n"));
     setText(label, truncate(what, Math.max(fits, 4)));
     setProps(label, { x: Math.min(from, to) + (from === to ? 32 : 8), y: -7 });
     setText(state, handoff.status.replace("_", " "));
     setProps(state, { x: 4, y: -7 });
-    setText(took, time);
-    setProps(took, { x: 4, y: 6 });
+    setText(duration, time);
+    setProps(duration, { x: 4, y: 6 });
     node.link.setAttribute("aria-label",
       `${getSource(handoff)} to ${getTarget(handoff)}: ${describeWork(handoff)}; ${state.textContent}, ${time}`);
   }

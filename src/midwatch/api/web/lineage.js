@@ -28,12 +28,11 @@ export function createRelative(relative) {
 export function createNotice(delivery) {
   const resend = createActionButton("Send again",
     () => post(`/deliveries/${delivery.id}/retry`).then(() => showToast("The notice will be sent again.")),
-      { kind: "small action" });
+    { kind: "small action" });
   return h("li",
     h("div.row.notice", h("span.status"),
       h("span.truncate", `${delivery.notice} → ${formatChannel(delivery.channel)}`),
-      h("span.dim.truncate.why"),
-      resend));
+      h("span.dim.truncate.why"), resend));
 }
 
 export function updateNotice(node, delivery) {

@@ -28,7 +28,7 @@ export function createAgentPicker(chosen = "", filter = () => true) {
 /** Create an input for an absolute path, with a button to browse the directories of the server. */
 export function createDirectoryPicker(chosen = "") {
   const input = h("input.mono", {
-    name: "workdir", value: chosen, placeholder: "/path; default: set by the agent", spellcheck: false,
+    name: "workdir", value: chosen, placeholder: "/path, or agent default", spellcheck: false,
       autocomplete: "off",
   });
   const browse = h("button", { type: "button", title: "Browse directories on the server" }, icon("folder"),

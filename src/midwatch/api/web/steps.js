@@ -18,8 +18,8 @@ const TOOL_ICONS = {
 const MAX_RESULT = 100000; // characters of a result that are shown
 
 /** Create the element of a step; `updateStep` updates it. */
-export const createStep = (step) => KINDS[step.kind].make(step);
-export function updateStep(node, step) {
+const createStep = (step) => KINDS[step.kind].make(step);
+function updateStep(node, step) {
   if (node.version === step.version) return;
   node.version = step.version;
   KINDS[step.kind].update(node, step);

@@ -66,7 +66,7 @@ export async function loadSnapshot(filter, signal) {
   throw new Error("The connection closed before the state arrived. Reload the page.");
 }
 
-export class Stream {
+class Stream {
   status = "connecting";
   lastSeq = null; // null until the first state has arrived
   #listeners = new Set();
@@ -81,7 +81,7 @@ export class Stream {
     window.addEventListener("online", () => this.#wake?.());
     document.addEventListener("visibilitychange", () => this.#handleVisible());
     window.addEventListener("pagehide", () => this.#abort?.abort());
-    window.addEventListener("pageshow", (shown) => shown.persisted && this.#wake?.());
+    window.addEventListener("pageshow", (event) => event.persisted && this.#wake?.());
     this.#listenToTabs();
     this.#run();
   }

@@ -117,14 +117,14 @@ class Waterfall extends HTMLElement {
         x: place(span.from), width: Math.max(3, place(end) - place(span.from)),
         class: `bar ${span.kind}${span.bad ? " bad" : ""}${span.to ? "" : " open"}`,
       });
-      const took = formatDuration((end - span.from) / 1000, { fine: true });
-      setText(node.took, took);
+      const duration = formatDuration((end - span.from) / 1000, { fine: true });
+      setText(node.duration, duration);
       const fits = Math.floor((lane.x - 8 - span.depth * 10) / 6.2);
       setText(node.label, truncate(span.label, fits));
       node.setAttribute("aria-label",
-        [span.label, span.to ? took : `${took} so far`, formatSpanUsage(span)].filter(Boolean).join(", "));
+        [span.label, span.to ? duration : `${duration} so far`, formatSpanUsage(span)].filter(Boolean).join(", "));
       this.#drawNote(node, span, place(span.from), place(end), lane);
-      if (node.shown) this.#showDetail(span);
+      if (node.isSelected) this.#showDetail(span);
     });
   }
 
@@ -140,22 +140,23 @@ class Waterfall extends HTMLElement {
   #createRow(span) {
     const bar = svg("rect", { y: 5, height: ROW - 10, rx: 2.5 });
     const label = svg("text", { x: 4 + span.depth * 10, y: 14 });
-    const took = svg("text.duration", { x: "100%", y: 14 });
+    const duration = svg("text.duration", { x: "100%", y: 14 });
     const note = svg("text.note", { y: 14 });
     const node = svg("g.step", { role: "listitem", tabindex: this.rows.firstChild ? -1 : 0 },
-      svg("rect.hit", { width: "100%", height: ROW }), label, bar, note, took);
-    Object.assign(node, { bar, label, note, took, span });
-    const select = () => { for (const row of this.rows.children) row.shown = row === node; this.#showDetail(span); };
+      svg("rect.hit", { width: "100%", height: ROW }), label, bar, note, duration);
+    Object.assign(node, { bar, label, note, duration, span });
+    const select = () => { for (const row of this.rows.children) row.isSelected =
+      row === node; this.#showDetail(span); };
     node.addEventListener("pointerenter", select);
     node.addEventListener("focus", select);
     return node;
   }
 
   #showDetail(span) {
-    const took = formatDuration(((span.to ?? now()) - span.from) / 1000, { fine: true });
+    const duration = formatDuration(((span.to ?? now()) - span.from) / 1000, { fine: true });
     const ended = span.end && span.end !== span.event ? ` → ${formatEvent(span.end)}` : "";
     const parts = [
-      span.label, span.to ? took : `${took} so far`, formatSpanUsage(span), formatDateTime(span.event.time),
+      span.label, span.to ? duration : `${duration} so far`, formatSpanUsage(span), formatDateTime(span.event.time),
       `${formatEvent(span.event)}${ended}`,
     ];
     setText(this.detail, parts.filter(Boolean).join(" · "));

@@ -21,7 +21,7 @@ export function createWorktreePanel(page) {
     note: h("p.warn-text.plain-text", { hidden: true }), diffs: h("div.diffs"),
   };
   let info = null;
-  let shown = null;
+  let drawnState = null;
   const startRequest = trackRequests();
   const startDiffRequest = trackRequests();
   const update = (worktree, { accept }) => { if (accept()) { info = worktree; draw(); } };
@@ -89,8 +89,8 @@ export function createWorktreePanel(page) {
     if (!task.worktree) return;
     node.hidden = false;
     const state = `${task.worktree.id} ${task.worktree.status} ${task.status} ${task.completed_at}`;
-    if (state === shown) return;
-    shown = state;
+    if (state === drawnState) return;
+    drawnState = state;
     info = { ...info, ...task.worktree };
     draw();
     if (!["planned", "making", "removed"].includes(info.status)) read();

@@ -15,7 +15,7 @@ import { formatInterval } from "../time.js";
 const PREVIEW_COUNT = 5;
 const KINDS = {
   every: {
-    name: "Every", label: "Interval", placeholder: "for example 90m, 24h or 7d",
+    name: "Every", label: "Interval", placeholder: "e.g. 90m, 24h or 7d",
     hint: "At least one minute. A restart does not change the rhythm.", preset: "24h",
   },
   cron: {
@@ -23,7 +23,7 @@ const KINDS = {
     hint: "Five fields, for example 0 9 * * 1-5, or @hourly, @daily, @weekly, @monthly.", preset: "0 9 * * *",
   },
   at: {
-    name: "Once", label: "Time", placeholder: "for example tomorrow 09:00",
+    name: "Once", label: "Time", placeholder: "e.g. tomorrow 09:00",
     hint: "For example 2026-03-29T09:00, in 20m, 09:00, tomorrow 09:00 or fri 09:00.", preset: "in 1h",
   },
 };
@@ -72,12 +72,12 @@ export async function renderAutomationForm(main, page, automation) {
           "A missed run is skipped when it would start later than this."),
         createField("Timeout",
           input("timeout", automation?.timeout_seconds ? formatInterval(automation.timeout_seconds) : "",
-            { placeholder: "set by the agent; for example 10m" }),
+            { placeholder: "agent default; e.g. 10m" }),
           "A run that takes longer fails."),
-        createField("Quiet token", input("quiet", automation?.quiet, { placeholder: "none; for example NOTHING" }),
+        createField("Quiet token", input("quiet", automation?.quiet, { placeholder: "none; e.g. NOTHING" }),
           "A reply that is exactly this text is not sent."),
         createField("Notify", input("route", automation?.route,
-          { placeholder: "default channel; for example console or phone" }),
+          { placeholder: "default; e.g. console" }),
           "The channel that gets notices about the runs.")),
       h("label.check.fresh", h("input", { type: "checkbox", name: "fresh", checked: automation?.fresh ?? false }),
         "Start a new session for each run")),
@@ -161,7 +161,7 @@ function createSchedule(automation, page) {
   text.after(hint);
   const words = h("p.preview-when");
   const list = h("ol.times");
-  const shown = h("div.preview", { role: "status", "aria-label": "Next runs" }, words, list);
+  const previewBox = h("div.preview", { role: "status", "aria-label": "Next runs" }, words, list);
   const choose = (name) => {
     typed[kind.value] = text.value;
     kind.value = name;
@@ -202,7 +202,7 @@ function createSchedule(automation, page) {
   page.onLeave(() => clearTimeout(timer));
   draw(text.value);
   const node = h("fieldset.when-fields", h("legend", "Schedule"), kind, kinds,
-    h("div.form-row", h("div.stack", place, createField("Time zone", zone)), shown), zones);
+    h("div.form-row", h("div.stack", place, createField("Time zone", zone)), previewBox), zones);
   return { node, preview };
 }
 

@@ -40,7 +40,7 @@ export default async function renderAutomation(main, page) {
       get(path), get(`${path}/history?limit=${HISTORY}`), get(`/schedules/day?id=${encodeURIComponent(id)}`),
     ]);
     if (!accept()) return;
-    Object.assign(data, { one: automation, runs: history.runs, when: days.days[0]?.when ?? "" });
+    Object.assign(data, { automation, runs: history.runs, when: days.days[0]?.when ?? "" });
     draw();
   };
   const taskIds = new Set();
@@ -129,17 +129,17 @@ const SHOWN = {
 };
 
 function drawButtons(place, automation) {
-  place.one = automation;
+  place.item = automation;
   const resume = (label) =>
     createActionButton(label, () => post(`/automations/${automation.id}/resume`),
       { kind: "primary", iconName: "retry" });
   const make = {
-    run: () => createActionButton("Run now", () => runNow(place.one), { iconName: "play" }),
+    run: () => createActionButton("Run now", () => runNow(place.item), { iconName: "play" }),
     pause: () => createActionButton("Pause", () => post(`/automations/${automation.id}/pause`), { iconName: "pause" }),
     resume: () => resume("Resume"),
     restore: () => resume("Restore"),
     edit: () => h("a.button", { href: `/automations/${automation.id}?edit=1` }, icon("edit"), h("span", "Edit")),
-    remove: () => createActionButton("Delete", () => deleteAutomation(place.one), { kind: "danger", iconName: "bin" }),
+    remove: () => createActionButton("Delete", () => deleteAutomation(place.item), { kind: "danger", iconName: "bin" }),
   };
   renderButtons(place, SHOWN[automation.status] ?? [], make, { run: automation.running });
 }

@@ -73,10 +73,10 @@ export default async function renderEvents(main, page) {
   page.onLeave(addShortcut("p", "Pause or resume the log", () => pause.click()));
   main.append(createPageHead("Events", pause), createFilters(filter, at), h("section.panel.log-panel", scroller));
   drawPause();
-  await load(page, filter, at, { scroller, rows, older, add: addRows, data, showPause: drawPause });
+  await load(page, filter, at, { scroller, rows, older, addRows, data, drawPause });
 }
 
-async function load(page, pattern, at, { scroller, rows, older, add: addRows, data, showPause: drawPause }) {
+async function load(page, pattern, at, { scroller, rows, older, addRows, data, drawPause }) {
   try {
     const { events } = await get(`/events${buildQuery(at
       ? { ...pattern, after: Math.max(0, at - 1 - PAGE / 4), limit: PAGE }

@@ -33,12 +33,12 @@ export default async function renderNewGoal(main, page) {
         createField("Maximum dollars",
           h("input.num", { name: "max_usd", type: "number", min: 0, step: "any", placeholder: "no limit" }),
           "The goal pauses at this limit."),
-        createField("Maximum work time", text("max_seconds", "no limit; for example 2h"),
+        createField("Maximum work time", text("max_seconds", "no limit; e.g. 2h"),
           "The goal pauses at this limit."),
         createField("Verifier", text("verifier", "none; name of an agent"),
           "A second agent that checks the result before the goal is complete."),
         createField("Session", text("session_key", "a new session"), "The session in which the goal runs."),
-        createField("Notify", text("route", "default channel; for example console or phone"),
+        createField("Notify", text("route", "default; e.g. console"),
           "The channel that gets a notice when the goal ends."))),
     createFormButtons(button));
   const send = () => runAction(button, async () => {

@@ -30,7 +30,7 @@ export default async function renderGoal(main, page) {
     const path = `/goals/${encodeURIComponent(id)}`;
     const [goal, { runs }] = await Promise.all([get(path), get(`${path}/steps?limit=${STEPS}`)]);
     if (!accept()) return;
-    Object.assign(data, { one: goal, steps: runs });
+    Object.assign(data, { goal, steps: runs });
     draw();
   };
   const readAgain = () => read().catch(() => {});
@@ -156,7 +156,7 @@ const SHOWN = {
 };
 
 function drawButtons(place, goal, leave) {
-  place.one = goal;
+  place.item = goal;
   const path = `/goals/${goal.id}`;
   const make = {
     step: () => createActionButton("Step now", () => post(`${path}/step`),
@@ -165,10 +165,10 @@ function drawButtons(place, goal, leave) {
       createActionButton("Pause", () => post(`${path}/pause`),
         { iconName: "pause", title: "Pause the goal; a running step is stopped" }),
     resume: () => createActionButton("Resume", () => post(`${path}/resume`), { kind: "primary", iconName: "retry" }),
-    complete: () => createActionButton("Complete", () => openCompleteForm(place.one), { iconName: "check" }),
-    delay: () => createActionButton("Delay", () => openDelayForm(place.one), { iconName: "clock" }),
-    edit: () => createActionButton("Edit", () => openEditForm(place.one), { iconName: "edit" }),
-    clear: () => createActionButton("Clear", () => clearGoal(place.one, leave), { kind: "danger", iconName: "bin" }),
+    complete: () => createActionButton("Complete", () => openCompleteForm(place.item), { iconName: "check" }),
+    delay: () => createActionButton("Delay", () => openDelayForm(place.item), { iconName: "clock" }),
+    edit: () => createActionButton("Edit", () => openEditForm(place.item), { iconName: "edit" }),
+    clear: () => createActionButton("Clear", () => clearGoal(place.item, leave), { kind: "danger", iconName: "bin" }),
   };
   renderButtons(place, SHOWN[goal.status] ?? ["clear"], make, { step: goal.running || !goal.next_run_at });
 }

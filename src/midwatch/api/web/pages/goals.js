@@ -122,7 +122,7 @@ export function updateMeters({ steps, tokens, cost, time }, goal) {
   updateMeter(cost, goal.usd, goal.max_usd,
     `${formatDollars(goal.usd)}${of(goal.max_usd, formatDollars(goal.max_usd))}`, open);
   updateMeter(time, goal.seconds, goal.max_seconds,
-    `${formatPeriod(goal.seconds)}${of(goal.max_seconds, formatPeriod(goal.max_seconds))} work time`, open);
+    `${formatPeriod(goal.seconds)}${of(goal.max_seconds, formatPeriod(goal.max_seconds))} worked`, open);
 }
 
 /** Return the state of a goal as one line. */

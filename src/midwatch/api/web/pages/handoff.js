@@ -87,8 +87,8 @@ function drawAll(view, handoff, page) {
 
 function drawButtons(place, handoff) {
   const action = isOpenHandoff(handoff) ? "cancel" : handoff.status === "completed" ? "" : "retry";
-  if (place.dataset.shown === action) return; // a button that is replaced while it is pressed is never clicked
-  place.dataset.shown = action;
+  if (place.dataset.action === action) return; // a button that is replaced while it is pressed is never clicked
+  place.dataset.action = action;
   const cancel = async () => {
     if (await confirmAction("Cancel this handoff? Its task is stopped.", "Cancel handoff"))
       await post(`/handoffs/${handoff.id}/cancel`);

@@ -148,7 +148,7 @@ function drawAttention(list) {
   });
   const paused = [...attention.paused.values()].map((item) => ({
     key: `paused ${item.id} ${item.revision}`, id: item.id, title: `Paused: ${getFirstLine(item.name)}`,
-      text: formatPause(item),
+      text: formatPause(item).replace(/^Paused: /, ""),
     at: item.updated_at,
   }));
   const all = [...alerts, ...paused];
@@ -232,6 +232,7 @@ function updateEnded(node, task) {
 
 /** Describe the last activity as `formatEvent` does; the server sends the kind of the last event and its subject. */
 const describeActivity = (text) => text.replace(/^(task progress|approval requested) /, "")
+  .replace(/^status change /, "Status: ")
   .replace(/^tool exec start /, "Using ")
   .replace(/^tool exec end (.*)/, "$1 returned");
 

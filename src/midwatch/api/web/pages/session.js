@@ -106,17 +106,17 @@ export default async function renderSession(main, page) {
     view.isAtEnd = true;
     draw();
   };
-  view.showTerminal = (wanted) => {
+  view.showTerminal = (isVisible) => {
     view.terminal?.stop.abort();
     view.terminal?.node.remove();
     view.terminal = null;
-    if (wanted) {
+    if (isVisible) {
       view.terminal = { ...createTerminal(key), stop: new AbortController() };
       view.body.append(view.terminal.node);
       view.terminal.follow(view.terminal.stop.signal);
     }
-    main.classList.toggle("with-terminal", wanted);
-    view.showTerminalButton.setAttribute("aria-pressed", String(wanted));
+    main.classList.toggle("with-terminal", isVisible);
+    view.showTerminalButton.setAttribute("aria-pressed", String(isVisible));
     draw();
   };
   page.onLeave(() => view.terminal?.stop.abort());
@@ -341,8 +341,7 @@ function drawAll(view, data, page) {
   if (data.screen) setText(view.screen, data.screen);
   drawErrors(view.errors, data.errors);
   view.input.placeholder = closed ? "This session is closed"
-    : running ? (steerable ? "Write a message and choose when the agent receives it"
-      : "Write a message; it will be queued")
+    : running && !steerable ? "Write a message for the queue"
     : "Write a message";
   view.input.disabled = closed;
   view.button.disabled = closed;

@@ -22,10 +22,10 @@ export default async function renderSessions(main, page) {
   const form = createSessionForm();
   const toggle = h("button.primary.action", { type: "button", title: "New session (c)", "aria-expanded": "false" },
     icon("plus"), h("span", "New session"));
-  const open = (shown) => {
-    form.hidden = !shown;
-    toggle.setAttribute("aria-expanded", String(shown));
-    if (shown) form.begin();
+  const open = (isOpen) => {
+    form.hidden = !isOpen;
+    toggle.setAttribute("aria-expanded", String(isOpen));
+    if (isOpen) form.begin();
   };
   toggle.addEventListener("click", () => open(form.hidden));
   main.append(createPageHead("Sessions", toggle), form, body, h("div.list-foot", more));

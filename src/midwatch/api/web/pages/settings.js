@@ -121,7 +121,7 @@ function createTokenPanel() {
 function createTokenForm(done) {
   const button = h("button.primary", { type: "submit" }, "Create");
   const form = h("form.token-form.padded", { noValidate: true },
-    createField("Name", h("input", { name: "name", placeholder: "for example phone", autocomplete: "off",
+    createField("Name", h("input", { name: "name", placeholder: "e.g. phone", autocomplete: "off",
       maxLength: 100 })),
     createField("Role", h("select", { name: "role" },
       ["operator", "viewer", "owner"].map((name) => h("option", name)))),

@@ -27,12 +27,12 @@ export default async function renderNewTask(main, page) {
       createField("Directory", createDirectoryPicker(page.search.get("workdir") ?? ""))),
     h("details", h("summary", "More options"),
       h("div.form-row.more-fields",
-        createField("Timeout", text("timeout", "set by the agent; for example 10m"),
+        createField("Timeout", text("timeout", "agent default; e.g. 10m"),
           "A task that takes longer fails."),
-        createField("Delay", text("delay", "none; for example 5m"), "The task starts after this time."),
+        createField("Delay", text("delay", "none; e.g. 5m"), "The task starts after this time."),
         createField("Priority", number("priority", { min: -100, max: 100, value: "0" }),
           "-100 to 100; higher starts first."),
-        createField("Notify", text("route", "default channel; for example console or phone"),
+        createField("Notify", text("route", "default; e.g. console"),
           "The channel that gets notices about its start and end."))),
     createFormButtons(button));
   const send = () => runAction(button, async () => {

@@ -39,10 +39,10 @@ export default async function renderTask(main, page) {
   const view = buildPage(main, data, page);
   const draw = limitToFrame(() => page.isCurrent() && data.read && drawAll(view, data, page));
   const readPartial = async () => {
-    const { id: known } = partial;
+    const { id: partialId } = partial;
     const state = await loadSnapshot({ task_id: id }, stop.signal).catch(() => null);
     if (!state?.partial || !page.isCurrent()) return;
-    const isNewer = partial.id !== known && partial.id !== state.partial.message_id; // a newer text has begun
+    const isNewer = partial.id !== partialId && partial.id !== state.partial.message_id; // a newer text has begun
     if (!isNewer && partial.take(state.partial)) showPartial();
   };
   let reading = false;
@@ -138,10 +138,10 @@ function recordEvent(data, event) {
     data.partial = event.payload.message;
   if (event.kind === "delivery_sent" || event.kind === "delivery_failed") {
     const { delivery_id, channel, notice, error } = event.payload;
-    const known = data.deliveries.get(delivery_id) ?? { id: delivery_id, channel, notice };
+    const delivery = data.deliveries.get(delivery_id) ?? { id: delivery_id, channel, notice };
     const sent = event.kind === "delivery_sent";
     data.deliveries.set(delivery_id,
-      { ...known, status: sent ? "sent" : "failed", error: error ?? null, sent_at: sent ? event.time : null });
+      { ...delivery, status: sent ? "sent" : "failed", error: error ?? null, sent_at: sent ? event.time : null });
   }
 }
 
@@ -275,8 +275,8 @@ function drawEvents(view, data) {
 function drawButtons(view, data) {
   const { task } = data;
   const action = isOpen(task) ? "cancel" : task.status === "done" ? "again" : "retry";
-  if (view.buttons.dataset.shown === action + task.session_key) return;
-  view.buttons.dataset.shown = action + task.session_key;
+  if (view.buttons.dataset.state === action + task.session_key) return;
+  view.buttons.dataset.state = action + task.session_key;
   const address =
     `/tasks/new?${new URLSearchParams({ prompt: task.prompt, agent: task.agent, workdir: task.workdir ?? "" })}`;
   view.buttons.replaceChildren(h("button", { type: "button", onclick: () => openHandoffForm(data.task) }, "Hand over"),
@@ -317,13 +317,13 @@ function drawOutput(view, data) {
     setText(none, task.status === "running" ? "No output yet." : "Not started yet.");
     grow(text, data.partial ?? "");
   } else if (kind === "result") {
-    if (view.output.shown === (data.result_html ?? task.result)) return;
-    view.output.shown = data.result_html ?? task.result;
+    if (view.output.content === (data.result_html ?? task.result)) return;
+    view.output.content = data.result_html ?? task.result;
     if (data.result_html) view.output.replaceChildren(insertSanitised(h("div.page-text"), data.result_html));
     else view.output.replaceChildren(task.result ? h("div.plain-text", task.result)
       : h("p.faint", ...describeEnd(task)));
-  } else if (view.output.shown !== `error ${task.error}`) {
-    view.output.shown = `error ${task.error}`;
+  } else if (view.output.content !== `error ${task.error}`) {
+    view.output.content = `error ${task.error}`;
     view.output.replaceChildren(
       h("div.plain-text", { class: task.status === "failed" ? "problem" : "faint" },
         task.error || (task.status === "failed" ? `Failed: ${task.outcome}.` : "Cancelled.")),

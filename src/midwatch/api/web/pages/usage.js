@@ -111,20 +111,20 @@ function drawAll(view, data, filter) {
   const rows = filter.by === "day" ? [...data.rows.rows].reverse() : data.rows.rows;
   view.table.hidden = !rows.length;
   view.none.hidden = rows.length > 0;
-  const shown = data.rows.left_off ? [...rows, { more: data.rows.left_off }] : rows;
-  renderKeyed(view.rows, shown, (group) => (group.more ? "more" : `${group[filter.by]}`),
+  const rowsWithRest = data.rows.left_off ? [...rows, { more: data.rows.left_off }] : rows;
+  renderKeyed(view.rows, rowsWithRest, (group) => (group.more ? "more" : `${group[filter.by]}`),
     (group) => createRow(group, filter.by), updateRow);
 }
 
 /** Draw all days of the period; a day without finished tasks is empty. */
 function drawChart(view, data, filter) {
-  const known = new Map(data.days.rows.map((day) => [day.day, day]));
+  const rowsByDay = new Map(data.days.rows.map((day) => [day.day, day]));
   const days = [];
   for (const day = new Date(data.since); day.getTime() <= now(); day.setDate(day.getDate() + 1)) {
     const name =
       `${day.getFullYear()}-${String(day.getMonth() + 1).padStart(2, "0")}-${String(day.getDate()).padStart(2, "0")}`;
     days.push({
-      tasks: 0, cost_usd: null, ...known.get(name),
+      tasks: 0, cost_usd: null, ...rowsByDay.get(name),
       short: day.toLocaleDateString(undefined, { day: "numeric", month: "short" }),
       long: day.toLocaleDateString(undefined, { weekday: "short", day: "numeric", month: "long" }),
     });
@@ -154,11 +154,11 @@ const formatDay = (name) =>
 function createRow(group, by) {
   if (group.more) return h("tr", h("td.faint", { colSpan: CELLS + 1 }, `and ${group.more} more`));
   const name = group[by];
-  const shown = by === "day" ? h("time", { dateTime: name }, formatDay(name))
+  const label = by === "day" ? h("time", { dateTime: name }, formatDay(name))
     : !name ? h("span.faint", NAMELESS[by] ?? "none")
     : ROW_LINKS[by] ? h("a.plain-text", { href: ROW_LINKS[by](name) }, name)
     : h("span.plain-text", name);
-  const node = h("tr", h("td", shown), Array.from({ length: CELLS }, () => h("td.num")));
+  const node = h("tr", h("td", label), Array.from({ length: CELLS }, () => h("td.num")));
   return node;
 }
 
