@@ -1,13 +1,13 @@
 // A bar chart with one bar per day. Plain SVG; the table next to it has the same numbers.
 
-import { h, setProps, setText, svg } from "./dom.js";
+import { Chart, h, setProps, setText, svg } from "./dom.js";
 
 const HEIGHT = 132;
 const TOP = 14;
 const FOOT = 18;
 
 /** A chart that redraws itself when its width changes. `show` sets the days, the value of a day and its format. */
-class DayBars extends HTMLElement {
+class DayBars extends Chart {
   #days = [];
   #getValue = () => null;
   #formatValue = String;
@@ -17,12 +17,7 @@ class DayBars extends HTMLElement {
     this.caption = h("p.bars-caption.dim.num", "");
     this.replaceChildren(this.drawing, this.caption);
     this.drawing.addEventListener("pointerleave", () => this.#describe());
-    this.resizeObserver = new ResizeObserver(() => this.draw());
-    this.resizeObserver.observe(this.drawing);
-  }
-
-  disconnectedCallback() {
-    this.resizeObserver?.disconnect();
+    this.observe(this.drawing);
   }
 
   show(days, getValue, formatValue, label) {

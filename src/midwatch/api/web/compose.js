@@ -3,7 +3,7 @@
 
 import { createRequestKey, h } from "./dom.js";
 import { icon } from "./icons.js";
-import { handleSubmit, showToast } from "./parts.js";
+import { showToast, submitWithKey } from "./parts.js";
 
 const MAX_HEIGHT = 240;
 const MODES = {
@@ -66,7 +66,8 @@ export function createComposer(send) {
     setInput("");
     if (waiting.push({ text, key: createRequestKey(), mode: modes.mode() }) === 1) sendAll();
   };
-  handleSubmit(form, submit);
+  form.addEventListener("submit", (submitted) => { submitted.preventDefault(); submit(); });
+  submitWithKey(form);
   input.addEventListener("input", resize);
   return { form, input, button, modes };
 }

@@ -116,6 +116,20 @@ export function stackChildren(list) {
   };
 }
 
+/** A drawing that redraws itself when the width of the observed node changes. `stop` may end a timer. */
+export class Chart extends HTMLElement {
+  #observer = new ResizeObserver(() => this.draw());
+
+  observe(node) {
+    this.#observer.observe(node);
+  }
+
+  disconnectedCallback() {
+    this.stop?.();
+    this.#observer.disconnect();
+  }
+}
+
 /** Return whether an element is scrolled to its end, within some pixels. */
 export const isScrolledToEnd = (node, distance = 40) =>
   node.scrollHeight - node.scrollTop - node.clientHeight < distance;

@@ -2,15 +2,16 @@
 
 import { post } from "./api.js";
 import { createNavigator, go } from "./app.js";
-import { createRequestKey, getFirstLine, h, renderKeyed, setProps, setText, svg, truncate } from "./dom.js";
+import { Chart, createRequestKey, getFirstLine, h, renderKeyed, setProps, setText, svg, truncate } from "./dom.js";
 import { isOpen } from "./model.js";
 import { createElapsed, createField, openForm, setAttribute, showToast } from "./parts.js";
 import { createAgentPicker } from "./picker.js";
 import { callEverySecond, formatDuration, now } from "./time.js";
 
 const OPEN = new Set(["pending", "accepted", "in_progress"]);
-const STATUS_STYLES = { completed: "done", in_progress: "running", accepted: "running", rejected: "failed",
-  expired: "failed" };
+const STATUS_STYLES = {
+  completed: "done", in_progress: "running", accepted: "running", rejected: "failed", expired: "failed",
+};
 const ROW = 34;
 const HEAD = 26;
 const LANE = 92;
@@ -49,9 +50,8 @@ export function updateHandoffStatus(node, handoff) {
 }
 
 /** Create the names of the agents that hand over and take over. */
-export const createParties = (handoff) =>
-  h("span.parties", h("b", getSource(handoff)), h("span.faint", { "aria-hidden": "true" }, "→"),
-  h("span.offscreen", " to "), h("b", getTarget(handoff)));
+export const createParties = (handoff) => h("span.parties", h("b", getSource(handoff)),
+  h("span.faint", { "aria-hidden": "true" }, "→"), h("span.offscreen", " to "), h("b", getTarget(handoff)));
 
 /** Create the row of a handoff, which opens its page. */
 export function createHandoffRow(handoff) {
@@ -59,10 +59,9 @@ export function createHandoffRow(handoff) {
     status: h("span.status"), parties: h("span.truncate"), what: h("span.truncate.row-sub"),
     time: createElapsed(handoff.created_at, handoff.completed_at),
   };
-  const node = h("li",
-    h("a.row.handoff-row", { href: `/handoffs/${handoff.id}` }, parts.status, parts.parties, parts.time, parts.what));
-  node.parts = parts;
-  return node;
+  return Object.assign(h("li",
+    h("a.row.handoff-row", { href: `/handoffs/${handoff.id}` }, parts.status, parts.parties, parts.time, parts.what)),
+    { parts });
 }
 
 export function updateHandoffRow(node, handoff) {
@@ -70,8 +69,8 @@ export function updateHandoffRow(node, handoff) {
   updateHandoffStatus(status, handoff);
   if (parties.dataset.target !== getTarget(handoff)) parties.replaceChildren(createParties(handoff));
   parties.dataset.target = getTarget(handoff);
-  setText(what, [`${handoff.task.type ? `[${handoff.task.type}] ` : ""}${describeWork(handoff)}`,
-    formatNote(handoff)].filter(Boolean).join(" · "));
+  const type = handoff.task.type ? `[${handoff.task.type}] ` : "";
+  setText(what, [`${type}${describeWork(handoff)}`, formatNote(handoff)].filter(Boolean).join(" · "));
   setAttribute(time, "to", handoff.completed_at);
 }
 
@@ -107,7 +106,7 @@ export function openHandoffForm(task) {
 
 /** A chart with agents as columns and handoffs as arrows, grouped by root task and sorted by time. The head with the
  * names stays visible. */
-class HandoffChart extends HTMLElement {
+class HandoffChart extends Chart {
   #handoffs = [];
 
   connectedCallback() {
@@ -123,14 +122,8 @@ class HandoffChart extends HTMLElement {
     this.list.append(svg("defs", ["plain", "good", "bad", "busy"].map((name) => tip(`tip-${name}`, name))), this.lanes,
       this.groups, this.rows);
     this.replaceChildren(h("div.handoff-chart-scroll", this.head, this.list));
-    this.resizeObserver = new ResizeObserver(() => this.draw());
-    this.resizeObserver.observe(this);
+    this.observe(this);
     this.stop = callEverySecond(() => this.#handoffs.some(isOpenHandoff) && this.draw());
-  }
-
-  disconnectedCallback() {
-    this.stop?.();
-    this.resizeObserver?.disconnect();
   }
 
   /** Show handoffs, which are given newest first. */
@@ -176,7 +169,7 @@ class HandoffChart extends HTMLElement {
     };
     const link = svg("a", { href: `/handoffs/${handoff.id}` },
       svg("rect.hit", { width: "100%", height: ROW, y: -ROW + 8 }), parts.line, parts.label, parts.state,
-        parts.duration);
+      parts.duration);
     link.addEventListener("click", (clicked) => {
       if (clicked.button || clicked.metaKey || clicked.ctrlKey || clicked.shiftKey) return;
       clicked.preventDefault();
@@ -196,7 +189,7 @@ class HandoffChart extends HTMLElement {
       (isOpenHandoff(handoff) ? "busy" : "plain");
     const time = formatDuration(
       ((handoff.completed_at ? Date.parse(handoff.completed_at) : now()) - Date.parse(handoff.created_at)) / 1000,
-        { fine: true });
+      { fine: true });
     setProps(node, { transform: `translate(0 ${y})`, "data-tone": tone });
     setProps(line, {
       d: from === to ? `M${from} -4h26v8h-24` : `M${from} 0H${to + (to > from ? -3 : 3)}`,

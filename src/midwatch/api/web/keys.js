@@ -14,17 +14,22 @@ export function addShortcut(keys, description, action) {
   return () => (before ? actions.set(keys, before) : actions.delete(keys));
 }
 
-/** Move the focus along the rows of the page. */
-function moveFocus(by) {
-  const rows = [...document.querySelectorAll("main a.row, main .log-line")].filter((row) => row.checkVisibility());
-  const at = rows.indexOf(document.activeElement);
-  const next = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by];
+/** Move the focus from `current` to the next or previous node. Returns whether there is one. */
+export function moveFocus(nodes, current, by) {
+  const at = nodes.indexOf(current);
+  const next = nodes[at < 0 ? (by > 0 ? 0 : nodes.length - 1) : at + by];
   next?.focus();
   return Boolean(next);
 }
 
-addShortcut("j", "Next row", () => moveFocus(1));
-addShortcut("k", "Previous row", () => moveFocus(-1));
+/** Move the focus along the rows of the page. */
+function moveRow(by) {
+  const rows = [...document.querySelectorAll("main a.row, main .log-line")].filter((row) => row.checkVisibility());
+  return moveFocus(rows, document.activeElement, by);
+}
+
+addShortcut("j", "Next row", () => moveRow(1));
+addShortcut("k", "Previous row", () => moveRow(-1));
 
 const findInput = (target) => target.closest?.("input, textarea, select, [contenteditable]");
 

@@ -168,7 +168,7 @@ const LINES = {
   automation_fired: (p) => `Automation run ${p.run} started`,
   automation_missed: (p) => `${formatCount(p.count, "run")} ${{
     overlap: "skipped: the previous run is not finished", late: "skipped: too late",
-      caught_up: "missed, made up for now",
+    caught_up: "missed, made up for now",
   }[p.reason] ?? p.reason}`,
   automation_paused: (p) => `Automation paused: ${quote(p.why)}`,
   goal_created: (p) => `Goal created: ${quote(p.objective)}`,

@@ -146,16 +146,9 @@ export function openForm(title, fields, verb, send, { kind = "primary" } = {}) {
       h("h2", title), fields,
       h("div.dialog-buttons", h("button", { type: "button", onclick: () => dialog.close() }, "Back"), button)));
   const form = dialog.firstElementChild;
-  form.addEventListener("submit", (sent) => {
-    sent.preventDefault();
-    runAction(button, async () => {
-      try {
-        await send(Object.fromEntries(new FormData(form)));
-        dialog.close();
-      } catch (problem) {
-        showProblem(form, problem);
-      }
-    });
+  handleSubmit(form, button, async (values) => {
+    await send(values);
+    dialog.close();
   });
   document.body.append(dialog);
   dialog.showModal();
@@ -188,7 +181,7 @@ export function createPageHead(title, ...actions) {
 export function createDetailHead(address, listName, title, buttons) {
   return h("div.page-head",
     h("nav.crumbs", { "aria-label": "Breadcrumb" }, h("a", { href: address }, listName)), title, h("span.spacer"),
-      buttons);
+    buttons);
 }
 
 /** Show [name, value] pairs in a definition list; values that are not known are left out. */
@@ -235,11 +228,25 @@ export function createField(label, input, hint = null) {
     h("p.field-error", { hidden: true }));
 }
 
-/** Call `send` when a form is submitted, also with Ctrl-Enter from any field. */
-export function handleSubmit(form, send) {
-  form.addEventListener("submit", (submitted) => { submitted.preventDefault(); send(); });
+/** Return the values with these names that are not empty, trimmed. */
+export const pickFilled = (values, names) => Object.fromEntries(
+  names.filter((name) => values[name]?.trim()).map((name) => [name, values[name].trim()]));
+
+/** Submit a form with Ctrl-Enter from any of its fields. */
+export function submitWithKey(form) {
   form.addEventListener("keydown", (pressed) => {
-    if (pressed.key === "Enter" && (pressed.ctrlKey || pressed.metaKey)) { pressed.preventDefault(); send(); }
+    if (pressed.key !== "Enter" || !(pressed.ctrlKey || pressed.metaKey)) return;
+    pressed.preventDefault();
+    form.requestSubmit();
+  });
+}
+
+/** Call `send` with the values of a form that is submitted. Show a problem at the field it is about. */
+export function handleSubmit(form, button, send) {
+  form.addEventListener("submit", (submitted) => {
+    submitted.preventDefault();
+    runAction(button, () =>
+      send(Object.fromEntries(new FormData(form))).catch((problem) => showProblem(form, problem)));
   });
 }
 

@@ -17,7 +17,7 @@ export function createAgentPicker(chosen = "", filter = () => true) {
     const selected = chosen || defaultAgent?.name;
     select.replaceChildren(...agents.map((agent) => h("option", {
       value: agent.name, disabled: Boolean(agent.problem), selected: agent.name === selected,
-        title: agent.description ?? "",
+      title: agent.description ?? "",
     }, `${agent.name}${agent.problem ? " (cannot run here)" : agent.live ? "" : " (offline)"}`)));
     return agents;
   })();
@@ -29,7 +29,7 @@ export function createAgentPicker(chosen = "", filter = () => true) {
 export function createDirectoryPicker(chosen = "") {
   const input = h("input.mono", {
     name: "workdir", value: chosen, placeholder: "/path, or agent default", spellcheck: false,
-      autocomplete: "off",
+    autocomplete: "off",
   });
   const browse = h("button", { type: "button", title: "Browse directories on the server" }, icon("folder"),
     h("span", "Browse"));

@@ -113,7 +113,7 @@ const KINDS = {
   question: {
     make: (step) => h("li.step-item", h("p.step.question-step", { data: { status: step.status } }, icon("question", 14),
       h("span.plain-text", step.command ? h("code", step.command) : step.question || "Question"),
-        h("span.answer-text"))),
+      h("span.answer-text"))),
     update(item, step) {
       const result = ANSWER_TEXTS[step.status] ?? step.status;
       const by = step.by ? ` by ${step.by}` : "";

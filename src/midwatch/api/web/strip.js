@@ -1,6 +1,6 @@
 // A chart of the next 24 hours: a lane for each automation, a mark for each run, a line for now.
 
-import { h, renderKeyed, setProps, setText, svg, truncate } from "./dom.js";
+import { Chart, h, renderKeyed, setProps, setText, svg, truncate } from "./dom.js";
 import { callEverySecond, formatClock, formatDateTime, formatMoment, now } from "./time.js";
 
 const HOUR = 3600000;
@@ -12,7 +12,7 @@ const MAX_LANES = 16;
 const MAX_LISTED = 8;
 const MAX_PER_AUTOMATION = 2; // so that a frequent automation does not hide the others
 
-class DayStrip extends HTMLElement {
+class DayStrip extends Chart {
   #lanes = [];
   #drawn = 0;
 
@@ -22,19 +22,13 @@ class DayStrip extends HTMLElement {
     this.line = svg("g.now-line", svg("line"), svg("text", { y: 12 }, "now"));
     this.drawing = svg("svg.strip",
       { role: "img", "aria-label": "Runs in the next 24 hours; the list next to it has the same runs" }, this.axis,
-        this.rows,
+      this.rows,
       this.line);
     this.list = h("ol.strip-list", { "aria-label": "Next runs" });
     this.more = h("p.faint", { hidden: true });
     this.replaceChildren(h("div.strip-frame", this.drawing, this.more), this.list);
-    this.resizeObserver = new ResizeObserver(() => this.draw());
-    this.resizeObserver.observe(this.drawing);
+    this.observe(this.drawing);
     this.stop = callEverySecond(() => Date.now() - this.#drawn > 15000 && this.draw());
-  }
-
-  disconnectedCallback() {
-    this.stop?.();
-    this.resizeObserver?.disconnect();
   }
 
   /** Show lanes: { id, name, ahead, behind } with times of coming runs and past runs. */

@@ -1,7 +1,7 @@
 // The events of a task as bars over time: attempts, turns, model calls with their usage, tools and waits. Plain SVG,
 // usable with the keyboard.
 
-import { h, renderKeyed, setProps, setText, svg, truncate } from "./dom.js";
+import { Chart, h, renderKeyed, setProps, setText, svg, truncate } from "./dom.js";
 import { formatDollars, formatTokens, formatUsage, sumTokens } from "./figures.js";
 import { formatEvent } from "./model.js";
 import { callEverySecond, formatDateTime, formatDuration, formatPeriod, now } from "./time.js";
@@ -69,7 +69,7 @@ const formatBrief = (span) => {
     .join(" · ");
 };
 
-class Waterfall extends HTMLElement {
+class Waterfall extends Chart {
   #events = [];
   #spans = [];
 
@@ -81,15 +81,9 @@ class Waterfall extends HTMLElement {
     this.detail = h("p.waterfall-detail.dim", "Point to a bar or focus it to see details.");
     this.replaceChildren(h("div.waterfall-frame", this.list), this.detail);
     this.list.addEventListener("keydown", (pressed) => this.#moveFocus(pressed));
-    this.resizeObserver = new ResizeObserver(() => this.draw());
-    this.resizeObserver.observe(this.list);
+    this.observe(this.list);
     this.stop = callEverySecond(() => this.#spans.some((span) => span.to === null) && this.draw());
     if (this.#events.length) this.show(this.#events);
-  }
-
-  disconnectedCallback() {
-    this.stop?.();
-    this.resizeObserver?.disconnect();
   }
 
   show(events) {

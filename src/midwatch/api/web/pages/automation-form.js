@@ -5,8 +5,8 @@ import { createNavigator } from "../app.js";
 import { desk } from "../desk.js";
 import { createRequestKey, h, setText } from "../dom.js";
 import {
-  createField, createFormButtons, createPageHead, createSegments, focusFirst, handleSubmit, runAction, showProblem,
-  showReadOnly,
+  createField, createFormButtons, createPageHead, createSegments, focusFirst, handleSubmit, showProblem, showReadOnly,
+  submitWithKey,
 } from "../parts.js";
 import { createAgentPicker, createDirectoryPicker } from "../picker.js";
 import { getName } from "../automation-parts.js";
@@ -86,25 +86,22 @@ export async function renderAutomationForm(main, page, automation) {
   await agent.ready.catch(() => {});
   const first = readForm(form);
   const key = createRequestKey();
-  const send = () => runAction(button, async () => {
+  handleSubmit(form, button, async () => {
     const values = readForm(form);
     if (!values.prompt.trim()) return showProblem(form, { field: "prompt", message: "Enter a prompt." });
     const navigate = createNavigator();
-    try {
-      const body = automation ? collectChanges(first, values) : buildBody(values);
-      if (automation && !Object.keys(body).length) return navigate(`/automations/${automation.id}`);
-      const saved = automation
-        ? await patch(`/automations/${automation.id}`, { ...body, revision: automation.revision })
-        : await post("/automations", body, { key });
-      return navigate(`/automations/${saved.id}`);
-    } catch (problem) {
-      return showProblem(form,
-        ["at", "every", "cron"].includes(problem.field)
-          ? { ...problem, message: problem.message, field: "times" }
-          : problem);
-    }
+    const body = automation ? collectChanges(first, values) : buildBody(values);
+    if (automation && !Object.keys(body).length) return navigate(`/automations/${automation.id}`);
+    const request = automation
+      ? patch(`/automations/${automation.id}`, { ...body, revision: automation.revision })
+      : post("/automations", body, { key });
+    const saved = await request.catch((problem) => {
+      if (["at", "every", "cron"].includes(problem.field)) problem.field = "times";
+      throw problem;
+    });
+    return navigate(`/automations/${saved.id}`);
   });
-  handleSubmit(form, send);
+  submitWithKey(form);
   if (!page.isCurrent()) return undefined;
   main.append(createPageHead(title), form);
   times.preview();

@@ -160,10 +160,8 @@ function createRunRow(run) {
   };
   parts.scheduled.title = run.scheduled_for ? formatDateTime(run.scheduled_for) : "";
   parts.outcome.append(parts.status);
-  const node = h("tr", parts.scheduled, parts.started, h("td.num", parts.time), parts.outcome, parts.tokens,
-    h("td", createTaskLink(run.task_id, "task")));
-  node.parts = parts;
-  return node;
+  return Object.assign(h("tr", parts.scheduled, parts.started, h("td.num", parts.time), parts.outcome, parts.tokens,
+    h("td", createTaskLink(run.task_id, "task"))), { parts });
 }
 
 function updateRunRow(node, run) {
@@ -188,7 +186,7 @@ function drawFacts(list, automation, when) {
     ["Runs", automation.max_runs ? `${automation.run_count} of ${automation.max_runs}` : String(automation.run_count)],
     ["Last run", automation.last_run_at ? formatDateTime(automation.last_run_at) : "–"],
     ["Failures", automation.consecutive_failures ? `${automation.consecutive_failures} in a row` : "none"],
-      ["Missed runs", missed],
+    ["Missed runs", missed],
     ["Timeout", automation.timeout_seconds ? formatPeriod(automation.timeout_seconds) : null],
     ["Jitter", automation.jitter_seconds ? `up to ${formatPeriod(automation.jitter_seconds)}` : null],
     ["Quiet", automation.quiet ? `a reply “${automation.quiet}” is not sent` : null], ["Notify", automation.route],

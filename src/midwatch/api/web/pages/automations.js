@@ -84,11 +84,7 @@ export default async function renderAutomations(main, page) {
     reset: () => { data.all.clear(); read().catch(() => {}); },
   });
   page.onLeave(attention.on(draw));
-  try {
-    await first;
-  } catch (problem) {
-    showLoadFailure(page, loading, problem);
-  }
+  await first.catch((problem) => showLoadFailure(page, loading, problem));
 }
 
 function createLane(automation, day) {
@@ -127,7 +123,7 @@ export async function runNow(automation) {
 function createRow(automation) {
   const parts = {
     status: h("span.status"), title: h("span.truncate.row-title"), when: h("span.truncate.dim.when"),
-      dots: createDots(),
+    dots: createDots(),
     next: createAgo(null), sub: h("span.truncate"),
     run: createActionButton("", () => runNow(automation), { kind: "icon-button", iconName: "play", title: "Run now" }),
     pause: createActionButton("", () => post(`/automations/${automation.id}/pause`),
@@ -138,9 +134,7 @@ function createRow(automation) {
   const link = h("a.row.automation-row", { href: `/automations/${automation.id}` }, parts.status, parts.title,
     parts.when,
     parts.dots, parts.next, h("span.row-sub.truncate", parts.sub));
-  const node = h("li", link, h("span.row-actions.action", parts.run, parts.pause, parts.resume));
-  node.parts = parts;
-  return node;
+  return Object.assign(h("li", link, h("span.row-actions.action", parts.run, parts.pause, parts.resume)), { parts });
 }
 
 function updateRow(node, automation, day) {

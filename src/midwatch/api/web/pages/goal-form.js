@@ -5,7 +5,8 @@ import { createNavigator } from "../app.js";
 import { desk } from "../desk.js";
 import { createRequestKey, h } from "../dom.js";
 import {
-  createField, createFormButtons, createPageHead, focusFirst, handleSubmit, runAction, showProblem, showReadOnly,
+  createField, createFormButtons, createPageHead, focusFirst, handleSubmit, pickFilled, showProblem, showReadOnly,
+  submitWithKey,
 } from "../parts.js";
 import { createAgentPicker, createDirectoryPicker } from "../picker.js";
 
@@ -41,23 +42,17 @@ export default async function renderNewGoal(main, page) {
         createField("Notify", text("route", "default; e.g. console"),
           "The channel that gets a notice when the goal ends."))),
     createFormButtons(button));
-  const send = () => runAction(button, async () => {
-    const values = Object.fromEntries(new FormData(form));
-    if (!values.objective.trim())
-      return showProblem(form, { field: "objective", message: "Enter an objective." });
-    const body = { objective: values.objective };
-    for (const name of ["agent", "workdir", "deadline", "max_seconds", "verifier", "session_key", "route"])
-      if (values[name]?.trim()) body[name] = values[name].trim();
-    for (const name of ["max_steps", "max_tokens", "max_usd"]) if (Number(values[name])) body[name] =
-      Number(values[name]);
+  handleSubmit(form, button, async (values) => {
+    if (!values.objective.trim()) return showProblem(form, { field: "objective", message: "Enter an objective." });
+    const texts = ["agent", "workdir", "deadline", "max_seconds", "verifier", "session_key", "route"];
+    const body = { objective: values.objective, ...pickFilled(values, texts) };
+    for (const name of ["max_steps", "max_tokens", "max_usd"])
+      if (Number(values[name])) body[name] = Number(values[name]);
     const navigate = createNavigator();
-    try {
-      return navigate(`/goals/${(await post("/goals", body, { key })).id}`);
-    } catch (problem) {
-      return showProblem(form, problem);
-    }
+    const goal = await post("/goals", body, { key });
+    return navigate(`/goals/${goal.id}`);
   });
-  handleSubmit(form, send);
+  submitWithKey(form);
   main.append(createPageHead("New goal"), form);
   return focusFirst(objective);
 }

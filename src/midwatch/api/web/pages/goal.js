@@ -66,7 +66,7 @@ function buildPage(main, id) {
   const budget = createMeters();
   const view = {
     title: h("h1.truncate", "…"), status: h("span.status", { role: "status" }), left: h("mw-left.num"),
-      leftLine: h("span"),
+    leftLine: h("span"),
     next: createAgo(null), nextLine: h("span.dim"), buttons: h("span.task-buttons.action"),
     note: h("p.status-note"), objective: h("div.plain-text"), texts: h("div.stack.goal-texts"),
     steps: h("ol.steps", { "aria-label": "Steps" }), facts: h("dl.facts"), budget: budget.parts,
@@ -125,13 +125,11 @@ function drawAll(view, data, page) {
 function createStepRow(step) {
   const parts = {
     ...createRunParts(step), name: h("span.row-title"), at: createAgo(null), tokens: h("span.num.dim"),
-      text: h("span.truncate"),
+    text: h("span.truncate"),
   };
-  const node = h("li",
+  return Object.assign(h("li",
     h("a.row.step-row", { href: `/tasks/${step.task_id}` }, parts.name, parts.status, parts.tokens, parts.time,
-      h("span.row-sub.two-ends", parts.text, parts.at)));
-  node.parts = parts;
-  return node;
+      h("span.row-sub.two-ends", parts.text, parts.at))), { parts });
 }
 
 function updateStepRow(node, step, work) {

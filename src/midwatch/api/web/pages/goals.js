@@ -84,11 +84,7 @@ export default async function renderGoals(main, page) {
   const first = read();
   followEvents(page, { first, findSubject, read: readOne, reset: () => { data.all.clear(); read().catch(() => {}); } });
   page.onLeave(attention.on(draw));
-  try {
-    await first;
-  } catch (problem) {
-    showLoadFailure(page, body, problem);
-  }
+  await first.catch((problem) => showLoadFailure(page, body, problem));
 }
 
 function createFilters(status) {
@@ -148,9 +144,7 @@ function createRow(goal) {
   const link = h("a.row.goal-row", { href: `/goals/${goal.id}` }, parts.status, parts.title, budget.node,
     h("span.ends", parts.leftLine, parts.done),
     h("span.row-sub.two-ends", parts.sub, parts.nextLine));
-  const node = h("li", link);
-  node.parts = parts;
-  return node;
+  return Object.assign(h("li", link), { parts });
 }
 
 function updateRow(node, goal) {

@@ -43,7 +43,7 @@ export default async function renderHandoff(main, page) {
 function buildPage(main, id) {
   const view = {
     title: h("h1.truncate", "…"), status: h("span.status", { role: "status" }), parties: h("span"),
-      time: createElapsed(null),
+    time: createElapsed(null),
     note: h("p.status-note"), buttons: h("span.task-buttons.action"), facts: h("dl.facts"),
     work: h("div.plain-text.clamped-text"), answer: h("div.plain-text"), messages: h("ol.history"),
   };
@@ -109,7 +109,7 @@ function drawButtons(place, handoff) {
 function drawFacts(list, handoff) {
   renderFacts(list, [
     ["From", getSource(handoff)], ["To", getTarget(handoff)], ["Type", handoff.task.type],
-      ["Form", FORMS[handoff.form]],
+    ["Form", FORMS[handoff.form]],
     ["Path", handoff.chain.length ? [...handoff.chain.map((link) => link.agent), getTarget(handoff)].join(" → ")
       : null],
     ["Refused by", handoff.refusals.map((refusal) => `${refusal.agent}: ${refusal.reason}`).join("\n")],
@@ -133,7 +133,7 @@ function drawFacts(list, handoff) {
     ],
     ["Requested by", handoff.creator], ["Requested", formatDateTime(handoff.created_at)],
     ["Accepted", handoff.accepted_at && formatDateTime(handoff.accepted_at)],
-      ["Ended", handoff.completed_at && formatDateTime(handoff.completed_at)],
+    ["Ended", handoff.completed_at && formatDateTime(handoff.completed_at)],
     ["Deadline", `${formatDateTime(handoff.deadline_at)} (${formatPeriod(handoff.timeout)})`],
     [
       "Late result",

@@ -72,11 +72,7 @@ export default async function renderHandoffs(main, page) {
     },
     reset: () => { all.clear(); shownCount = LISTED; read().catch(() => {}); },
   });
-  try {
-    await first;
-  } catch (problem) {
-    showLoadFailure(page, body, problem);
-  }
+  await first.catch((problem) => showLoadFailure(page, body, problem));
 }
 
 function createFilters({ status, agent, root }) {

@@ -5,7 +5,7 @@ import { go } from "../app.js";
 import { renderApprovals } from "../approval.js";
 import { desk } from "../desk.js";
 import { getFirstLine, h, renderKeyed, setText } from "../dom.js";
-import { addShortcut } from "../keys.js";
+import { addShortcut, moveFocus } from "../keys.js";
 import {
   confirmAction, createActionButton, createAgo, createCommand, createEmpty, createFailure, createPageHead, createPanel,
   createSkeleton, showToast,
@@ -92,7 +92,7 @@ function createAnsweredRow(approval) {
     h("span.status", { data: { status: { granted: "done", denied: "failed", expired: "cancelled" }[approval.status] } },
       ANSWER_NAMES[approval.status]),
     h("span.truncate.row-title", { title: approval.question }, approval.command ?? getFirstLine(approval.question)),
-      h("span.tag", approval.agent),
+    h("span.tag", approval.agent),
     createAgo(approval.resolved_at ?? approval.created_at),
     h("span.row-sub.truncate", { title: how }, how)));
 }
@@ -130,14 +130,7 @@ function createRuleRow(rule, again) {
 function enableKeyboard(list) {
   const cards = () => [...list.children].filter((node) => !node.inert);
   const current = () => document.activeElement?.closest?.("article.approval");
-  const step = (by) => {
-    const all = cards();
-    const at = all.indexOf(current());
-    const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by];
-    next?.focus();
-    next?.scrollIntoView({ block: "nearest" });
-    return Boolean(next);
-  };
+  const step = (by) => moveFocus(cards(), current(), by);
   const answer = (how) => () => {
     const card = current();
     if (!card || !desk.may.act) return step(1); // only a focused question is answered
@@ -162,9 +155,9 @@ function enableKeyboard(list) {
   list.addEventListener("keydown", enter);
   const stops = [
     addShortcut("j", "Next row or question", () => step(1)),
-      addShortcut("k", "Previous row or question", () => step(-1)),
+    addShortcut("k", "Previous row or question", () => step(-1)),
     addShortcut("a", "Allow the focused question", answer("allow")),
-      addShortcut("d", "Deny the focused question", answer("deny")),
+    addShortcut("d", "Deny the focused question", answer("deny")),
     addShortcut("r", "Write a reason", () => { current()?.why.focus(); return Boolean(current()); }),
   ];
   return () => stops.forEach((stop) => stop());

@@ -87,7 +87,7 @@ function buildPage(main) {
     running: createSection("Running", "now-running",
       { none: createEmpty("Nothing is running", "Give an agent a task. It continues when you close this page.",
         h("a.button.primary.action", { href: "/tasks/new" }, "New task"),
-          createCommand('midwatch submit "Say hello"')) }),
+        createCommand('midwatch submit "Say hello"')) }),
     waiting: createSection("Waiting for you", "now-waiting",
       {
         loading: false, actions: [h("a.more", { href: "/inbox" }, "inbox")],
@@ -143,19 +143,19 @@ function drawAttention(list) {
     const [title, ...rest] = alert.text.split("\n");
     return {
       key: `alert ${alert.subject} ${alert.seq}`, id: alert.subject, title, text: rest.join(" "), at: alert.time,
-        alert: true,
+      alert: true,
     };
   });
   const paused = [...attention.paused.values()].map((item) => ({
     key: `paused ${item.id} ${item.revision}`, id: item.id, title: `Paused: ${getFirstLine(item.name)}`,
-      text: formatPause(item).replace(/^Paused: /, ""),
+    text: formatPause(item).replace(/^Paused: /, ""),
     at: item.updated_at,
   }));
   const all = [...alerts, ...paused];
   renderKeyed(list, all, (item) => item.key, (item) => h("li",
     h("a.row.attention-row", { href: getAddress(item.id) }, h("span.warn-text", icon("alert")),
       h("span.truncate.row-title", item.title), createAgo(item.at),
-        h("span.row-sub.truncate", { title: item.text }, item.text)),
+      h("span.row-sub.truncate", { title: item.text }, item.text)),
     item.alert ? createDismissButton(item) : null));
   list.hidden = !all.length;
   return all.length;

@@ -212,7 +212,7 @@ async function readHtml(key, data, signal) {
   if (!numbers.length) return;
   const { messages } = await get(
     `/sessions/${encodeSegment(key)}/messages?html=true&after=${Math.min(...numbers) - 1}&limit=${MESSAGES_READ}`,
-      { signal });
+    { signal });
   for (const message of messages)
     if (message.html != null && (message.role !== "user" || data.messages.get(message.number)?.cut))
       data.html.set(message.number, message.html);
@@ -251,7 +251,7 @@ function buildPage(key, data) {
     conversation: h("ol.conversation"), partials: h("ol.conversation", { "aria-live": "off" }),
     approvals: h("div.approvals.in-place", { hidden: true }), queue: h("ol.queue", { "aria-label": "Queue" }),
     errors: h("details.errors", { hidden: true }), screen: h("pre.screen", { hidden: true }),
-      loading: createSkeleton(5),
+    loading: createSkeleton(5),
     isAtEnd: true,
   };
   view.interrupt = createActionButton("Interrupt", async () => {

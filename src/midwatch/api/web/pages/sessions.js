@@ -7,8 +7,8 @@ import { h, limitToFrame, renderRows, setText } from "../dom.js";
 import { icon } from "../icons.js";
 import { createAgentPicker, createDirectoryPicker } from "../picker.js";
 import {
-  createAgo, createCommand, createEmpty, createField, createPageHead, createSkeleton, runAction, setAttribute,
-  showProblem,
+  createAgo, createCommand, createEmpty, createField, createPageHead, createSkeleton, handleSubmit, pickFilled,
+  runAction, setAttribute,
 } from "../parts.js";
 import { followEvents } from "../automation-parts.js";
 
@@ -65,11 +65,7 @@ export default async function renderSessions(main, page) {
     first, findSubject: (event) => (isSessionChange(event) ? event.session_key : null), read: readOne,
     reset: () => load().catch(() => {}),
   });
-  try {
-    await first;
-  } catch (problem) {
-    showLoadFailure(page, body, problem);
-  }
+  await first.catch((problem) => showLoadFailure(page, body, problem));
 }
 
 const KINDS = new Set([
@@ -111,20 +107,10 @@ function createSessionForm() {
     if (!picker) { picker = createAgentPicker(); place.replaceChildren(createField("Agent", picker)); }
     picker.focus();
   };
-  form.addEventListener("submit", (sent) => {
-    sent.preventDefault();
-    runAction(button, async () => {
-      const values = Object.fromEntries(new FormData(form));
-      const body = Object.fromEntries(["agent", "workdir", "title"]
-        .filter((name) => values[name]?.trim())
-        .map((name) => [name, values[name].trim()]));
-      const navigate = createNavigator();
-      try {
-        navigate(`/sessions/${encodeURIComponent((await post("/sessions", body)).key)}`);
-      } catch (problem) {
-        showProblem(form, problem);
-      }
-    });
+  handleSubmit(form, button, async (values) => {
+    const navigate = createNavigator();
+    const session = await post("/sessions", pickFilled(values, ["agent", "workdir", "title"]));
+    navigate(`/sessions/${encodeURIComponent(session.key)}`);
   });
   return form;
 }

@@ -5,7 +5,7 @@ import { desk } from "../desk.js";
 import { h, renderKeyed } from "../dom.js";
 import {
   confirmAction, createActionButton, createAgo, createCopyButton, createEmpty, createFailure, createField,
-  createPageHead, createPanel, createSkeleton, runAction, showProblem, showToast,
+  createPageHead, createPanel, createSkeleton, handleSubmit, pickFilled, showToast,
 } from "../parts.js";
 import { stream } from "../stream.js";
 import { formatDateTime, formatPeriod } from "../time.js";
@@ -128,21 +128,15 @@ function createTokenForm(done) {
     createField("Actor", h("input", { name: "actor", placeholder: "same as the name", autocomplete: "off",
       maxLength: 100 })),
     button);
-  form.addEventListener("submit", (sent) => {
-    sent.preventDefault();
-    runAction(button, async () => {
-      const values = Object.fromEntries(new FormData(form));
-      try {
-        const token = await post("/tokens",
-          { name: values.name.trim(), role: values.role,
-            ...(values.actor.trim() ? { actor: values.actor.trim() } : {}) });
-        form.reset();
-        for (const error of form.querySelectorAll(".field-error")) error.hidden = true;
-        done(token);
-      } catch (problem) {
-        showProblem(form, problem.status === 409 ? { field: "name", message: problem.message } : problem);
-      }
+  handleSubmit(form, button, async (values) => {
+    const body = { name: "", ...pickFilled(values, ["name", "role", "actor"]) };
+    const token = await post("/tokens", body).catch((problem) => {
+      if (problem.status === 409) problem.field = "name";
+      throw problem;
     });
+    form.reset();
+    for (const error of form.querySelectorAll(".field-error")) error.hidden = true;
+    done(token);
   });
   return form;
 }
@@ -156,7 +150,7 @@ function createTokenRow(token, onChange) {
   }, { kind: "danger small" });
   return h("tr", { class: token.revoked_at ? "faint" : "" },
     h("td", token.name, token.kind === "browser" ? h("span.tag", "browser") : null), h("td", token.actor),
-      h("td", token.role),
+    h("td", token.role),
     h("td", token.last_used_at ? createAgo(token.last_used_at) : "never"),
     h("td", { title: formatDateTime(token.created_at) }, createAgo(token.created_at)),
     h("td", token.revoked_at ? "revoked" : revoke));

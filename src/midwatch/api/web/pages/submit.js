@@ -6,7 +6,8 @@ import { createRequestKey, h } from "../dom.js";
 import { createAgentPicker, createDirectoryPicker } from "../picker.js";
 import { desk } from "../desk.js";
 import {
-  createField, createFormButtons, createPageHead, focusFirst, handleSubmit, runAction, showProblem, showReadOnly,
+  createField, createFormButtons, createPageHead, focusFirst, handleSubmit, pickFilled, showProblem, showReadOnly,
+  submitWithKey,
 } from "../parts.js";
 
 export default async function renderNewTask(main, page) {
@@ -35,22 +36,15 @@ export default async function renderNewTask(main, page) {
         createField("Notify", text("route", "default; e.g. console"),
           "The channel that gets notices about its start and end."))),
     createFormButtons(button));
-  const send = () => runAction(button, async () => {
-    const values = Object.fromEntries(new FormData(form));
+  handleSubmit(form, button, async (values) => {
     if (!values.prompt.trim()) return showProblem(form, { field: "prompt", message: "Enter a prompt." });
-    const body = { prompt: values.prompt };
-    for (const name of ["agent", "workdir", "timeout", "delay", "route"])
-      if (values[name]?.trim()) body[name] = values[name].trim();
+    const body = { prompt: values.prompt, ...pickFilled(values, ["agent", "workdir", "timeout", "delay", "route"]) };
     if (Number(values.priority)) body.priority = Number(values.priority);
     const navigate = createNavigator();
-    try {
-      const task = await post("/tasks", body, { key });
-      return navigate(`/tasks/${task.id}`);
-    } catch (problem) {
-      return showProblem(form, problem);
-    }
+    const task = await post("/tasks", body, { key });
+    return navigate(`/tasks/${task.id}`);
   });
-  handleSubmit(form, send);
+  submitWithKey(form);
   main.append(createPageHead("New task"), form);
   return focusFirst(prompt);
 }

@@ -149,7 +149,7 @@ function buildPage(main, data, page) {
   const view = {
     status: setProps(createStatus({ status: "" }), { role: "status" }), title: h("h1.truncate", "…"),
     id: h("code.faint", page.params.id), time: createElapsed(null), last: createAgo(null), wait: h("span.dim"),
-      due: createAgo(null),
+    due: createAgo(null),
     buttons: h("span.task-buttons.action"), approvals: h("div.approvals.in-place", { "aria-live": "polite" }),
     facts: h("dl.facts"), budget: h("div.budget.task-budget", { hidden: true, role: "group", "aria-label": "Budget" }),
     lineage: h("ol.rows"), handoffs: h("ol.rows", { "aria-label": "Handoffs" }), deliveries: h("ol.rows"),

@@ -66,11 +66,7 @@ export default async function renderTasks(main, page) {
     },
     reset: () => { data.tasks.clear(); load().catch(() => {}); },
   }));
-  try {
-    await load();
-  } catch (problem) {
-    showLoadFailure(page, body, problem);
-  }
+  await load().catch((problem) => showLoadFailure(page, body, problem));
 }
 
 /** Apply an event. Returns whether something changed. While the pointer is over the list, new rows are held back. */

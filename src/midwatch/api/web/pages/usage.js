@@ -50,11 +50,7 @@ export default async function renderUsage(main, page) {
   };
   page.onLeave(() => clearTimeout(waiting));
   page.onLeave(stream.on({ event: ({ kind }) => kind === "task_finished" && again(), reset: again }));
-  try {
-    await read();
-  } catch (problem) {
-    showLoadFailure(page, view.body, problem);
-  }
+  await read().catch((problem) => showLoadFailure(page, view.body, problem));
 }
 
 function buildPage(main, filter) {
