@@ -100,7 +100,7 @@ async def test_a_conversation_with_one_agent(browser: Browser, tmp_path: Path) -
         await expect(page.locator(".message.user")).to_have_count(1)
         notes = tmp_path / "notes.txt"
         notes.write_text("some notes")
-        await page.get_by_label("A file for the agent").set_input_files(notes)
+        await page.get_by_label("File for the agent").set_input_files(notes)
         box = page.get_by_label("Message", exact=True)
         await expect(box).to_have_value(re.compile(r'^@"/.*/notes\.txt"$'))
         await page.get_by_role("button", name="Terminal", exact=True).click()

@@ -87,7 +87,7 @@ async def test_text_is_harmless_while_it_streams(desk: Desk) -> None:
     task = await desk.submit(str(pipe.path), "pipe")
     page = await desk.open(f"/tasks/{task}")
     pipe.write(EVIL)
-    await expect(page.locator(".task-output .said")).to_contain_text("<script>window.stolen = 2</script>")
+    await expect(page.locator(".task-output .plain-text")).to_contain_text("<script>window.stolen = 2</script>")
     await harmless(page)
     pipe.close()
     await expect(page.locator(".task-output .page-text")).to_contain_text("<script>window.stolen = 2</script>")

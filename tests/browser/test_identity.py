@@ -99,9 +99,9 @@ async def test_a_viewer_sees_everything_and_has_nothing_that_acts(desk: Desk) ->
         await expect(page.locator("main h1")).to_be_visible()
         await expect(page.locator("main .skeleton")).to_have_count(0)
         assert await acting(page) == [], path
-    await expect(page.get_by_text("Only the owner sees tokens")).to_be_visible()
+    await expect(page.get_by_text("Only the owner can see tokens")).to_be_visible()
     await page.keyboard.press("n")  # also the shortcut leads to nothing that could be sent
-    await expect(page.get_by_text("only look")).to_be_visible()
+    await expect(page.get_by_text("Read-only access")).to_be_visible()
     assert await acting(page) == []
 
 
@@ -112,7 +112,7 @@ BUTTONS = """(all) => all.filter((one) => !one.closest("[role=search]"))
 
 async def acting(page: Page) -> list[str]:
     """Names of the visible controls that would change something."""
-    harmless = {"Sign out", "Look again", "Pause", "Load older", "Waterfall", "List", "Show all", "all", "Taller"}
+    harmless = {"Sign out", "Refresh", "Pause", "Load older", "Waterfall", "List", "Show all", "all", "Expand"}
     harmless |= {"cost", "tokens", "tasks"}  # what the bars count
     buttons = await page.locator("main").get_by_role("button").evaluate_all(BUTTONS)
     found = [name for name in buttons if name not in harmless and not name.startswith("Copy")]

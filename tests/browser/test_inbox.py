@@ -18,7 +18,7 @@ BUILT = Path(__file__).parents[2] / "build"
 @pytest.mark.usefixtures("shared")
 async def test_all_open_questions_are_in_the_inbox_and_counted_everywhere(desk: Desk) -> None:
     page = await desk.open("/inbox")
-    await expect(page.get_by_text("Nobody asks")).to_be_visible()
+    await expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()
     cards = page.locator(".inbox-open .approval")
     for number, (prompt, agent) in enumerate((("demo:ask first", "demo"), ("with asks", "coder")), 1):
         await desk.submit(prompt, agent)
@@ -39,7 +39,7 @@ async def test_a_question_shows_all_that_is_needed_to_answer_it(desk: Desk) -> N
     task = await desk.submit("with asks", "coder", workdir=str(desk.server.home.parent))
     page = await desk.open("/inbox")
     card = page.locator(".inbox-open .approval")
-    await expect(card.locator(".wanted code")).to_contain_text("git push --force-with-lease origin release/0.2")
+    await expect(card.locator(".request-line code")).to_contain_text("git push --force-with-lease origin release/0.2")
     await expect(card.locator(".risk")).to_have_text("high risk")
     await expect(card.locator(".approval-from")).to_contain_text("coder")
     await expect(card.locator(".approval-from")).to_contain_text("wants to run")
@@ -62,7 +62,7 @@ async def test_a_question_shows_all_that_is_needed_to_answer_it(desk: Desk) -> N
 async def test_a_standing_rule_is_spelled_out_answers_and_is_revoked(desk: Desk) -> None:
     first = await desk.submit("clock", "coder", workdir=str(desk.server.home.parent))
     page = await desk.open("/inbox")
-    always = page.locator(".inbox-open .approval .standing", has_text="make release").first
+    always = page.locator(".inbox-open .approval .always", has_text="make release").first
     await expect(always).to_contain_text("lways allow")
     await always.click()
     await desk.ended(first)
@@ -124,7 +124,7 @@ async def test_a_question_answered_elsewhere_says_by_whom_and_goes(desk: Desk) -
     await desk.post(f"/approvals/{asked}/approve")
     await expect(card.locator(".approval-done")).to_contain_text("allowed by owner")
     await expect(card).to_have_count(0)
-    await expect(page.get_by_text("Nobody asks")).to_be_visible()
+    await expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()
     await expect(page).to_have_title("Inbox · midwatch")
 
 

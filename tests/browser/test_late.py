@@ -122,11 +122,11 @@ async def test_words_that_come_before_the_page_is_read_stay(desk: Desk) -> None:
     await desk.until(f"/tasks/{sent['id']}", lambda task: task["status"] == "running")
     pipe.write("first words")
     watching = await desk.tab(page.context, f"/tasks/{sent['id']}")
-    await expect(watching.locator(".task-output .said")).to_have_text("first words")
+    await expect(watching.locator(".task-output .plain-text")).to_have_text("first words")
     await page.evaluate("() => window.release()")
-    await expect(page.locator(".message.writing .said")).to_have_text("first words")
+    await expect(page.locator(".message.writing .plain-text")).to_have_text("first words")
     await drawn(page)
-    await expect(page.locator(".message.writing .said")).to_have_text("first words")
+    await expect(page.locator(".message.writing .plain-text")).to_have_text("first words")
 
 
 @pytest.mark.usefixtures("shared")
@@ -184,7 +184,7 @@ async def test_a_new_token_stays_in_sight_when_the_others_cannot_be_read(desk: D
     await page.route("**/api/v1/tokens", refuse)
     await page.get_by_role("button", name="Create").click()
     await expect(page.locator(".toast")).to_have_text("too much at once")
-    await expect(page.locator(".made code")).to_have_text(re.compile("^mw_"))
+    await expect(page.locator(".new-token code")).to_have_text(re.compile("^mw_"))
 
 
 SEEN = """(node) => {

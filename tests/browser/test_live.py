@@ -22,7 +22,8 @@ async def test_a_task_is_submitted_and_seen_to_finish_without_a_reload(desk: Des
     await page.get_by_role("button", name="Submit").click()
     await expect(page.get_by_role("heading", name=str(pipe.path), level=1)).to_be_visible()
     pipe.write("Hello to **the night shift**")
-    await expect(page.locator(".task-output .said")).to_have_text("Hello to **the night shift**")  # while it is written
+    written = page.locator(".task-output .plain-text")
+    await expect(written).to_have_text("Hello to **the night shift**")  # before the task has ended
     await expect(page.locator(".task-output h2")).to_have_text("Output")
     await expect(page.locator(".task-line .status")).to_have_text("running")
     pipe.close()
@@ -40,7 +41,7 @@ async def test_a_reload_in_mid_stream_loses_nothing(desk: Desk) -> None:
     pipe = desk.pipe()
     task = await desk.submit(str(pipe.path), "pipe")
     page = await desk.open(f"/tasks/{task}")
-    output = page.locator(".task-output .said")
+    output = page.locator(".task-output .plain-text")
     pipe.write("first words, ")
     await expect(output).to_have_text("first words, ")
     await page.reload()
@@ -65,7 +66,7 @@ async def test_two_tabs_show_the_same(desk: Desk) -> None:
     for text in ("alpha ", "beta ", "gamma"):
         pipe.write(text)
     for page in (one, two):
-        await expect(page.locator(".task-output .said")).to_have_text("alpha beta gamma")
+        await expect(page.locator(".task-output .plain-text")).to_have_text("alpha beta gamma")
     pipe.close()
     for page in (one, two):
         await expect(page.locator(".task-line .status")).to_have_text("done")
@@ -86,7 +87,7 @@ async def test_a_server_that_goes_and_comes_back_is_told_and_caught_up_with(desk
     task = await desk.submit(str(pipe.path), "pipe")
     watched = await desk.tab(page.context, f"/tasks/{task}")
     pipe.write("half a sentence")
-    await expect(watched.locator(".task-output .said")).to_have_text("half a sentence")
+    await expect(watched.locator(".task-output .plain-text")).to_have_text("half a sentence")
     if how == "killed":
         await desk.server.kill()
     else:
@@ -98,7 +99,7 @@ async def test_a_server_that_goes_and_comes_back_is_told_and_caught_up_with(desk
     meanwhile = await desk.submit("happened meanwhile")
     await desk.ended(meanwhile)
     pipe.write("a whole sentence")
-    await expect(watched.locator(".task-output .said")).to_have_text("a whole sentence")
+    await expect(watched.locator(".task-output .plain-text")).to_have_text("a whole sentence")
     for one in (page, watching, watched):
         await live(one)
         await expect(one.locator("#banner")).to_be_hidden()

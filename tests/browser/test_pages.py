@@ -20,7 +20,7 @@ async def test_the_log_grows_by_itself_can_be_stopped_filtered_and_entered_anywh
     await desk.ended(await desk.submit("first"))
     await expect(page.locator(".log-text", has_text="submitted to demo: first")).to_be_visible()
     await page.keyboard.press("p")
-    go_on = page.get_by_role("button", name="Go on")
+    go_on = page.get_by_role("button", name="Resume")
     await expect(go_on).to_have_attribute("aria-pressed", "true")
     before = await rows.count()
     await desk.ended(await desk.submit("second"))
@@ -44,7 +44,7 @@ async def test_the_log_grows_by_itself_can_be_stopped_filtered_and_entered_anywh
     await expect(page.locator(".log > li.here .log-seq")).to_have_text("5")
     await expect(page.locator(".log > li.here")).to_be_in_viewport()
     await expect(page.locator(".log > li.here pre")).to_contain_text('"seq": 5')
-    await page.locator(".log > li.here").get_by_role("link", name="Its task").click()
+    await page.locator(".log > li.here").get_by_role("link", name="View task").click()
     await expect(page.locator(".task-line .status")).to_have_text("done")
 
 
@@ -80,8 +80,8 @@ async def test_tasks_are_filtered_and_the_filter_is_in_the_address(desk: Desk) -
     await desk.submit("said later", "echo")
     await expect(rows).to_have_text(["said later", "said"])
     await page.goto("/tasks?agent=nobody")
-    await expect(page.get_by_text("No task is like that")).to_be_visible()
-    await page.get_by_role("link", name="Show all").click()
+    await expect(page.get_by_text("No matching tasks")).to_be_visible()
+    await page.get_by_role("link", name="Clear filters").click()
     await expect(rows).to_have_count(4)
 
 
@@ -114,7 +114,7 @@ async def test_a_token_is_shown_once_works_and_is_revoked(desk: Desk) -> None:
     await page.get_by_label("Name").fill("phone")
     await page.get_by_label("Role").select_option("viewer")
     await page.get_by_role("button", name="Create").click()
-    secret = await page.locator(".made code").inner_text()
+    secret = await page.locator(".new-token code").inner_text()
     assert secret.startswith("mw_")
     await expect(page.get_by_role("row", name="phone")).to_contain_text("viewer")
     async with desk.server.client() as client:
@@ -130,7 +130,7 @@ async def test_a_token_is_shown_once_works_and_is_revoked(desk: Desk) -> None:
         await page.locator("dialog").get_by_role("button", name="Revoke").click()
         await expect(page.get_by_role("row", name="phone")).to_have_count(0)
         assert (await client.get("/me", headers=headers)).status_code == 401
-    await page.get_by_text("also revoked").click()
+    await page.get_by_text("Show revoked").click()
     await expect(page.get_by_role("row", name="phone")).to_contain_text("revoked")
 
 
@@ -147,7 +147,7 @@ async def test_a_directory_is_chosen_by_looking_around(desk: Desk, tmp_path: Pat
     await dialog.get_by_role("button", name="deep <b>er").click()
     await expect(dialog.get_by_label("Path")).to_have_value(f"{place}/deep <b>er")
     await dialog.get_by_role("button", name="..", exact=True).click()
-    await dialog.get_by_role("button", name="Use this one").click()
+    await dialog.get_by_role("button", name="Use this directory").click()
     await expect(page.get_by_label("Directory")).to_have_value(str(place))
     await expect(page.get_by_role("button", name="Browse")).to_be_focused()
     await page.get_by_role("button", name="Browse").click()
@@ -202,6 +202,6 @@ async def test_addresses_that_lead_nowhere_say_so(desk: Desk) -> None:
     await page.goto("/sessions/chat%3Anobody")
     await expect(told).to_be_visible()
     await expect(page).to_have_title("Not found · midwatch")
-    await page.get_by_role("link", name="To Now", exact=True).click()
+    await page.get_by_role("link", name="Go to Now", exact=True).click()
     await live(page)
     await expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()

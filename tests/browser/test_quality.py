@@ -119,7 +119,7 @@ async def test_nothing_moves_while_an_agent_thinks_works_and_asks(desk: Desk) ->
     await desk.submit("with asks", "coder")
     await expect(talk.locator(".message.agent .page-text")).to_contain_text("ceiling")
     await expect(task.locator(".task-output .page-text")).to_contain_text("ceiling")
-    await expect(inbox.locator(".inbox-open .approval .wanted")).to_contain_text("git push")
+    await expect(inbox.locator(".inbox-open .approval .request-line")).to_contain_text("git push")
     await expect(inbox.locator(".answered-row")).to_have_count(1)
     await expect(usage.locator("[data-tile=tasks] dd")).to_have_text("1")
     for page in (talk, task, inbox, usage):
@@ -138,7 +138,7 @@ async def test_a_task_is_handed_in_and_opened_without_a_mouse(desk: Desk) -> Non
     page = await desk.open("/")
     await expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()
     await page.keyboard.press("Tab")
-    assert await focused(page) == "Skip to the content"
+    assert await focused(page) == "Skip to content"
     await page.keyboard.press("Enter")
     await expect(page.locator("main")).to_be_focused()
     await page.keyboard.press("Tab")
@@ -173,7 +173,7 @@ async def test_dialogs_keep_the_focus_and_give_it_back(desk: Desk) -> None:
     await cancel.focus()
     await page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
-    await expect(dialog.get_by_role("button", name="Keep")).to_be_focused()
+    await expect(dialog.get_by_role("button", name="Back")).to_be_focused()
     for _ in range(6):
         await page.keyboard.press("Tab")
         inside = "() => document.activeElement === document.body || Boolean(document.activeElement.closest('dialog'))"

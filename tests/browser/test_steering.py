@@ -36,7 +36,7 @@ def settings() -> str:
 async def test_a_message_is_heard_in_the_running_turn(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "listener"}))["key"]
     page = await desk.open(session_path(session))
-    modes = page.get_by_role("group", name="When the agent hears it")
+    modes = page.get_by_role("group", name="When the agent receives it")
     message = page.get_by_label("Message")
     await expect(message).to_be_focused()
     await expect(modes).to_be_hidden()
@@ -46,12 +46,12 @@ async def test_a_message_is_heard_in_the_running_turn(desk: Desk) -> None:
     await expect(modes).to_be_visible()
     await expect(modes.get_by_role("button", name="After the turn")).to_have_attribute("aria-pressed", "true")
     await expect(page.get_by_role("button", name="Queue", exact=True)).to_be_visible()
-    await modes.get_by_role("button", name="At its next step").press("Enter")
+    await modes.get_by_role("button", name="At next step").press("Enter")
     for text in ("left a bit", "enough"):
         await message.fill(text)
         await message.press("Control+Enter")
     await expect(page.locator(".message.agent:not(.writing)")).to_contain_text("heard: left a bit, enough")
-    await expect(page.locator(".message.user .said")).to_have_text(["begin", "left a bit", "enough"])
+    await expect(page.locator(".message.user .plain-text")).to_have_text(["begin", "left a bit", "enough"])
     await expect(modes).to_be_hidden()
     await expect(page.locator(".queued")).to_have_count(0)
     await expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
@@ -61,7 +61,7 @@ async def test_who_else_speaks_is_told_by_name(desk: Desk) -> None:
     other = (await desk.post("/tokens", {"name": "sam", "role": "operator"}))["secret"]
     session = (await desk.post("/sessions", {"agent": "listener", "prompt": "begin"}))["key"]
     page = await desk.open(session_path(session))
-    await expect(page.get_by_role("group", name="When the agent hears it")).to_be_visible()
+    await expect(page.get_by_role("group", name="When the agent receives it")).to_be_visible()
     await desk.post(f"{session_path(session)}/messages", {"text": "enough", "mode": "interrupt"}, other)
     names = page.locator(".message.user .message-head b")
     await expect(names).to_have_text(["you", "sam"])
@@ -84,15 +84,15 @@ async def test_what_is_not_heard_yet_says_so_and_goes_on_when_the_turn_ends(
     done = tmp_path / "done"
     session = (await desk.post("/sessions", {"agent": "deaf", "prompt": str(done)}))["key"]
     page = await desk.open(session_path(session), viewport=PHONE if width == "phone" else DESKTOP)
-    message, modes = page.get_by_label("Message"), page.get_by_role("group", name="When the agent hears it")
-    for mode, text in (("At its next step", str(done)), ("After its tool", "after that")):
+    message, modes = page.get_by_label("Message"), page.get_by_role("group", name="When the agent receives it")
+    for mode, text in (("At next step", str(done)), ("After the tool", "after that")):
         await modes.get_by_role("button", name=mode).click()
         await message.fill(text)
         await message.press("Control+Enter")
-    unheard = page.locator(".message.user .unheard:visible")
-    await expect(unheard).to_have_text(["waits for the next step", "waits for the tool"])
+    unheard = page.locator(".message.user .waiting-tag:visible")
+    await expect(unheard).to_have_text(["waiting for the next step", "waiting for the tool"])
     await page.reload()
-    await expect(unheard).to_have_text(["waits for the next step", "waits for the tool"])
+    await expect(unheard).to_have_text(["waiting for the next step", "waiting for the tool"])
     await page.get_by_role("button", name="Stop after this step").click()
     await expect(page.get_by_role("button", name="Stop after this step")).to_be_disabled()
     await expect(page.get_by_role("button", name="Abort now")).to_be_visible()
@@ -105,4 +105,4 @@ async def test_what_is_not_heard_yet_says_so_and_goes_on_when_the_turn_ends(
     await desk.until(running, lambda found: [one["prompt"] for one in found["tasks"]] == ["after that"])
     await page.get_by_role("button", name="Abort now").click()
     await expect(page.locator(".message.no-answer")).to_have_count(1)
-    await expect(page.locator(".message.user .said")).to_have_text([str(done), str(done), "after that"])
+    await expect(page.locator(".message.user .plain-text")).to_have_text([str(done), str(done), "after that"])

@@ -78,7 +78,7 @@ async def test_hidden_tabs_make_room_for_newer_ones_and_catch_up(desk: Desk) -> 
     for _ in range(7):  # one more than a browser has connections
         await tabs[-1].evaluate(HIDE, True)
         tabs.append(await desk.tab(oldest.context, "/"))
-    await expect(oldest.locator("#link-state")).to_have_text("resting")
+    await expect(oldest.locator("#link-state")).to_have_text("paused")
     await expect(oldest.locator("#banner")).to_be_hidden()
     await desk.ended(await desk.submit("while it rested"))
     await expect(tabs[-1].locator(".now-recent .row-title")).to_have_text("while it rested")

@@ -1,4 +1,4 @@
-import { asking, part, Problem, query } from "/web/api.js";
+import { buildQuery, encodeSegment, Problem, trackRequests } from "/web/api.js";
 import { each, equal } from "./check.js";
 
 export default {
@@ -7,30 +7,31 @@ export default {
       [{}, ""], [{ a: null, b: undefined, c: "", d: false }, ""], [{ a: 0, b: true }, "?a=0&b=true"],
       [{ kind: [] }, ""], [{ kind: ["a", "", "b"] }, "?kind=a&kind=b"],
       [{ q: "a&b=c d|é/" }, "?q=a%26b%3Dc+d%7C%C3%A9%2F"],
-    ], query);
+    ], buildQuery);
   },
 
   "a part of a path is one part": () => {
-    each([["chat:a/b|c d", "chat%3Aa%2Fb%7Cc%20d"], ["..?#%", "..%3F%23%25"], ["é😀", "%C3%A9%F0%9F%98%80"]], part);
+    each([["chat:a/b|c d", "chat%3Aa%2Fb%7Cc%20d"], ["..?#%", "..%3F%23%25"], ["é😀", "%C3%A9%F0%9F%98%80"]],
+      encodeSegment);
   },
 
   "an older answer is not taken after a newer one": () => {
-    const ask = asking();
+    const ask = trackRequests();
     const [first, second, third] = [ask(), ask(), ask()];
-    equal([second.isNext(), first.isNext(), third.isNext(), second.isNext()], [true, false, true, false]);
-    equal([first.isLast(), third.isLast()], [false, true]);
+    equal([second.accept(), first.accept(), third.accept(), second.accept()], [true, false, true, false]);
+    equal([first.isLatest(), third.isLatest()], [false, true]);
   },
 
   "answers about one thing do not hold up those about another": () => {
-    const ask = asking();
+    const ask = trackRequests();
     const [first, second] = [ask(), ask()];
-    equal([second.isNext("a"), first.isNext("b"), first.isNext("a")], [true, true, false]);
+    equal([second.accept("a"), first.accept("b"), first.accept("a")], [true, true, false]);
   },
 
   "those who ask about different things know nothing of each other": () => {
-    const [one, other] = [asking(), asking()];
+    const [one, other] = [trackRequests(), trackRequests()];
     const [old, fresh] = [one(), other()];
-    equal([fresh.isNext(), old.isNext(), old.isLast()], [true, true, true]);
+    equal([fresh.accept(), old.accept(), old.isLatest()], [true, true, true]);
   },
 
   "a problem says what is wrong, with all its parts": () => {

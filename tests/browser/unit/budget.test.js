@@ -1,33 +1,34 @@
-import { isSpent, spentBy } from "/web/budget.js";
+import { isSpent, sumSpent } from "/web/budget.js";
 import { at, equal } from "./check.js";
 
 const START = "2026-01-01T00:00:00Z";
 const LATER = "2026-01-01T00:00:30Z";
 const running = { status: "running", attempt: 2, started_at: START };
-const said = (kind, attempt, usage) => ({ kind, attempt, payload: { usage } });
+const createEvent = (kind, attempt, usage) => ({ kind, attempt, payload: { usage } });
 
 export default {
   "an ended task has spent what its record says, and what was spent before it": () => {
     const task = { status: "done", usage: { input_tokens: 5, output_tokens: 2, cost_usd: 0.5, steps: 1, seconds: 9 },
       budget: { tokens: 10, before: { tokens: 100, seconds: 1 } } };
-    equal(spentBy(task, [said("llm_response", 1, { input_tokens: 1000 })]),
+    equal(sumSpent(task, [createEvent("llm_response", 1, { input_tokens: 1000 })]),
       { tokens: 107, usd: 0.5, steps: 1, seconds: 10 });
   },
 
   "a running task counts the events of its own attempt": () => {
     const events = [
-      said("llm_response", 1, { input_tokens: 1000 }), said("llm_response", 2, { input_tokens: 7, cost_usd: 1 }),
-      said("tool_exec_end", 2), said("tool_exec_start", 2),
+      createEvent("llm_response", 1, { input_tokens: 1000 }),
+        createEvent("llm_response", 2, { input_tokens: 7, cost_usd: 1 }),
+      createEvent("tool_exec_end", 2), createEvent("tool_exec_start", 2),
     ];
-    equal(at(LATER, () => spentBy(running, events)), { tokens: 7, usd: 1, steps: 2, seconds: 30 });
+    equal(at(LATER, () => sumSpent(running, events)), { tokens: 7, usd: 1, steps: 2, seconds: 30 });
   },
 
   "a clock that is behind gives no time back": () => {
-    equal(at("2025-12-31T23:59:00Z", () => spentBy(running).seconds), 0);
+    equal(at("2025-12-31T23:59:00Z", () => sumSpent(running).seconds), 0);
   },
 
   "one that waits spends no time": () => {
-    equal(at(LATER, () => spentBy({ ...running, status: "pending" }).seconds), 0);
+    equal(at(LATER, () => sumSpent({ ...running, status: "pending" }).seconds), 0);
   },
 
   "it is spent when a limit is reached, and no limit is none": () => {

@@ -1,8 +1,9 @@
-import { fileDiff, filesOf, patchDiffs } from "/web/diff.js";
+import { createFileDiff, createPatchDiffs, splitFiles } from "/web/diff.js";
 import { equal } from "./check.js";
 
-const of = (patch) => filesOf(patch).map(({ path, added, removed }) => [path, added, removed]);
-const lines = (patch, more) => [...fileDiff({ path: "a", patch, ...more }, { open: true }).querySelectorAll(".line")]
+const of = (patch) => splitFiles(patch).map(({ path, added, removed }) => [path, added, removed]);
+const lines = (patch, more) => [...createFileDiff({ path: "a", patch, ...more },
+  { open: true }).querySelectorAll(".line")]
   .map((node) => [node.className.replace(/^line ?/, ""), node.textContent.replace(/\n$/, "")]);
 const GIT = `diff --git a/src/one.py b/src/one.py
 index 1..2 100644
@@ -48,7 +49,7 @@ export default {
   },
 
   "nothing has no files": () => {
-    equal([of(""), of("\n\n"), patchDiffs(null)], [[], [], []]);
+    equal([of(""), of("\n\n"), createPatchDiffs(null)], [[], [], []]);
   },
 
   "a line that looks like a head is counted and shown": () => {
@@ -69,19 +70,20 @@ export default {
   },
 
   "a short patch is open, a long one is folded and not drawn": () => {
-    const long = (count) => fileDiff({ path: "a", patch: "+x\n".repeat(count) });
+    const long = (count) => createFileDiff({ path: "a", patch: "+x\n".repeat(count) });
     equal([long(30).open, long(31).open, long(31).querySelectorAll(".line").length], [true, false, 0]);
   },
 
-  "what is not drawn and what was cut is told": () => {
-    const told = (node) => node.querySelector(".diff-left")?.textContent;
-    equal(told(fileDiff({ path: "a", patch: "+x\n".repeat(2001), cut: true })),
-      "1 more lines are not drawn; the patch is cut: its rest is left out");
-    equal(patchDiffs(GIT + NEW, { cut: true }).map(told), [undefined, "the patch is cut: its rest is left out"]);
+  "what is not drawn and what was cut is shown": () => {
+    const readNote = (node) => node.querySelector(".diff-left")?.textContent;
+    equal(readNote(createFileDiff({ path: "a", patch: "+x\n".repeat(2001), cut: true })),
+      "1 more lines are not shown; the patch was cut; its end is not shown");
+    equal(createPatchDiffs(GIT + NEW, { cut: true }).map(readNote),
+      [undefined, "the patch was cut; its end is not shown"]);
   },
 
   "names and lines are text": () => {
-    const node = fileDiff({ path: "<b>x</b>", patch: "@@ -1 +1 @@\n+<img src=x>\n" }, { open: true });
+    const node = createFileDiff({ path: "<b>x</b>", patch: "@@ -1 +1 @@\n+<img src=x>\n" }, { open: true });
     equal(node.querySelectorAll("img, summary b:not(.num)").length, 0);
     equal(node.querySelector(".line.added").textContent, "+<img src=x>\n");
   },

@@ -1,14 +1,14 @@
-import { firstLine, h, keyed, say, set, svg, wishKey } from "/web/dom.js";
+import { createRequestKey, getFirstLine, h, renderKeyed, setProps, setText, svg } from "/web/dom.js";
 import { each, equal } from "./check.js";
 
-/** Draw lists one after the other: what stands there, and which nodes were made. */
+/** Draw lists one after the other: what stands there, and which nodes were created. */
 function drawing() {
-  const [list, made] = [h("ul"), []];
+  const [list, created] = [h("ul"), []];
   const draw = (...names) => {
-    keyed(list, names, (name) => name, (name) => { made.push(name); return h("li", name); });
+    renderKeyed(list, names, (name) => name, (name) => { created.push(name); return h("li", name); });
     return [...list.children].map((node) => node.textContent).join("");
   };
-  return { list, made, draw };
+  return { list, created, draw };
 }
 
 export default {
@@ -25,9 +25,9 @@ export default {
 
   "an attribute that is nothing is taken away": () => {
     const node = svg("rect", { x: 1, role: "img" });
-    set(node, { x: 0, role: null });
+    setProps(node, { x: 0, role: null });
     equal(node.outerHTML, '<rect x="0"></rect>');
-    equal(set(h("a"), { "aria-current": true }).getAttribute("aria-current"), "");
+    equal(setProps(h("a"), { "aria-current": true }).getAttribute("aria-current"), "");
   },
 
   "what is called is heard": () => {
@@ -39,17 +39,17 @@ export default {
   "text is written only where it differs": () => {
     const node = h("p", "a");
     const text = node.firstChild;
-    equal(say(say(node, "a"), "a").firstChild === text, true);
-    equal([say(node, null).textContent, say(node, 0).textContent], ["", "0"]);
+    equal(setText(setText(node, "a"), "a").firstChild === text, true);
+    equal([setText(node, null).textContent, setText(node, 0).textContent], ["", "0"]);
   },
 
   "a list follows its items, and keeps the nodes of those that stay": () => {
-    const { list, made, draw } = drawing();
+    const { list, created, draw } = drawing();
     equal(draw("a", "b", "c"), "abc");
     const [a, , c] = list.children;
     equal(draw("c", "x", "a"), "cxa");
-    equal([list.children[0] === c, list.children[2] === a, made.join("")], [true, true, "abcx"]);
-    equal([draw(), draw("a"), made.join("")], ["", "a", "abcxa"]);
+    equal([list.children[0] === c, list.children[2] === a, created.join("")], [true, true, "abcx"]);
+    equal([draw(), draw("a"), created.join("")], ["", "a", "abcxa"]);
   },
 
   "a key that comes twice is one node": () => {
@@ -60,13 +60,13 @@ export default {
 
   "the first line is trimmed and cut between characters": () => {
     each([[null, ""], ["", ""], ["\n \n", ""], ["  a b \n c", "a b "], ["x".repeat(160), "x".repeat(160)]],
-      (text) => firstLine(text));
-    equal(firstLine("abcdef", 4), "abc…");
-    equal([firstLine("ab😀cd", 4), firstLine("a😀😀😀", 5)], ["ab…", "a😀…"]);
+      (text) => getFirstLine(text));
+    equal(getFirstLine("abcdef", 4), "abc…");
+    equal([getFirstLine("ab😀cd", 4), getFirstLine("a😀😀😀", 5)], ["ab…", "a😀…"]);
   },
 
   "no two wishes are the same": () => {
-    const keys = Array.from({ length: 50 }, wishKey);
+    const keys = Array.from({ length: 50 }, createRequestKey);
     equal([new Set(keys).size, keys.every((key) => /^[0-9a-f]{32}$/.test(key))], [50, true]);
   },
 };

@@ -1,4 +1,4 @@
-import { shortcut } from "/web/keys.js";
+import { addShortcut } from "/web/keys.js";
 import { equal } from "./check.js";
 
 /** Keys that are pressed one after the other. */
@@ -9,7 +9,7 @@ function press(keys, { target = document.body, ...more } = {}) {
 /** What of these shortcuts acts, while something is done. */
 function acted(names, act) {
   const heard = [];
-  const stops = names.map((name) => shortcut(name, name, () => { heard.push(name); }));
+  const stops = names.map((name) => addShortcut(name, name, () => { heard.push(name); }));
   act();
   stops.reverse().forEach((stop) => stop());
   return heard;
@@ -56,8 +56,8 @@ export default {
 
   "the shortcut of a page gives back what was there before": () => {
     const heard = [];
-    const outer = shortcut("x", "outer", () => { heard.push("outer"); });
-    const inner = shortcut("x", "inner", () => { heard.push("inner"); });
+    const outer = addShortcut("x", "outer", () => { heard.push("outer"); });
+    const inner = addShortcut("x", "inner", () => { heard.push("inner"); });
     press(["x"]);
     inner();
     press(["x"]);

@@ -1,4 +1,6 @@
-import { after, isOpen, KINDS, kindText, line, statusText, taskFrom, tone, waitText } from "/web/model.js";
+import {
+  applyEvent, createTask, formatEvent, formatKind, formatStatus, formatWait, getTone, isOpen, KINDS,
+} from "/web/model.js";
 import { each, equal } from "./check.js";
 
 const task = { id: "t_1", status: "running", wait: null, stop_requested: null, attempt: 1, result: null, error: null };
@@ -7,17 +9,17 @@ const finished = event("task_finished", { status: "done", outcome: "ok", result:
 
 /** Those fields of a task that a list of events leaves. */
 const through = (names, ...events) => {
-  const ended = events.reduce(after, task);
+  const ended = events.reduce(applyEvent, task);
   return names.map((name) => ended[name]);
 };
 
 export default {
   "a task is what its first event tells": () => {
-    const made = taskFrom(event("task_submitted", { prompt: "do it", agent: "demo" },
+    const task = createTask(event("task_submitted", { prompt: "do it", agent: "demo" },
       { task_id: "t_2", actor: "anna" }));
-    equal([made.id, made.status, made.prompt, made.agent, made.creator, made.cause, made.due_at],
+    equal([task.id, task.status, task.prompt, task.agent, task.creator, task.cause, task.due_at],
       ["t_2", "pending", "do it", "demo", "anna", "submit", "2026-01-01T00:00:00Z"]);
-    equal([taskFrom(event("task_started", {}, { agent_id: "echo" })).agent, isOpen(made)], ["echo", true]);
+    equal([createTask(event("task_started", {}, { agent_id: "echo" })).agent, isOpen(task)], ["echo", true]);
   },
 
   "a task that has ended stays as it is, whatever comes late": () => {
@@ -28,7 +30,7 @@ export default {
 
   "the same event twice is as once": () => {
     const events = [event("task_interrupted", { reason: "shutdown" }), event("task_started", {}, { attempt: 2 })];
-    equal(events.flatMap((one) => [one, one]).reduce(after, task), events.reduce(after, task));
+    equal(events.flatMap((repeated) => [repeated, repeated]).reduce(applyEvent, task), events.reduce(applyEvent, task));
   },
 
   "a question is waited for while it runs, other waits take it from its agent": () => {
@@ -57,13 +59,14 @@ export default {
 
   "an end without a text keeps what is known": () => {
     const before = { ...task, result: "so far", usage: { steps: 2 } };
-    const ended = after(before, event("task_finished", { status: "cancelled", outcome: "cancelled" }));
+    const ended = applyEvent(before, event("task_finished", { status: "cancelled", outcome: "cancelled" }));
     equal([ended.status, ended.result, ended.usage, ended.wait], ["cancelled", "so far", { steps: 2 }, null]);
   },
 
   "no event changes the task it is given": () => {
     const kept = Object.freeze({ ...task });
-    for (const kind of ["task_started", "task_waiting", "task_interrupted", "task_finished"]) after(kept, event(kind));
+    for (const kind of ["task_started", "task_waiting", "task_interrupted", "task_finished"])
+      applyEvent(kept, event(kind));
     equal(kept, task);
   },
 
@@ -74,38 +77,39 @@ export default {
       [{ status: "failed", outcome: "error" }, "failed"], [{ status: "failed", outcome: "timeout" }, "timeout"],
       [{ status: "failed", outcome: null }, "failed"], [{ status: "done", outcome: "silent" }, "silent"],
       [{ status: "pending", stop_requested: "cancel" }, "pending"],
-    ], statusText);
+    ], formatStatus);
   },
 
   "only an open task waits, and a reason that is not known is told as it is": () => {
-    equal(waitText({ status: "done", wait: "slot" }), null);
-    equal(waitText({ status: "pending", wait: "slot" }), "waits for a free slot");
-    equal(waitText({ status: "pending", wait: "weather" }), "weather");
+    equal(formatWait({ status: "done", wait: "slot" }), null);
+    equal(formatWait({ status: "pending", wait: "slot" }), "Waiting for a free slot");
+    equal(formatWait({ status: "pending", wait: "weather" }), "weather");
   },
 
   "an event of a kind that only a newer version knows is told as such": () => {
-    equal(kindText("constructor"), "event_kind(constructor)");
-    equal(line({ kind: "toString", payload: { a: 1 } }), '{"a":1}');
-    equal(line({ kind: "unheard_of" }), "{}");
+    equal(formatKind("constructor"), "event_kind(constructor)");
+    equal(formatEvent({ kind: "toString", payload: { a: 1 } }), '{"a":1}');
+    equal(formatEvent({ kind: "unheard_of" }), "{}");
     equal([KINDS.includes("gap"), KINDS.includes("task_started")], [false, true]);
   },
 
   "a line is one line, and no character of it is cut in two": () => {
-    equal(line(event("agent_error", { message: " one\n\ttwo  three " })), "one two three");
-    const cut = line(event("agent_error", { message: "😀".repeat(200) }));
+    equal(formatEvent(event("agent_error", { message: " one\n\ttwo  three " })), "one two three");
+    const cut = formatEvent(event("agent_error", { message: "😀".repeat(200) }));
     equal([cut.isWellFormed(), cut.endsWith("😀…"), cut.length <= 120], [true, true, true]);
-    equal(line(event("agent_error", { message: "x".repeat(120) })), "x".repeat(120));
+    equal(formatEvent(event("agent_error", { message: "x".repeat(120) })), "x".repeat(120));
   },
 
   "lines count in words": () => {
-    equal(line(event("steering_injected", { count: 1 })), "a message has reached the running turn");
-    equal(line(event("automation_missed", { count: 2, reason: "late" })), "2 runs were left out: too late");
-    equal(line(event("plan_update", { entries: [{ status: "completed" }, { status: "pending" }] })),
-      "plan: 1 of 2 done");
-    equal(line(event("plan_update")), "plan: 0 of 0 done");
-    equal(line(event("tool_exec_start", { tool: "ls", arguments: {} })), "uses ls");
-    equal(line(event("task_finished", { status: "failed", outcome: "timeout", error: "too late", result: "half" })),
-      "failed (timeout): too late");
+    equal(formatEvent(event("steering_injected", { count: 1 })), "1 message delivered to the running turn");
+    equal(formatEvent(event("automation_missed", { count: 2, reason: "late" })), "2 runs skipped: too late");
+    equal(formatEvent(event("plan_update", { entries: [{ status: "completed" }, { status: "pending" }] })),
+      "Plan: 1 of 2 done");
+    equal(formatEvent(event("plan_update")), "Plan: 0 of 0 done");
+    equal(formatEvent(event("tool_exec_start", { tool: "ls", arguments: {} })), "Using ls");
+    equal(formatEvent(event("task_finished",
+      { status: "failed", outcome: "timeout", error: "too late", result: "half" })),
+      "Failed (timeout): too late");
   },
 
   "ends, faults and questions have their tones": () => {
@@ -114,6 +118,6 @@ export default {
       [event("task_finished", { status: "cancelled" }), "plain"], [event("agent_error", { level: "warning" }), "warn"],
       [event("agent_error"), "bad"], [event("tool_exec_end", { is_error: true }), "bad"],
       [event("approval_requested"), "warn"], [{ kind: "task_started" }, "plain"],
-    ], tone);
+    ], getTone);
   },
 };

@@ -3,15 +3,15 @@ import { equal } from "./check.js";
 
 /** What stands there after the pieces, what each changed, and how often the whole was asked for. */
 function after(...pieces) {
-  let asked = 0;
-  const partial = new Partial(() => { asked++; });
+  let requests = 0;
+  const partial = new Partial(() => { requests++; });
   const changed = pieces.map(([message_id, offset, text]) => partial.add({ message_id, offset, text }));
-  return { text: partial.text, changed, asked };
+  return { text: partial.text, changed, requests };
 }
 
 export default {
   "pieces are put together": () => {
-    equal(after(["m", 0, "Hello "], ["m", 6, "there"]), { text: "Hello there", changed: [true, true], asked: 0 });
+    equal(after(["m", 0, "Hello "], ["m", 6, "there"]), { text: "Hello there", changed: [true, true], requests: 0 });
   },
 
   "offsets count characters though some take two units": () => {
@@ -20,21 +20,21 @@ export default {
 
   "a piece that comes twice changes nothing": () => {
     equal(after(["m", 0, "one "], ["m", 0, "one "], ["m", 4, ""]),
-      { text: "one ", changed: [true, false, false], asked: 0 });
+      { text: "one ", changed: [true, false, false], requests: 0 });
   },
 
   "of a piece that overlaps only what is new is taken": () => {
-    equal(after(["m", 0, "😀😀a"], ["m", 1, "😀ab"]), { text: "😀😀ab", changed: [true, true], asked: 0 });
+    equal(after(["m", 0, "😀😀a"], ["m", 1, "😀ab"]), { text: "😀😀ab", changed: [true, true], requests: 0 });
   },
 
   "a gap asks for the whole and is not written over": () => {
-    equal(after(["m", 0, "one"], ["m", 5, "six"]), { text: "one", changed: [true, false], asked: 1 });
-    equal(after(["m", 3, "late"]), { text: "", changed: [false], asked: 1 });
+    equal(after(["m", 0, "one"], ["m", 5, "six"]), { text: "one", changed: [true, false], requests: 1 });
+    equal(after(["m", 3, "late"]), { text: "", changed: [false], requests: 1 });
   },
 
   "another message begins anew": () => {
-    equal(after(["m", 0, "one"], ["n", 0, "two"]), { text: "two", changed: [true, true], asked: 0 });
-    equal(after(["m", 0, "one"], ["n", 2, "two"]), { text: "one", changed: [true, false], asked: 1 });
+    equal(after(["m", 0, "one"], ["n", 0, "two"]), { text: "two", changed: [true, true], requests: 0 });
+    equal(after(["m", 0, "one"], ["n", 2, "two"]), { text: "one", changed: [true, false], requests: 1 });
   },
 
   "an answer that is older than what is here is not taken": () => {

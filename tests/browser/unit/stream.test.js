@@ -1,4 +1,4 @@
-import { frames } from "/web/stream.js";
+import { readFrames } from "/web/stream.js";
 import { equal } from "./check.js";
 
 /** The frames of a reply whose bytes come in these pieces. */
@@ -10,7 +10,7 @@ async function read(...pieces) {
     },
   });
   const found = [];
-  for await (const frame of frames(new Response(body))) found.push(frame);
+  for await (const frame of readFrames(new Response(body))) found.push(frame);
   return found;
 }
 

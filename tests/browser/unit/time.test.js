@@ -1,4 +1,7 @@
-import { ago, clockTime, dateTime, duration, isToday, length, midnight, moment, span, timeOfDay } from "/web/time.js";
+import {
+  formatAgo, formatClock, formatDateTime, formatDuration, formatInterval, formatMoment, formatPeriod, formatTime,
+  getMidnight, isToday,
+} from "/web/time.js";
 import { at, each, equal } from "./check.js";
 
 /** The module in a document of its own, since it keeps what it has learnt. */
@@ -8,35 +11,36 @@ async function another() {
   const time = await frame.contentWindow.eval('import("/web/time.js")');
   const { Date: clock } = frame.contentWindow;
   clock.now = () => Date.parse("2026-01-01T12:00:00Z");
-  const learn = (text) => { time.learnTime(text); return new Date(time.now()).toISOString().slice(11, 19); };
+  const learn = (text) => { time.syncClock(text); return new Date(time.now()).toISOString().slice(11, 19); };
   return { learn, done: () => frame.remove() };
 }
 
 export default {
   "durations change their unit where people do": () => {
     each([[0, "0 s"], [0.9, "0 s"], [59.99, "59 s"], [60, "1 m 00 s"], [65, "1 m 05 s"], [3599.9, "59 m 59 s"],
-      [3600, "1 h 00 m"], [86399, "23 h 59 m"], [86400, "1 d 0 h"], [187200, "2 d 4 h"]], (given) => duration(given));
+      [3600, "1 h 00 m"], [86399, "23 h 59 m"], [86400, "1 d 0 h"], [187200, "2 d 4 h"]],
+        (given) => formatDuration(given));
   },
 
   "what is not known has no duration, and none is below zero": () => {
-    each([[null, "–"], [undefined, "–"], [NaN, "–"], [-5, "0 s"]], (given) => duration(given));
-    equal(duration(-0.2, { fine: true }), "0.0 ms");
+    each([[null, "–"], [undefined, "–"], [NaN, "–"], [-5, "0 s"]], (given) => formatDuration(given));
+    equal(formatDuration(-0.2, { fine: true }), "0.0 ms");
   },
 
   "fine durations never have a thousand of a unit": () => {
     each([[0.0004, "0.4 ms"], [0.00949, "9.5 ms"], [0.0095, "10 ms"], [0.4, "400 ms"], [0.9994, "999 ms"],
       [0.9996, "1.0 s"], [1, "1.0 s"], [9.94, "9.9 s"], [10.6, "10 s"], [61.5, "1 m 01 s"]],
-    (given) => duration(given, { fine: true }));
+    (given) => formatDuration(given, { fine: true }));
   },
 
   "lengths that were set are told without zeros": () => {
     each([[0, "0 s"], [30, "30 s"], [600, "10 m"], [630, "10 m 30 s"], [36000, "10 h"], [43260, "12 h 01 m"],
-      [86400, "1 d"], [864000, "10 d"], [90000, "1 d 1 h"]], length);
+      [86400, "1 d"], [864000, "10 d"], [90000, "1 d 1 h"]], formatPeriod);
   },
 
   "spans lose nothing and have no unit twice": () => {
     each([[0, "0s"], [0.4, "0s"], [59.6, "1m"], [3600, "1h"], [3601, "1h1s"], [90061, "1d1h1m1s"], [864000, "10d"]],
-      span);
+      formatInterval);
   },
 
   "how long ago is told in one unit, and what is to come is rounded": () => {
@@ -46,13 +50,13 @@ export default {
       ["2026-01-02T11:00:01Z", "59 min ago"], ["2026-01-01T12:00:01Z", "23 h ago"], ["2026-01-01T12:00:00Z", "1 d ago"],
       ["2026-01-02T12:00:01.4Z", "just now"], ["2026-01-02T12:00:59.6Z", "in 1 min"],
       ["2026-01-02T12:59:40Z", "in 1 h"], ["2026-01-03T11:40:00Z", "in 1 d"], ["no time", "–"],
-    ], ago));
+    ], formatAgo));
   },
 
   "today begins at midnight here, also on the days when clocks are changed": () => {
     each([["2026-03-29T00:30:00Z", "2026-03-28T23:00:00.000Z"], ["2026-03-29T20:00:00Z", "2026-03-28T23:00:00.000Z"],
       ["2026-03-29T22:00:00Z", "2026-03-29T22:00:00.000Z"], ["2026-10-25T22:59:59Z", "2026-10-24T22:00:00.000Z"],
-      ["2026-10-25T23:00:00Z", "2026-10-25T23:00:00.000Z"]], (given) => at(given, midnight));
+      ["2026-10-25T23:00:00Z", "2026-10-25T23:00:00.000Z"]], (given) => at(given, getMidnight));
   },
 
   "what is today is decided where the reader is": () => {
@@ -66,24 +70,24 @@ export default {
 
   "a moment has its day where it is not today": () => {
     at("2026-07-01T10:00:00Z", () => {
-      equal(moment("2026-07-01T20:05:00Z"), "22:05");
-      equal(moment("2026-07-01T22:05:00Z").endsWith(", 00:05"), true);
-      equal(moment(null), "–");
+      equal(formatMoment("2026-07-01T20:05:00Z"), "22:05");
+      equal(formatMoment("2026-07-01T22:05:00Z").endsWith(", 00:05"), true);
+      equal(formatMoment(null), "–");
     });
   },
 
   "the hour after midnight is 00, not 24": () => {
-    equal(timeOfDay("2026-07-01T22:05:09Z"), "00:05:09");
-    equal(clockTime("2026-07-01T22:05:09Z"), "00:05");
+    equal(formatTime("2026-07-01T22:05:09Z"), "00:05:09");
+    equal(formatClock("2026-07-01T22:05:09Z"), "00:05");
   },
 
   "an hour that comes twice is told twice": () => {
-    equal([clockTime("2026-10-25T00:30:00Z"), clockTime("2026-10-25T01:30:00Z")], ["02:30", "02:30"]);
-    equal(clockTime("2026-03-29T01:00:00Z"), "03:00");
+    equal([formatClock("2026-10-25T00:30:00Z"), formatClock("2026-10-25T01:30:00Z")], ["02:30", "02:30"]);
+    equal(formatClock("2026-03-29T01:00:00Z"), "03:00");
   },
 
   "no time is a dash": () =>
-    each([[null, "–"], ["", "–"], [undefined, "–"]], (given) => dateTime(given) && timeOfDay(given)),
+    each([[null, "–"], ["", "–"], [undefined, "–"]], (given) => formatDateTime(given) && formatTime(given)),
 
   "the server's clock is learnt from the event that came soonest": async () => {
     const { learn, done } = await another();

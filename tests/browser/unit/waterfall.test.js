@@ -1,10 +1,10 @@
-import { spans } from "/web/waterfall.js";
+import { collectSpans } from "/web/waterfall.js";
 import { equal } from "./check.js";
 
 /** Events a second apart. */
 const told = (...events) => events.map(([kind, payload = {}, more = {}], at) =>
   ({ kind, payload, seq: at + 1, time: new Date(at * 1000).toISOString(), ...more }));
-const drawn = (...events) => spans(told(...events))
+const drawn = (...events) => collectSpans(told(...events))
   .map(({ label, from, to, bad }) => `${label} ${from / 1000}-${to === null ? "" : to / 1000}${bad ? " bad" : ""}`);
 
 export default {
@@ -13,7 +13,7 @@ export default {
       ["llm_request", { request_id: "r", model: "m" }], ["llm_response", { request_id: "r" }],
       ["tool_exec_start", { tool: "ls", tool_call_id: "c", title: "List" }], ["tool_exec_end", { tool_call_id: "c" }],
       ["turn_end", { status: "completed" }], ["task_finished", { status: "done" }]),
-    ["in the queue 0-1", "attempt 3 1-8", "turn 2-7", "m 3-4", "List 5-6"]);
+    ["queued 0-1", "attempt 3 1-8", "turn 2-7", "m 3-4", "List 5-6"]);
   },
 
   "what goes on has no end": () => {
@@ -44,7 +44,7 @@ export default {
   "a question is waited for within the attempt, other waits end it": () => {
     equal(drawn(["task_started"], ["approval_requested", { approval_id: "a" }], ["task_waiting", { wait: "approval" }],
       ["approval_resolved", { approval_id: "a" }], ["task_waiting", { wait: "limit" }], ["task_started"]),
-    ["attempt 1 0-4", "waits for an answer 1-3", "limit 4-5", "attempt 1 5-"]);
+    ["attempt 1 0-4", "waiting for an answer 1-3", "limit 4-5", "attempt 1 5-"]);
   },
 
   "what was interrupted or rescued waits again": () => {
@@ -54,7 +54,7 @@ export default {
   },
 
   "each has a key of its own": () => {
-    const keys = spans(told(["turn_start"], ["turn_end"], ["turn_start"], ["turn_start"])).map((one) => one.key);
+    const keys = collectSpans(told(["turn_start"], ["turn_end"], ["turn_start"], ["turn_start"])).map((one) => one.key);
     equal(new Set(keys).size, 3);
   },
 };

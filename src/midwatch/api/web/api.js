@@ -1,13 +1,13 @@
-// Speaking to the server: JSON in, JSON out, problems as errors that say what to do.
+// Requests to the server: JSON in, JSON out. An error reply becomes a Problem that says what to do.
 
-import { API } from "./place.js";
+import { API_ROOT } from "./place.js";
 
-/** An error reply. `message` is for people, `code` for programs, `field` what it is about. */
+/** An error reply. `message` is for people, `code` is for programs, `field` names the form field it is about. */
 export class Problem extends Error {
   constructor(status, body) {
     super([
       body.detail || body.title || `the server answered ${status}`,
-      ...(body.errors ?? []).map((one) => one.message),
+      ...(body.errors ?? []).map((error) => error.message),
     ].join(": "));
     this.status = status;
     this.code = body.code ?? "error";
@@ -15,14 +15,14 @@ export class Problem extends Error {
   }
 }
 
-/** Where to come back to after signing in. */
-export function toSignIn() {
+/** Open the sign-in page, which returns to the current page afterwards. */
+export function redirectToSignIn() {
   if (location.pathname === "/sign-in") return;
   const back = location.pathname + location.search;
   location.replace(back === "/" ? "/sign-in" : `/sign-in?next=${encodeURIComponent(back)}`);
 }
 
-async function call(method, path, { body, form, key, signal, headers, stay = false, from = API } = {}) {
+async function sendRequest(method, path, { body, form, key, signal, headers, stay = false, from = API_ROOT } = {}) {
   let reply;
   try {
     reply = await fetch(from + path, {
@@ -39,42 +39,48 @@ async function call(method, path, { body, form, key, signal, headers, stay = fal
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, { code: "offline", detail: "The server cannot be reached; it may be restarting." });
+    throw new Problem(0, { code: "offline",
+      detail: "The server cannot be reached. It may be restarting; try again in a moment." });
   }
-  const said = await reply.json().catch(() => ({}));
-  if (reply.ok) return said;
-  if (reply.status === 401 && !stay) toSignIn();
-  throw new Problem(reply.status, said);
+  const content = await reply.json().catch(() => ({}));
+  if (reply.ok) return content;
+  if (reply.status === 401 && !stay) redirectToSignIn();
+  throw new Problem(reply.status, content);
 }
 
-export const get = (path, options) => call("GET", path, options);
-export const post = (path, body, options) => call("POST", path, { body: body ?? {}, ...options });
-export const patch = (path, body, options) => call("PATCH", path, { body, ...options });
-export const del = (path, options) => call("DELETE", path, options);
+export const get = (path, options) => sendRequest("GET", path, options);
+export const post = (path, body, options) => sendRequest("POST", path, { body: body ?? {}, ...options });
+export const patch = (path, body, options) => sendRequest("PATCH", path, { body, ...options });
+export const del = (path, options) => sendRequest("DELETE", path, options);
 
-/** Several questions about one thing may be under way, and an older answer may come last. Call what this returns before
- * each: `isNext(key)` is whether no newer answer was taken, about `key` if there are several things; `isLast()` whether
- * nothing was asked since. */
-export function asking() {
-  const taken = new Map();
-  let asked = 0;
+/** Keep replies in order when several requests for the same thing run at once, because an older reply may arrive last.
+ *
+ * Call the returned function before each request. `accept(key)` accepts its reply and returns true, unless the reply to
+ * a newer request was accepted before; `key` separates requests for different things. `isLatest()` is true until the
+ * next request starts. */
+export function trackRequests() {
+  const accepted = new Map();
+  let latest = 0;
   return () => {
-    const mine = ++asked;
-    return { isNext: (key) => !(taken.get(key) > mine) && Boolean(taken.set(key, mine)), isLast: () => mine === asked };
+    const number = ++latest;
+    return {
+      accept: (key) => !(accepted.get(key) > number) && Boolean(accepted.set(key, number)),
+      isLatest: () => number === latest,
+    };
   };
 }
 
-/** A query string without empty values; lists repeat their name. */
-export function query(values) {
-  const made = new URLSearchParams();
+/** Build a query string without empty values. A list repeats its name. */
+export function buildQuery(values) {
+  const params = new URLSearchParams();
   for (const [name, value] of Object.entries(values)) {
-    for (const one of Array.isArray(value) ? value : [value]) {
-      if (one !== null && one !== undefined && one !== "" && one !== false) made.append(name, one);
+    for (const item of Array.isArray(value) ? value : [value]) {
+      if (item !== null && item !== undefined && item !== "" && item !== false) params.append(name, item);
     }
   }
-  const text = made.toString();
+  const text = params.toString();
   return text ? `?${text}` : "";
 }
 
-/** A path segment; session keys hold `:`, `|` and `/`. */
-export const part = (text) => encodeURIComponent(text);
+/** Encode a path segment; session keys contain `:`, `|` and `/`. */
+export const encodeSegment = (text) => encodeURIComponent(text);

@@ -1,16 +1,16 @@
-// The shell: which page is shown at which address, navigation, title, connection, shortcuts.
+// The shell around all pages: routing, navigation, title, connection state, shortcuts.
 
 import { get } from "./api.js";
 import { desk } from "./desk.js";
-import { h, say } from "./dom.js";
+import { h, setText } from "./dom.js";
 import { icon } from "./icons.js";
-import { shortcut, showHelp } from "./keys.js";
-import { failure, skeleton, toast } from "./parts.js";
-import { single } from "./place.js";
+import { addShortcut, showHelp } from "./keys.js";
+import { createFailure, createSkeleton, showToast } from "./parts.js";
+import { singleSession } from "./place.js";
 import { stream } from "./stream.js";
 
-// One line per page: address, module, entry of the navigation it belongs to. The first match counts. Entries that are
-// rare are behind "More" on a phone.
+// One line per page: address, module, navigation entry. The first match wins. On a phone, rare entries are behind
+// "More".
 const PAGES = [
   ["/", () => import("./pages/now.js"), { name: "Now", icon: "now", key: "n" }],
   ["/inbox", () => import("./pages/inbox.js"), { name: "Inbox", icon: "inbox", key: "i" }],
@@ -39,27 +39,27 @@ const PAGES = [
 
 const main = document.getElementById("main");
 let leave = null;
-let shown = null;
-let title = "midwatch";
+let current = null;
+let pageTitle = "midwatch";
 
-function match(path) {
-  if (single) return { load: () => import("./pages/session.js"), entry: null, params: { key: single } };
+function matchPage(path) {
+  if (singleSession) return { load: () => import("./pages/session.js"), entry: null, params: { key: singleSession } };
   for (const [pattern, load, entry] of PAGES) {
-    const found = new RegExp(`^${pattern.replace(/:(\w+)/g, "(?<$1>.+)")}$`).exec(path.replace(/(.)\/$/, "$1"));
-    if (!found) continue;
-    const params = Object.fromEntries(Object.entries(found.groups ?? {})
+    const result = new RegExp(`^${pattern.replace(/:(\w+)/g, "(?<$1>.+)")}$`).exec(path.replace(/(.)\/$/, "$1"));
+    if (!result) continue;
+    const params = Object.fromEntries(Object.entries(result.groups ?? {})
       .map(([name, value]) => [name, decodeURIComponent(value)]));
     return { load, entry: typeof entry === "string" ? entry : pattern, params };
   }
   return null;
 }
 
-async function show() {
-  const token = (shown = {});
-  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it belongs to the page that is left
+async function showPage() {
+  const visit = (current = {});
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // belongs to the previous page
   leave?.();
   leave = null;
-  const page = match(location.pathname);
+  const page = matchPage(location.pathname);
   for (const link of document.querySelectorAll("#nav a")) {
     if (link.pathname === page?.entry) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -67,11 +67,11 @@ async function show() {
   document.getElementById("nav").classList.toggle("at-rare",
     Boolean(document.querySelector("#nav a.rare[aria-current]")));
   document.body.classList.toggle("bare", location.pathname === "/sign-in");
-  if (!page) return fail({ status: 404, message: "There is no page at this address." });
-  if (!main.firstChild) main.replaceChildren(skeleton(6));
+  if (!page) return showFailure({ status: 404, message: "There is no page at this address." });
+  if (!main.firstChild) main.replaceChildren(createSkeleton(6));
   try {
     const module = await page.load();
-    if (shown !== token) return undefined;
+    if (current !== visit) return undefined;
     const stops = [];
     main.replaceChildren();
     main.className = "";
@@ -80,53 +80,61 @@ async function show() {
     const context = {
       params: page.params,
       search: new URLSearchParams(location.search),
-      setTitle: (text) => { if (shown === token) setTitle(text); },
-      whenLeft: (stop) => stops.push(stop),
-      isShown: () => shown === token,
+      setTitle: (text) => { if (current === visit) setTitle(text); },
+      onLeave: (stop) => stops.push(stop),
+      isCurrent: () => current === visit,
     };
     await module.default(main, context);
   } catch (problem) {
-    if (shown === token) fail(problem);
-    const left = shown !== token && problem.name === "AbortError"; // its page was left, and what it asked for given up
-    if (!(problem.status >= 0) && !left) reportError(problem);
+    if (current === visit) showFailure(problem);
+    const isAborted = current !== visit && problem.name === "AbortError"; // leaving a page aborts its requests
+    if (!(problem.status >= 0) && !isAborted) reportError(problem);
   }
   return undefined;
 }
 
-/** A problem where the page should be. */
-function fail(problem) {
-  const node = failure(problem, show);
+/** Show a problem instead of the page. */
+function showFailure(problem) {
+  const node = createFailure(problem, showPage);
   const { textContent: text } = node.firstChild;
   node.firstChild.replaceWith(h("h1.empty-title", text));
   main.replaceChildren(node);
   setTitle(text);
 }
 
-/** Go to another page without loading the document again. */
+/** Open another page without reloading the document. */
 export function go(address, { replace = false } = {}) {
   if (replace) history.replaceState(null, "", address);
   else history.pushState(null, "", address);
-  show();
+  showPage();
   main.focus({ preventScroll: true });
 }
 
-/** For an answer that leads on: what this returns goes there only if the page that asked is still shown. */
-export function onward() {
-  const asked = shown;
-  return (address) => { if (shown === asked) go(address); };
+/** Load the current page again. */
+export const reloadPage = () => go(location.pathname + location.search, { replace: true });
+
+/** Show a problem with a retry button in `node`, if its page is still open. */
+export function showLoadFailure(page, node, problem) {
+  if (page.isCurrent()) node.replaceChildren(createFailure(problem, reloadPage));
+}
+
+/** Return a function that navigates only while the page that called this is still open, since replies may come late. */
+export function createNavigator() {
+  const origin = current;
+  return (address) => { if (current === origin) go(address); };
 }
 
 function setTitle(text) {
-  title = text;
+  pageTitle = text;
   drawTitle();
 }
 
 function drawTitle() {
   const waiting = desk.approvals.size;
-  document.title = `${waiting ? `(${waiting}) ` : ""}${title} · midwatch`;
+  document.title = `${waiting ? `(${waiting}) ` : ""}${pageTitle} · midwatch`;
   const badge = document.querySelector("#nav .badge");
   if (badge) {
-    say(badge, waiting || "");
+    setText(badge, waiting || "");
     badge.title = waiting ? `${waiting} waiting for an answer` : "";
   }
 }
@@ -136,52 +144,51 @@ function drawNav() {
   const entries = PAGES.filter(([, , entry]) => typeof entry === "object" && entry);
   nav.replaceChildren(
     ...entries.map(([path, , { name, short = null, icon: shape, key, rare = false }]) => {
-      shortcut(`g ${key}`, `Go to ${name}`, () => go(path));
+      addShortcut(`g ${key}`, `Go to ${name}`, () => go(path));
       const words = short ? [h("span.long", name), h("span.short", short)] : h("span", name);
       return h("a",
         { href: path, title: `${name} (g ${key})`, "aria-label": short ? name : null, class: rare ? "rare" : "" },
         icon(shape), words, path === "/inbox" ? h("b.badge.num") : null);
     }),
-    moreButton(),
+    createMoreButton(),
   );
-  shortcut("n", "New task", () => go("/tasks/new"));
-  shortcut("c", "New session", () => go("/sessions?new=1"));
+  addShortcut("n", "New task", () => go("/tasks/new"));
+  addShortcut("c", "New session", () => go("/sessions?new=1"));
 }
 
-/** On a phone: shows the rare pages, until one is chosen. */
-function moreButton() {
+/** Create the button that shows the rare pages on a phone. */
+function createMoreButton() {
   const nav = document.getElementById("nav");
   const button = h("button.more-pages", { type: "button", "aria-expanded": "false", "aria-controls": "nav" },
     icon("more"), h("span", "More"));
-  const open = (wanted) => {
-    nav.classList.toggle("open", wanted);
-    button.setAttribute("aria-expanded", String(wanted));
+  const open = (isOpen) => {
+    nav.classList.toggle("open", isOpen);
+    button.setAttribute("aria-expanded", String(isOpen));
   };
   button.addEventListener("click", () => open(!nav.classList.contains("open")));
   document.addEventListener("click", (clicked) => { if (!button.contains(clicked.target)) open(false); });
   return button;
 }
 
-let lost = false;
+let wasOffline = false;
 
-function connection(status) {
+function handleConnection(status) {
   drawConnection(status);
-  if (status === "live" && lost) {
-    whoAmI();
-    if (main.querySelector(".load-failed")) show(); // what could not be loaded meanwhile
+  if (status === "live" && wasOffline) {
+    loadIdentity();
+    if (main.querySelector(".load-failed")) showPage(); // retry what could not be loaded while offline
   }
-  lost = status === "offline" || (lost && status !== "live");
+  wasOffline = status === "offline" || (wasOffline && status !== "live");
 }
 
 function drawConnection(status) {
   const node = document.getElementById("link-state");
   const banner = document.getElementById("banner");
   node.dataset.state = status;
-  say(node.lastElementChild,
-    { live: "live", offline: "offline", connecting: "connecting", resting: "resting" }[status]);
+  setText(node.lastElementChild, status === "resting" ? "paused" : status);
   banner.hidden = status !== "offline";
   if (status === "offline")
-    say(banner, "Offline: the server does not answer. What you see may be old; trying again by itself.");
+    setText(banner, "Offline: the server does not respond. This page may be out of date. Reconnecting automatically.");
 }
 
 function toggleTheme() {
@@ -191,19 +198,19 @@ function toggleTheme() {
   try {
     localStorage.setItem("midwatch.theme", root.dataset.theme);
   } catch {
-    // not remembered, then
+    // storage may be forbidden; the choice then lasts until the page is closed
   }
 }
 
-/** Who speaks, and to which version; asked again after each lost connection. */
-async function whoAmI() {
+/** Load who is signed in and the server's version; repeated after each lost connection. */
+async function loadIdentity() {
   const me = await get("/me").catch((problem) => problem);
   if (!me.actor) return me.status;
   if (desk.me && desk.me.version !== me.version)
-    toast("midwatch was updated; reload this page to have the new console.");
+    showToast("midwatch was updated. Reload this page to use the new console.");
   desk.me = me;
   document.body.classList.toggle("viewer", me.role === "viewer");
-  say(document.getElementById("who"), me.actor === me.role ? me.actor : `${me.actor} (${me.role})`);
+  setText(document.getElementById("who"), me.actor === me.role ? me.actor : `${me.actor} (${me.role})`);
   return 200;
 }
 
@@ -213,7 +220,7 @@ document.addEventListener("click", (clicked) => {
       clicked.altKey) return;
   if (link.origin !== location.origin || link.target || link.hasAttribute("download") ||
       link.getAttribute("href").startsWith("#")) return;
-  if (single || !match(link.pathname)) return;
+  if (singleSession || !matchPage(link.pathname)) return;
   clicked.preventDefault();
   if (link.href !== location.href) go(link.pathname + link.search + link.hash);
 });
@@ -221,34 +228,34 @@ document.querySelector(".skip").addEventListener("click", (clicked) => {
   clicked.preventDefault();
   main.focus();
 });
-window.addEventListener("popstate", show);
+window.addEventListener("popstate", showPage);
 document.getElementById("theme").addEventListener("click", toggleTheme);
 document.getElementById("help").addEventListener("click", showHelp);
 
 document.getElementById("theme").append(icon("theme"));
 document.getElementById("help").append(icon("help"));
-document.body.classList.toggle("single", Boolean(single));
-if (single) document.querySelector(".brand").removeAttribute("href");
+document.body.classList.toggle("single", Boolean(singleSession));
+if (singleSession) document.querySelector(".brand").removeAttribute("href");
 else drawNav();
-shortcut("/", "Filter, or write a message", () => {
+addShortcut("/", "Focus the filter or the message box", () => {
   const target = main.querySelector("[data-slash]");
   target?.focus();
   return Boolean(target);
 });
-shortcut("t", "Light or dark", toggleTheme);
-shortcut("?", "This help", showHelp);
+addShortcut("t", "Switch between light and dark", toggleTheme);
+addShortcut("?", "Show this help", showHelp);
 
 async function start() {
-  if (location.pathname === "/sign-in") return show();
-  main.replaceChildren(skeleton(6));
-  if ((await whoAmI()) === 401) return undefined;
+  if (location.pathname === "/sign-in") return showPage();
+  main.replaceChildren(createSkeleton(6));
+  if ((await loadIdentity()) === 401) return undefined;
   desk.on("approvals", drawTitle);
-  stream.on({ status: connection });
+  stream.on({ status: handleConnection });
   stream.start();
   desk.start();
-  // so that a page opens also while offline
-  if (!single) setTimeout(() => PAGES.forEach(([, load]) => load().catch(() => {})), 1500);
-  return show();
+  // load all pages early, so that they also open while offline
+  if (!singleSession) setTimeout(() => PAGES.forEach(([, load]) => load().catch(() => {})), 1500);
+  return showPage();
 }
 
 start();

@@ -1,170 +1,172 @@
-// A question and its answer buttons, wherever it is shown.
+// Questions of agents with their answer buttons, on every page that shows them.
 
 import { get, post } from "./api.js";
 import { desk } from "./desk.js";
-import { patchDiffs } from "./diff.js";
-import { firstLine, h, keyed, say, stacked } from "./dom.js";
+import { getFirstLine, h, renderKeyed, setText, stackChildren } from "./dom.js";
 import { icon } from "./icons.js";
-import { act, agoOf, copyButton, taskLink, toast } from "./parts.js";
+import { ANSWER_TEXTS } from "./model.js";
+import { createAgo, createCopyButton, createTaskLink, runAction, showToast } from "./parts.js";
+import { createPatchDiffs } from "./diff.js";
 
 const ORDER = ["allow_once", "reject_once", "allow_always", "reject_always"];
-const WANTS = {
+const REQUESTS = {
   read: "wants to read", edit: "wants to change", delete: "wants to remove", move: "wants to move",
   search: "wants to search", execute: "wants to run", fetch: "wants to fetch", think: "wants to think",
-  switch_mode: "wants another mode",
+  switch_mode: "wants to switch the mode",
 };
-const SHAPES = {
+const ICONS = {
   read: "file", edit: "edit", delete: "bin", move: "move", search: "search", execute: "terminal", fetch: "globe",
   think: "thought",
 };
-const CHANGES = new Set(["edit", "delete", "move", "other"]); // an event does not tell the change, it may be large
-const STAYS = 2500; // how long a card says who answered it elsewhere
+const KINDS_WITH_DIFF = new Set(["edit", "delete", "move",
+  "other"]); // an event leaves out the diff, which may be large
+const ANSWERED_MS = 2500; // how long a card shows who answered it elsewhere
 
-/** Choices by what they mean: yes once, no once, then the standing ones. A plain question keeps its own order. */
-function choicesOf({ choices, kind }) {
+/** Sort choices: allow once, reject once, then those that create a rule. A plain question keeps its own order. */
+function sortChoices({ choices, kind }) {
   if (!kind || kind === "choice") return choices;
   return [...choices].sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind));
 }
 
-/** The card of an open question. */
-export function approvalCard(approval, { withTask = true, full = false } = {}) {
+/** Create the card of an open question. */
+function createApprovalCard(approval, { withTask = true, full = false } = {}) {
   const why = h("input.why",
     { placeholder: "Reason (optional)", maxLength: 2000, "aria-label": "Reason for the answer" });
-  const choices = choicesOf(approval);
-  const first = choices.find((one) => one.kind === "allow_once") ?? choices[0];
+  const choices = sortChoices(approval);
+  const first = choices.find((choice) => choice.kind === "allow_once") ?? choices[0];
   const buttons = choices.map((choice) => {
     const button = h("button", {
-      type: "button", class: choice === first ? "primary" : choice.kind.endsWith("always") ? "standing" : "",
+      type: "button", class: choice === first ? "primary" : choice.kind.endsWith("always") ? "always" : "",
       title: choice.name,
-    }, h("span.cut", choice.name));
-    // one answer at a time
-    button.addEventListener("click", () => act(card, () => act(button, () => answer(approval, choice, why.value))));
+    }, h("span.truncate", choice.name));
+    // the card is busy too, so that only one answer is sent
+    button.addEventListener("click", () =>
+      runAction(card, () => runAction(button, () => sendAnswer(approval, choice, why.value))));
     return button;
   });
-  const stands = buttons.filter((one) => one.matches(".standing"));
-  const once = (kind) => buttons[choices.findIndex((one) => one.kind === kind)] ?? null;
+  const alwaysButtons = buttons.filter((button) => button.matches(".always"));
+  const findButton = (kind) => buttons[choices.findIndex((choice) => choice.kind === kind)] ?? null;
+  const deny = () => (findButton("reject_once") ?? findButton("reject_always"))?.click();
   why.addEventListener("keydown", (pressed) => {
-    if (pressed.key === "Enter") { pressed.preventDefault(); (once("reject_once") ?? once("reject_always"))?.click(); }
+    if (pressed.key === "Enter") { pressed.preventDefault(); deny(); }
   });
-  const about = withTask ? taskLink(approval.task_id, "its task") : null;
-  const where = full && approval.session_key && !approval.session_key.startsWith("bg:")
-    ? h("a", { href: `/sessions/${encodeURIComponent(approval.session_key)}` }, "its session")
+  const taskLine = withTask ? createTaskLink(approval.task_id, "Task") : null;
+  const sessionLine = full && approval.session_key && !approval.session_key.startsWith("bg:")
+    ? h("a", { href: `/sessions/${encodeURIComponent(approval.session_key)}` }, "Session")
     : null;
   const card = h("article.approval",
     { data: { approval: approval.id, risk: approval.risk ?? "" }, tabindex: full ? "0" : null },
     h("p.approval-from.faint",
-      h("b.approval-agent", approval.agent || "an agent"),
-      h("span", `${WANTS[approval.kind] ?? "asks"}, `, agoOf(approval.created_at)),
+      h("b.approval-agent", approval.agent || "agent"),
+      h("span", `${REQUESTS[approval.kind] ?? "asks"}, `, createAgo(approval.created_at)),
       approval.risk ? h("span.risk", { data: { risk: approval.risk } }, `${approval.risk} risk`) : null,
-      about, where,
+      taskLine, sessionLine,
       approval.expires_at ? h("span", h("mw-left", { at: approval.expires_at }), " left") : null),
-    h("p.approval-question.said", approval.question),
-    wanted(approval),
-    h("div.approval-answers.acts", h("div.approval-buttons", buttons.filter((one) => !one.matches(".standing"))), why,
-      stands.length ? h("div.approval-stands", stands) : null),
+    h("p.approval-question.plain-text", approval.question),
+    createRequestDetails(approval),
+    h("div.approval-answers.action",
+      h("div.approval-buttons", buttons.filter((button) => !button.matches(".always"))), why,
+      alwaysButtons.length ? h("div.approval-always", alwaysButtons) : null),
     h("p.approval-done", { hidden: true, role: "status" }));
-  if (approval.diff_bytes || approval.diff || (approval.fromEvent && CHANGES.has(approval.kind)))
+  if (approval.diff_bytes || approval.diff || (approval.fromEvent && KINDS_WITH_DIFF.has(approval.kind)))
     showDiff(card, approval, full);
-  Object.assign(card, {
-    allow: () => (once("allow_once") ?? buttons[0])?.click(),
-    deny: () => (once("reject_once") ?? once("reject_always"))?.click(), why,
-  });
-  card.name = () => {
-    const task = about && desk.running.get(approval.task_id);
-    if (task?.prompt) say(about, firstLine(task.prompt, 60));
+  Object.assign(card, { allow: () => (findButton("allow_once") ?? buttons[0])?.click(), deny, why });
+  card.showTask = () => {
+    const task = taskLine && desk.running.get(approval.task_id);
+    if (task?.prompt) setText(taskLine, getFirstLine(task.prompt, 60));
   };
   return card;
 }
 
-/** What exactly is asked for: the command, the files, the change. */
-function wanted({ kind, tool, command, paths }) {
+/** Create the details of a request: the command, the files or the tool. */
+function createRequestDetails({ kind, tool, command, paths }) {
   const lines = [];
   if (command)
-    lines.push(h("div.wanted", icon("terminal", 14), h("pre", { tabindex: "0" }, h("code", command)),
-      copyButton(command, "Copy the command")));
+    lines.push(h("div.request-line", icon("terminal", 14), h("pre", { tabindex: "0" }, h("code", command)),
+      createCopyButton(command, "Copy the command")));
   if (paths?.length)
-    lines.push(h("div.wanted", icon(SHAPES[kind] ?? "file", 14),
+    lines.push(h("div.request-line", icon(ICONS[kind] ?? "file", 14),
       h("pre", { tabindex: "0" }, h("code", paths.join("\n")))));
-  if (tool && !command && !paths?.length) lines.push(h("div.wanted", icon("tool", 14), h("pre", h("code", tool))));
-  return lines.length ? h("div.wants", lines) : null;
+  if (tool && !command && !paths?.length) lines.push(h("div.request-line", icon("tool", 14),
+    h("pre", h("code", tool))));
+  return lines.length ? h("div.request-lines", lines) : null;
 }
 
 async function showDiff(card, approval, full) {
-  const place = h("div.diffs", approval.diff ? null : h("p.faint", "its change…"));
+  const place = h("div.diffs", approval.diff ? null : h("p.faint", "Loading the change…"));
   card.querySelector(".approval-answers").before(place);
-  const known = approval.diff ? approval : await get(`/approvals/${approval.id}`).catch(() => null);
-  if (known && !known.diff) return place.remove();
-  if (!known) return place.replaceChildren(h("p.faint", "Its change could not be read."));
-  const left = known.diff_left_out
+  const details = approval.diff ? approval : await get(`/approvals/${approval.id}`).catch(() => null);
+  if (details && !details.diff) return place.remove();
+  if (!details) return place.replaceChildren(h("p.faint", "The change could not be loaded."));
+  const omitted = details.diff_left_out
     ? h("p.faint",
-      `${known.diff_left_out} more bytes of the change are left out here; look at the files before you allow it.`)
+      `${details.diff_left_out} more bytes of the change are not shown. Check the files before you allow it.`)
     : "";
   return place.replaceChildren(
-    ...patchDiffs(known.diff, { cut: Boolean(known.diff_left_out), open: full ? null : false }), left);
+    ...createPatchDiffs(details.diff, { cut: Boolean(details.diff_left_out), open: full ? null : false }), omitted);
 }
 
-async function answer(approval, choice, why) {
+async function sendAnswer(approval, choice, why) {
   const path = `/approvals/${approval.id}/${choice.kind.startsWith("allow") ? "approve" : "deny"}`;
-  desk.mine.add(approval.id); // before its event comes
+  desk.answeredHere.add(approval.id); // before its event arrives
   try {
     await post(path, { choice: choice.name, ...(why.trim() ? { why: why.trim() } : {}) });
-    toast(`Answered: ${choice.name}`);
+    showToast(`Answered: ${choice.name}`);
   } catch (problem) {
-    desk.mine.delete(approval.id);
+    desk.answeredHere.delete(approval.id);
     if (problem.status !== 409 && problem.status !== 404) throw problem;
-    toast(problem.message, "bad"); // somebody else was faster, or nobody listens any more
+    showToast(problem.message, "bad"); // somebody else answered first, or the task has ended
   }
-  desk.answered(approval.id);
+  desk.markAnswered(approval.id);
 }
 
-const WORDS = { granted: "allowed", denied: "denied", expired: "not answered in time" };
-
-/** Keep `list` equal to the open questions that `which` chooses. With `farewell`, what was answered elsewhere says by
- * whom before it goes. While the pointer is over the list nothing moves up, so that no button slips under a click that
- * was meant for another. Returns how to stop. */
-export function approvalList(list, {
-  which = () => true, withTask = true, full = false, farewell = false, changed = () => {},
+/** Show the open questions for which `filter` is true in `list`, and keep it up to date. With `showAnswer`, a question
+ * that was answered elsewhere shows by whom before it disappears. While the pointer is over the list nothing moves up,
+ * so that no button moves under a click that was meant for another. Returns a function that stops this. */
+export function renderApprovals(list, {
+  filter = () => true, withTask = true, full = false, showAnswer = false, onChange = () => {},
 } = {}) {
-  let over = false;
+  let isPointerOver = false;
   const leaving = new WeakMap();
-  const urgent = (a, b) => ((a.expires_at ?? a.created_at) < (b.expires_at ?? b.created_at) ? -1 : 1);
-  const make = (one) => approvalCard(one, { withTask, full });
-  const place = full ? stacked(list) : () => {};
+  const compareUrgency = (a, b) => ((a.expires_at ?? a.created_at) < (b.expires_at ?? b.created_at) ? -1 : 1);
+  const createCard = (approval) => createApprovalCard(approval, { withTask, full });
+  const place = full ? stackChildren(list) : () => {};
   const draw = () => {
-    const open = [...desk.approvals.values()].filter(which).sort(urgent);
-    const isOpen = (node) => open.some((one) => one.id === node.dataset.approval);
-    for (const node of list.children) if (!isOpen(node) && !leaving.has(node)) takeLeave(node);
+    const open = [...desk.approvals.values()].filter(filter).sort(compareUrgency);
+    const isOpen = (node) => open.some((approval) => approval.id === node.dataset.approval);
+    for (const node of list.children) if (!isOpen(node) && !leaving.has(node)) retire(node);
     const lastOpen = [...list.children].findLastIndex(isOpen);
     const kept = [...list.children].filter((node, at) =>
-      !isOpen(node) && (leaving.get(node) || (over && at < lastOpen)));
+      !isOpen(node) && (leaving.get(node) || (isPointerOver && at < lastOpen)));
     for (const node of kept) node.inert = true;
-    if (!kept.length) keyed(list, open, (one) => one.id, make, (node) => node.name());
-    else for (const one of open) if (!list.keyedNodes.has(one.id)) {
-      const node = make(one);
-      list.keyedNodes.set(one.id, node);
+    if (!kept.length) renderKeyed(list, open, (approval) => approval.id, createCard, (node) => node.showTask());
+    else for (const approval of open) if (!list.keyedNodes.has(approval.id)) {
+      const node = createCard(approval);
+      list.keyedNodes.set(approval.id, node);
       list.append(node);
     }
     place();
-    changed(open.length);
+    onChange(open.length);
   };
-  const takeLeave = (node) => {
-    const found = desk.resolutions.get(node.dataset.approval);
-    if (!farewell || !found?.status || desk.mine.has(node.dataset.approval)) return leaving.set(node, false);
-    say(
+  const retire = (node) => {
+    const resolution = desk.resolutions.get(node.dataset.approval);
+    if (!showAnswer || !resolution?.status || desk.answeredHere.has(node.dataset.approval)) return leaving.set(node,
+      false);
+    setText(
       node.querySelector(".approval-done"),
-      `${WORDS[found.status] ?? found.status}${found.by ? ` by ${found.by}` : ""}` +
-        `${found.answer && found.status !== "expired" ? `: ${found.answer}` : ""}`,
+      `${ANSWER_TEXTS[resolution.status] ?? resolution.status}${resolution.by ? ` by ${resolution.by}` : ""}` +
+        `${resolution.answer && resolution.status !== "expired" ? `: ${resolution.answer}` : ""}`,
     ).hidden = false;
     leaving.set(node, true);
-    setTimeout(() => { leaving.set(node, false); draw(); }, STAYS);
+    setTimeout(() => { leaving.set(node, false); draw(); }, ANSWERED_MS);
     return undefined;
   };
-  const enter = (moved) => { over = moved.pointerType === "mouse"; };
-  const exit = () => { over = false; draw(); };
+  const enter = (moved) => { isPointerOver = moved.pointerType === "mouse"; };
+  const exit = () => { isPointerOver = false; draw(); };
   list.addEventListener("pointerenter", enter);
   list.addEventListener("pointerleave", exit);
   const stops = [
-    desk.on("approvals", draw), desk.on("tasks", () => { for (const node of list.children) node.name?.(); }),
+    desk.on("approvals", draw), desk.on("tasks", () => { for (const node of list.children) node.showTask?.(); }),
   ];
   draw();
   return () => {

@@ -1,132 +1,134 @@
-// What needs a person beside questions: alerts of the watchdog, and automations and goals that rest for a reason of
-// their own. Read once, then kept by the stream.
+// What needs a person besides questions: alerts of the watchdog, and automations and goals that paused unexpectedly.
+// Loaded once, then updated from the event stream.
 
-import { asking, get, part, Problem } from "./api.js";
+import { encodeSegment, get, Problem, trackRequests } from "./api.js";
 import { stream } from "./stream.js";
 import { now } from "./time.js";
 
-const ALERT_LASTS = 35 * 60000; // what is still wrong is told again every half hour
-const AS_WANTED = new Set(["paused by a person", "it has had all its runs", "its time has passed"]);
-const MOVES = /^(automation_(changed|fired|missed|paused)|goal_(changed|step|delayed|paused|completed|timed_out))$/;
+const ALERT_DURATION = 35 * 60000; // an alert that still holds is repeated every half hour
+const EXPECTED_REASONS = new Set(["paused by a person", "it has had all its runs", "its time has passed"]);
+const CHANGE_KINDS =
+  /^(automation_(changed|fired|missed|paused)|goal_(changed|step|delayed|paused|completed|timed_out))$/;
 
-/** Whether something paused rests for a reason that nobody wished. */
-export const needsCare = (one) => one.status === "paused" && Boolean(one.paused_why) && !AS_WANTED.has(one.paused_why);
+/** Return whether an automation or goal is paused for an unexpected reason. */
+export const needsAttention = (item) => item.status === "paused" && Boolean(item.paused_why) &&
+  !EXPECTED_REASONS.has(item.paused_why);
 
-/** Which automation, goal or task an event is about, by its own words. */
-export const subjectOf = (event) => event.payload?.automation_id ?? event.payload?.goal_id ?? null;
+/** Return the id of the automation or goal that an event is about, or null. */
+export const getSubject = (event) => event.payload?.automation_id ?? event.payload?.goal_id ?? null;
 
-/** Where a subject is shown. */
-export const addressOf = (id) =>
+/** Return the address of the page about a subject. */
+export const getAddress = (id) =>
   `/${id.startsWith("am_") ? "automations" : id.startsWith("g_") ? "goals" : "tasks"}/${id}`;
 
 class Attention {
   paused = new Map();
   #alerts = new Map();
   #listeners = new Set();
-  #begun = false;
-  #soonAsked = null;
-  #ask = asking();
-  #seen = new Map(); // the newest alert that is over, for each subject
+  #started = false;
+  #readTimer = null;
+  #startRequest = trackRequests();
+  #endedSeqs = new Map(); // seq of the newest alert that has ended, for each subject
 
-  /** Be told when something changed. Returns how to stop. */
+  /** Add a listener for changes. Returns a function that removes it. */
   on(listener) {
     this.#listeners.add(listener);
-    if (!this.#begun) {
-      this.#begun = true;
+    if (!this.#started) {
+      this.#started = true;
       stream.on({
-        event: (event) => this.#event(event),
-        reset: () => { this.#alerts.clear(); this.#seen.clear(); this.read(); },
+        event: (event) => this.#handleEvent(event),
+        reset: () => { this.#alerts.clear(); this.#endedSeqs.clear(); this.read(); },
       });
       this.read();
     }
     return () => this.#listeners.delete(listener);
   }
 
-  /** What is wrong with a subject, or undefined. */
+  /** Return the current alert about a subject, or undefined. */
   alert(id) {
-    const found = this.#alerts.get(id);
-    return found && now() - Date.parse(found.time) < ALERT_LASTS ? found : undefined;
+    const findAlert = this.#alerts.get(id);
+    return findAlert && now() - Date.parse(findAlert.time) < ALERT_DURATION ? findAlert : undefined;
   }
 
-  /** What is wrong with an automation or goal, or with what it does now, or undefined. */
-  about(one) {
-    const its = (alert) => alert.session === one.session_key || alert.session.startsWith(`${one.session_key}|`);
-    return this.alert(one.id) ?? (one.running ? this.alerts.find(its) : undefined);
+  /** Return the current alert about an automation, a goal or its running task, or undefined. */
+  findAlertAbout(item) {
+    const isRelated = (alert) => alert.session === item.session_key || alert.session.startsWith(`${item.session_key}|`);
+    return this.alert(item.id) ?? (item.running ? this.alerts.find(isRelated) : undefined);
   }
 
   get alerts() {
     return [...this.#alerts.keys()].map((id) => this.alert(id)).filter(Boolean);
   }
 
-  /** Somebody has seen it. */
+  /** Remove an alert that a person has read. */
   dismiss(id) {
-    if (this.#over(id)) this.#tell();
+    if (this.#endAlert(id)) this.#notify();
   }
 
-  #over(id) {
+  #endAlert(id) {
     const { seq } = this.#alerts.get(id) ?? {};
-    if (seq) this.#seen.set(id, seq);
+    if (seq) this.#endedSeqs.set(id, seq);
     return this.#alerts.delete(id);
   }
 
   async read() {
-    const { isNext } = this.#ask();
-    const found = await Promise.all([
+    const { accept } = this.#startRequest();
+    const replies = await Promise.all([
       get(`/events?kind=watchdog_alert&before=${Number.MAX_SAFE_INTEGER}&limit=50`),
       get("/automations?status=paused&limit=200"),
       get("/goals?status=paused&limit=200"),
     ]).catch(() => null);
-    if (!found || !isNext()) return;
-    const [told, automations, goals] = found;
-    const name = (one) => ({ ...one, name: one.title || one.objective || one.prompt });
+    if (!replies || !accept()) return;
+    const [alertEvents, automations, goals] = replies;
+    const addName = (item) => ({ ...item, name: item.title || item.objective || item.prompt });
     this.paused = new Map([...automations.automations, ...goals.goals]
-      .filter(needsCare)
-      .map((one) => [one.id, name(one)]));
-    for (const event of told.events) this.#told(event);
-    await Promise.all(this.alerts.map(async (one) => {
-      if (!(await stillWrong(one)) && this.#alerts.get(one.subject) === one) this.#over(one.subject);
+      .filter(needsAttention)
+      .map((item) => [item.id, addName(item)]));
+    for (const event of alertEvents.events) this.#addAlert(event);
+    await Promise.all(this.alerts.map(async (alert) => {
+      if (!(await isStillActive(alert)) && this.#alerts.get(alert.subject) === alert) this.#endAlert(alert.subject);
     }));
-    this.#tell();
+    this.#notify();
   }
 
-  #told(event) {
+  #addAlert(event) {
     const { subject } = event.payload;
-    if (event.seq <= Math.max(this.#seen.get(subject) ?? 0, this.#alerts.get(subject)?.seq ?? 0)) return;
+    if (event.seq <= Math.max(this.#endedSeqs.get(subject) ?? 0, this.#alerts.get(subject)?.seq ?? 0)) return;
     this.#alerts.set(event.payload.subject,
       { ...event.payload, time: event.time, seq: event.seq, session: event.session_key ?? "" });
   }
 
-  #event(event) {
+  #handleEvent(event) {
     if (event.kind === "watchdog_alert") {
-      this.#told(event);
-      return this.#tell();
+      this.#addAlert(event);
+      return this.#notify();
     }
-    const known = this.#alerts.get(event.task_id);
-    if (known && (event.kind === "task_finished" || (known.alert !== "stuck" && !event.kind.startsWith("delivery_"))))
+    const alert = this.#alerts.get(event.task_id);
+    if (alert && (event.kind === "task_finished" || (alert.alert !== "stuck" && !event.kind.startsWith("delivery_"))))
       this.dismiss(event.task_id);
-    if (!MOVES.test(event.kind)) return undefined;
-    const id = subjectOf(event);
+    if (!CHANGE_KINDS.test(event.kind)) return undefined;
+    const id = getSubject(event);
     this.dismiss(id);
-    if (event.kind.endsWith("_paused") || this.paused.has(id)) this.#soon();
+    if (event.kind.endsWith("_paused") || this.paused.has(id)) this.#scheduleRead();
     return undefined;
   }
 
-  #soon() {
-    this.#soonAsked ??= setTimeout(() => { this.#soonAsked = null; this.read(); }, 100);
+  #scheduleRead() {
+    this.#readTimer ??= setTimeout(() => { this.#readTimer = null; this.read(); }, 100);
   }
 
-  #tell() {
+  #notify() {
     for (const listener of [...this.#listeners]) listener();
   }
 }
 
-/** Whether what an alert told lately is still so. */
-async function stillWrong({ subject, time }) {
+/** Return whether the reason of a recent alert still holds. */
+async function isStillActive({ subject, time }) {
   if (!/^(am|g|t)_/.test(subject)) return true;
-  const found = await get(addressOf(part(subject))).catch((problem) => problem);
-  if (found instanceof Problem) return found.status !== 404;
-  if (subject.startsWith("t_")) return !["done", "failed", "cancelled"].includes(found.status);
-  return found.status === "active" && found.updated_at <= time;
+  const record = await get(getAddress(encodeSegment(subject))).catch((problem) => problem);
+  if (record instanceof Problem) return record.status !== 404;
+  if (subject.startsWith("t_")) return !["done", "failed", "cancelled"].includes(record.status);
+  return record.status === "active" && record.updated_at <= time;
 }
 
 export const attention = new Attention();

@@ -1,25 +1,24 @@
-// What a task may spend and has spent: bars, and the question for more.
+// The budget of a task: bars for what is used, and a form for a larger budget.
 
 import { post } from "./api.js";
-import { onward } from "./app.js";
-import { h, keyed, wishKey } from "./dom.js";
-import { dollars, tokens } from "./figures.js";
+import { createNavigator } from "./app.js";
+import { createRequestKey, h, renderKeyed } from "./dom.js";
+import { formatDollars, formatTokens } from "./figures.js";
 import { isOpen } from "./model.js";
-import { ask, field, toast } from "./parts.js";
-import { meter, updateMeter } from "./automation-parts.js";
-import { length, now, span } from "./time.js";
+import { createField, openForm, showToast } from "./parts.js";
+import { createMeter, updateMeter } from "./automation-parts.js";
+import { formatInterval, formatPeriod, now } from "./time.js";
 
+// name of each limit: format of an amount, unit, label of its field
 const LIMITS = {
-  tokens: (amount) => `${tokens(amount)} tokens`,
-  usd: (amount) => dollars(amount),
-  steps: (amount) => `${amount} ${amount === 1 ? "step" : "steps"}`,
-  seconds: (amount) => `${length(amount)} at work`,
+  tokens: [formatTokens, " tokens", "Maximum tokens"], usd: [formatDollars, "", "Maximum dollars"],
+  steps: [String, " steps", "Maximum steps"], seconds: [formatPeriod, " worked", "Maximum work time"],
 };
 
-const limitsOf = (task) => Object.keys(LIMITS).filter((name) => task.budget?.[name] > 0);
+const listLimits = (task) => Object.keys(LIMITS).filter((name) => task.budget?.[name] > 0);
 
-/** What the task has spent by its record and, while it runs, by the events of its attempt; tries before it count. */
-export function spentBy(task, events = []) {
+/** Sum what a task has used: by its record, by earlier tries and, while it runs, by the events of its attempt. */
+export function sumSpent(task, events = []) {
   const used = task.usage ?? {};
   const spent = {
     tokens: (used.input_tokens ?? 0) + (used.output_tokens ?? 0), usd: used.cost_usd ?? 0, steps: used.steps ?? 0,
@@ -37,41 +36,43 @@ export function spentBy(task, events = []) {
   return spent;
 }
 
-/** A bar for each limit. */
+/** Show a bar for each limit. */
 export function drawBudget(node, task, events) {
-  const names = limitsOf(task);
-  const spent = spentBy(task, events);
+  const names = listLimits(task);
+  const spent = sumSpent(task, events);
   node.hidden = !names.length;
-  keyed(node, names, (name) => name, (name) => meter(name), (bar, name) => {
+  renderKeyed(node, names, (name) => name, (name) => createMeter(name), (bar, name) => {
+    const [format, unit] = LIMITS[name];
     updateMeter(bar, spent[name], task.budget[name],
-      `${LIMITS[name](spent[name])} of ${LIMITS[name](task.budget[name])}`, isOpen(task));
+      `${format(spent[name])} of ${format(task.budget[name])}${unit}`, isOpen(task));
   });
 }
 
-/** Whether it can go on only with a larger budget. */
+/** Return whether the task can continue only with a larger budget. */
 export function isSpent(task) {
-  const spent = spentBy(task);
-  return limitsOf(task).some((name) => spent[name] >= task.budget[name]);
+  const spent = sumSpent(task);
+  return listLimits(task).some((name) => spent[name] >= task.budget[name]);
 }
 
-/** Asks for a larger budget, and goes on with it. */
-export function askMore(task) {
-  const spent = spentBy(task);
-  const key = wishKey();
-  const inputs = limitsOf(task).map((name) => {
-    const over = spent[name] >= task.budget[name];
-    let more = task.budget[name];
-    while (over && more <= spent[name]) more *= 2;
-    const value = name === "seconds" ? span(more) : String(more);
-    return field(`Most ${name === "usd" ? "dollars" : name}`, h("input.num", { name, value, autocomplete: "off" }),
-      `${LIMITS[name](spent[name])} spent so far, which counts.`);
+/** Ask for a larger budget, then continue the task with it. */
+export function openBudgetForm(task) {
+  const spent = sumSpent(task);
+  const key = createRequestKey();
+  const inputs = listLimits(task).map((name) => {
+    const isOver = spent[name] >= task.budget[name];
+    let amount = task.budget[name];
+    while (isOver && amount <= spent[name]) amount *= 2;
+    const value = name === "seconds" ? formatInterval(amount) : String(amount);
+    const [format, , label] = LIMITS[name];
+    return createField(label, h("input.num", { name, value, autocomplete: "off" }),
+      `Used so far: ${format(spent[name])}. This counts toward the maximum.`);
   });
-  ask("Go on with a larger budget", inputs, "Go on", async (said) => {
-    const budget = Object.fromEntries(Object.entries(said)
+  openForm("Continue with a larger budget", inputs, "Continue", async (values) => {
+    const budget = Object.fromEntries(Object.entries(values)
       .map(([name, value]) => [name, name === "seconds" ? value.trim() : Number(value)]));
-    const lead = onward();
-    const made = await post(`/tasks/${task.id}/retry`, { budget }, { key });
-    toast("It goes on.");
-    lead(`/tasks/${made.id}`);
+    const navigate = createNavigator();
+    const retried = await post(`/tasks/${task.id}/retry`, { budget }, { key });
+    showToast("Task continued.");
+    navigate(`/tasks/${retried.id}`);
   });
 }

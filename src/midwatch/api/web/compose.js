@@ -1,75 +1,73 @@
-// Where messages are written. Each is taken from the box at once and sent in its turn, so that one can write on while
-// the one before is on its way. For a busy agent that hears messages while it works, one chooses when it is to hear
-// them.
+// The form for messages. Each message leaves the box at once and is sent in order, so that the user can write the next
+// one meanwhile. For a busy agent that accepts messages while it works, the user chooses when the agent receives them.
 
-import { h, wishKey } from "./dom.js";
+import { createRequestKey, h } from "./dom.js";
 import { icon } from "./icons.js";
-import { toast } from "./parts.js";
+import { showToast, submitWithKey } from "./parts.js";
 
-const TALLEST = 240;
+const MAX_HEIGHT = 240;
 const MODES = {
-  after_turn: ["After the turn", "It waits in the queue"],
-  interrupt: ["At its next step", "The agent hears it as soon as it can"],
-  after_tool: ["After its tool", "The agent hears it when the tool it uses has returned"],
+  after_turn: ["After the turn", "The message waits in the queue"],
+  interrupt: ["At next step", "The agent receives it as soon as possible"],
+  after_tool: ["After the tool", "The agent receives it when the running tool has returned"],
 };
 
-/** When a busy agent is to hear a message: `mode()` is the one chosen, `offer(wanted, room)` shows or hides the choice,
- * or keeps room for it. */
-function modeChoice() {
+/** Create the choice of when a busy agent receives a message. `mode()` returns the chosen one;
+ * `offer(isOffered, hasRoom)` shows or hides the choice, or keeps room for it. */
+function createModeChoice() {
   let chosen = "after_turn";
   const buttons = Object.entries(MODES)
     .map(([mode, [label, title]]) => h("button", { type: "button", title, "data-mode": mode }, label));
   const choose = (mode) => {
     chosen = mode;
-    for (const one of buttons) one.setAttribute("aria-pressed", String(one.dataset.mode === mode));
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.mode === mode));
   };
-  for (const one of buttons)
-    one.addEventListener("click", () => { choose(one.dataset.mode); node.dispatchEvent(new Event("change")); });
-  const node = h("div.segments.small.modes.acts",
-    { role: "group", "aria-label": "When the agent hears it", hidden: true }, buttons);
+  for (const button of buttons)
+    button.addEventListener("click", () => { choose(button.dataset.mode); node.dispatchEvent(new Event("change")); });
+  const node = h("div.segments.small.modes.action",
+    { role: "group", "aria-label": "When the agent receives it", hidden: true }, buttons);
   choose(chosen);
   return {
     node, mode: () => chosen,
-    offer: (wanted, room) => {
-      if (!wanted) choose("after_turn");
-      node.hidden = !room;
-      node.classList.toggle("idle", !wanted);
+    offer: (isOffered, hasRoom) => {
+      if (!isOffered) choose("after_turn");
+      node.hidden = !hasRoom;
+      node.classList.toggle("idle", !isOffered);
     },
   };
 }
 
-/** The form with its box and button. `send(text, wish, mode)` says something once for each wish; what it refuses is
- * given back to the box, before what was written meanwhile. */
-export function composer(send) {
+/** Create the form with its box and button. `send(text, key, mode)` sends a message once for each key. If it fails, the
+ * text returns to the box, before what was written meanwhile. */
+export function createComposer(send) {
   const input = h("textarea",
     { name: "text", rows: 2, placeholder: "Write a message", "aria-label": "Message", "data-slash": "" });
   const button = h("button.primary", { type: "submit", title: "Send (Ctrl Enter)" }, icon("send"), h("span", "Send"));
-  const modes = modeChoice();
-  const form = h("form.compose.acts", input, button);
+  const modes = createModeChoice();
+  const form = h("form.compose.action", input, button);
   const waiting = [];
-  const fit = () => {
+  const resize = () => {
     input.style.height = "auto";
-    input.style.height = `${Math.min(input.scrollHeight + 2, TALLEST)}px`;
+    input.style.height = `${Math.min(input.scrollHeight + 2, MAX_HEIGHT)}px`;
   };
-  const write = (text) => { input.value = text; fit(); };
+  const setInput = (text) => { input.value = text; resize(); };
   const sendAll = async () => {
     try {
-      for (; waiting.length; waiting.shift()) await send(waiting[0].text, waiting[0].wish, waiting[0].mode);
+      for (; waiting.length; waiting.shift()) await send(waiting[0].text, waiting[0].key, waiting[0].mode);
     } catch (problem) {
-      write([...waiting.splice(0).map((one) => one.text), input.value].filter((one) => one.trim()).join("\n"));
-      toast(problem.message, "bad");
+      setInput([...waiting.splice(0).map((message) => message.text),
+        input.value].filter((text) => text.trim()).join("\n"));
+      showToast(problem.message, "bad");
     }
   };
   const submit = () => {
     const text = input.value;
     if (!text.trim()) return;
-    write("");
-    if (waiting.push({ text, wish: wishKey(), mode: modes.mode() }) === 1) sendAll();
+    setInput("");
+    if (waiting.push({ text, key: createRequestKey(), mode: modes.mode() }) === 1) sendAll();
   };
-  form.addEventListener("submit", (sent) => { sent.preventDefault(); submit(); });
-  input.addEventListener("input", fit);
-  input.addEventListener("keydown", (pressed) => {
-    if (pressed.key === "Enter" && (pressed.ctrlKey || pressed.metaKey)) { pressed.preventDefault(); submit(); }
-  });
+  form.addEventListener("submit", (submitted) => { submitted.preventDefault(); submit(); });
+  submitWithKey(form);
+  input.addEventListener("input", resize);
   return { form, input, button, modes };
 }

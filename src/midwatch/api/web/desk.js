@@ -1,9 +1,10 @@
-// What the console knows at any moment: who I am, what runs, what waits for an answer, when each task last moved.
+// The state of the console: who is signed in, running tasks, open questions, the last activity of each task.
 //
-// It is fed by the one stream. Listeners are told which part changed: "tasks", "approvals", "counts", "activity".
+// The event stream updates it. Listeners are called for the part that changed: "tasks", "approvals", "counts" or
+// "activity".
 
-import { asking, get } from "./api.js";
-import { after, line, taskFrom, TASK_KINDS } from "./model.js";
+import { get, trackRequests } from "./api.js";
+import { applyEvent, createTask, formatEvent, TASK_KINDS } from "./model.js";
 import { stream } from "./stream.js";
 
 class Desk {
@@ -13,9 +14,9 @@ class Desk {
   approvals = new Map();
   activity = new Map();
   resolutions = new Map(); // how questions ended
-  mine = new Set(); // those that were answered here
+  answeredHere = new Set(); // those that were answered here
   #listeners = new Map();
-  #ask = asking();
+  #startRequest = trackRequests();
 
   on(part, listener) {
     if (!this.#listeners.has(part)) this.#listeners.set(part, new Set());
@@ -23,7 +24,7 @@ class Desk {
     return () => this.#listeners.get(part).delete(listener);
   }
 
-  #tell(part, value) {
+  #notify(part, value) {
     for (const listener of [...(this.#listeners.get(part) ?? [])]) listener(value);
   }
 
@@ -34,126 +35,127 @@ class Desk {
 
   start() {
     stream.on({
-      state: (data) => this.#state(data),
-      event: (event) => this.#event(event),
-      live: (event) => this.#live(event),
+      state: (data) => this.#handleState(data),
+      event: (event) => this.#handleEvent(event),
+      live: (event) => this.#handleLive(event),
       reset: () => this.readApprovals(),
     });
     this.readApprovals();
   }
 
   async readApprovals() {
-    const { isNext } = this.#ask();
-    const known = [...this.approvals.keys()]; // what is asked meanwhile may not be in the answer
+    const { accept } = this.#startRequest();
+    const known = [...this.approvals.keys()]; // the reply may not include newer questions
     const { approvals } = await get("/approvals?limit=500").catch(() => ({}));
-    if (!approvals || !isNext()) return;
-    for (const one of approvals)
-      if (!this.resolutions.has(one.id)) this.approvals.set(one.id, { ...one, choices: named(one.choices) });
-    const open = new Set(approvals.map((one) => one.id));
+    if (!approvals || !accept()) return;
+    for (const approval of approvals.filter(({ id }) => !this.resolutions.has(id)))
+      this.approvals.set(approval.id, { ...approval, choices: normaliseChoices(approval.choices) });
+    const open = new Set(approvals.map((approval) => approval.id));
     for (const id of known) if (!open.has(id)) this.approvals.delete(id);
-    this.#tell("approvals");
+    this.#notify("approvals");
   }
 
-  /** A question is answered; the event of an answer that was given here is not waited for. */
-  answered(id, how = {}) {
+  /** Remove an answered question. An answer that was given here does not wait for its event. */
+  markAnswered(id, how = {}) {
     this.resolutions.set(id, { ...how, ...this.resolutions.get(id) });
-    if (this.approvals.delete(id)) this.#tell("approvals");
+    if (this.approvals.delete(id)) this.#notify("approvals");
   }
 
-  #state(data) {
+  #handleState(data) {
     if (data.summary) this.counts = data.summary;
-    // of one session it is one or none
+    // the state of a single session has one running task or none
     if (data.running !== undefined)
       this.running = new Map([data.running].flat().filter(Boolean).map((task) => [task.id, task]));
     for (const id of this.activity.keys()) if (!this.running.has(id)) this.activity.delete(id);
-    this.#tell("counts");
-    this.#tell("tasks");
+    this.#notify("counts");
+    this.#notify("tasks");
   }
 
-  #live(event) {
-    if (event.task_id && this.running.has(event.task_id)) this.#moved(event);
+  #handleLive(event) {
+    if (event.task_id && this.running.has(event.task_id)) this.#recordActivity(event);
   }
 
-  #moved(event) {
+  #recordActivity(event) {
     const before = this.activity.get(event.task_id);
-    const text = line(event);
+    const text = formatEvent(event);
     this.activity.set(event.task_id, { at: event.time, text });
     if (before?.text !== text || Date.parse(event.time) - Date.parse(before.at) > 500)
-      this.#tell("activity", event.task_id);
+      this.#notify("activity", event.task_id);
   }
 
-  #event(event) {
-    if (event.kind === "approval_requested") this.#asked(event);
-    if (event.kind === "approval_resolved") this.#resolved(event);
-    if (TASK_KINDS.has(event.kind)) this.#task(event);
-    if (event.task_id && this.running.has(event.task_id)) this.#moved(event);
+  #handleEvent(event) {
+    if (event.kind === "approval_requested") this.#addApproval(event);
+    if (event.kind === "approval_resolved") this.#handleResolution(event);
+    if (TASK_KINDS.has(event.kind)) this.#handleTask(event);
+    if (event.task_id && this.running.has(event.task_id)) this.#recordActivity(event);
   }
 
-  #resolved({ payload, actor }) {
-    this.answered(payload.approval_id,
+  #handleResolution({ payload, actor }) {
+    this.markAnswered(payload.approval_id,
       { status: payload.status, answer: payload.answer, by: payload.answered_by ?? actor });
   }
 
-  #asked(event) {
-    const { approval_id: id, choices, question_kind: kind, ...told } = event.payload;
-    if (this.resolutions.has(id) || told.rule) return; // a standing rule has answered it
+  #addApproval(event) {
+    const { approval_id: id, choices, question_kind: kind, ...details } = event.payload;
+    if (this.resolutions.has(id) || details.rule) return; // a rule has answered it
     this.approvals.set(id, {
-      ...told, id, kind, choices: named(choices), status: "pending", task_id: event.task_id,
+      ...details, id, kind, choices: normaliseChoices(choices), status: "pending", task_id: event.task_id,
       agent: event.agent_id ?? "",
       session_key: event.session_key, created_at: event.time, fromEvent: true,
     });
-    this.#tell("approvals");
+    this.#notify("approvals");
   }
 
-  #task(event) {
+  #handleTask(event) {
     const id = event.task_id;
-    const ran = this.running.get(id);
-    if (event.kind === "task_submitted") this.#count({ total: 1, pending: 1 });
+    const runningTask = this.running.get(id);
+    if (event.kind === "task_submitted") this.#changeCounts({ total: 1, pending: 1 });
     else if (event.kind === "task_started") {
-      if (!ran) this.#count({ pending: -1, running: 1 });
-      this.running.set(id, after(ran ?? this.#known(event), event));
+      if (!runningTask) this.#changeCounts({ pending: -1, running: 1 });
+      this.running.set(id, applyEvent(runningTask ?? this.#findTask(event), event));
     } else if (event.kind === "task_finished") {
-      this.#count({ [ran ? "running" : "pending"]: -1, [event.payload.status]: 1 });
+      this.#changeCounts({ [runningTask ? "running" : "pending"]: -1, [event.payload.status]: 1 });
       this.running.delete(id);
       this.activity.delete(id);
-    } else if (ran) {
-      const next = after(ran, event);
+    } else if (runningTask) {
+      const next = applyEvent(runningTask, event);
       if (next.status === "running") this.running.set(id, next);
       else {
         this.running.delete(id);
-        this.#count({ running: -1, pending: 1 });
+        this.#changeCounts({ running: -1, pending: 1 });
       }
     }
     if (event.kind === "task_submitted") this.#remember(event);
-    if (event.kind === "turn_start" && ran && !ran.prompt)
-      this.running.set(id, { ...ran, prompt: event.payload.user_message });
-    this.#tell("tasks", event);
+    if (event.kind === "turn_start" && runningTask && !runningTask.prompt)
+      this.running.set(id, { ...runningTask, prompt: event.payload.user_message });
+    this.#notify("tasks", event);
   }
 
-  // The prompt of a task stands in its first event only; keep the recent ones until they start.
+  // Only the first event of a task has its prompt; keep recent ones until the tasks start.
   #submitted = new Map();
 
   #remember(event) {
-    this.#submitted.set(event.task_id, taskFrom(event));
+    this.#submitted.set(event.task_id, createTask(event));
     if (this.#submitted.size > 500) this.#submitted.delete(this.#submitted.keys().next().value);
   }
 
-  #known(event) {
-    return this.#submitted.get(event.task_id) ?? taskFrom(event);
+  #findTask(event) {
+    return this.#submitted.get(event.task_id) ?? createTask(event);
   }
 
-  #count(changes) {
+  #changeCounts(changes) {
     if (!this.counts) return;
     this.counts = { ...this.counts };
     for (const [name, change] of Object.entries(changes)) {
       this.counts[name] = Math.max(0, (this.counts[name] ?? 0) + change);
     }
-    this.#tell("counts");
+    this.#notify("counts");
   }
 }
 
-/** Choices as { name, kind }; of plain names the first is the yes. */
-const named = (choices) =>
-  choices.map((one, at) => (typeof one === "string" ? { name: one, kind: at ? "reject_once" : "allow_once" } : one));
+/** Return choices as { name, kind }; of plain names the first one allows. */
+const normaliseChoices = (choices) =>
+  choices.map((choice, at) => (typeof choice === "string" ? { name: choice, kind: at ? "reject_once" : "allow_once" }
+    : choice));
 
 export const desk = new Desk();

@@ -1,36 +1,36 @@
-// Making and changing elements. All text goes in as text; `html` is for what the server has sanitised.
+// Creating and changing elements. All text is inserted as text; HTML comes only from the server, which sanitises it.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** h("button.primary", {onclick}, "Save"): an element with classes, properties and children. */
+/** Create an element with classes, properties and children: h("button.primary", { onclick }, "Save"). */
 export function h(tag, props, ...children) {
   const [name, ...classes] = tag.split(".");
   const node = document.createElement(name || "div");
   if (classes.length) node.className = classes.join(" ");
-  return fill(node, props, children);
+  return fillNode(node, props, children);
 }
 
-/** The same for SVG. */
+/** Create an SVG element in the same way. */
 export function svg(tag, props, ...children) {
   const [name, ...classes] = tag.split(".");
   const node = document.createElementNS(SVG, name);
   if (classes.length) node.setAttribute("class", classes.join(" "));
-  return fill(node, props, children);
+  return fillNode(node, props, children);
 }
 
-function fill(node, props, children) {
+function fillNode(node, props, children) {
   if (isChild(props)) children = [props, ...children];
-  else set(node, props);
-  node.append(...children.flat(3).filter(present));
+  else setProps(node, props);
+  node.append(...children.flat(3).filter(isPresent));
   return node;
 }
 
-const present = (child) => child !== null && child !== undefined && child !== false;
+const isPresent = (child) => child !== null && child !== undefined && child !== false;
 const isChild = (value) =>
   typeof value === "string" || typeof value === "number" || value instanceof Node || Array.isArray(value);
 
-/** Set properties: on* listeners, `class` adds, `data` goes to the dataset, the rest are properties or attributes. */
-export function set(node, props) {
+/** Set properties: on* adds listeners, `class` adds classes, `data` fills the dataset, others are set as they are. */
+export function setProps(node, props) {
   for (const [name, value] of Object.entries(props ?? {})) {
     if (name.startsWith("on") && typeof value === "function") node.addEventListener(name.slice(2), value);
     else if (name === "class") node.classList.add(...String(value).split(" ").filter(Boolean));
@@ -43,14 +43,14 @@ export function set(node, props) {
   return node;
 }
 
-/** Write text only where it differs, so that nothing is laid out again for nothing. */
-export function say(node, text) {
-  const wanted = text === null || text === undefined ? "" : String(text);
-  if (node.textContent !== wanted) node.textContent = wanted;
+/** Set the text only if it differs, so that the browser lays out nothing again without need. */
+export function setText(node, text) {
+  const newText = text === null || text === undefined ? "" : String(text);
+  if (node.textContent !== newText) node.textContent = newText;
   return node;
 }
 
-/** Insert HTML that the server has rendered and sanitised. Nothing else may be given to it. */
+/** Insert HTML that the server has rendered and sanitised. Never call it with anything else. */
 export function insertSanitised(node, html) {
   const template = document.createElement("template");
   template.innerHTML = html ?? "";
@@ -63,24 +63,23 @@ export function insertSanitised(node, html) {
   return node;
 }
 
-/** Keep the children of `list` equal to `items`: nodes are kept by key, updated in place and moved only if they
- * must. */
-export function keyed(list, items, key, make, update) {
-  const known = (list.keyedNodes ??= new Map());
-  const wanted = new Set(items.map(key));
-  for (const [id, node] of known) {
-    if (!wanted.has(id)) {
+/** Make the children of `list` match `items`. Nodes are kept by key, updated in place and moved only if necessary. */
+export function renderKeyed(list, items, key, make, update) {
+  const nodes = (list.keyedNodes ??= new Map());
+  const keys = new Set(items.map(key));
+  for (const [id, node] of nodes) {
+    if (!keys.has(id)) {
       node.remove();
-      known.delete(id);
+      nodes.delete(id);
     }
   }
   let place = list.firstElementChild;
   for (const item of items) {
     const id = key(item);
-    let node = known.get(id);
+    let node = nodes.get(id);
     if (!node) {
       node = make(item);
-      known.set(id, node);
+      nodes.set(id, node);
     }
     update?.(node, item);
     if (node === place) place = place.nextElementSibling;
@@ -88,18 +87,18 @@ export function keyed(list, items, key, make, update) {
   }
 }
 
-/** The same for rows of one height: each is put in its place by a transform, so that nothing else is laid out again
- * when one comes or moves, and the others glide. The style sheet says the height, as --h. */
-export function placed(list, items, key, make, update) {
-  keyed(list, items, key, make, update);
+/** Do the same for rows of equal height. A transform positions each row, so that a new or moved row causes no other
+ * layout and the others slide. The style sheet sets the height as --h. */
+export function renderRows(list, items, key, make, update) {
+  renderKeyed(list, items, key, make, update);
   list.classList.add("placed");
   list.style.setProperty("--n", items.length);
   items.forEach((item, at) => list.keyedNodes.get(key(item)).style.setProperty("--i", at));
 }
 
-/** Children of any height, put in their places by transforms: when one goes or grows the others glide, and nothing is
- * laid out again. Returns what to call when children came or went. */
-export function stacked(list) {
+/** Position children of any height by transforms, so that the others slide when one leaves or grows. Returns a function
+ * to call after children were added or removed. */
+export function stackChildren(list) {
   const place = () => {
     let y = 0;
     for (const node of list.children) {
@@ -117,28 +116,47 @@ export function stacked(list) {
   };
 }
 
-/** Call `draw` at most once per frame, however often it is asked for. A hidden page draws when it is seen again. */
-export function perFrame(draw) {
-  let asked = false;
+/** A drawing that redraws itself when the width of the observed node changes. `stop` may end a timer. */
+export class Chart extends HTMLElement {
+  #observer = new ResizeObserver(() => this.draw());
+
+  observe(node) {
+    this.#observer.observe(node);
+  }
+
+  disconnectedCallback() {
+    this.stop?.();
+    this.#observer.disconnect();
+  }
+}
+
+/** Return whether an element is scrolled to its end, within some pixels. */
+export const isScrolledToEnd = (node, distance = 40) =>
+  node.scrollHeight - node.scrollTop - node.clientHeight < distance;
+
+/** Limit `draw` to one call per frame, however often the returned function is called. A hidden page draws when it is
+ * visible again. */
+export function limitToFrame(draw) {
+  let isScheduled = false;
   return () => {
-    if (asked) return;
-    asked = true;
+    if (isScheduled) return;
+    isScheduled = true;
     requestAnimationFrame(() => {
-      asked = false;
+      isScheduled = false;
       draw();
     });
   };
 }
 
-/** A text that is not longer than `length`; no character of it is cut in two. */
-export const cut = (text, length) =>
+/** Shorten a text to at most `length`, without splitting a character. */
+export const truncate = (text, length) =>
   (text.length > length ? `${text.slice(0, length - 1).replace(/[\ud800-\udbff]$/, "")}…` : text);
 
-/** The first line of a text, for lists and titles. */
-export const firstLine = (text, length = 160) => cut((text ?? "").trim().split("\n", 1)[0], length);
+/** Return the first line of a text, for lists and titles. */
+export const getFirstLine = (text, length = 160) => truncate((text ?? "").trim().split("\n", 1)[0], length);
 
-/** A random name for a wish, so that sending it twice does it once. */
-export function wishKey() {
+/** Return a random idempotency key, so that a request that is sent twice has one effect. */
+export function createRequestKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -1,41 +1,45 @@
-// The kin of a task, and the notices about it, as rows.
+// The rows of related tasks and of notices on the page of a task.
 
 import { post } from "./api.js";
 import { desk } from "./desk.js";
-import { firstLine, h, say } from "./dom.js";
-import { actButton, statusMark, toast } from "./parts.js";
-import { whatOf } from "./handoff-parts.js";
+import { getFirstLine, h, setText } from "./dom.js";
+import { createActionButton, createStatus, showToast } from "./parts.js";
+import { formatChannel } from "./model.js";
+import { describeWork } from "./handoff-parts.js";
 
-/** Its kin; of what was handed over the work, as the prompt may begin with all that was said before. */
-export function withWork({ lineage, handoffs }) {
-  const works = new Map(handoffs.map((one) => [one.task_id, whatOf(one)]));
-  return lineage.map((one) => ({ ...one, prompt: works.get(one.id) ?? one.prompt }));
+/** Return the related tasks. A task from a handoff shows its work, because its prompt may start with the history. */
+export function addHandoffWork({ lineage, handoffs }) {
+  const works = new Map(handoffs.map((handoff) => [handoff.task_id, describeWork(handoff)]));
+  return lineage.map((relative) => ({ ...relative, prompt: works.get(relative.id) ?? relative.prompt }));
 }
 
 const RELATIONS = {
   root: "root", parent: "parent", retry_of: "retry of", retry: "retried as", child: "child",
-  other: "of the same root",
+  other: "same root",
 };
 
-export function relative(one) {
+export function createRelative(relative) {
   return h("li",
-    h("a.row.relative", { href: `/tasks/${one.id}` }, h("span.faint", RELATIONS[one.relation] ?? one.relation),
-      h("span.cut", h("b", one.agent), " ", firstLine(one.prompt)), statusMark(one)));
+    h("a.row.relative", { href: `/tasks/${relative.id}` },
+      h("span.faint", RELATIONS[relative.relation] ?? relative.relation),
+      h("span.truncate", h("b", relative.agent), " ", getFirstLine(relative.prompt)), createStatus(relative)));
 }
 
-export function notice(one) {
-  const again = actButton("Send again",
-    () => post(`/deliveries/${one.id}/retry`).then(() => toast("It will be sent again.")), { kind: "small acts" });
+export function createNotice(delivery) {
+  const resend = createActionButton("Send again",
+    () => post(`/deliveries/${delivery.id}/retry`).then(() => showToast("The notice will be sent again.")),
+    { kind: "small action" });
   return h("li",
-    h("div.row.notice", h("span.status"), h("span.cut", `${one.notice} → ${one.channel}`), h("span.dim.cut.why"),
-      again));
+    h("div.row.notice", h("span.status"),
+      h("span.truncate", `${delivery.notice} → ${formatChannel(delivery.channel)}`),
+      h("span.dim.truncate.why"), resend));
 }
 
-export function updateNotice(node, one) {
-  const mark = node.querySelector(".status");
-  mark.dataset.status = one.status;
-  say(mark, one.status);
-  say(node.querySelector(".why"), one.error ?? "").title = one.error ?? "";
-  node.querySelector("button").hidden = one.status !== "failed" || !desk.may.act;
+export function updateNotice(node, delivery) {
+  const status = node.querySelector(".status");
+  status.dataset.status = delivery.status;
+  setText(status, delivery.status);
+  setText(node.querySelector(".why"), delivery.error ?? "").title = delivery.error ?? "";
+  node.querySelector("button").hidden = delivery.status !== "failed" || !desk.may.act;
 }
 

@@ -1,18 +1,24 @@
-// What events do to tasks, and how events read as a line of text. Pure: no elements, no requests.
+// What events do to tasks, and how events are shown as one line of text. Pure: no elements, no requests.
 
-import { cut } from "./dom.js";
+import { truncate } from "./dom.js";
 
 const TERMINAL = new Set(["done", "failed", "cancelled"]);
 const WAITS = {
-  delay: "waits for its time",
-  backoff: "waits before the next try",
-  limit: "waits for the end of a usage limit",
-  session: "waits for its session's running task",
-  directory: "waits for another task in its directory",
-  slot: "waits for a free slot",
-  agent: "no live process has its agent",
-  approval: "waits for an answer",
+  delay: "Waiting for its start time",
+  backoff: "Waiting before the next attempt",
+  limit: "Waiting for a usage limit to end",
+  session: "Waiting for the running task of its session",
+  directory: "Waiting for another task in its directory",
+  slot: "Waiting for a free slot",
+  agent: "Waiting for a running process with its agent",
+  approval: "Waiting for an answer",
 };
+
+/** How a question ended, in words. */
+export const ANSWER_TEXTS = { granted: "allowed", denied: "denied", expired: "not answered in time" };
+
+/** Return the name of a channel as people know it. */
+export const formatChannel = (name) => (name === "console" ? "server log" : name);
 
 export const isOpen = (task) => !TERMINAL.has(task.status);
 export const TASK_KINDS = new Set([
@@ -20,8 +26,8 @@ export const TASK_KINDS = new Set([
   "interrupt_received", "approval_resolved", "turn_start",
 ]);
 
-/** A task as far as its first event tells. */
-export function taskFrom(event) {
+/** Create a task from its first event. */
+export function createTask(event) {
   const { payload } = event;
   return {
     id: event.task_id,
@@ -47,8 +53,8 @@ export function taskFrom(event) {
   };
 }
 
-/** The task after the event. An ended task stays ended. */
-export function after(task, event) {
+/** Return the task after an event. A task that has ended does not change. */
+export function applyEvent(task, event) {
   if (TERMINAL.has(task.status)) return task;
   const { kind, payload, time } = event;
   switch (kind) {
@@ -67,7 +73,7 @@ export function after(task, event) {
     case "task_rescued":
       return ["resume", "rerun"].includes(payload.action) ? { ...task, status: "pending", wait: null } : task;
     case "interrupt_received":
-      // the others are messages
+      // other reasons are messages to the agent
       return !payload.reason || payload.reason === "cancel" ? { ...task, stop_requested: "cancel" } : task;
     case "task_finished":
       return {
@@ -86,8 +92,8 @@ export function after(task, event) {
   }
 }
 
-/** What the status means right now, in a few words. */
-export function statusText(task) {
+/** Return the present status in one word. */
+export function formatStatus(task) {
   if (task.status === "running" && task.stop_requested) return "stopping";
   if (task.status === "running" && task.wait === "approval") return "asking";
   if (task.status === "failed" && task.outcome && task.outcome !== "error") return task.outcome;
@@ -95,115 +101,116 @@ export function statusText(task) {
   return task.status;
 }
 
-/** Why an open task does not run, or null. */
-export const waitText = (task) => (isOpen(task) && task.wait ? (WAITS[task.wait] ?? task.wait) : null);
+/** Return why an open task is not running, or null. */
+export const formatWait = (task) => (isOpen(task) && task.wait ? (WAITS[task.wait] ?? task.wait) : null);
 
-const quoted = (value, length = 120) =>
-  cut((typeof value === "string" ? value : (JSON.stringify(value) ?? "")).replace(/\s+/g, " ").trim(), length);
+const quote = (value, length = 120) =>
+  truncate((typeof value === "string" ? value : (JSON.stringify(value) ?? "")).replace(/\s+/g, " ").trim(), length);
+
+const capitalise = (text) => `${text ?? ""}`.replace(/^./, (letter) => letter.toUpperCase());
+const formatCount = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+const describeNotice = ({ notice, channel }) =>
+  `the "${notice}" notice to the ${channel === "console" ? "server log" : `channel ${channel}`}`;
 
 const LINES = {
-  turn_start: (p) => `turn began: ${quoted(p.user_message)}`,
-  turn_end: (p) => `turn ended: ${p.status}`,
-  llm_request: (p) => `asks the model (${quoted(p.model, 60)}), ${p.messages_count} messages`,
-  llm_delta: (p) => `the model writes: ${p.content_delta_len} characters`,
-  llm_retry: (p) => `the model is asked again in ${Math.round(p.backoff)} s: ${quoted(p.error)}`,
-  llm_response: (p) => `the model answered${p.model ? ` (${quoted(p.model, 60)})` : ""}`,
-  thought_update: (p) => `thought: ${quoted(p.text)}`,
-  thought_delta: () => "thinks",
-  plan_update: (p) =>
-    `plan: ${(p.entries ?? []).filter((one) => one.status === "completed").length} of ${(p.entries ?? []).length} done`,
+  turn_start: (p) => `Turn started: ${quote(p.user_message)}`,
+  turn_end: (p) => `Turn ended: ${p.status}`,
+  llm_request: (p) => `Model request (${quote(p.model, 60)}), ${p.messages_count} messages`,
+  llm_delta: (p) => `Model output: ${p.content_delta_len} characters`,
+  llm_retry: (p) => `Model request is retried in ${Math.round(p.backoff)} s: ${quote(p.error)}`,
+  llm_response: (p) => `Model reply${p.model ? ` (${quote(p.model, 60)})` : ""}`,
+  thought_update: (p) => `Thought: ${quote(p.text)}`,
+  thought_delta: () => "Thinking",
+  plan_update: (p) => `Plan: ${(p.entries ?? []).filter((entry) => entry.status === "completed").length} of ` +
+    `${(p.entries ?? []).length} done`,
   tool_exec_start: (p) => (p.title
-    ? quoted(p.title)
-    : `uses ${p.tool}${p.arguments && Object.keys(p.arguments).length ? ` ${quoted(p.arguments)}` : ""}`),
-  tool_exec_end: (p) => `${p.tool} ${p.is_error ? "failed" : "returned"}${p.result ? `: ${quoted(p.result)}` : ""}`,
-  tool_exec_skipped: (p) => `${p.tool} was not run: ${quoted(p.reason)}`,
-  context_trimmed: (p) => `${p.dropped_messages} old messages are not shown to the model`,
-  steering_injected: (p) => `${p.count === 1 ? "a message has" : `${p.count} messages have`} reached the running turn`,
-  budget_reached: (p) => `spent: ${p.budget} of the ${p.scope}, ${p.spent} of ${p.limit}`,
-  agent_exited: (p) => `the agent's program ended${p.code === null ? "" : `: ${p.code}`}`,
-  gap: (p) => (p.dropped ? `${p.dropped} live events were left out` : "older events are gone"),
+    ? quote(p.title)
+    : `Using ${p.tool}${p.arguments && Object.keys(p.arguments).length ? ` ${quote(p.arguments)}` : ""}`),
+  tool_exec_end: (p) => `${p.tool} ${p.is_error ? "failed" : "returned"}${p.result ? `: ${quote(p.result)}` : ""}`,
+  tool_exec_skipped: (p) => `${p.tool} was skipped: ${quote(p.reason)}`,
+  context_trimmed: (p) => `${formatCount(p.dropped_messages, "old message")} removed from the context of the model`,
+  steering_injected: (p) => `${formatCount(p.count, "message")} delivered to the running turn`,
+  budget_reached: (p) => `Budget reached: ${p.budget} of the ${p.scope}, ${p.spent} of ${p.limit}`,
+  agent_exited: (p) => `Agent program ended${p.code === null ? "" : `: ${p.code}`}`,
+  gap: (p) => (p.dropped ? `${formatCount(p.dropped, "live event")} left out` : "Older events were removed"),
   interrupt_received: (p) => ({
-    stop: "asked to close with an answer", interrupt: "has a message for its next step",
-    after_tool: "has a message for after its tool",
-  })[p.reason] ?? `asked to stop: ${p.reason}`,
-  error: (p) => `${p.stage}: ${quoted(p.message)}`,
-  agent_error: (p) => quoted(p.message),
-  message_update: (p) => `${p.role}: ${quoted(p.message)}`,
-  message_delta: () => "writes its answer",
-  screen_update: () => "draws on its screen",
-  status_change: (p) => `is ${p.status}`,
-  task_submitted: (p) => `submitted to ${p.agent}: ${quoted(p.prompt)}`,
-  task_started: (p) => `started with ${p.agent} on ${p.host}`,
-  task_progress: (p) => `${quoted(p.text)}${p.percent == null ? "" : ` (${Math.round(p.percent)} %)`}`,
-  task_waiting: (p) => WAITS[p.wait] ?? `waits: ${p.wait}`,
-  task_interrupted: (p) => `interrupted: ${p.reason}`,
-  task_rescued: (p) => `its process died: ${p.action}`,
+    stop: "Asked for a final answer", interrupt: "Message for the next step", after_tool: "Message for after the tool",
+  })[p.reason] ?? `Stop requested: ${p.reason}`,
+  error: (p) => `${capitalise(p.stage)}: ${quote(p.message)}`,
+  agent_error: (p) => quote(p.message),
+  message_update: (p) => `${capitalise(p.role)}: ${quote(p.message)}`,
+  message_delta: () => "Writing its answer",
+  screen_update: () => "Terminal screen updated",
+  status_change: (p) => `Status: ${p.status}`,
+  task_submitted: (p) => `Submitted to ${p.agent}: ${quote(p.prompt)}`,
+  task_started: (p) => `Started with ${p.agent} on ${p.host}`,
+  task_progress: (p) => `${quote(p.text)}${p.percent == null ? "" : ` (${Math.round(p.percent)} %)`}`,
+  task_waiting: (p) => WAITS[p.wait] ?? `Waiting: ${p.wait}`,
+  task_interrupted: (p) => `Interrupted: ${p.reason}`,
+  task_rescued: (p) => `The process died: ${p.action}`,
   task_finished: (p) =>
-    `${p.status}${p.outcome && p.outcome !== "ok" ? ` (${p.outcome})` : ""}` +
-    `${p.error ? `: ${quoted(p.error)}` : p.result ? `: ${quoted(p.result)}` : ""}`,
-  task_late: (p) => `a late ${p.outcome} was not used`,
-  approval_requested: (p) => `asks: ${quoted(p.question)}`,
+    `${capitalise(p.status)}${p.outcome && p.outcome !== "ok" ? ` (${p.outcome})` : ""}` +
+    `${p.error ? `: ${quote(p.error)}` : p.result ? `: ${quote(p.result)}` : ""}`,
+  task_late: (p) => `A late result was ignored: ${p.outcome}`,
+  approval_requested: (p) => `Question: ${quote(p.question)}`,
   approval_resolved: (p) =>
-    `${p.status}${p.answer ? `: ${quoted(p.answer)}` : ""}${p.why ? ` (${quoted(p.why)})` : ""}`,
-  rule_added: (p) => `a standing rule: ${p.effect} for ${p.for_agent}`,
-  rule_revoked: (p) => `a standing rule was taken back: ${p.effect} for ${p.for_agent}`,
+    `${capitalise(p.status)}${p.answer ? `: ${quote(p.answer)}` : ""}${p.why ? ` (${quote(p.why)})` : ""}`,
+  rule_added: (p) => `Rule added: ${p.effect} for ${p.for_agent}`,
+  rule_revoked: (p) => `Rule revoked: ${p.effect} for ${p.for_agent}`,
   worktree_changed: (p) =>
-    `branch ${p.branch} ${{ making: "is being made", kept: "is kept" }[p.status] ?? `was ${p.status}`}`,
-  delivery_sent: (p) => `${p.notice} sent to ${p.channel}`,
-  delivery_failed: (p) => `${p.notice} not sent to ${p.channel}: ${quoted(p.error)}`,
-  delivery_retried: (p) => `${p.notice ?? "notice"} to ${p.channel ?? "its channel"} is tried again`,
-  session_opened: (p) => `session with ${p.agent}${p.title ? `: ${quoted(p.title)}` : ""}`,
-  automation_created: (p) => `automation made: ${quoted(p.title)}`,
-  automation_changed: (p) => `automation is ${p.status}; changed: ${(p.fields ?? []).join(", ")}`,
-  automation_fired: (p) => `automation's run ${p.run}`,
-  automation_missed: (p) =>
-    `${p.count === 1 ? "a run was" : `${p.count} runs were`} ${{
-      overlap: "left out: the one before still runs",
-      late: "left out: too late",
-      caught_up: "late and made up for",
-    }[p.reason] ?? p.reason}`,
-  automation_paused: (p) => `automation paused: ${quoted(p.why)}`,
-  goal_created: (p) => `goal set: ${quoted(p.objective)}`,
-  goal_changed: (p) => `goal is ${p.status}; changed: ${(p.fields ?? []).join(", ")}`,
-  goal_step: (p) => (p.work === "step" ? `step ${p.step} of the goal`
-    : p.work === "verify" ? "the goal is verified"
-    : "the goal is wrapped up"),
-  goal_delayed: (p) => `the goal waits: ${quoted(p.reason)}`,
-  goal_paused: (p) => `goal paused: ${quoted(p.why)}`,
-  goal_completed: (p) => `goal reached in ${p.steps} steps${p.evidence ? `: ${quoted(p.evidence)}` : ""}`,
-  goal_timed_out: (p) => `the goal's deadline passed after ${p.steps} steps`,
-  handoff_requested: (p) => `${p.from_agent} hands over to ${p.to_agent}: ${quoted(p.description)}`,
-  handoff_accepted: (p) => `${p.to_agent} takes it over`,
-  handoff_rejected: (p) => `${p.to_agent} refused to take over: ${quoted(p.reason)}`,
-  handoff_started: (p) => `${p.to_agent} begins on what was handed over`,
-  handoff_retried: (p) => `${p.to_agent} tries again, attempt ${p.attempt}`,
-  handoff_completed: (p) => `${p.to_agent} is done with what was handed over`,
-  handoff_failed: (p) => `handing over to ${p.to_agent} failed: ${quoted(p.error)}`,
-  handoff_cancelled: (p) => `handing over to ${p.to_agent} was cancelled: ${quoted(p.reason)}`,
-  handoff_expired: (p) => `${p.to_agent} did not end in time`,
-  watchdog_alert: (p) => quoted(p.text),
-  token_created: (p) => `token ${p.name} (${p.role})`,
-  token_revoked: (p) => `token ${p.name} revoked`,
-  signed_in: (p) => `signed in (${p.role})`,
-  session_closed: (p) => `session closed: ${p.reason}`,
+    `Branch ${p.branch} ${{ making: "is being created", kept: "is kept" }[p.status] ?? `was ${p.status}`}`,
+  delivery_sent: (p) => `Sent ${describeNotice(p)}`,
+  delivery_failed: (p) => `Could not send ${describeNotice(p)}: ${quote(p.error)}`,
+  delivery_retried: (p) => (p.notice ? `Retrying ${describeNotice(p)}` : "Retrying a notice"),
+  session_opened: (p) => `Session opened with ${p.agent}${p.title ? `: ${quote(p.title)}` : ""}`,
+  automation_created: (p) => `Automation created: ${quote(p.title)}`,
+  automation_changed: (p) => `Automation is ${p.status}; changed: ${(p.fields ?? []).join(", ")}`,
+  automation_fired: (p) => `Automation run ${p.run} started`,
+  automation_missed: (p) => `${formatCount(p.count, "run")} ${{
+    overlap: "skipped: the previous run is not finished", late: "skipped: too late",
+    caught_up: "missed, made up for now",
+  }[p.reason] ?? p.reason}`,
+  automation_paused: (p) => `Automation paused: ${quote(p.why)}`,
+  goal_created: (p) => `Goal created: ${quote(p.objective)}`,
+  goal_changed: (p) => `Goal is ${p.status}; changed: ${(p.fields ?? []).join(", ")}`,
+  goal_step: (p) => ({ step: `Goal step ${p.step} started`, verify: "Goal verification started" }[p.work] ??
+    "Goal wrap-up started"),
+  goal_delayed: (p) => `Goal delayed: ${quote(p.reason)}`,
+  goal_paused: (p) => `Goal paused: ${quote(p.why)}`,
+  goal_completed: (p) => `Goal reached in ${formatCount(p.steps, "step")}${p.evidence ? `: ${quote(p.evidence)}` : ""}`,
+  goal_timed_out: (p) => `Goal deadline passed after ${formatCount(p.steps, "step")}`,
+  handoff_requested: (p) => `${p.from_agent} hands over to ${p.to_agent}: ${quote(p.description)}`,
+  handoff_accepted: (p) => `${p.to_agent} accepted the handoff`,
+  handoff_rejected: (p) => `${p.to_agent} refused the handoff: ${quote(p.reason)}`,
+  handoff_started: (p) => `${p.to_agent} started the handoff`,
+  handoff_retried: (p) => `${p.to_agent} retries the handoff, attempt ${p.attempt}`,
+  handoff_completed: (p) => `${p.to_agent} completed the handoff`,
+  handoff_failed: (p) => `Handoff to ${p.to_agent} failed: ${quote(p.error)}`,
+  handoff_cancelled: (p) => `Handoff to ${p.to_agent} was cancelled: ${quote(p.reason)}`,
+  handoff_expired: (p) => `Handoff to ${p.to_agent} did not end in time`,
+  watchdog_alert: (p) => quote(p.text),
+  token_created: (p) => `Token ${p.name} created (${p.role})`,
+  token_revoked: (p) => `Token ${p.name} revoked`,
+  signed_in: (p) => `Signed in (${p.role})`,
+  session_closed: (p) => `Session closed: ${p.reason}`,
 };
 
 const LIVE = ["gap", "llm_delta", "message_delta", "screen_update", "thought_delta"];
 
-/** The kinds that are stored, for choosing. */
+/** The kinds of stored events, for the filter. */
 export const KINDS = Object.keys(LINES).filter((kind) => !LIVE.includes(kind)).sort();
 
-/** A kind as people read it; one that only a newer version knows is told to be such. */
-export const kindText = (kind) => (Object.hasOwn(LINES, kind) ? kind : `event_kind(${kind})`);
+/** Return an event kind as text; a kind of a newer version is marked. */
+export const formatKind = (kind) => (Object.hasOwn(LINES, kind) ? kind : `event_kind(${kind})`);
 
-/** An event as one line. */
-export function line(event) {
-  const made = Object.hasOwn(LINES, event.kind) && LINES[event.kind];
-  return made ? made(event.payload ?? {}) : quoted(event.payload ?? {});
+/** Return an event as one line of text. */
+export function formatEvent(event) {
+  const format = Object.hasOwn(LINES, event.kind) && LINES[event.kind];
+  return format ? format(event.payload ?? {}) : quote(event.payload ?? {});
 }
 
-/** How an event looks: bad, warn, good or plain. */
-export function tone(event) {
+/** Return the colour of an event: bad, warn, good or plain. */
+export function getTone(event) {
   const p = event.payload ?? {};
   if (event.kind === "task_finished") return p.status === "done" ? "good" : p.status === "failed" ? "bad" : "plain";
   if (["error", "delivery_failed", "task_rescued"].includes(event.kind) || p.is_error) return "bad";

@@ -1,6 +1,7 @@
-// Text that is being written, put together from pieces with offsets. A piece that does not fit asks for the whole.
+// Text that an agent is writing, assembled from pieces with offsets. When a piece is missing the whole text is loaded.
 
-/** `missing()` is called when a piece was lost; answer it with `reset`. Offsets count characters, not UTF-16 units. */
+/** Calls `missing()` when a piece was lost; pass the whole text to `take` then. Offsets count characters, not UTF-16
+ * units. */
 export class Partial {
   id = null;
   text = "";
@@ -13,18 +14,17 @@ export class Partial {
   reset(id, text) {
     this.id = id;
     this.text = text ?? "";
-    this.#length = count(this.text);
+    this.#length = countCharacters(this.text);
   }
 
-  /** The whole as the server tells it. What it says may be older than what is here. Returns whether the text
-   * changed. */
+  /** Take the whole text from the server, which may be older than the text here. Returns whether the text changed. */
   take({ message_id: id, text }) {
     if (id === this.id && this.text.startsWith(text)) return false;
     this.reset(id, text);
     return true;
   }
 
-  /** Returns whether the text changed. */
+  /** Add a piece. Returns whether the text changed. */
   add({ message_id: id, offset, text }) {
     if (id !== this.id) {
       if (offset > 0) { this.missing(); return false; }
@@ -34,12 +34,12 @@ export class Partial {
     const fresh = offset === this.#length ? text : Array.from(text).slice(this.#length - offset).join("");
     if (!fresh) return false;
     this.text += fresh;
-    this.#length += count(fresh);
+    this.#length += countCharacters(fresh);
     return true;
   }
 }
 
-function count(text) {
+function countCharacters(text) {
   let pairs = 0;
   for (let at = 0; at < text.length; at++) {
     const unit = text.charCodeAt(at);
@@ -48,14 +48,12 @@ function count(text) {
   return text.length - pairs;
 }
 
-/** Show growing text by appending to one text node; a reader at the end stays at the end. */
-export function grow(node, text, scroller = null) {
-  const atEnd = scroller && scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 40;
-  const shown = node.firstChild;
-  if (shown?.nodeType === Node.TEXT_NODE && node.childNodes.length === 1 && text.startsWith(shown.data)) {
-    shown.appendData(text.slice(shown.data.length));
+/** Show growing text by appending to one text node, which keeps a selection in it. */
+export function grow(node, text) {
+  const textNode = node.firstChild;
+  if (textNode?.nodeType === Node.TEXT_NODE && node.childNodes.length === 1 && text.startsWith(textNode.data)) {
+    textNode.appendData(text.slice(textNode.data.length));
   } else {
     node.textContent = text;
   }
-  if (atEnd) scroller.scrollTop = scroller.scrollHeight;
 }

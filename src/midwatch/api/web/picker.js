@@ -1,39 +1,42 @@
-// Choosing an agent and a directory, in every form that needs them.
+// Form fields that choose an agent or a directory.
 
-import { asking, get } from "./api.js";
+import { get, trackRequests } from "./api.js";
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
-import { failure } from "./parts.js";
+import { createFailure } from "./parts.js";
 
-/** A select of the agents that `fits` likes. Those that cannot run here are listed, with the reason, and cannot be
- * chosen. */
-export function agentPicker(chosen = "", fits = () => true) {
-  // who is quicker than the answer gets what was chosen, or the default
+/** Create a select of the agents for which `filter` is true. Agents that cannot run here are listed but disabled. */
+export function createAgentPicker(chosen = "", filter = () => true) {
+  // until the agents are loaded, the form submits the chosen agent or the default
   const select = h("select", { name: "agent" }, h("option", { value: chosen }, chosen || "…"));
   select.ready = (async () => {
     const { agents: all, default: preset } = await get("/agents");
-    const agents = all.filter(fits);
-    const usual = agents.find((one) => one.name === preset) ?? agents.find((one) => one.live && !one.problem);
-    const wanted = chosen || usual?.name;
-    select.replaceChildren(...agents.map((one) => h("option", {
-      value: one.name, disabled: Boolean(one.problem), selected: one.name === wanted, title: one.description ?? "",
-    }, `${one.name}${one.problem ? " (cannot run here)" : one.live ? "" : " (no live process)"}`)));
+    const agents = all.filter(filter);
+    const defaultAgent = agents.find((agent) => agent.name === preset) ??
+      agents.find((agent) => agent.live && !agent.problem);
+    const selected = chosen || defaultAgent?.name;
+    select.replaceChildren(...agents.map((agent) => h("option", {
+      value: agent.name, disabled: Boolean(agent.problem), selected: agent.name === selected,
+      title: agent.description ?? "",
+    }, `${agent.name}${agent.problem ? " (cannot run here)" : agent.live ? "" : " (offline)"}`)));
     return agents;
   })();
   select.ready.catch(() => {});
   return select;
 }
 
-/** An input for an absolute path with a button that looks around on the server. */
-export function directoryPicker(chosen = "") {
+/** Create an input for an absolute path, with a button to browse the directories of the server. */
+export function createDirectoryPicker(chosen = "") {
   const input = h("input.mono", {
-    name: "workdir", value: chosen, placeholder: "/path, or the agent's own", spellcheck: false, autocomplete: "off",
+    name: "workdir", value: chosen, placeholder: "/path, or agent default", spellcheck: false,
+    autocomplete: "off",
   });
-  const browse = h("button", { type: "button", title: "Look for a directory" }, icon("folder"), h("span", "Browse"));
+  const browse = h("button", { type: "button", title: "Browse directories on the server" }, icon("folder"),
+    h("span", "Browse"));
   browse.addEventListener("click", async () => {
-    const found = await chooseDirectory(input.value.trim());
-    if (found !== null) {
-      input.value = found;
+    const directory = await chooseDirectory(input.value.trim());
+    if (directory !== null) {
+      input.value = directory;
       input.dispatchEvent(new Event("change", { bubbles: true }));
     }
     browse.focus();
@@ -50,43 +53,43 @@ function chooseDirectory(start) {
       h("form", { method: "dialog" },
         h("h2", "Choose a directory"), path, list,
         h("div.dialog-buttons", h("button", { type: "submit", value: "no" }, "Cancel"),
-          h("button.primary", { type: "submit", value: "yes" }, "Use this one"))));
-    const ask = asking();
+          h("button.primary", { type: "submit", value: "yes" }, "Use this directory"))));
+    const startRequest = trackRequests();
     let typed = false;
-    const enter = async (to) => {
-      const { isLast } = ask();
+    const openDirectory = async (to) => {
+      const { isLatest } = startRequest();
       typed = false;
-      list.inert = true; // it is that of the directory before
-      if (to) path.value = to; // "Use this one" means it, also before its answer has come
+      list.inert = true; // it still shows the previous directory
+      if (to) path.value = to; // the button uses it even before the reply arrives
       try {
-        const found = await get(`/directories${to ? `?path=${encodeURIComponent(to)}` : ""}`);
-        if (!isLast()) return;
-        if (!typed) path.value = found.path;
+        const listing = await get(`/directories${to ? `?path=${encodeURIComponent(to)}` : ""}`);
+        if (!isLatest()) return;
+        if (!typed) path.value = listing.path;
         list.replaceChildren(
-          ...(found.parent ? [entry("..", "up", () => enter(found.parent))] : []),
-          ...found.directories.map((name) =>
-            entry(name, "folder", () => enter(`${found.path.replace(/\/$/, "")}/${name}`))));
-        if (!found.directories.length) list.append(h("li.faint.padded", "no directories in here"));
+          ...(listing.parent ? [createEntry("..", "up", () => openDirectory(listing.parent))] : []),
+          ...listing.directories.map((name) =>
+            createEntry(name, "folder", () => openDirectory(`${listing.path.replace(/\/$/, "")}/${name}`))));
+        if (!listing.directories.length) list.append(h("li.faint.padded", "No subdirectories"));
         list.inert = false;
         if (!typed) list.querySelector("button")?.focus();
       } catch (problem) {
-        if (!isLast()) return;
+        if (!isLatest()) return;
         list.inert = false;
-        list.replaceChildren(h("li", failure(problem, to ? () => enter("") : null)));
+        list.replaceChildren(h("li", createFailure(problem, to ? () => openDirectory("") : null)));
       }
     };
     path.addEventListener("input", () => { typed = true; });
     path.addEventListener("keydown", (pressed) => {
       if (pressed.key !== "Enter") return;
       pressed.preventDefault();
-      enter(path.value.trim());
+      openDirectory(path.value.trim());
     });
     document.body.append(dialog);
     dialog.showModal();
-    enter(start);
+    openDirectory(start);
   });
 }
 
-function entry(name, shape, onclick) {
-  return h("li", h("button.quiet", { type: "button", onclick }, icon(shape), h("span.cut", name)));
+function createEntry(name, shape, onclick) {
+  return h("li", h("button.quiet", { type: "button", onclick }, icon(shape), h("span.truncate", name)));
 }

@@ -1,13 +1,14 @@
-// Where this is: the console at its own addresses, or the page of one session below another address.
+// Where the console runs: at its own addresses, or as the page of a single session below another address.
 
-const told = document.documentElement.dataset;
+const dataset = document.documentElement.dataset;
 
-/** The only session there is to see, or null. */
-export const single = told.session ?? null;
+/** The key of the only session that is shown, or null. */
+export const singleSession = dataset.session ?? null;
 
-/** Where the interface is. */
-export const API = told.api ?? "/api/v1";
+/** The path of the HTTP interface. */
+export const API_ROOT = dataset.api ?? "/api/v1";
 
-/** Where a session's routes for clients of agentapi are. */
-export const surface = (key) =>
-  new URL(told.surface ?? `/sessions/${encodeURIComponent(key)}/agentapi`, location.href).pathname.replace(/\/$/, "");
+/** Return the path of a session's agentapi routes. */
+export const getAgentApiPath = (key) =>
+  new URL(dataset.surface ?? `/sessions/${encodeURIComponent(key)}/agentapi`, location.href).pathname.replace(/\/$/,
+    "");

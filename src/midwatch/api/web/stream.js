@@ -1,20 +1,20 @@
-// The one stream of the page: every stored event once and in order, across lost connections and restarts.
+// The one event stream of the page: every stored event once and in order, across lost connections and restarts.
 //
 // Listeners get: event(event), live(event), state(data), reset(), status(name). After a lost connection the server
-// sends what was missed (Last-Event-ID), then the state, then what follows. `reset` means that events are gone for
-// good (pruned, or another store) and everything shown must be read again.
+// sends the missed events (Last-Event-ID), then the state, then new events. `reset` means that events are lost (pruned,
+// or another store) and that everything shown must be loaded again.
 
-import { toSignIn } from "./api.js";
-import { API, single } from "./place.js";
-import { learnTime, now } from "./time.js";
+import { redirectToSignIn } from "./api.js";
+import { API_ROOT, singleSession } from "./place.js";
+import { now, syncClock } from "./time.js";
 
 const FIRST_PAUSE = 400;
 const LONGEST_PAUSE = 15000;
-const SILENCE = 40000; // the server says something every 15 s
+const SILENCE = 40000; // the server sends something every 15 s
 const NEWER_TABS = 3; // browsers allow six connections per host, over all tabs
 
-/** The frames of a reply, one after the other. */
-export async function* frames(reply) {
+/** Read the frames of a reply, one after the other. */
+export async function* readFrames(reply) {
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   try {
@@ -24,7 +24,7 @@ export async function* frames(reply) {
       text += value;
       let end;
       while ((end = text.indexOf("\n\n")) >= 0) {
-        const frame = parse(text.slice(0, end));
+        const frame = parseFrame(text.slice(0, end));
         text = text.slice(end + 2);
         yield frame;
       }
@@ -34,7 +34,7 @@ export async function* frames(reply) {
   }
 }
 
-function parse(text) {
+function parseFrame(text) {
   const frame = { id: null, name: "message", data: null };
   const data = [];
   for (const line of text.split("\n")) {
@@ -50,49 +50,49 @@ function parse(text) {
   return frame;
 }
 
-/** The present state of a task or session with its partial text: the first frame of a stream that is then let go. */
-export async function snapshot(filter, signal) {
+/** Load the present state of a task or session with its partial text: the first frame of a stream, then close it. */
+export async function loadSnapshot(filter, signal) {
   signal?.throwIfAborted();
   const stop = new AbortController();
   signal?.addEventListener("abort", () => stop.abort(), { once: true });
-  const address = `${API}/events?${new URLSearchParams({ ...filter, state: "true", live: "true" })}`;
+  const address = `${API_ROOT}/events?${new URLSearchParams({ ...filter, state: "true", live: "true" })}`;
   const reply = await fetch(address, { signal: stop.signal, headers: { accept: "text/event-stream" } });
-  if (!reply.ok) throw new Error(`the server answered ${reply.status}`);
+  if (!reply.ok) throw new Error(`The server replied with status ${reply.status}. Reload the page.`);
   try {
-    for await (const frame of frames(reply)) if (frame.name === "state") return frame.data;
+    for await (const frame of readFrames(reply)) if (frame.name === "state") return frame.data;
   } finally {
     stop.abort();
   }
-  throw new Error("the stream ended before it began");
+  throw new Error("The connection closed before the state arrived. Reload the page.");
 }
 
-export class Stream {
+class Stream {
   status = "connecting";
-  lastSeq = null; // null until the first state has come
+  lastSeq = null; // null until the first state has arrived
   #listeners = new Set();
   #abort = null;
   #wake = null;
-  #heard = 0;
+  #lastHeard = 0;
   #resting = false;
-  #current = false; // whether what comes now is what happens now
+  #current = false; // false while missed events are sent
   #tab = Math.random();
 
   start() {
     window.addEventListener("online", () => this.#wake?.());
-    document.addEventListener("visibilitychange", () => this.#seen());
+    document.addEventListener("visibilitychange", () => this.#handleVisible());
     window.addEventListener("pagehide", () => this.#abort?.abort());
-    window.addEventListener("pageshow", (shown) => shown.persisted && this.#wake?.());
-    this.#share();
+    window.addEventListener("pageshow", (event) => event.persisted && this.#wake?.());
+    this.#listenToTabs();
     this.#run();
   }
 
-  /** Add a listener; returns how to remove it. */
+  /** Add a listener. Returns a function that removes it. */
   on(listener) {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);
   }
 
-  #tell(name, value) {
+  #notify(name, value) {
     for (const listener of [...this.#listeners]) {
       try {
         listener[name]?.(value);
@@ -102,26 +102,26 @@ export class Stream {
     }
   }
 
-  #become(status) {
+  #setStatus(status) {
     if (this.status === status) return;
     this.status = status;
-    this.#tell("status", status);
+    this.#notify("status", status);
   }
 
   async #run() {
     let pause = FIRST_PAUSE;
     for (;;) {
-      let asked = 0;
+      let retryAfter = 0;
       const began = Date.now();
       try {
-        asked = await this.#connect();
+        retryAfter = await this.#connect();
       } catch {
-        // refused, cut off or let go: the next try tells
+        // refused, broken or closed on purpose: try again
       }
-      if (asked === "signed out") return;
+      if (retryAfter === "signed out") return;
       if (Date.now() - began > 5000) pause = FIRST_PAUSE;
-      this.#become(this.#resting ? "resting" : "offline");
-      await this.#sleep(this.#resting ? null : Math.max(asked, pause * (0.75 + Math.random() / 2)));
+      this.#setStatus(this.#resting ? "resting" : "offline");
+      await this.#sleep(this.#resting ? null : Math.max(retryAfter, pause * (0.75 + Math.random() / 2)));
       pause = Math.min(pause * 2, LONGEST_PAUSE);
     }
   }
@@ -130,26 +130,26 @@ export class Stream {
     this.#abort = new AbortController();
     this.#current = false;
     const resume = this.lastSeq === null ? {} : { "last-event-id": String(this.lastSeq) };
-    const guard = setInterval(() => Date.now() - this.#heard > SILENCE && this.#abort.abort(), 5000);
-    this.#heard = Date.now();
+    const guard = setInterval(() => Date.now() - this.#lastHeard > SILENCE && this.#abort.abort(), 5000);
+    this.#lastHeard = Date.now();
     try {
-      const reply = await fetch(`${API}/events?${new URLSearchParams({
-        state: "true", live: "true", ...(single ? { session_key: single } : {}),
+      const reply = await fetch(`${API_ROOT}/events?${new URLSearchParams({
+        state: "true", live: "true", ...(singleSession ? { session_key: singleSession } : {}),
       })}`, {
         signal: this.#abort.signal,
         cache: "no-store",
         headers: { accept: "text/event-stream", ...resume },
       });
       if (reply.status === 401) {
-        toSignIn();
+        redirectToSignIn();
         return "signed out";
       }
       if (!reply.ok) return 1000 * Number(reply.headers.get("retry-after") ?? 0);
       this.#announce();
-      for await (const frame of frames(reply)) {
-        this.#heard = Date.now();
-        this.#become("live");
-        if (frame.data) this.#take(frame);
+      for await (const frame of readFrames(reply)) {
+        this.#lastHeard = Date.now();
+        this.#setStatus("live");
+        if (frame.data) this.#handleFrame(frame);
       }
       return 0;
     } finally {
@@ -157,28 +157,29 @@ export class Stream {
     }
   }
 
-  #take({ id, name, data }) {
+  #handleFrame({ id, name, data }) {
     if (name === "state") {
       const earlier = this.lastSeq;
       this.lastSeq = data.as_of_seq;
       this.#current = true;
-      this.#tell("state", data);
-      if (earlier !== null && earlier > data.as_of_seq) this.#tell("reset");
+      this.#notify("state", data);
+      if (earlier !== null && earlier > data.as_of_seq) this.#notify("reset");
       return;
     }
     if (name === "gap") {
       if (data.payload?.oldest_seq != null) {
         this.lastSeq = null;
-        this.#tell("reset");
+        this.#notify("reset");
       }
       return;
     }
     if (id === null)
-      return void this.#tell("live", { kind: name, time: new Date(now()).toISOString(), session_key: single, ...data });
+      return void this.#notify("live", { kind: name, time: new Date(now()).toISOString(), session_key: singleSession,
+        ...data });
     if (this.lastSeq !== null && id <= this.lastSeq) return;
     this.lastSeq = id;
-    if (this.#current) learnTime(data.time);
-    this.#tell("event", data);
+    if (this.#current) syncClock(data.time);
+    this.#notify("event", data);
   }
 
   #sleep(milliseconds) {
@@ -192,22 +193,22 @@ export class Stream {
     });
   }
 
-  #seen() {
+  #handleVisible() {
     if (document.hidden) return;
     this.#resting = false;
     this.#newer.clear();
     if (this.status !== "live") this.#wake?.();
-    else if (Date.now() - this.#heard > SILENCE) this.#abort?.abort();
+    else if (Date.now() - this.#lastHeard > SILENCE) this.#abort?.abort();
   }
 
-  // A hidden tab gives up its connection when several newer tabs need theirs; it catches up when it is seen again.
+  // A hidden tab closes its connection when several newer tabs need theirs, and catches up when it is visible again.
   #newer = new Set();
   #channel = null;
 
-  #share() {
+  #listenToTabs() {
     this.#channel = new BroadcastChannel("midwatch");
     this.#channel.onmessage = ({ data }) => {
-      if (data.signedOut) return toSignIn();
+      if (data.signedOut) return redirectToSignIn();
       this.#newer.add(data.tab);
       if (document.hidden && this.#newer.size >= NEWER_TABS) {
         this.#resting = true;
@@ -217,7 +218,7 @@ export class Stream {
     };
   }
 
-  /** The cookie is gone, for the other tabs as well. */
+  /** Tell the other tabs that the cookie is gone. */
   signOut() {
     this.#channel?.postMessage({ signedOut: true });
   }

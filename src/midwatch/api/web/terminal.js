@@ -1,14 +1,14 @@
-// The terminal of a session: what it shows, and keys for it, over the routes that clients of agentapi use.
+// The terminal of a session: its screen and its keys, over the agentapi routes.
 
 import { post } from "./api.js";
 import { desk } from "./desk.js";
-import { h, say } from "./dom.js";
+import { h, setText } from "./dom.js";
 import { icon } from "./icons.js";
-import { toast } from "./parts.js";
-import { surface } from "./place.js";
-import { frames } from "./stream.js";
+import { showToast } from "./parts.js";
+import { getAgentApiPath } from "./place.js";
+import { readFrames } from "./stream.js";
 
-const AGAIN = 1500;
+const RETRY_PAUSE = 1500;
 const KEYS = {
   ArrowUp: "\x1b[A", ArrowDown: "\x1b[B", ArrowRight: "\x1b[C", ArrowLeft: "\x1b[D", Home: "\x1b[H", End: "\x1b[F",
   PageUp: "\x1b[5~", PageDown: "\x1b[6~", Delete: "\x1b[3~", Escape: "\x1b", Enter: "\r", Backspace: "\x7f",
@@ -20,23 +20,24 @@ const BUTTONS = [
   ["Ctrl C", "\x03", "Control C"],
 ];
 
-/** What a key is for a program in a terminal, or nothing. Tab stays the browser's, as there has to be a way out. */
-function keysOf({ key, ctrlKey, altKey, metaKey }) {
+/** Translate a key press for a program in a terminal, or return null. Tab stays with the browser, so that users can
+ * leave the terminal. */
+function translateKey({ key, ctrlKey, altKey, metaKey }) {
   if (metaKey || key === "Tab") return null;
   if (ctrlKey)
     return /^[a-z]$/i.test(key) && !altKey ? String.fromCharCode(key.toLowerCase().charCodeAt(0) - 96) : null;
-  const made = KEYS[key] ?? ([...key].length === 1 ? key : null);
-  return made && altKey ? `\x1b${made}` : made;
+  const sequence = KEYS[key] ?? ([...key].length === 1 ? key : null);
+  return sequence && altKey ? `\x1b${sequence}` : sequence;
 }
 
-/** The panel. `follow(signal)` has it live until it is stopped. */
-export function terminalPanel(key) {
+/** Create the terminal panel. `follow(signal)` updates it until the signal aborts. */
+export function createTerminal(key) {
   const screen = h("pre.terminal-screen",
-    { tabindex: "0", role: "application", "aria-label": "Terminal: keys that are pressed here go to the agent" });
+    { tabindex: "0", role: "application", "aria-label": "Terminal: keys pressed here are sent to the agent" });
   let waiting = "";
   let sending = false;
-  /** Keys arrive in the order they were pressed in, those that are pressed meanwhile together. */
-  const press = async (keys) => {
+  /** Send keys in order; keys pressed while a request is running are sent together. */
+  const sendKeys = async (keys) => {
     waiting += keys;
     if (sending || !desk.may.act) return;
     sending = true;
@@ -44,11 +45,11 @@ export function terminalPanel(key) {
       while (waiting) {
         const content = waiting;
         waiting = "";
-        await post("/message", { content, type: "raw" }, { from: surface(key) });
+        await post("/message", { content, type: "raw" }, { from: getAgentApiPath(key) });
       }
     } catch (problem) {
       waiting = "";
-      toast(problem.message, "bad");
+      showToast(problem.message, "bad");
     } finally {
       sending = false;
     }
@@ -57,49 +58,50 @@ export function terminalPanel(key) {
     pressed.stopPropagation(); // no shortcut of the page
     const keys = pressed.isComposing || (pressed.ctrlKey && pressed.key === "c" && String(getSelection()))
       ? null
-      : keysOf(pressed);
+      : translateKey(pressed);
     if (!keys) return;
     pressed.preventDefault();
-    press(keys);
+    sendKeys(keys);
   });
   screen.addEventListener("paste", (pasted) => {
     pasted.preventDefault();
-    press(pasted.clipboardData.getData("text").replace(/\r?\n/g, "\r"));
+    sendKeys(pasted.clipboardData.getData("text").replace(/\r?\n/g, "\r"));
   });
   const buttons = BUTTONS.map(([label, keys, name]) =>
-    h("button.small", { type: "button", "aria-label": name, onclick: () => press(keys) }, label));
+    h("button.small", { type: "button", "aria-label": name, onclick: () => sendKeys(keys) }, label));
   const node = h("section.panel.terminal-panel", { "aria-label": "Terminal" }, screen,
-    h("div.terminal-keys.acts", buttons));
+    h("div.terminal-keys.action", buttons));
   const follow = async (signal) => {
     while (!signal.aborted) {
       try {
-        const reply = await fetch(`${surface(key)}/internal/screen`,
+        const reply = await fetch(`${getAgentApiPath(key)}/internal/screen`,
           { signal, cache: "no-store", headers: { accept: "text/event-stream" } });
-        if (reply.ok) for await (const { name, data } of frames(reply)) if (name === "screen") say(screen, data.screen);
+        if (reply.ok) for await (const { name, data } of readFrames(reply)) if (name === "screen") setText(screen,
+          data.screen);
       } catch {
-        // let go, or cut off: then again
+        // closed on purpose or broken: connect again below
       }
-      if (!signal.aborted) await new Promise((resolve) => { setTimeout(resolve, AGAIN); });
+      if (!signal.aborted) await new Promise((resolve) => { setTimeout(resolve, RETRY_PAUSE); });
     }
   };
   return { node, follow };
 }
 
-/** A button that gives the agent a file: the message names where it is. */
-export function attachButton(key, input) {
-  const file = h("input.visually-hidden", { type: "file", tabindex: "-1", "aria-label": "A file for the agent" });
+/** Create a button that uploads a file and adds its path to the message. */
+export function createAttachButton(key, input) {
+  const file = h("input.visually-hidden", { type: "file", tabindex: "-1", "aria-label": "File for the agent" });
   file.addEventListener("change", async () => {
     const form = new FormData();
     form.append("file", file.files[0]);
     file.value = "";
     try {
-      const { filePath } = await post("/upload", undefined, { form, from: surface(key) });
+      const { filePath } = await post("/upload", undefined, { form, from: getAgentApiPath(key) });
       const { length } = input.value.trimEnd();
-      // the cursor of who writes on stays
+      // this keeps the cursor of a user who is typing
       input.setRangeText(`${length ? " " : ""}@"${filePath}"`, length, input.value.length);
       input.focus();
     } catch (problem) {
-      toast(problem.message, "bad");
+      showToast(problem.message, "bad");
     }
   });
   const button = h("button",

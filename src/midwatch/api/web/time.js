@@ -1,22 +1,22 @@
-// Times that tick by themselves: <mw-elapsed from to>, <mw-ago at> and <mw-left at>. One timer for the whole page.
+// Times that update themselves: <mw-elapsed from to>, <mw-ago at> and <mw-left at>. One timer for the whole page.
 
 const ticking = new Set();
 let timer = null;
 let offset = 0;
 let best = -Infinity;
 
-/** The server's time, as well as we know it; what is shown as elapsed must not depend on this machine's clock. */
+/** Return the estimated time of the server, so that shown times do not depend on the clock of this computer. */
 export const now = () => Date.now() + offset;
 
-/** Learn from an event that has just happened how far this machine's clock is off. The least delayed one tells best. */
-export function learnTime(happened) {
-  const found = Date.parse(happened) - Date.now();
-  best = Math.max(best, found);
+/** Estimate from a new event how far the local clock is off. The event with the least delay is the most exact. */
+export function syncClock(happened) {
+  const difference = Date.parse(happened) - Date.now();
+  best = Math.max(best, difference);
   offset = Math.abs(best) > 2500 ? best : 0;
 }
 
-/** Seconds as people say them: 4.2 s, 1 m 05 s, 3 h 12 m, 2 d 4 h. */
-export function duration(seconds, { fine = false } = {}) {
+/** Format seconds: 4.2 s, 1 m 05 s, 3 h 12 m, 2 d 4 h. */
+export function formatDuration(seconds, { fine = false } = {}) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
   if (seconds < 0) seconds = 0;
   if (fine && seconds < 0.0095) return `${Math.max(seconds * 1000, 0).toFixed(1)} ms`;
@@ -29,11 +29,11 @@ export function duration(seconds, { fine = false } = {}) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-/** A length that was set, without the zeros: 30 m, 12 h, 30 d. */
-export const length = (seconds) => duration(seconds).replace(/ 0+ [smh]$/, "");
+/** Format a configured number of seconds, without zeros: 30 m, 12 h, 30 d. */
+export const formatPeriod = (seconds) => formatDuration(seconds).replace(/ 0+ [smh]$/, "");
 
-/** Seconds as they are written, with nothing lost: 90061 is 1d1h1m1s. */
-export function span(seconds) {
+/** Format seconds exactly, as users type them: 90061 is 1d1h1m1s. */
+export function formatInterval(seconds) {
   let left = Math.round(seconds);
   const parts = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]].map(([unit, size]) => {
     const count = Math.floor(left / size);
@@ -43,16 +43,16 @@ export function span(seconds) {
   return parts.join("") || "0s";
 }
 
-/** How long ago, in one unit. */
-export function ago(at) {
+/** Format how long ago a time was, in one unit. */
+export function formatAgo(at) {
   const seconds = (now() - Date.parse(at)) / 1000;
   if (Number.isNaN(seconds)) return "–";
-  if (seconds < -1.5) return `in ${coarse(-seconds, Math.round)}`;
+  if (seconds < -1.5) return `in ${formatCoarse(-seconds, Math.round)}`;
   if (seconds < 2) return "just now";
-  return `${coarse(seconds)} ago`;
+  return `${formatCoarse(seconds)} ago`;
 }
 
-function coarse(seconds, whole = Math.floor) {
+function formatCoarse(seconds, whole = Math.floor) {
   if (whole(seconds) < 60) return `${whole(seconds)} s`;
   if (whole(seconds / 60) < 60) return `${whole(seconds / 60)} min`;
   if (whole(seconds / 3600) < 24) return `${whole(seconds / 3600)} h`;
@@ -63,24 +63,24 @@ const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyl
 const hours = new Intl.DateTimeFormat(undefined,
   { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 
-/** Date and time in the reader's zone. */
-export const dateTime = (at) => (at ? clock.format(new Date(at)) : "–");
-/** Only the time of day. */
-export const timeOfDay = (at) => (at ? hours.format(new Date(at)) : "–");
+/** Format date and time in the local time zone. */
+export const formatDateTime = (at) => (at ? clock.format(new Date(at)) : "–");
+/** Format the time of day. */
+export const formatTime = (at) => (at ? hours.format(new Date(at)) : "–");
 
 const minutes = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
 const days = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
-/** The time of day, to the minute. */
-export const clockTime = (at) => minutes.format(new Date(at));
-/** A moment to come: the time of day, with the day where it is not today. */
-export const moment = (at) =>
+/** Format the time of day without seconds. */
+export const formatClock = (at) => minutes.format(new Date(at));
+/** Format a time without seconds, with the day if it is not today. */
+export const formatMoment = (at) =>
   (at ? `${isToday(at) ? "" : `${days.format(new Date(at))}, `}${minutes.format(new Date(at))}` : "–");
 
-/** Whether `at` is today, where the reader is. */
+/** Return whether a time is today in the local time zone. */
 export const isToday = (at) => new Date(at).toDateString() === new Date(now()).toDateString();
 
-/** When today began here, as the API wants it. */
-export function midnight() {
+/** Return the start of today in the local time zone, in ISO format. */
+export function getMidnight() {
   const day = new Date(now());
   day.setHours(0, 0, 0, 0);
   return day.toISOString();
@@ -113,7 +113,7 @@ class Elapsed extends Ticking {
     const from = this.getAttribute("from");
     if (!from) return this.show("–");
     const to = this.getAttribute("to");
-    return this.show(duration(((to ? Date.parse(to) : now()) - Date.parse(from)) / 1000, { fine: Boolean(to) }));
+    return this.show(formatDuration(((to ? Date.parse(to) : now()) - Date.parse(from)) / 1000, { fine: Boolean(to) }));
   }
 }
 
@@ -122,39 +122,39 @@ class Ago extends Ticking {
 
   draw() {
     const at = this.getAttribute("at");
-    this.show(at ? ago(at) : "–");
+    this.show(at ? formatAgo(at) : "–");
     if (at && this.titled !== at) {
       this.titled = at;
-      this.title = dateTime(at);
+      this.title = formatDateTime(at);
     }
   }
 }
 
-/** What is left until a moment, counting down. */
-class Left extends Ticking {
+/** Counts down the time until a moment. */
+class Remaining extends Ticking {
   static observedAttributes = ["at"];
 
   draw() {
     const at = this.getAttribute("at");
     const seconds = (Date.parse(at) - now()) / 1000;
-    this.show(!at ? "–" : seconds > 0 ? duration(seconds) : "none");
+    this.show(!at ? "–" : seconds > 0 ? formatDuration(seconds) : "none");
     if (at && this.titled !== at) {
       this.titled = at;
-      this.title = `until ${dateTime(at)}`;
+      this.title = `until ${formatDateTime(at)}`;
     }
   }
 }
 
 function tick() {
   if (document.hidden) return;
-  for (const one of ticking) one.draw();
+  for (const element of ticking) element.draw();
   for (const listener of listeners) listener();
 }
 
 const listeners = new Set();
 
-/** Be called once a second while the page is visible. Returns how to stop. */
-export function everySecond(listener) {
+/** Call a listener once a second while the page is visible. Returns a function that stops it. */
+export function callEverySecond(listener) {
   listeners.add(listener);
   timer ??= setInterval(tick, 1000);
   return () => listeners.delete(listener);
@@ -163,4 +163,4 @@ export function everySecond(listener) {
 document.addEventListener("visibilitychange", tick);
 customElements.define("mw-elapsed", Elapsed);
 customElements.define("mw-ago", Ago);
-customElements.define("mw-left", Left);
+customElements.define("mw-left", Remaining);

@@ -1,96 +1,96 @@
-// The branch a task worked on in a directory of its own: what changed, the change itself, merge and remove.
+// The worktree of a task: its branch, changes and diff, with buttons to merge and remove it.
 
-import { asking, get, post } from "./api.js";
-import { patchDiffs } from "./diff.js";
-import { h, say } from "./dom.js";
+import { get, post, trackRequests } from "./api.js";
+import { h, setText } from "./dom.js";
 import { icon } from "./icons.js";
-import { actButton, confirmed, copyButton, panel, toast } from "./parts.js";
+import { confirmAction, createActionButton, createCopyButton, createPanel, showToast } from "./parts.js";
 import { stream } from "./stream.js";
+import { createPatchDiffs } from "./diff.js";
 
 const STATES = {
-  planned: "made when it starts", making: "being made", kept: "kept", merged: "merged", removed: "removed",
+  planned: "created when the task starts", making: "being created", kept: "kept", merged: "merged", removed: "removed",
 };
 
-/** The panel; `show(task)` brings it up to date. */
-export function worktreePanel(page) {
-  const { node, body } = panel("Branch", { name: "worktree" });
+/** Create the panel. `show(task)` updates it. */
+export function createWorktreePanel(page) {
+  const { node, body } = createPanel("Worktree", { name: "worktree" });
   node.hidden = true;
   body.classList.add("padded");
   const view = {
-    branch: h("code"), status: h("span.status"), stat: h("span.num"), where: h("p.faint.said"),
-    note: h("p.warn-text.said", { hidden: true }), diffs: h("div.diffs"),
+    branch: h("code"), status: h("span.status"), stat: h("span.num"), where: h("p.faint.plain-text"),
+    note: h("p.warn-text.plain-text", { hidden: true }), diffs: h("div.diffs"),
   };
   let info = null;
-  let shown = null;
-  const ask = asking();
-  const askDiff = asking();
-  const take = (found, { isNext }) => { if (isNext()) { info = found; draw(); } };
+  let drawnState = null;
+  const startRequest = trackRequests();
+  const startDiffRequest = trackRequests();
+  const update = (worktree, { accept }) => { if (accept()) { info = worktree; draw(); } };
   const read = async () => {
-    const asked = ask();
-    const found = await get(`/worktrees/${info.id}`).catch(() => null);
-    if (!found || !asked.isNext()) return;
-    info = found;
+    const request = startRequest();
+    const worktree = await get(`/worktrees/${info.id}`).catch(() => null);
+    if (!worktree || !request.accept()) return;
+    info = worktree;
     draw();
-    if (look.open && !look.hidden) await readDiff();
+    if (details.open && !details.hidden) await readDiff();
   };
   const readDiff = async () => {
-    const { isNext } = askDiff();
-    const found = await get(`/worktrees/${info.id}/diff?limit=1000000`).catch((problem) => ({ problem }));
-    if (!isNext()) return undefined;
-    if (found.problem) return view.diffs.replaceChildren(h("p.faint", found.problem.message));
-    return view.diffs.replaceChildren(...patchDiffs(found.diff, { cut: found.truncated }),
-      found.diff ? "" : h("p.faint", "Nothing is changed."));
+    const { accept } = startDiffRequest();
+    const reply = await get(`/worktrees/${info.id}/diff?limit=1000000`).catch((problem) => ({ problem }));
+    if (!accept()) return undefined;
+    if (reply.problem) return view.diffs.replaceChildren(h("p.faint", reply.problem.message));
+    return view.diffs.replaceChildren(...createPatchDiffs(reply.diff, { cut: reply.truncated }),
+      reply.diff ? "" : h("p.faint", "No changes."));
   };
-  const look = h("details.branch-diff", h("summary", "Show the diff"), view.diffs);
-  look.addEventListener("toggle", () => look.open && info && !view.diffs.firstChild && readDiff());
-  const merge = actButton("Merge", async () => {
-    if (!(await confirmed(`Merge ${info.branch} into ${info.target ?? "its branch"}?`, "Merge"))) return;
-    const asked = ask();
+  const details = h("details.branch-diff", h("summary", "Show the diff"), view.diffs);
+  details.addEventListener("toggle", () => details.open && info && !view.diffs.firstChild && readDiff());
+  const merge = createActionButton("Merge", async () => {
+    if (!(await confirmAction(`Merge ${info.branch} into ${info.target ?? "its original branch"}?`, "Merge"))) return;
+    const request = startRequest();
     const done = await post(`/worktrees/${info.id}/merge`);
-    toast(done.how === "nothing" ? "There was nothing to merge." : `Merged into ${done.into}.`);
-    take(done.worktree, asked);
-  }, { kind: "primary", title: "Bring its work into the branch it came from" });
-  const remove = actButton("Remove", async () => {
-    if (!(await confirmed(`Remove ${info.branch} and its directory?`, "Remove"))) return;
-    const asked = ask();
-    take(await removed(info), asked);
+    showToast(done.how === "nothing" ? "There is nothing to merge." : `Merged into ${done.into}.`);
+    update(done.worktree, request);
+  }, { kind: "primary", title: "Merge the changes into the original branch" });
+  const remove = createActionButton("Remove", async () => {
+    if (!(await confirmAction(`Remove ${info.branch} and its directory?`, "Remove"))) return;
+    const request = startRequest();
+    update(await removeWorktree(info), request);
   }, { kind: "danger", title: "Remove the branch and its directory" });
-  const keep = h("p.hint", "It is kept until you merge or remove it.");
-  const buttons = h("div.form-buttons.acts", merge, remove);
+  const keep = h("p.hint", "The worktree is kept until you merge or remove it.");
+  const buttons = h("div.form-buttons.action", merge, remove);
   body.append(
-    h("p.branch-line", icon("branch"), view.branch, copyButton(() => info?.branch ?? "", "Copy the branch"),
+    h("p.branch-line", icon("branch"), view.branch, createCopyButton(() => info?.branch ?? "", "Copy the branch name"),
       view.status, h("span.spacer"), view.stat),
-    view.where, view.note, look, buttons, keep);
+    view.where, view.note, details, buttons, keep);
   const draw = () => {
-    say(view.branch, info.branch ?? "a branch of its own");
+    setText(view.branch, info.branch ?? "new branch");
     view.status.dataset.status = { kept: "live", merged: "done", removed: "cancelled" }[info.status] ?? "pending";
-    say(view.status, STATES[info.status] ?? info.status);
-    say(view.stat,
+    setText(view.status, STATES[info.status] ?? info.status);
+    setText(view.stat,
       info.files == null ? ""
         : info.files
           ? `${info.files} ${info.files === 1 ? "file" : "files"}, +${info.added ?? "?"} −${info.removed ?? "?"}`
-        : "nothing changed");
-    say(view.where,
-      [info.path, info.target ? `from ${info.target}` : null, info.dirty ? "with changes that are not committed" : null]
+        : "no changes");
+    setText(view.where,
+      [info.path, info.target ? `from ${info.target}` : null, info.dirty ? "uncommitted changes" : null]
         .filter(Boolean)
         .join(" · "));
     view.note.hidden = !info.note;
-    say(view.note, info.note ?? "");
+    setText(view.note, info.note ?? "");
     const usable = ["kept", "merged"].includes(info.status);
-    look.hidden = !usable;
+    details.hidden = !usable;
     merge.disabled = info.status !== "kept";
     remove.disabled = !usable;
     keep.hidden = info.status !== "kept";
   };
-  page.whenLeft(stream.on({
+  page.onLeave(stream.on({
     event: ({ kind, payload }) => { if (kind === "worktree_changed" && payload.worktree_id === info?.id) read(); },
   }));
   const show = (task) => {
     if (!task.worktree) return;
     node.hidden = false;
     const state = `${task.worktree.id} ${task.worktree.status} ${task.status} ${task.completed_at}`;
-    if (state === shown) return;
-    shown = state;
+    if (state === drawnState) return;
+    drawnState = state;
     info = { ...info, ...task.worktree };
     draw();
     if (!["planned", "making", "removed"].includes(info.status)) read();
@@ -98,12 +98,12 @@ export function worktreePanel(page) {
   return { node, show };
 }
 
-async function removed(info) {
+async function removeWorktree(info) {
   try {
     return await post(`/worktrees/${info.id}/remove`, { force: false });
   } catch (problem) {
     if (problem.status !== 409 ||
-        !(await confirmed(`${problem.message} Remove it all the same?`, "Remove and lose it"))) throw problem;
+        !(await confirmAction(`${problem.message} Remove it anyway?`, "Remove and discard"))) throw problem;
     return post(`/worktrees/${info.id}/remove`, { force: true });
   }
 }

@@ -1,89 +1,90 @@
-// Agents: who can do the work, whether they live, and a real test.
+// Agents: which agents exist, whether they can run, and a real test.
 
-import { asking, get, post } from "../api.js";
-import { onward } from "../app.js";
+import { get, post, trackRequests } from "../api.js";
+import { createNavigator } from "../app.js";
 import { desk } from "../desk.js";
-import { h, keyed, perFrame, say, wishKey } from "../dom.js";
-import { actButton, command, empty, pageHead, skeleton } from "../parts.js";
-import { length } from "../time.js";
+import { createRequestKey, h, limitToFrame, renderKeyed, setText } from "../dom.js";
+import { createActionButton, createCommand, createEmpty, createPageHead, createSkeleton } from "../parts.js";
+import { formatPeriod } from "../time.js";
 
-export default async function agents(main, page) {
+export default async function renderAgents(main, page) {
   page.setTitle("Agents");
-  const list = h("div.cards", skeleton(4));
-  main.append(pageHead("Agents", actButton("Look again", () => read())), list);
-  const ask = asking();
+  const list = h("div.cards", createSkeleton(4));
+  main.append(createPageHead("Agents", createActionButton("Refresh", () => read())), list);
+  const startRequest = trackRequests();
   const read = async () => {
-    const { isNext } = ask();
-    const { agents: found, default: preset } = await get("/agents");
-    if (!page.isShown() || !isNext()) return;
+    const { accept } = startRequest();
+    const { agents, default: defaultName } = await get("/agents");
+    if (!page.isCurrent() || !accept()) return;
     list.querySelector(".skeleton")?.remove();
-    const ranked = found
-      .map((one) => ({ ...one, preset: one.name === preset }))
+    const sorted = agents
+      .map((agent) => ({ ...agent, preset: agent.name === defaultName }))
       .sort((a, b) => Number(!a.live) - Number(!b.live) ||
         Number(Boolean(a.problem)) - Number(Boolean(b.problem)) || a.name.localeCompare(b.name));
-    keyed(list, ranked, (one) => one.name, card, update);
+    renderKeyed(list, sorted, (agent) => agent.name, createCard, updateCard);
     list.querySelector(".empty")?.remove();
-    if (!found.length)
-      list.append(empty("No agents", "Install one, such as claude or codex, or describe your own in midwatch.toml.",
-        command("midwatch agents")));
+    if (!agents.length)
+      list.append(createEmpty("No agents",
+        "Install one, for example claude or codex, or define your own in midwatch.toml.",
+        createCommand("midwatch agents")));
     list.querySelector(".hint-card")?.remove();
-    if (found.length && found.every((one) => one.kind === "demo"))
+    if (agents.length && agents.every((agent) => agent.kind === "demo"))
       list.append(h("div.hint-card",
-        empty("Only the demo so far",
-          "It needs nothing and thinks nothing. Install an agent such as claude, codex or gemini and it is found; " +
-            "or describe any command under [agents.NAME] in midwatch.toml.",
-          command("midwatch agents"), command("midwatch doctor"))));
+        createEmpty("Only the demo agent is available",
+          "The demo agent uses no model. Install an agent such as claude, codex or gemini, and it is detected " +
+            "automatically. Or define any command under [agents.NAME] in midwatch.toml.",
+          createCommand("midwatch agents"), createCommand("midwatch doctor"))));
     count();
   };
-  const count = perFrame(() => {
+  const count = limitToFrame(() => {
     const busy = new Map();
     for (const task of desk.running.values()) busy.set(task.agent, (busy.get(task.agent) ?? 0) + 1);
     for (const node of list.querySelectorAll("[data-agent]"))
-      say(node.querySelector(".busy"), busy.get(node.dataset.agent) ?? 0);
+      setText(node.querySelector(".busy"), busy.get(node.dataset.agent) ?? 0);
   });
-  page.whenLeft(desk.on("tasks", count));
+  page.onLeave(desk.on("tasks", count));
   await read();
 }
 
-function card(one) {
-  const test = actButton("Test", async () => {
-    const lead = onward();
-    const task = await post(`/agents/${encodeURIComponent(one.name)}/test`, {}, { key: wishKey() });
-    lead(`/tasks/${task.id}`);
-  }, { kind: "acts", title: "Hand it a short real task and watch" });
-  return h("article.panel.card", { data: { agent: one.name } },
-    h("div.card-head", h("h2", one.name), h("span.tag", one.kind ?? "elsewhere"),
+function createCard(agent) {
+  const test = createActionButton("Test", async () => {
+    const navigate = createNavigator();
+    const task = await post(`/agents/${encodeURIComponent(agent.name)}/test`, {}, { key: createRequestKey() });
+    navigate(`/tasks/${task.id}`);
+  }, { kind: "action", title: "Run a short real task and watch it" });
+  return h("article.panel.card", { data: { agent: agent.name } },
+    h("div.card-head", h("h2", agent.name), h("span.tag", agent.kind ?? "remote"),
       h("span.tag.preset", { hidden: true }, "default"), h("span.spacer"), h("span.status")),
     h("p.dim.about"),
     h("p.problem", { hidden: true }),
     h("dl.facts",
-      h("div.fact", h("dt", "Driven by"), h("dd", h("b.way"), h("span.why.dim"))),
+      h("div.fact", h("dt", "Interface"), h("dd", h("b.interface"), h("span.why.dim"))),
       h("div.fact", h("dt", "Version"), h("dd.version")),
-      h("div.fact", h("dt", "Runs"), h("dd.mono.target")),
-      h("div.fact", h("dt", "Slots"), h("dd.num", h("span.busy", "0"), " of ", h("span.slots"), " busy")),
+      h("div.fact", h("dt", "Command"), h("dd.mono.target")),
+      h("div.fact", h("dt", "Slots"), h("dd.num", h("span.busy", "0"), " of ", h("span.slots"), " in use")),
       h("div.fact", h("dt", "Timeout"), h("dd.timeout")),
       h("div.fact", h("dt", "After a crash"), h("dd.crash"))),
     h("div.card-foot", test,
-      h("a.button.quiet.acts", { href: `/tasks/new?agent=${encodeURIComponent(one.name)}` }, "New task"),
-      h("a.button.quiet", { href: `/tasks?agent=${encodeURIComponent(one.name)}` }, "Its tasks")));
+      h("a.button.quiet.action", { href: `/tasks/new?agent=${encodeURIComponent(agent.name)}` }, "New task"),
+      h("a.button.quiet", { href: `/tasks?agent=${encodeURIComponent(agent.name)}` }, "View tasks")));
 }
 
-function update(node, one) {
-  const set = (name, text) => say(node.querySelector(name), text);
+function updateCard(node, agent) {
+  const set = (name, text) => setText(node.querySelector(name), text);
   const status = node.querySelector(".status");
-  status.dataset.status = one.problem ? "failed" : one.live ? "live" : "pending";
-  say(status, one.problem ? "cannot run" : one.live ? "live" : "no process");
-  node.querySelector(".preset").hidden = !one.preset;
-  set(".about", one.description || (one.kind ? "" : "another live process offers it"));
-  set("p.problem", one.problem ?? "");
-  node.querySelector("p.problem").hidden = !one.problem;
-  set(".way", one.way ?? one.kind ?? "another process");
-  set(".why", one.why ? ` ${one.why}` : "");
-  set(".version", one.version ?? "");
-  node.querySelector(".version").closest(".fact").hidden = !one.version;
-  set(".target", one.command ?? one.target ?? "–");
-  set(".slots", one.slots ?? "–");
-  set(".timeout", one.timeout == null ? "none" : length(one.timeout));
-  set(".crash", one.on_crash ?? "–");
-  for (const button of node.querySelectorAll(".card-foot .acts")) button.hidden = Boolean(one.problem);
+  status.dataset.status = agent.problem ? "failed" : agent.live ? "live" : "pending";
+  setText(status, agent.problem ? "cannot run" : agent.live ? "live" : "offline");
+  node.querySelector(".preset").hidden = !agent.preset;
+  set(".about", agent.description || (agent.kind ? "" : "Provided by another running process"));
+  set("p.problem", agent.problem ?? "");
+  node.querySelector("p.problem").hidden = !agent.problem;
+  set(".interface", agent.way ?? agent.kind ?? "another process");
+  set(".why", agent.why ? ` ${agent.why}` : "");
+  set(".version", agent.version ?? "");
+  node.querySelector(".version").closest(".fact").hidden = !agent.version;
+  set(".target", agent.command ?? agent.target ?? "–");
+  set(".slots", agent.slots ?? "–");
+  set(".timeout", agent.timeout == null ? "none" : formatPeriod(agent.timeout));
+  set(".crash", agent.on_crash ?? "–");
+  for (const button of node.querySelectorAll(".card-foot .action")) button.hidden = Boolean(agent.problem);
 }

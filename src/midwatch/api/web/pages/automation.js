@@ -1,207 +1,196 @@
-// One automation: what it does, when, and every run it had.
+// One automation: its prompt, schedule and runs.
 
-import { asking, del, get, post } from "../api.js";
-import { attention, needsCare } from "../attention.js";
+import { del, get, post, trackRequests } from "../api.js";
+import { attention, needsAttention } from "../attention.js";
 import { desk } from "../desk.js";
-import { h, keyed, perFrame, say } from "../dom.js";
+import { h, limitToFrame, renderKeyed, setText } from "../dom.js";
 import { icon } from "../icons.js";
 import {
-  actButton, agoOf, attribute, buttons, command, confirmed, copyButton, empty, pageHead, panel, sessionLink, skeleton,
-  taskLink, toast,
+  confirmAction, createActionButton, createAgo, createCommand, createDetailHead, createEmpty, createPanel,
+  createSessionLink, createSkeleton, createTaskLink, createTextPanel, renderButtons, renderFacts, setAttribute,
+  showToast,
 } from "../parts.js";
 import {
-  alertLine, follow, known, nameOf, outcomeText, RUN_KINDS, runParts, short, tokensOf, updateRun, updateStanding,
+  createRunParts, followEvents, formatAlert, formatOutcome, formatPause, getName, RUN_KINDS, updateItemStatus,
+  updateRun,
 } from "../automation-parts.js";
-import { dateTime, length, moment } from "../time.js";
-import { automationForm } from "./automation-form.js";
-import { lastText, runNow } from "./automations.js";
+import { formatDateTime, formatMoment, formatPeriod } from "../time.js";
+import { renderAutomationForm } from "./automation-form.js";
+import { formatLastRun, runNow } from "./automations.js";
+import { formatTokens, sumTokens } from "../figures.js";
 
 const HISTORY = 100;
 
-export default async function automation(main, page) {
+export default async function renderAutomation(main, page) {
   const id = page.params.id;
   page.setTitle("Automation");
   if (page.search.has("edit") && desk.may.act) {
-    const one = await get(`/automations/${encodeURIComponent(id)}`);
-    return page.isShown() ? automationForm(main, page, one) : undefined;
+    const automation = await get(`/automations/${encodeURIComponent(id)}`);
+    return page.isCurrent() ? renderAutomationForm(main, page, automation) : undefined;
   }
-  main.className = "task-page standing-page";
-  const view = build(main, id);
-  const data = { one: null, when: "", runs: [] };
-  const draw = perFrame(() => page.isShown() && data.one && drawAll(view, data, page));
-  const ask = asking();
+  main.className = "task-page item-page";
+  const view = buildPage(main, id);
+  const data = { automation: null, when: "", runs: [] };
+  const draw = limitToFrame(() => page.isCurrent() && data.automation && drawAll(view, data, page));
+  const startRequest = trackRequests();
   const read = async () => {
-    const { isNext } = ask();
+    const { accept } = startRequest();
     const path = `/automations/${encodeURIComponent(id)}`;
-    const [one, history, days] = await Promise.all([
+    const [automation, history, days] = await Promise.all([
       get(path), get(`${path}/history?limit=${HISTORY}`), get(`/schedules/day?id=${encodeURIComponent(id)}`),
     ]);
-    if (!isNext()) return;
-    Object.assign(data, { one, runs: history.runs, when: days.days[0]?.when ?? "" });
+    if (!accept()) return;
+    Object.assign(data, { automation, runs: history.runs, when: days.days[0]?.when ?? "" });
     draw();
   };
-  const mine = new Set();
-  const concerns = (event) => {
+  const taskIds = new Set();
+  const findSubject = (event) => {
     if (event.payload?.automation_id === id) {
-      if (event.payload.task_id) mine.add(event.payload.task_id);
+      if (event.payload.task_id) taskIds.add(event.payload.task_id);
       return id;
     }
     return RUN_KINDS.has(event.kind) &&
-      (mine.has(event.task_id) || data.runs.some((run) => run.task_id === event.task_id))
+      (taskIds.has(event.task_id) || data.runs.some((run) => run.task_id === event.task_id))
       ? id
       : null;
   };
   const first = read();
-  follow(page, { first, concerns, read: () => read().catch(() => {}), reset: () => read().catch(() => {}) });
-  page.whenLeft(attention.on(draw));
+  followEvents(page, { first, findSubject, read: () => read().catch(() => {}), reset: () => read().catch(() => {}) });
+  page.onLeave(attention.on(draw));
   return first;
 }
 
-function build(main, id) {
+function buildPage(main, id) {
   const view = {
-    title: h("h1.cut", "…"), status: h("span.status", { role: "status" }), when: h("span"), next: agoOf(null),
-    nextLine: h("span.dim"), buttons: h("span.task-buttons.acts"),
-    prompt: h("div.said"), runs: h("tbody"), times: h("ol.times"), facts: h("dl.facts"),
-    told: h("p.told.standing-note"),
-    gone: h("div.standing-note.gone", { hidden: true }),
-    noRuns: empty("No runs yet", "Each run is a task; it is listed here when it begins."),
-    noTimes: h("p.faint", "It has no next run."),
+    title: h("h1.truncate", "…"), status: h("span.status", { role: "status" }), when: h("span"),
+    next: createAgo(null), nextLine: h("span.dim"), buttons: h("span.task-buttons.action"),
+    prompt: h("div.plain-text"), runs: h("tbody"), times: h("ol.times"), facts: h("dl.facts"),
+    note: h("p.status-note"), deletedNote: h("div.status-note.deleted-note", { hidden: true }),
+    noRuns: createEmpty("No runs yet", "Each run is a task. Runs are listed here when they start."),
+    noTimes: h("p.faint", "No next run."),
   };
   view.nextLine.append("next run ", view.next);
-  const prompt = panel("Prompt", { actions: [copyButton(() => view.prompt.textContent, "Copy the prompt")] });
-  prompt.body.classList.add("padded");
-  prompt.body.append(view.prompt);
-  const runs = panel("Runs", { name: "runs" });
+  const runs = createPanel("Runs", { name: "runs" });
   view.table = h("div.scroll-x", h("table.plain.runs-table",
     h("thead", h("tr", ["Scheduled for", "Started", "Duration", "Outcome", "Tokens", ""].map((name) => h("th", name)))),
     view.runs));
   runs.body.append(view.table, view.noRuns);
-  const times = panel("Next runs", { name: "next-runs" });
-  times.body.classList.add("padded");
-  times.body.append(view.times, view.noTimes);
-  const about = panel("About");
-  about.body.classList.add("padded");
-  about.body.append(view.facts);
-  view.gone.append(
-    h("p", h("b", "Deleted "), agoOf(null),
-      ". It fires no more, and after 30 days it is gone for good. Until then it can be brought back here, or with"),
-    command(`midwatch automation resume ${id}`));
-  const head = pageHead("");
-  head.replaceChildren(h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/automations" }, "Automations")),
-    view.title, h("span.spacer"), view.buttons);
-  view.body = h("div", { hidden: true }, head,
+  const times = createPanel("Next runs", { name: "next-runs", content: [view.times, view.noTimes] });
+  const about = createPanel("About", { content: [view.facts] });
+  view.deletedNote.append(
+    h("p", h("b", "Deleted "), createAgo(null),
+      ". It does not run any more. You can restore it within 30 days, here or with:"),
+    createCommand(`midwatch automation resume ${id}`));
+  view.body = h("div", { hidden: true },
+    createDetailHead("/automations", "Automations", view.title, view.buttons),
     h("p.task-line", view.status, view.when, view.nextLine, h("span.spacer"), h("code.faint", id)),
-    view.gone, view.told,
-    h("div.task-grid", h("div.stack", prompt.node, runs.node), h("div.stack", times.node, about.node)));
-  view.loading = skeleton(8);
+    view.deletedNote, view.note,
+    h("div.task-grid", h("div.stack", createTextPanel("Prompt", view.prompt), runs.node),
+      h("div.stack", times.node, about.node)));
+  view.loading = createSkeleton(8);
   main.append(view.loading, view.body);
   return view;
 }
 
 function drawAll(view, data, page) {
-  const { one, runs } = data;
+  const { automation, runs } = data;
   view.loading.remove();
   view.body.hidden = false;
-  const name = nameOf(one);
+  const name = getName(automation);
   page.setTitle(name);
-  say(view.title, name).title = name;
-  updateStanding(view.status, one);
-  say(view.when, data.when);
-  attribute(view.next, "at", one.next_run_at);
-  view.nextLine.hidden = !one.next_run_at;
-  drawButtons(view.buttons, one);
-  say(view.prompt, one.prompt);
-  view.gone.hidden = one.status !== "deleted";
-  attribute(view.gone.querySelector("mw-ago"), "at", one.deleted_at);
-  const alert = alertLine(one);
+  setText(view.title, name).title = name;
+  updateItemStatus(view.status, automation);
+  setText(view.when, data.when);
+  setAttribute(view.next, "at", automation.next_run_at);
+  view.nextLine.hidden = !automation.next_run_at;
+  drawButtons(view.buttons, automation);
+  setText(view.prompt, automation.prompt);
+  view.deletedNote.hidden = automation.status !== "deleted";
+  setAttribute(view.deletedNote.querySelector("mw-ago"), "at", automation.deleted_at);
+  const alert = formatAlert(automation);
   const note = alert ||
-    (one.status === "paused"
-      ? `paused: ${one.paused_why ?? ""}${needsCare(one) ? `; ${lastText(one)}` : ""}`
-      : lastText(one));
-  view.told.hidden = one.status === "deleted";
-  view.told.classList.toggle("care", Boolean(alert) || needsCare(one));
-  say(view.told, note);
-  keyed(view.runs, runs, (run) => run.task_id, runRow, updateRow);
+    (automation.status === "paused"
+      ? `${formatPause(automation)}${needsAttention(automation) ? `. ${formatLastRun(automation)}` : ""}`
+      : formatLastRun(automation));
+  view.note.hidden = automation.status === "deleted";
+  view.note.classList.toggle("warning", Boolean(alert) || needsAttention(automation));
+  setText(view.note, note);
+  renderKeyed(view.runs, runs, (run) => run.task_id, createRunRow, updateRunRow);
   view.table.hidden = !runs.length;
   view.noRuns.hidden = runs.length > 0;
-  keyed(view.times, one.next_runs.map((at) => ({ at })), (run) => run.at,
-    ({ at }) => h("li", h("time.num", { dateTime: at, title: at }, moment(at)), agoOf(at)));
-  view.noTimes.hidden = one.next_runs.length > 0;
-  drawFacts(view.facts, one, data.when);
+  renderKeyed(view.times, automation.next_runs.map((at) => ({ at })), (run) => run.at,
+    ({ at }) => h("li", h("time.num", { dateTime: at, title: at }, formatMoment(at)), createAgo(at)));
+  view.noTimes.hidden = automation.next_runs.length > 0;
+  drawFacts(view.facts, automation, data.when);
 }
 
 const SHOWN = {
-  active: ["run", "pause", "edit", "remove"], paused: ["run", "resume", "edit", "remove"], deleted: ["back"],
+  active: ["run", "pause", "edit", "remove"], paused: ["run", "resume", "edit", "remove"], deleted: ["restore"],
 };
 
-function drawButtons(place, one) {
-  place.one = one;
+function drawButtons(place, automation) {
+  place.item = automation;
   const resume = (label) =>
-    actButton(label, () => post(`/automations/${one.id}/resume`), { kind: "primary", iconName: "retry" });
+    createActionButton(label, () => post(`/automations/${automation.id}/resume`),
+      { kind: "primary", iconName: "retry" });
   const make = {
-    run: () => actButton("Run now", () => runNow(place.one), { iconName: "play" }),
-    pause: () => actButton("Pause", () => post(`/automations/${one.id}/pause`), { iconName: "pause" }),
+    run: () => createActionButton("Run now", () => runNow(place.item), { iconName: "play" }),
+    pause: () => createActionButton("Pause", () => post(`/automations/${automation.id}/pause`), { iconName: "pause" }),
     resume: () => resume("Resume"),
-    back: () => resume("Bring back"),
-    edit: () => h("a.button", { href: `/automations/${one.id}?edit=1` }, icon("edit"), h("span", "Edit")),
-    remove: () => actButton("Delete", () => removed(place.one), { kind: "danger", iconName: "bin" }),
+    restore: () => resume("Restore"),
+    edit: () => h("a.button", { href: `/automations/${automation.id}?edit=1` }, icon("edit"), h("span", "Edit")),
+    remove: () => createActionButton("Delete", () => deleteAutomation(place.item), { kind: "danger", iconName: "bin" }),
   };
-  buttons(place, SHOWN[one.status] ?? [], make, { run: one.running });
+  renderButtons(place, SHOWN[automation.status] ?? [], make, { run: automation.running });
 }
 
-async function removed(one) {
+async function deleteAutomation(automation) {
   const question =
-    "Delete this automation? A run that goes on is cancelled. For 30 days it can be brought back, " +
-    `here or with: midwatch automation resume ${one.id}`;
-  if (!(await confirmed(question, "Delete it"))) return;
-  await del(`/automations/${one.id}`);
-  toast("Deleted. It can be brought back for 30 days.");
+    "Delete this automation? A current run is cancelled. You can restore the automation within 30 days, " +
+    `here or with: midwatch automation resume ${automation.id}`;
+  if (!(await confirmAction(question, "Delete automation"))) return;
+  await del(`/automations/${automation.id}`);
+  showToast("Deleted. You can restore it within 30 days.");
 }
 
-function runRow(run) {
+function createRunRow(run) {
   const parts = {
-    ...runParts(run), started: h("td.num"), outcome: h("td"), tokens: h("td.num"),
-    scheduled: h("td.num", run.scheduled_for ? moment(run.scheduled_for) : "by hand"),
+    ...createRunParts(run), started: h("td.num"), outcome: h("td"), tokens: h("td.num"),
+    scheduled: h("td.num", run.scheduled_for ? formatMoment(run.scheduled_for) : "manual"),
   };
-  parts.scheduled.title = run.scheduled_for ? dateTime(run.scheduled_for) : "";
+  parts.scheduled.title = run.scheduled_for ? formatDateTime(run.scheduled_for) : "";
   parts.outcome.append(parts.status);
-  const node = h("tr", parts.scheduled, parts.started, h("td.num", parts.time), parts.outcome, parts.tokens,
-    h("td", taskLink(run.task_id, "task")));
-  node.parts = parts;
-  return node;
+  return Object.assign(h("tr", parts.scheduled, parts.started, h("td.num", parts.time), parts.outcome, parts.tokens,
+    h("td", createTaskLink(run.task_id, "task"))), { parts });
 }
 
-function updateRow(node, run) {
+function updateRunRow(node, run) {
   updateRun(node.parts, run);
-  say(node.parts.started, run.started_at ? moment(run.started_at) : "–").title = run.started_at
-    ? dateTime(run.started_at)
+  setText(node.parts.started, run.started_at ? formatMoment(run.started_at) : "–").title = run.started_at
+    ? formatDateTime(run.started_at)
     : "";
-  const tokens = tokensOf(run);
-  say(node.parts.tokens, tokens === null ? "–" : short(tokens));
-  node.parts.outcome.title = run.error ?? outcomeText(run);
+  const tokens = sumTokens(run.usage);
+  setText(node.parts.tokens, tokens === null ? "–" : formatTokens(tokens));
+  node.parts.outcome.title = run.error ?? formatOutcome(run);
 }
 
-const MISSED = { skip: "left out", once: "made up for once", once_within: "made up for once" };
+const MISSED = { skip: "skipped", once: "run once", once_within: "run once" };
 
-function drawFacts(list, one, when) {
-  const missed = one.missed === "once_within"
-    ? `${MISSED.once_within}, within ${length(one.missed_window)}`
-    : MISSED[one.missed];
-  const facts = known([
-    ["When", when], ["Zone", one.zone], ["Agent", one.agent], ["Directory", one.workdir],
-    ["Session", one.fresh ? "a fresh one for each run" : sessionLink(one.session_key)],
-    ["Runs", one.max_runs ? `${one.run_count} of ${one.max_runs}` : String(one.run_count)],
-    ["Last run", one.last_run_at ? dateTime(one.last_run_at) : "–"],
-    ["Failures", one.consecutive_failures ? `${one.consecutive_failures} in a row` : "none"], ["Missed runs", missed],
-    ["Timeout", one.timeout_seconds ? length(one.timeout_seconds) : null],
-    ["Jitter", one.jitter_seconds ? `up to ${length(one.jitter_seconds)}` : null],
-    ["Quiet", one.quiet ? `a reply of “${one.quiet}” is not delivered` : null], ["Route", one.route],
-    ["Tags", one.tags.join(", ")],
-    ["Made", `${dateTime(one.created_at)}${one.creator ? ` by ${one.creator}` : ""}`],
+function drawFacts(list, automation, when) {
+  const missed = automation.missed === "once_within"
+    ? `${MISSED.once_within}, within ${formatPeriod(automation.missed_window)}`
+    : MISSED[automation.missed];
+  renderFacts(list, [
+    ["Schedule", when], ["Time zone", automation.zone], ["Agent", automation.agent], ["Directory", automation.workdir],
+    ["Session", automation.fresh ? "a new one for each run" : createSessionLink(automation.session_key)],
+    ["Runs", automation.max_runs ? `${automation.run_count} of ${automation.max_runs}` : String(automation.run_count)],
+    ["Last run", automation.last_run_at ? formatDateTime(automation.last_run_at) : "–"],
+    ["Failures", automation.consecutive_failures ? `${automation.consecutive_failures} in a row` : "none"],
+    ["Missed runs", missed],
+    ["Timeout", automation.timeout_seconds ? formatPeriod(automation.timeout_seconds) : null],
+    ["Jitter", automation.jitter_seconds ? `up to ${formatPeriod(automation.jitter_seconds)}` : null],
+    ["Quiet", automation.quiet ? `a reply “${automation.quiet}” is not sent` : null], ["Notify", automation.route],
+    ["Tags", automation.tags.join(", ")],
+    ["Created", `${formatDateTime(automation.created_at)}${automation.creator ? ` by ${automation.creator}` : ""}`],
   ]);
-  keyed(list, facts, ([name]) => name, ([name]) => h("div.fact", h("dt", name), h("dd")), (node, [, value]) => {
-    if (value instanceof Node) {
-      if (node.lastChild.textContent !== value.textContent) node.lastChild.replaceChildren(value);
-    } else say(node.lastChild, value);
-  });
 }

@@ -1,171 +1,172 @@
-// Automations: what agents do by themselves, when it comes next, and how it went.
+// Automations: their next runs and how the last runs ended.
 
-import { asking, get, post, query } from "../api.js";
-import { go } from "../app.js";
-import { attention, needsCare, subjectOf } from "../attention.js";
+import { buildQuery, get, post, trackRequests } from "../api.js";
+import { go, showLoadFailure } from "../app.js";
+import { attention, getSubject, needsAttention } from "../attention.js";
 import { desk } from "../desk.js";
-import { h, perFrame, placed, say } from "../dom.js";
+import { h, limitToFrame, renderRows, setText } from "../dom.js";
 import { icon } from "../icons.js";
-import { actButton, agoOf, attribute, command, empty, failure, pageHead, panel, skeleton, toast } from "../parts.js";
-import { alertLine, dots, follow, nameOf, RUN_KINDS, updateDots, updateStanding } from "../automation-parts.js";
+import {
+  createActionButton, createAgo, createCommand, createEmpty, createPageHead, createPanel, createSegments,
+  createSkeleton, setAttribute, showToast,
+} from "../parts.js";
+import {
+  createDots, followEvents, formatAlert, formatPause, getName, RUN_KINDS, updateDots, updateItemStatus,
+} from "../automation-parts.js";
 import "../strip.js";
 
 const STATUSES = ["active", "paused", "deleted"];
 const LISTED = 200;
 
-export default async function automations(main, page) {
+export default async function renderAutomations(main, page) {
   page.setTitle("Automations");
   const status = page.search.get("status") ?? "";
   const list = h("ol.rows.automation-list", { "aria-label": "Automations" });
   const body = h("section.panel", list);
-  const loading = h("section.panel", skeleton(8));
+  const loading = h("section.panel", createSkeleton(8));
   const strip = document.createElement("mw-day");
-  const day = panel("Next 24 hours", { name: "day" });
-  const none = h("p.faint.padded", { hidden: true }, "Nothing is due in the next 24 hours.");
+  const day = createPanel("Next 24 hours", { name: "day" });
+  const none = h("p.faint.padded", { hidden: true }, "No runs in the next 24 hours.");
   day.body.append(strip, none);
-  // shown when there is something to show, so that nothing moves
+  // hidden until the data has arrived, so that nothing moves
   const content = h("div", { hidden: true }, day.node, body);
   main.append(
-    pageHead("Automations",
-      h("a.button.primary.acts", { href: "/automations/new" }, icon("plus"), h("span", "New automation"))),
-    filters(status), loading, content);
+    createPageHead("Automations",
+      h("a.button.primary.action", { href: "/automations/new" }, icon("plus"), h("span", "New automation"))),
+    createFilters(status), loading, content);
   const data = { all: new Map(), days: new Map() };
-  const draw = perFrame(() => {
-    if (!page.isShown() || !data.loaded) return;
+  const draw = limitToFrame(() => {
+    if (!page.isCurrent() || !data.loaded) return;
     const rows = [...data.all.values()]
-      .filter((one) => (status ? one.status === status : one.status !== "deleted"))
+      .filter((automation) => (status ? automation.status === status : automation.status !== "deleted"))
       .sort((a, b) => (a.id < b.id ? 1 : -1));
-    placed(list, rows, (one) => one.id, row, (node, one) => update(node, one, data.days.get(one.id)));
-    const lanes = rows.map((one) => lane(one, data.days.get(one.id)));
+    renderRows(list, rows, (automation) => automation.id, createRow,
+      (node, automation) => updateRow(node, automation, data.days.get(automation.id)));
+    const lanes = rows.map((automation) => createLane(automation, data.days.get(automation.id)));
     day.node.hidden = status === "deleted" || !rows.length;
     strip.show(lanes);
-    const ahead = lanes.some((one) => one.ahead.length || one.behind.length);
+    const ahead = lanes.some((createLane) => createLane.ahead.length || createLane.behind.length);
     none.hidden = ahead;
     strip.hidden = !ahead;
     body.querySelector(".empty")?.remove();
-    if (!rows.length) body.append(nothing(status));
+    if (!rows.length) body.append(createEmptyList(status));
   });
-  const ask = asking();
+  const startRequest = trackRequests();
   const read = async (id = null) => {
-    const { isNext } = ask();
-    const [found, days] = id
+    const { accept } = startRequest();
+    const [reply, days] = id
       ? await Promise.all([
-        get(`/automations/${id}`).then((one) => ({ automations: [one] })), get(`/schedules/day?id=${id}`),
+        get(`/automations/${id}`).then((automation) => ({ automations: [automation] })), get(`/schedules/day?id=${id}`),
       ])
       : await Promise.all([
-        get(`/automations${query({ status, limit: LISTED })}`),
-        get(`/schedules/day${query({ status, limit: LISTED })}`),
+        get(`/automations${buildQuery({ status, limit: LISTED })}`),
+        get(`/schedules/day${buildQuery({ status, limit: LISTED })}`),
       ]);
-    if (!page.isShown()) return;
+    if (!page.isCurrent()) return;
     loading.remove();
     content.hidden = false;
-    for (const one of found.automations) if (isNext(one.id)) data.all.set(one.id, one);
-    for (const one of days.days) if (isNext(`day ${one.id}`)) data.days.set(one.id, one);
+    for (const automation of reply.automations) if (accept(automation.id)) data.all.set(automation.id, automation);
+    for (const day of days.days) if (accept(`day ${day.id}`)) data.days.set(day.id, day);
     data.loaded = true;
     draw();
   };
-  const runs = new Map(); // whose run a task is
-  const concerns = (event) => {
+  const runs = new Map(); // task id to automation id
+  const findSubject = (event) => {
     if (event.kind === "automation_fired") runs.set(event.payload.task_id, event.payload.automation_id);
-    if (event.payload?.automation_id) return subjectOf(event);
+    if (event.payload?.automation_id) return getSubject(event);
     if (!RUN_KINDS.has(event.kind)) return null;
     return runs.get(event.task_id) ??
-      [...data.days.values()].find((one) => one.runs.some((run) => run.task_id === event.task_id))?.id ?? null;
+      [...data.days.values()].find((day) => day.runs.some((run) => run.task_id === event.task_id))?.id ?? null;
   };
   const first = read();
-  follow(page, {
-    first, concerns, read: (id) => read(id).catch(() => {}),
+  followEvents(page, {
+    first, findSubject, read: (id) => read(id).catch(() => {}),
     reset: () => { data.all.clear(); read().catch(() => {}); },
   });
-  page.whenLeft(attention.on(draw));
-  try {
-    await first;
-  } catch (problem) {
-    if (page.isShown())
-      loading.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
-  }
+  page.onLeave(attention.on(draw));
+  await first.catch((problem) => showLoadFailure(page, loading, problem));
 }
 
-function lane(one, day) {
+function createLane(automation, day) {
   const behind = (day?.runs ?? [])
     .filter((run) => run.started_at)
     .map((run) => ({ at: Date.parse(run.started_at), status: run.status }));
   return {
-    id: one.id, name: nameOf(one),
-    ahead: one.status === "active" ? (day?.next_runs ?? []).map((at) => Date.parse(at)) : [], behind,
+    id: automation.id, name: getName(automation),
+    ahead: automation.status === "active" ? (day?.next_runs ?? []).map((at) => Date.parse(at)) : [], behind,
   };
 }
 
-function filters(status) {
-  const change = (name) => go(`/automations${query({ status: name })}`, { replace: true });
-  return h("div.filters", h("div.segments", { role: "group", "aria-label": "Status" },
-    ["", ...STATUSES].map((name) => h("button",
-      { type: "button", "aria-pressed": String(status === name), onclick: () => change(name) }, name || "all"))));
+function createFilters(status) {
+  const change = (name) => go(`/automations${buildQuery({ status: name })}`, { replace: true });
+  const choices = ["", ...STATUSES].map((name) => [name, name || "all"]);
+  return h("div.filters", createSegments("Status", choices, status, change));
 }
 
-function nothing(status) {
+function createEmptyList(status) {
   if (status)
-    return empty(`No automation is ${status}`,
-      status === "deleted" ? "What is deleted can be brought back for 30 days; it is listed here." : "",
-      h("a.button", { href: "/automations" }, "Show all"));
-  return empty("No automations yet",
-    "An automation is a prompt that an agent gets again and again: at one moment, at an interval, or by the calendar.",
-    h("a.button.primary.acts", { href: "/automations/new" }, "New automation"),
-    command('midwatch automation add --cron "0 9 * * 1-5" "Sum up what is new"'));
+    return createEmpty(`No ${status} automations`,
+      status === "deleted" ? "Deleted automations are listed here for 30 days and can be restored." : "",
+      h("a.button", { href: "/automations" }, "Clear filters"));
+  return createEmpty("No automations yet",
+    "An automation runs a prompt once at a set time, at an interval, or by a calendar schedule.",
+    h("a.button.primary.action", { href: "/automations/new" }, "New automation"),
+    createCommand('midwatch automation add --cron "0 9 * * 1-5" "Sum up what is new"'));
 }
 
-/** Run it now, and say where. */
-export async function runNow(one) {
-  await post(`/automations/${one.id}/run`);
-  toast(`${nameOf(one)} runs.`);
+/** Start a run now. */
+export async function runNow(automation) {
+  await post(`/automations/${automation.id}/run`);
+  showToast(`Started ${getName(automation)}.`);
 }
 
-function row(one) {
+function createRow(automation) {
   const parts = {
-    status: h("span.status"), title: h("span.cut.row-title"), when: h("span.cut.dim.when"), dots: dots(),
-    next: agoOf(null), sub: h("span.cut"),
-    run: actButton("", () => runNow(one), { kind: "icon-button", iconName: "play", title: "Run now" }),
-    pause: actButton("", () => post(`/automations/${one.id}/pause`),
+    status: h("span.status"), title: h("span.truncate.row-title"), when: h("span.truncate.dim.when"),
+    dots: createDots(),
+    next: createAgo(null), sub: h("span.truncate"),
+    run: createActionButton("", () => runNow(automation), { kind: "icon-button", iconName: "play", title: "Run now" }),
+    pause: createActionButton("", () => post(`/automations/${automation.id}/pause`),
       { kind: "icon-button", iconName: "pause", title: "Pause" }),
-    resume: actButton("", () => post(`/automations/${one.id}/resume`),
+    resume: createActionButton("", () => post(`/automations/${automation.id}/resume`),
       { kind: "icon-button", iconName: "retry", title: "Resume" }),
   };
-  const link = h("a.row.automation-row", { href: `/automations/${one.id}` }, parts.status, parts.title, parts.when,
-    parts.dots, parts.next, h("span.row-sub.cut", parts.sub));
-  const node = h("li", link, h("span.row-acts.acts", parts.run, parts.pause, parts.resume));
-  node.parts = parts;
-  return node;
+  const link = h("a.row.automation-row", { href: `/automations/${automation.id}` }, parts.status, parts.title,
+    parts.when,
+    parts.dots, parts.next, h("span.row-sub.truncate", parts.sub));
+  return Object.assign(h("li", link, h("span.row-actions.action", parts.run, parts.pause, parts.resume)), { parts });
 }
 
-function update(node, one, day) {
+function updateRow(node, automation, day) {
   const { status, title, when, dots: marks, next, sub, run, pause, resume } = node.parts;
-  updateStanding(status, one);
-  say(title, nameOf(one));
-  say(when, day?.when ?? "").title = day?.when ?? "";
+  updateItemStatus(status, automation);
+  setText(title, getName(automation));
+  setText(when, day?.when ?? "").title = day?.when ?? "";
   updateDots(marks, day?.runs ?? []);
-  attribute(next, "at", one.next_run_at);
-  const alert = alertLine(one);
-  const care = needsCare(one);
-  sub.className = alert || care ? "cut warn-text" : "cut";
-  say(sub, alert || (one.status === "paused" ? `paused: ${one.paused_why ?? ""}` : lastText(one)));
-  const name = nameOf(one);
+  setAttribute(next, "at", automation.next_run_at);
+  const alert = formatAlert(automation);
+  const care = needsAttention(automation);
+  sub.className = alert || care ? "truncate warn-text" : "truncate";
+  setText(sub, alert || (automation.status === "paused" ? formatPause(automation) : formatLastRun(automation)));
+  const name = getName(automation);
   run.setAttribute("aria-label", `Run ${name} now`);
   pause.setAttribute("aria-label", `Pause ${name}`);
   resume.setAttribute("aria-label", `Resume ${name}`);
-  run.hidden = one.status === "deleted" || !desk.may.act;
-  run.disabled = one.running;
-  pause.hidden = one.status !== "active" || !desk.may.act;
-  resume.hidden = one.status === "active" || !desk.may.act;
+  run.hidden = automation.status === "deleted" || !desk.may.act;
+  run.disabled = automation.running;
+  pause.hidden = automation.status !== "active" || !desk.may.act;
+  resume.hidden = automation.status === "active" || !desk.may.act;
 }
 
-/** How the last run ended, in words. */
-export function lastText(one) {
-  if (!one.last_result) return one.run_count ? "its first run has not ended yet" : "has not run yet";
-  const [, word, rest] = /^(\w+): ?(.*)$/s.exec(one.last_result) ?? [null, one.last_result, ""];
+/** Say how the last run ended. */
+export function formatLastRun(automation) {
+  if (!automation.last_result) return automation.run_count ? "The first run has not ended yet" : "Not run yet";
+  const [, word, rest] = /^(\w+): ?(.*)$/s.exec(automation.last_result) ?? [null, automation.last_result, ""];
   const text = {
-    ok: "the last run went well", cancelled: "the last run was cancelled", lost: "the last run was lost",
-    error: "the last run failed",
+    ok: "The last run succeeded", cancelled: "The last run was cancelled", lost: "The last run was lost",
+    error: "The last run failed",
   }[word] ?? word;
-  const told = ["ok", "cancelled"].includes(word) ? "" : `: ${rest}`;
-  return `${text}${told}${one.consecutive_failures > 1 ? ` (${one.consecutive_failures} in a row)` : ""}`;
+  const reason = ["ok", "cancelled"].includes(word) ? "" : `: ${rest}`;
+  const failures = automation.consecutive_failures;
+  return `${text}${reason}${failures > 1 ? ` (${failures} in a row)` : ""}`;
 }

@@ -1,14 +1,14 @@
-// Events: the log as it grows. Filters live in the address; any place in the log can be jumped to.
+// Events: the live log. The address holds the filters and the event to jump to.
 
-import { get, query } from "../api.js";
-import { go } from "../app.js";
-import { h, say } from "../dom.js";
+import { buildQuery, get } from "../api.js";
+import { go, showLoadFailure } from "../app.js";
+import { h, isScrolledToEnd, setText } from "../dom.js";
 import { icon } from "../icons.js";
-import { shortcut } from "../keys.js";
-import { KINDS, kindText, line, tone } from "../model.js";
-import { act, failure, pageHead, skeleton, taskLink } from "../parts.js";
+import { addShortcut } from "../keys.js";
+import { formatEvent, formatKind, getTone, KINDS } from "../model.js";
+import { createPageHead, createSkeleton, createTaskLink, runAction } from "../parts.js";
 import { stream } from "../stream.js";
-import { dateTime, timeOfDay } from "../time.js";
+import { formatDateTime, formatTime } from "../time.js";
 
 const PAGE = 200;
 const MOST_ROWS = 2000;
@@ -16,10 +16,10 @@ const FILTERS = [
   ["task_id", "Task"], ["turn_id", "Turn"], ["session_key", "Session"], ["agent", "Agent"], ["actor", "Actor"],
 ];
 
-export default async function events(main, page) {
+export default async function renderEvents(main, page) {
   page.setTitle("Events");
   main.className = "events-page";
-  const wanted = {
+  const filter = {
     kind: page.search.getAll("kind"),
     ...Object.fromEntries(FILTERS.map(([name]) => [name, page.search.get(name) ?? ""])),
   };
@@ -27,96 +27,96 @@ export default async function events(main, page) {
   const data = { oldest: null, newest: 0, paused: Boolean(at), held: [], loaded: false };
   const rows = h("ol.log", { "aria-label": "Events" });
   const older = h("button.quiet", { type: "button", hidden: true }, "Load older");
-  const pause = h("button", { type: "button", title: "Stop and go (p)" });
+  const pause = h("button", { type: "button", title: "Pause or resume (p)" });
   const scroller = h("div.log-scroll",
-    { tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Log of events" }, skeleton(10),
+    { tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Log of events" }, createSkeleton(10),
     h("div.log-older", older), rows);
-  let stuck = true;
-  const showPause = () => {
+  let isAtEnd = true;
+  const drawPause = () => {
     pause.setAttribute("aria-pressed", String(data.paused));
     pause.replaceChildren(icon(data.paused ? "play" : "pause"),
-      h("span", data.paused ? (data.held.length ? `Go on (${data.held.length} new)` : "Go on") : "Pause"));
+      h("span", data.paused ? (data.held.length ? `Resume (${data.held.length} new)` : "Resume") : "Pause"));
   };
-  const add = (found) => {
+  const addRows = (newEvents) => {
     rows.querySelector(".log-none")?.remove();
-    rows.append(...found.map((event) => row(event, at)));
-    data.newest = Math.max(data.newest, ...found.map((event) => event.seq));
+    rows.append(...newEvents.map((event) => createRow(event, at)));
+    data.newest = Math.max(data.newest, ...newEvents.map((event) => event.seq));
     while (rows.children.length > MOST_ROWS) rows.firstChild.remove();
-    if (stuck && !at) scroller.scrollTop = scroller.scrollHeight;
+    if (isAtEnd && !at) scroller.scrollTop = scroller.scrollHeight;
   };
   pause.addEventListener("click", () => {
-    if (at) return go(`/events${query(wanted)}`); // from the middle of the log back to its end
+    if (at) return go(`/events${buildQuery(filter)}`); // return from the middle of the log to its end
     data.paused = !data.paused;
-    if (!data.paused) { stuck = true; add(data.held.splice(0)); }
-    return showPause();
+    if (!data.paused) { isAtEnd = true; addRows(data.held.splice(0)); }
+    return drawPause();
   });
   scroller.addEventListener("scroll", () => {
-    stuck = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 40;
+    isAtEnd = isScrolledToEnd(scroller);
   }, { passive: true });
-  const take = (event) => {
-    if (!matches(wanted, event) || event.seq <= data.newest) return;
+  const handleEvent = (event) => {
+    if (!matches(filter, event) || event.seq <= data.newest) return;
     if (data.paused || !data.loaded) {
       if (data.held.length < MOST_ROWS) data.held.push(event);
-      if (data.loaded) showPause();
-    } else add([event]);
+      if (data.loaded) drawPause();
+    } else addRows([event]);
   };
-  page.whenLeft(stream.on({ event: take, reset: () => go(location.pathname + location.search, { replace: true }) }));
-  older.addEventListener("click", () => act(older, async () => {
-    const { events: found } = await get(`/events${query({ ...wanted, before: data.oldest, limit: PAGE })}`);
+  page.onLeave(stream.on({ event: handleEvent,
+    reset: () => go(location.pathname + location.search, { replace: true }) }));
+  older.addEventListener("click", () => runAction(older, async () => {
+    const { events } = await get(`/events${buildQuery({ ...filter, before: data.oldest, limit: PAGE })}`);
     const height = scroller.scrollHeight;
-    rows.prepend(...found.map((event) => row(event, at)));
+    rows.prepend(...events.map((event) => createRow(event, at)));
     scroller.scrollTop += scroller.scrollHeight - height;
-    data.oldest = found[0]?.seq ?? data.oldest;
-    older.hidden = found.length < PAGE;
+    data.oldest = events[0]?.seq ?? data.oldest;
+    older.hidden = events.length < PAGE;
   }));
-  page.whenLeft(shortcut("p", "Stop and go on", () => pause.click()));
-  main.append(pageHead("Events", pause), filters(wanted, at), h("section.panel.log-panel", scroller));
-  showPause();
-  await load(page, wanted, at, { scroller, rows, older, add, data, showPause });
+  page.onLeave(addShortcut("p", "Pause or resume the log", () => pause.click()));
+  main.append(createPageHead("Events", pause), createFilters(filter, at), h("section.panel.log-panel", scroller));
+  drawPause();
+  await load(page, filter, at, { scroller, rows, older, addRows, data, drawPause });
 }
 
-async function load(page, wanted, at, { scroller, rows, older, add, data, showPause }) {
+async function load(page, pattern, at, { scroller, rows, older, addRows, data, drawPause }) {
   try {
-    const { events: found } = await get(`/events${query(at
-      ? { ...wanted, after: Math.max(0, at - 1 - PAGE / 4), limit: PAGE }
-      : { ...wanted, before: 2 ** 53 - 1, limit: PAGE })}`);
-    if (!page.isShown()) return;
+    const { events } = await get(`/events${buildQuery(at
+      ? { ...pattern, after: Math.max(0, at - 1 - PAGE / 4), limit: PAGE }
+      : { ...pattern, before: 2 ** 53 - 1, limit: PAGE })}`);
+    if (!page.isCurrent()) return;
     scroller.querySelector(".skeleton")?.remove();
-    data.oldest = found[0]?.seq ?? null;
-    older.hidden = found.length < PAGE && !(at && data.oldest > 1);
-    add(found);
+    data.oldest = events[0]?.seq ?? null;
+    older.hidden = events.length < PAGE && !(at && data.oldest > 1);
+    addRows(events);
     data.loaded = true;
     const early = data.held.splice(0).filter((event) => event.seq > data.newest);
     if (data.paused) data.held.push(...early);
-    else if (early.length) add(early);
-    if (!rows.firstChild) rows.append(h("li.log-none.faint", "No events yet. They appear here as they happen."));
+    else if (early.length) addRows(early);
+    if (!rows.firstChild) rows.append(h("li.log-none.faint", "No events yet. New events appear here."));
     if (at) rows.querySelector(".here, [data-near]")?.scrollIntoView({ block: "center" });
-    showPause();
+    drawPause();
   } catch (problem) {
-    if (page.isShown())
-      scroller.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
+    showLoadFailure(page, scroller, problem);
   }
 }
 
-function fits(wanted, kind) {
-  return wanted.endsWith("*") ? kind.startsWith(wanted.slice(0, -1)) : kind === wanted;
+function matchesKind(filter, kind) {
+  return filter.endsWith("*") ? kind.startsWith(filter.slice(0, -1)) : kind === filter;
 }
 
-function matches(wanted, event) {
-  return (!wanted.kind.length || wanted.kind.some((kind) => fits(kind, event.kind))) &&
-    (!wanted.turn_id || wanted.turn_id === event.turn_id) && (!wanted.task_id || wanted.task_id === event.task_id) &&
-    (!wanted.session_key || wanted.session_key === event.session_key) &&
-    (!wanted.agent || wanted.agent === event.agent_id) && (!wanted.actor || wanted.actor === event.actor);
+function matches(filter, event) {
+  return (!filter.kind.length || filter.kind.some((kind) => matchesKind(kind, event.kind))) &&
+    (!filter.turn_id || filter.turn_id === event.turn_id) && (!filter.task_id || filter.task_id === event.task_id) &&
+    (!filter.session_key || filter.session_key === event.session_key) &&
+    (!filter.agent || filter.agent === event.agent_id) && (!filter.actor || filter.actor === event.actor);
 }
 
-function filters(wanted, at) {
-  const change = (changes) => go(`/events${query({ ...wanted, ...changes })}`, { replace: true });
+function createFilters(filter, at) {
+  const change = (changes) => go(`/events${buildQuery({ ...filter, ...changes })}`, { replace: true });
   const kind = h("select", { "aria-label": "Kind", "data-slash": "" },
     h("option", { value: "" }, "All kinds"),
-    KINDS.map((name) => h("option", { value: name, selected: wanted.kind.includes(name) }, name)));
+    KINDS.map((name) => h("option", { value: name, selected: filter.kind.includes(name) }, name)));
   kind.addEventListener("change", () => change({ kind: kind.value ? [kind.value] : [] }));
   const inputs = FILTERS.map(([name, label]) => {
-    const node = h("input", { type: "search", placeholder: label, "aria-label": label, value: wanted[name] });
+    const node = h("input", { type: "search", placeholder: label, "aria-label": label, value: filter[name] });
     node.addEventListener("change", () => change({ [name]: node.value.trim() }));
     return node;
   });
@@ -125,28 +125,28 @@ function filters(wanted, at) {
   const form = h("form.jump", h("span.dim", "Jump to"), jump);
   form.addEventListener("submit", (sent) => {
     sent.preventDefault();
-    go(`/events${query({ ...wanted, at: jump.value })}`, { replace: true });
+    go(`/events${buildQuery({ ...filter, at: jump.value })}`, { replace: true });
   });
   jump.addEventListener("change", () => form.requestSubmit());
   return h("div.filters", { role: "search" }, kind, inputs, form);
 }
 
-function row(event, at) {
+function createRow(event, at) {
   const summary = h("summary.log-line",
     h("span.num.faint.log-seq", event.seq),
-    h("span.num.faint.log-time", { title: dateTime(event.time) }, timeOfDay(event.time)),
-    h("code.log-kind.cut", kindText(event.kind)), h("span.cut.log-text", line(event)),
-    h("span.faint.cut.log-who", event.agent_id ?? event.actor ?? ""));
-  const details = h("details", { data: { tone: tone(event) } }, summary);
+    h("span.num.faint.log-time", { title: formatDateTime(event.time) }, formatTime(event.time)),
+    h("code.log-kind.truncate", formatKind(event.kind)), h("span.truncate.log-text", formatEvent(event)),
+    h("span.faint.truncate.log-who", event.agent_id ?? event.actor ?? ""));
+  const details = h("details", { data: { tone: getTone(event) } }, summary);
   details.addEventListener("toggle", () => {
     if (details.childElementCount > 1) return;
     const { payload, ...envelope } = event;
     details.append(h("div.log-more",
-      h("p", event.task_id ? taskLink(event.task_id, "Its task") : null, " ",
+      h("p", event.task_id ? createTaskLink(event.task_id, "View task") : null, " ",
         event.session_key && !event.session_key.startsWith("bg:")
-          ? h("a", { href: `/sessions/${encodeURIComponent(event.session_key)}` }, "Its session")
+          ? h("a", { href: `/sessions/${encodeURIComponent(event.session_key)}` }, "View session")
           : null),
-      h("pre", say(h("code"), JSON.stringify({ ...envelope, payload }, null, 2)))));
+      h("pre", setText(h("code"), JSON.stringify({ ...envelope, payload }, null, 2)))));
   }, { once: true });
   const item = h("li", { class: event.seq === at ? "here" : "" }, details);
   if (event.seq === at) details.open = true;

@@ -1,66 +1,58 @@
-// A new goal: what is to be reached, and what may be spent on it.
+// The form for a new goal: objective, deadline and budget.
 
 import { post } from "../api.js";
-import { onward } from "../app.js";
+import { createNavigator } from "../app.js";
 import { desk } from "../desk.js";
-import { h, wishKey } from "../dom.js";
-import { act, beginAt, empty, field, pageHead, showProblem } from "../parts.js";
-import { agentPicker, directoryPicker } from "../picker.js";
+import { createRequestKey, h } from "../dom.js";
+import {
+  createField, createFormButtons, createPageHead, focusFirst, handleSubmit, pickFilled, showProblem, showReadOnly,
+  submitWithKey,
+} from "../parts.js";
+import { createAgentPicker, createDirectoryPicker } from "../picker.js";
 
-export default async function setGoal(main, page) {
+export default async function renderNewGoal(main, page) {
   page.setTitle("New goal");
-  if (!desk.may.act)
-    return main.append(pageHead("New goal"),
-      h("section.panel",
-        empty("You may only look",
-          "Your role is viewer. Ask the owner for a token with the role operator to set goals.")));
-  const key = wishKey();
+  if (!desk.may.act) return showReadOnly(main, "New goal", "create goals");
+  const key = createRequestKey();
   const text = (name, placeholder) => h("input", { name, placeholder, autocomplete: "off" });
   const number = (name) => h("input.num", { name, type: "number", min: 0, placeholder: "no limit" });
   const objective = h("textarea", {
     name: "objective", rows: 5, required: true, value: page.search.get("objective") ?? "",
-    placeholder: "What is to be reached, and how would one see that it is?", "data-slash": "",
+    placeholder: "What should be reached, and how can one check that it is?", "data-slash": "",
   });
-  const button = h("button.primary", { type: "submit" }, "Set the goal");
+  const button = h("button.primary", { type: "submit" }, "Create goal");
   const form = h("form.form", { noValidate: true },
-    field("Objective", objective),
-    h("div.form-row", field("Agent", agentPicker(page.search.get("agent") ?? "")),
-      field("Directory", directoryPicker(page.search.get("workdir") ?? ""))),
+    createField("Objective", objective),
+    h("div.form-row", createField("Agent", createAgentPicker(page.search.get("agent") ?? "")),
+      createField("Directory", createDirectoryPicker(page.search.get("workdir") ?? ""))),
     h("div.form-row",
-      field("Deadline", text("deadline", "in 48h"), "Such as in 6h, tomorrow 18:00 or 2026-03-29T09:00."),
-      field("Most steps", number("max_steps"), "It pauses when they are spent.")),
-    h("details", h("summary", "More"),
+      createField("Deadline", text("deadline", "in 48h"), "For example in 6h, tomorrow 18:00 or 2026-03-29T09:00."),
+      createField("Maximum steps", number("max_steps"), "The goal pauses at this limit.")),
+    h("details", h("summary", "More options"),
       h("div.form-row.more-fields",
-        field("Most tokens", number("max_tokens"), "It pauses when they are spent."),
-        field("Most dollars",
+        createField("Maximum tokens", number("max_tokens"), "The goal pauses at this limit."),
+        createField("Maximum dollars",
           h("input.num", { name: "max_usd", type: "number", min: 0, step: "any", placeholder: "no limit" }),
-          "It pauses when they are spent."),
-        field("Most time at work", text("max_seconds", "no limit; such as 2h"), "It pauses when it is spent."),
-        field("Verifier", text("verifier", "none; the name of an agent"),
-          "A second agent that checks the claim before it counts."),
-        field("Session", text("session_key", "one of its own"), "The conversation that it goes on in."),
-        field("Tell", text("route", "the default; such as console or phone"), "The channel that hears of its end."))),
-    h("div.form-buttons", button,
-      h("span.hint", h("kbd", "Ctrl"), " ", h("kbd", "Enter"), " submits from anywhere in the form")));
-  const send = () => act(button, async () => {
-    const said = Object.fromEntries(new FormData(form));
-    if (!said.objective.trim())
-      return showProblem(form, { field: "objective", message: "Write what is to be reached." });
-    const wish = { objective: said.objective };
-    for (const name of ["agent", "workdir", "deadline", "max_seconds", "verifier", "session_key", "route"])
-      if (said[name]?.trim()) wish[name] = said[name].trim();
-    for (const name of ["max_steps", "max_tokens", "max_usd"]) if (Number(said[name])) wish[name] = Number(said[name]);
-    const lead = onward();
-    try {
-      return lead(`/goals/${(await post("/goals", wish, { key })).id}`);
-    } catch (problem) {
-      return showProblem(form, problem);
-    }
+          "The goal pauses at this limit."),
+        createField("Maximum work time", text("max_seconds", "no limit; e.g. 2h"),
+          "The goal pauses at this limit."),
+        createField("Verifier", text("verifier", "none; name of an agent"),
+          "A second agent that checks the result before the goal is complete."),
+        createField("Session", text("session_key", "a new session"), "The session in which the goal runs."),
+        createField("Notify", text("route", "default; e.g. console"),
+          "The channel that gets a notice when the goal ends."))),
+    createFormButtons(button));
+  handleSubmit(form, button, async (values) => {
+    if (!values.objective.trim()) return showProblem(form, { field: "objective", message: "Enter an objective." });
+    const texts = ["agent", "workdir", "deadline", "max_seconds", "verifier", "session_key", "route"];
+    const body = { objective: values.objective, ...pickFilled(values, texts) };
+    for (const name of ["max_steps", "max_tokens", "max_usd"])
+      if (Number(values[name])) body[name] = Number(values[name]);
+    const navigate = createNavigator();
+    const goal = await post("/goals", body, { key });
+    return navigate(`/goals/${goal.id}`);
   });
-  form.addEventListener("submit", (sent) => { sent.preventDefault(); send(); });
-  form.addEventListener("keydown", (pressed) => {
-    if (pressed.key === "Enter" && (pressed.ctrlKey || pressed.metaKey)) { pressed.preventDefault(); send(); }
-  });
-  main.append(pageHead("New goal"), form);
-  return beginAt(objective);
+  submitWithKey(form);
+  main.append(createPageHead("New goal"), form);
+  return focusFirst(objective);
 }

@@ -1,44 +1,45 @@
-// One goal: what is to be reached, what was done for it step by step, and what is left.
+// One goal: its objective, steps, budget and results.
 
-import { asking, del, get, patch, post } from "../api.js";
+import { del, get, patch, post, trackRequests } from "../api.js";
 import { go } from "../app.js";
-import { attention, needsCare } from "../attention.js";
-import { firstLine, h, keyed, perFrame, say } from "../dom.js";
+import { attention, needsAttention } from "../attention.js";
+import { getFirstLine, h, limitToFrame, renderKeyed, setText } from "../dom.js";
 import {
-  actButton, agoOf, ask, attribute, buttons, confirmed, copyButton, empty, field, pageHead, panel, sessionLink,
-  skeleton, toast,
+  confirmAction, createActionButton, createAgo, createDetailHead, createEmpty, createField, createPanel,
+  createSessionLink, createSkeleton, createTextPanel, openForm, renderButtons, renderFacts, setAttribute, showToast,
 } from "../parts.js";
 import {
-  alertLine, follow, known, nameOf, RUN_KINDS, runParts, short, tokensOf, updateRun, updateStanding,
+  createRunParts, followEvents, formatAlert, getName, RUN_KINDS, updateItemStatus, updateRun,
 } from "../automation-parts.js";
-import { dateTime, length, span } from "../time.js";
-import { isOpenGoal, meters, standText, updateMeters } from "./goals.js";
+import { formatDateTime, formatInterval, formatPeriod } from "../time.js";
+import { createMeters, formatGoalState, isOpenGoal, updateMeters } from "./goals.js";
+import { formatTokens, sumTokens } from "../figures.js";
 
 const STEPS = 200;
 
-export default async function goal(main, page) {
+export default async function renderGoal(main, page) {
   const id = page.params.id;
   page.setTitle("Goal");
-  main.className = "task-page standing-page";
-  const view = build(main, id);
-  const data = { one: null, steps: [], works: new Map() };
-  const draw = perFrame(() => page.isShown() && data.one && drawAll(view, data, page));
-  const ask = asking();
+  main.className = "task-page item-page";
+  const view = buildPage(main, id);
+  const data = { goal: null, steps: [], works: new Map() };
+  const draw = limitToFrame(() => page.isCurrent() && data.goal && drawAll(view, data, page));
+  const startRequest = trackRequests();
   const read = async () => {
-    const { isNext } = ask();
+    const { accept } = startRequest();
     const path = `/goals/${encodeURIComponent(id)}`;
-    const [one, { runs }] = await Promise.all([get(path), get(`${path}/steps?limit=${STEPS}`)]);
-    if (!isNext()) return;
-    Object.assign(data, { one, steps: runs });
+    const [goal, { runs }] = await Promise.all([get(path), get(`${path}/steps?limit=${STEPS}`)]);
+    if (!accept()) return;
+    Object.assign(data, { goal, steps: runs });
     draw();
   };
-  const again = () => read().catch(() => {});
+  const readAgain = () => read().catch(() => {});
   view.leave = () => {
-    if (!page.isShown()) return;
-    toast("The goal was cleared.");
+    if (!page.isCurrent()) return;
+    showToast("The goal was cleared.");
     go("/goals", { replace: true });
   };
-  const concerns = (event) => {
+  const findSubject = (event) => {
     if (event.payload?.goal_id === id) {
       if (event.kind === "goal_changed" && event.payload.fields?.includes("cleared")) return void view.leave();
       if (event.kind === "goal_step") data.works.set(event.payload.task_id, event.payload);
@@ -50,117 +51,101 @@ export default async function goal(main, page) {
       : null;
   };
   const first = read();
-  follow(page, { first, concerns, read: again, reset: again });
-  page.whenLeft(attention.on(draw));
+  followEvents(page, { first, findSubject, read: readAgain, reset: readAgain });
+  page.onLeave(attention.on(draw));
   await first;
   const { events } = await get(
-    `/events?kind=goal_step&session_key=${encodeURIComponent(data.one.session_key)}` +
+    `/events?kind=goal_step&session_key=${encodeURIComponent(data.goal.session_key)}` +
       `&before=${Number.MAX_SAFE_INTEGER}&limit=1000`,
   ).catch(() => ({ events: [] }));
   for (const event of events) if (event.payload.goal_id === id) data.works.set(event.payload.task_id, event.payload);
   draw();
 }
 
-function build(main, id) {
-  const budget = meters();
+function buildPage(main, id) {
+  const budget = createMeters();
   const view = {
-    title: h("h1.cut", "…"), status: h("span.status", { role: "status" }), left: h("mw-left.num"), leftLine: h("span"),
-    next: agoOf(null), nextLine: h("span.dim"), buttons: h("span.task-buttons.acts"),
-    stand: h("p.told.standing-note"), objective: h("div.said"), texts: h("div.stack.goal-texts"),
+    title: h("h1.truncate", "…"), status: h("span.status", { role: "status" }), left: h("mw-left.num"),
+    leftLine: h("span"),
+    next: createAgo(null), nextLine: h("span.dim"), buttons: h("span.task-buttons.action"),
+    note: h("p.status-note"), objective: h("div.plain-text"), texts: h("div.stack.goal-texts"),
     steps: h("ol.steps", { "aria-label": "Steps" }), facts: h("dl.facts"), budget: budget.parts,
-    noSteps: empty("No steps yet", "Each step is a task; it is listed here when it begins."),
+    noSteps: createEmpty("No steps yet", "Each step is a task. Steps are listed here when they start."),
   };
   view.leftLine.append(view.left, " left");
   view.nextLine.append("next step ", view.next);
-  const objective = panel("Objective",
-    { actions: [copyButton(() => view.objective.textContent, "Copy the objective")] });
-  objective.body.classList.add("padded");
-  objective.body.append(view.objective);
-  const steps = panel("Steps", { name: "goal-steps", count: true });
+  const steps = createPanel("Steps", { name: "goal-steps", count: true });
   view.counter = steps.counter;
   steps.body.append(view.steps, view.noSteps);
-  const spent = panel("Budget", { name: "budget" });
-  spent.body.classList.add("padded");
-  spent.body.append(budget.node);
-  const about = panel("About");
-  about.body.classList.add("padded");
-  about.body.append(view.facts);
-  const head = pageHead("");
-  head.replaceChildren(h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/goals" }, "Goals")), view.title,
-    h("span.spacer"), view.buttons);
-  view.body = h("div", { hidden: true }, head,
+  const spent = createPanel("Budget", { name: "budget", content: [budget.node] });
+  const about = createPanel("About", { content: [view.facts] });
+  view.body = h("div", { hidden: true }, createDetailHead("/goals", "Goals", view.title, view.buttons),
     h("p.task-line", view.status, view.leftLine, view.nextLine, h("span.spacer"), h("code.faint", id)),
-    view.stand,
-    h("div.task-grid", h("div.stack", objective.node, steps.node), h("div.stack", spent.node, about.node, view.texts)));
-  view.loading = skeleton(8);
+    view.note,
+    h("div.task-grid", h("div.stack", createTextPanel("Objective", view.objective), steps.node),
+      h("div.stack", spent.node, about.node, view.texts)));
+  view.loading = createSkeleton(8);
   main.append(view.loading, view.body);
   return view;
 }
 
 function drawAll(view, data, page) {
-  const { one, steps, works } = data;
+  const { goal, steps, works } = data;
   view.loading.remove();
   view.body.hidden = false;
-  const name = nameOf(one);
-  page.setTitle(firstLine(name, 100));
-  say(view.title, name).title = name;
-  updateStanding(view.status, one);
-  attribute(view.left, "at", one.deadline_at);
-  view.leftLine.hidden = !isOpenGoal(one);
-  attribute(view.next, "at", one.next_run_at);
-  view.nextLine.hidden = !one.next_run_at || one.status !== "active";
-  const alert = alertLine(one);
-  say(view.stand, alert || standText(one));
-  view.stand.classList.toggle("care", Boolean(alert) || needsCare(one) || one.status === "timeout");
-  view.stand.classList.toggle("reached", one.status === "complete");
-  drawButtons(view.buttons, one, view.leave);
-  say(view.objective, one.objective);
-  updateMeters(view.budget, one);
-  const texts = known([
-    ["Evidence", one.evidence], ["Missing, as the verifier found", isOpenGoal(one) ? one.missing : null],
-    ["Summary of the newest step", one.summary],
-  ]);
-  keyed(view.texts, texts, ([title]) => title, ([title]) => textPanel(title), (node, [, text]) => say(node.text, text));
-  keyed(view.steps, steps, (step) => step.task_id, stepRow,
-    (node, step) => updateStep(node, step, works.get(step.task_id)));
-  say(view.counter, one.step || "");
+  const name = getName(goal);
+  page.setTitle(getFirstLine(name, 100));
+  setText(view.title, name).title = name;
+  updateItemStatus(view.status, goal);
+  setAttribute(view.left, "at", goal.deadline_at);
+  view.leftLine.hidden = !isOpenGoal(goal);
+  setAttribute(view.next, "at", goal.next_run_at);
+  view.nextLine.hidden = !goal.next_run_at || goal.status !== "active";
+  const alert = formatAlert(goal);
+  setText(view.note, alert || formatGoalState(goal));
+  view.note.classList.toggle("warning", Boolean(alert) || needsAttention(goal) || goal.status === "timeout");
+  view.note.classList.toggle("reached", goal.status === "complete");
+  drawButtons(view.buttons, goal, view.leave);
+  setText(view.objective, goal.objective);
+  updateMeters(view.budget, goal);
+  const texts = [
+    ["Evidence", goal.evidence], ["Missing, according to the verifier", isOpenGoal(goal) ? goal.missing : null],
+    ["Summary of the latest step", goal.summary],
+  ].filter(([, text]) => text);
+  renderKeyed(view.texts, texts, ([title]) => title,
+    ([title]) => createTextPanel(title, h("div.plain-text.clamped-text")),
+    (node, [, text]) => setText(node.querySelector(".clamped-text"), text));
+  renderKeyed(view.steps, steps, (step) => step.task_id, createStepRow,
+    (node, step) => updateStepRow(node, step, works.get(step.task_id)));
+  setText(view.counter, goal.step || "");
   view.noSteps.hidden = steps.length > 0;
-  drawFacts(view.facts, one);
+  drawFacts(view.facts, goal);
 }
 
-function textPanel(title) {
-  const text = h("div.said.clamped-text");
-  const made = panel(title, { actions: [copyButton(() => text.textContent, `Copy: ${title}`)] });
-  made.body.classList.add("padded");
-  made.body.append(text);
-  made.node.text = text;
-  return made.node;
-}
-
-function stepRow(step) {
+function createStepRow(step) {
   const parts = {
-    ...runParts(step), name: h("span.row-title"), at: agoOf(null), tokens: h("span.num.dim"), text: h("span.cut"),
+    ...createRunParts(step), name: h("span.row-title"), at: createAgo(null), tokens: h("span.num.dim"),
+    text: h("span.truncate"),
   };
-  const node = h("li",
+  return Object.assign(h("li",
     h("a.row.step-row", { href: `/tasks/${step.task_id}` }, parts.name, parts.status, parts.tokens, parts.time,
-      h("span.row-sub.two-ends", parts.text, parts.at)));
-  node.parts = parts;
-  return node;
+      h("span.row-sub.two-ends", parts.text, parts.at))), { parts });
 }
 
-function updateStep(node, step, work) {
+function updateStepRow(node, step, work) {
   const { name, at, tokens, text } = node.parts;
   node.dataset.status = step.status;
   updateRun(node.parts, step);
-  say(name, !work ? "Step" : work.work === "step" ? `Step ${work.step}` : work.work === "verify" ? "Check" : "Wrap-up");
-  const used = tokensOf(step);
-  say(tokens, used === null ? "" : `${short(used)} tokens`);
-  attribute(at, "at", step.completed_at ?? step.started_at);
+  setText(name, !work ? "Step" : work.work === "step" ? `Step ${work.step}` : work.work === "verify" ? "Verify"
+    : "Wrap-up");
+  const used = sumTokens(step.usage);
+  setText(tokens, used === null ? "" : `${formatTokens(used)} tokens`);
+  setAttribute(at, "at", step.completed_at ?? step.started_at);
   at.hidden = !(step.completed_at ?? step.started_at);
   text.classList.toggle("bad-text", step.status === "failed");
-  say(text,
-    firstLine(step.status === "failed" ? (step.error ?? step.outcome) : step.result, 300) ||
-      (step.status === "running" ? "works" : ""));
+  setText(text,
+    getFirstLine(step.status === "failed" ? (step.error ?? step.outcome) : step.result, 300) ||
+      (step.status === "running" ? "Working" : ""));
 }
 
 const SHOWN = {
@@ -168,83 +153,83 @@ const SHOWN = {
   waiting_for_session: ["pause", "complete", "edit", "clear"], paused: ["resume", "complete", "edit", "clear"],
 };
 
-function drawButtons(place, one, leave) {
-  place.one = one;
-  const path = `/goals/${one.id}`;
+function drawButtons(place, goal, leave) {
+  place.item = goal;
+  const path = `/goals/${goal.id}`;
   const make = {
-    step: () => actButton("Step now", () => post(`${path}/step`),
-      { iconName: "play", title: "Begin the next step now instead of waiting" }),
+    step: () => createActionButton("Step now", () => post(`${path}/step`),
+      { iconName: "play", title: "Start the next step now" }),
     pause: () =>
-      actButton("Pause", () => post(`${path}/pause`), { iconName: "pause", title: "Rest; a running step is stopped" }),
-    resume: () => actButton("Resume", () => post(`${path}/resume`), { kind: "primary", iconName: "retry" }),
-    complete: () => actButton("Complete", () => askComplete(place.one), { iconName: "check" }),
-    delay: () => actButton("Delay", () => askDelay(place.one), { iconName: "clock" }),
-    edit: () => actButton("Edit", () => askEdit(place.one), { iconName: "edit" }),
-    clear: () => actButton("Clear", () => cleared(place.one, leave), { kind: "danger", iconName: "bin" }),
+      createActionButton("Pause", () => post(`${path}/pause`),
+        { iconName: "pause", title: "Pause the goal; a running step is stopped" }),
+    resume: () => createActionButton("Resume", () => post(`${path}/resume`), { kind: "primary", iconName: "retry" }),
+    complete: () => createActionButton("Complete", () => openCompleteForm(place.item), { iconName: "check" }),
+    delay: () => createActionButton("Delay", () => openDelayForm(place.item), { iconName: "clock" }),
+    edit: () => createActionButton("Edit", () => openEditForm(place.item), { iconName: "edit" }),
+    clear: () => createActionButton("Clear", () => clearGoal(place.item, leave), { kind: "danger", iconName: "bin" }),
   };
-  buttons(place, SHOWN[one.status] ?? ["clear"], make, { step: one.running || !one.next_run_at });
+  renderButtons(place, SHOWN[goal.status] ?? ["clear"], make, { step: goal.running || !goal.next_run_at });
 }
 
-async function askComplete(one) {
-  ask("Complete the goal",
+async function openCompleteForm(goal) {
+  openForm("Complete the goal",
     [
-      field("Evidence", h("textarea", { name: "evidence", rows: 4, value: one.evidence ?? "" }),
-        "What proves that it is reached. A step that runs is stopped."),
+      createField("Evidence", h("textarea", { name: "evidence", rows: 4, value: goal.evidence ?? "" }),
+        "What proves that the goal is reached. A running step is stopped."),
     ],
-    "Complete it",
-    ({ evidence }) => post(`/goals/${one.id}/complete`, { evidence }));
+    "Complete goal",
+    ({ evidence }) => post(`/goals/${goal.id}/complete`, { evidence }));
 }
 
-async function askDelay(one) {
-  ask("Delay the next step", [
-    field("By", h("input", { name: "duration", value: "1h", autocomplete: "off" }), "1m to 12h; 0 begins it at once."),
-    field("Reason", h("input", { name: "reason", autocomplete: "off", placeholder: "what it waits for" })),
-  ], "Delay it", ({ duration, reason }) =>
-    post(`/goals/${one.id}/delay`, { duration: duration.trim(), reason: reason.trim() || "a person delayed it" }));
+async function openDelayForm(goal) {
+  openForm("Delay the next step", [
+    createField("Delay by", h("input", { name: "duration", value: "1h", autocomplete: "off" }),
+      "1m to 12h; 0 starts the step now."),
+    createField("Reason", h("input", { name: "reason", autocomplete: "off", placeholder: "what the goal waits for" })),
+  ], "Delay step", ({ duration, reason }) =>
+    post(`/goals/${goal.id}/delay`, { duration: duration.trim(), reason: reason.trim() || "delayed manually" }));
 }
 
-async function askEdit(one) {
+async function openEditForm(goal) {
   const first = {
-    objective: one.objective, deadline: one.deadline_at, max_steps: String(one.max_steps),
-    max_tokens: String(one.max_tokens), max_usd: String(one.max_usd),
-    max_seconds: one.max_seconds ? span(one.max_seconds) : "0",
+    objective: goal.objective, deadline: goal.deadline_at, max_steps: String(goal.max_steps),
+    max_tokens: String(goal.max_tokens), max_usd: String(goal.max_usd),
+    max_seconds: goal.max_seconds ? formatInterval(goal.max_seconds) : "0",
   };
   const input = (name, more) => h("input", { name, value: first[name], autocomplete: "off", ...more });
   const number = (name) => input(name, { type: "number", min: 0, class: "num" });
-  ask("Edit the goal", [
-    field("Objective", h("textarea", { name: "objective", rows: 5, value: first.objective })),
-    field("Deadline", input("deadline", {}), "A time, or in 6h, tomorrow 18:00."),
-    h("div.form-row", field("Most steps", number("max_steps")), field("Most tokens", number("max_tokens"))),
-    h("div.form-row", field("Most dollars", input("max_usd", { type: "number", min: 0, step: "any", class: "num" })),
-      field("Most time at work", input("max_seconds"))),
-  ], "Save", async (said) => {
-    const changes = Object.fromEntries(Object.entries(said)
+  openForm("Edit the goal", [
+    createField("Objective", h("textarea", { name: "objective", rows: 5, value: first.objective })),
+    createField("Deadline", input("deadline", {}), "For example in 6h, tomorrow 18:00 or 2026-03-29T09:00."),
+    h("div.form-row", createField("Maximum steps", number("max_steps")),
+      createField("Maximum tokens", number("max_tokens"))),
+    h("div.form-row", createField("Maximum dollars",
+      input("max_usd", { type: "number", min: 0, step: "any", class: "num" })),
+      createField("Maximum work time", input("max_seconds"))),
+  ], "Save", async (values) => {
+    const changes = Object.fromEntries(Object.entries(values)
       .filter(([name, value]) => value !== first[name])
       .map(([name, value]) => [name, /^max_(steps|tokens|usd)$/.test(name) ? Number(value) : value || "0"]));
-    if (Object.keys(changes).length) await patch(`/goals/${one.id}`, changes);
+    if (Object.keys(changes).length) await patch(`/goals/${goal.id}`, changes);
   });
 }
 
-async function cleared(one, leave) {
-  if (!(await confirmed("Give this goal up and remove it? A step that runs is stopped; its tasks stay.", "Clear it")))
+async function clearGoal(goal, leave) {
+  if (!(await confirmAction("Clear this goal? It is removed and a running step is stopped. Its tasks are kept.",
+    "Clear goal")))
     return;
-  await del(`/goals/${one.id}`);
+  await del(`/goals/${goal.id}`);
   leave();
 }
 
-function drawFacts(list, one) {
-  const facts = known([
-    ["Agent", one.agent], ["Verifier", one.verifier], ["Directory", one.workdir],
-    ["Session", sessionLink(one.session_key)],
-    ["Deadline", dateTime(one.deadline_at)], ["Waits for", one.delay_reason],
-    ["Failures", one.errors ? `${one.errors} in a row` : null],
-    ["Time at work", length(one.seconds)], ["Route", one.route],
-    ["Set", `${dateTime(one.created_at)}${one.creator ? ` by ${one.creator}` : ""}`],
-    ["Ended", one.completed_at ? dateTime(one.completed_at) : null],
+function drawFacts(list, goal) {
+  renderFacts(list, [
+    ["Agent", goal.agent], ["Verifier", goal.verifier], ["Directory", goal.workdir],
+    ["Session", createSessionLink(goal.session_key)],
+    ["Deadline", formatDateTime(goal.deadline_at)], ["Waiting for", goal.delay_reason],
+    ["Failures", goal.errors ? `${goal.errors} in a row` : null],
+    ["Work time", formatPeriod(goal.seconds)], ["Notify", goal.route],
+    ["Created", `${formatDateTime(goal.created_at)}${goal.creator ? ` by ${goal.creator}` : ""}`],
+    ["Ended", goal.completed_at ? formatDateTime(goal.completed_at) : null],
   ]);
-  keyed(list, facts, ([name]) => name, ([name]) => h("div.fact", h("dt", name), h("dd")), (node, [, value]) => {
-    if (value instanceof Node) {
-      if (node.lastChild.textContent !== value.textContent) node.lastChild.replaceChildren(value);
-    } else say(node.lastChild, value);
-  });
 }

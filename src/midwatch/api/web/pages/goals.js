@@ -1,16 +1,18 @@
-// Goals: what agents pursue step after step, how far they are, and what they have left.
+// Goals: the progress and the budget of each goal.
 
-import { asking, get, query } from "../api.js";
-import { go } from "../app.js";
-import { attention, needsCare } from "../attention.js";
-import { h, perFrame, placed, say } from "../dom.js";
-import { dollars } from "../figures.js";
+import { buildQuery, get, trackRequests } from "../api.js";
+import { go, showLoadFailure } from "../app.js";
+import { attention, needsAttention } from "../attention.js";
+import { h, limitToFrame, renderRows, setText } from "../dom.js";
+import { formatDollars, formatTokens } from "../figures.js";
 import { icon } from "../icons.js";
-import { agoOf, attribute, command, empty, failure, pageHead, skeleton } from "../parts.js";
 import {
-  alertLine, follow, meter, nameOf, RUN_KINDS, short, updateMeter, updateStanding,
+  createAgo, createCommand, createEmpty, createPageHead, createSegments, createSkeleton, setAttribute,
+} from "../parts.js";
+import {
+  createMeter, followEvents, formatAlert, formatPause, getName, RUN_KINDS, updateItemStatus, updateMeter,
 } from "../automation-parts.js";
-import { length } from "../time.js";
+import { formatPeriod } from "../time.js";
 
 const STATUSES = {
   "": "all", active: "active", waiting_for_session: "waiting", paused: "paused", complete: "complete",
@@ -19,57 +21,58 @@ const STATUSES = {
 const LISTED = 200;
 const OPEN = new Set(["active", "paused", "waiting_for_session"]);
 
-export const isOpenGoal = (one) => OPEN.has(one.status);
+export const isOpenGoal = (goal) => OPEN.has(goal.status);
 
-export default async function goals(main, page) {
+export default async function renderGoals(main, page) {
   page.setTitle("Goals");
   const status = page.search.get("status") ?? "";
   const list = h("ol.rows.goal-list", { "aria-label": "Goals" });
-  const body = h("section.panel", skeleton(5), list);
+  const body = h("section.panel", createSkeleton(5), list);
   main.append(
-    pageHead("Goals", h("a.button.primary.acts", { href: "/goals/new" }, icon("plus"), h("span", "New goal"))),
-    filters(status), body);
+    createPageHead("Goals", h("a.button.primary.action", { href: "/goals/new" }, icon("plus"), h("span", "New goal"))),
+    createFilters(status), body);
   const data = { all: new Map() };
-  const draw = perFrame(() => {
-    if (!page.isShown() || !data.loaded) return;
+  const draw = limitToFrame(() => {
+    if (!page.isCurrent() || !data.loaded) return;
     const rows = [...data.all.values()]
-      .filter((one) => !status || one.status === status)
+      .filter((goal) => !status || goal.status === status)
       .sort((a, b) => Number(isOpenGoal(b)) - Number(isOpenGoal(a)) || (a.id < b.id ? 1 : -1));
-    placed(list, rows, (one) => one.id, row, update);
+    renderRows(list, rows, (goal) => goal.id, createRow, updateRow);
     body.querySelector(".empty")?.remove();
-    if (!rows.length) body.append(nothing(status));
+    if (!rows.length) body.append(createEmptyList(status));
   });
-  const ask = asking();
-  const loaded = (found, isNext) => {
-    if (!page.isShown()) return;
+  const startRequest = trackRequests();
+  const store = (goals, accept) => {
+    if (!page.isCurrent()) return;
     body.querySelector(".skeleton")?.remove();
-    for (const one of found) if (isNext(one.id)) data.all.set(one.id, one);
+    for (const goal of goals) if (accept(goal.id)) data.all.set(goal.id, goal);
     data.loaded = true;
     draw();
   };
   const read = async () => {
-    const { isNext } = ask();
-    loaded((await get(`/goals${query({ status, limit: LISTED })}`)).goals.filter((one) => !gone.has(one.id)), isNext);
+    const { accept } = startRequest();
+    store((await get(`/goals${buildQuery({ status, limit: LISTED })}`)).goals.filter((goal) =>
+      !clearedIds.has(goal.id)), accept);
   };
-  const gone = new Set();
+  const clearedIds = new Set();
   const readOne = async (id) => {
-    if (gone.has(id)) return;
-    const { isNext } = ask();
-    const found = await get(`/goals/${id}`).catch((problem) => problem);
-    if (found.status === 404) {
+    if (clearedIds.has(id)) return;
+    const { accept } = startRequest();
+    const reply = await get(`/goals/${id}`).catch((problem) => problem);
+    if (reply.status === 404) {
       data.all.delete(id);
       draw();
-    } else if (found.id && !gone.has(id)) loaded([found], isNext);
+    } else if (reply.id && !clearedIds.has(id)) store([reply], accept);
   };
-  const steps = new Map(); // whose step a task is
+  const steps = new Map(); // task id to goal id
   const bySession = (event) =>
-    [...data.all.values()].find((one) => one.session_key === event.session_key && isOpenGoal(one))?.id;
-  const concerns = (event) => {
+    [...data.all.values()].find((goal) => goal.session_key === event.session_key && isOpenGoal(goal))?.id;
+  const findSubject = (event) => {
     const id = event.payload?.goal_id;
     if (event.kind === "goal_step") steps.set(event.payload.task_id, id);
     if (id) {
       if (event.kind === "goal_changed" && event.payload.fields?.includes("cleared")) {
-        gone.add(id);
+        clearedIds.add(id);
         data.all.delete(id);
         draw();
         return null;
@@ -79,90 +82,84 @@ export default async function goals(main, page) {
     return RUN_KINDS.has(event.kind) ? (steps.get(event.task_id) ?? bySession(event) ?? null) : null;
   };
   const first = read();
-  follow(page, { first, concerns, read: readOne, reset: () => { data.all.clear(); read().catch(() => {}); } });
-  page.whenLeft(attention.on(draw));
-  try {
-    await first;
-  } catch (problem) {
-    if (page.isShown())
-      body.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
-  }
+  followEvents(page, { first, findSubject, read: readOne, reset: () => { data.all.clear(); read().catch(() => {}); } });
+  page.onLeave(attention.on(draw));
+  await first.catch((problem) => showLoadFailure(page, body, problem));
 }
 
-function filters(status) {
-  const change = (name) => go(`/goals${query({ status: name })}`, { replace: true });
-  return h("div.filters", h("div.segments", { role: "group", "aria-label": "Status" },
-    Object.entries(STATUSES).map(([name, text]) =>
-      h("button", { type: "button", "aria-pressed": String(status === name), onclick: () => change(name) }, text))));
+function createFilters(status) {
+  const change = (name) => go(`/goals${buildQuery({ status: name })}`, { replace: true });
+  return h("div.filters", createSegments("Status", Object.entries(STATUSES), status, change));
 }
 
-function nothing(status) {
-  if (status) return empty("No goal is like that", "", h("a.button", { href: "/goals" }, "Show all"));
-  return empty("No goals yet",
-    "A goal is pursued step after step, by itself, until it is reached, its time is up or its budget is spent.",
-    h("a.button.primary.acts", { href: "/goals/new" }, "New goal"),
-    command('midwatch goal set "All tests of the project pass" --deadline "in 1d"'));
+function createEmptyList(status) {
+  if (status) return createEmpty("No matching goals", "", h("a.button", { href: "/goals" }, "Clear filters"));
+  return createEmpty("No goals yet",
+    "An agent works on a goal step by step until it is reached, its deadline passes or its budget is used up.",
+    h("a.button.primary.action", { href: "/goals/new" }, "New goal"),
+    createCommand('midwatch goal set "All tests of the project pass" --deadline "in 1d"'));
 }
 
-/** Steps, tokens and time of a goal, used and left. */
-export function meters() {
-  const parts = { steps: meter("steps"), tokens: meter("tokens"), cost: meter("cost"), time: meter("time") };
+/** Create the meters of a goal: steps, tokens, cost and work time. */
+export function createMeters() {
+  const parts = { steps: createMeter("steps"), tokens: createMeter("tokens"), cost: createMeter("cost"),
+    time: createMeter("time") };
   return { parts, node: h("span.meters", Object.values(parts)) };
 }
 
-export function updateMeters({ steps, tokens, cost, time }, one) {
-  const open = isOpenGoal(one);
+export function updateMeters({ steps, tokens, cost, time }, goal) {
+  const open = isOpenGoal(goal);
   const of = (most, text) => (most ? ` of ${text}` : "");
-  updateMeter(steps, one.step, one.max_steps,
-    `${one.step}${of(one.max_steps, one.max_steps)} ${one.max_steps || one.step !== 1 ? "steps" : "step"}`, open);
-  updateMeter(tokens, one.tokens, one.max_tokens,
-    `${short(one.tokens)}${of(one.max_tokens, short(one.max_tokens))} tokens`, open);
-  cost.hidden = !one.max_usd && !one.usd;
-  updateMeter(cost, one.usd, one.max_usd, `${dollars(one.usd)}${of(one.max_usd, dollars(one.max_usd))}`, open);
-  updateMeter(time, one.seconds, one.max_seconds,
-    `${length(one.seconds)}${of(one.max_seconds, length(one.max_seconds))} at work`, open);
+  updateMeter(steps, goal.step, goal.max_steps,
+    `${goal.step}${of(goal.max_steps, goal.max_steps)} ${goal.max_steps || goal.step !== 1 ? "steps" : "step"}`, open);
+  updateMeter(tokens, goal.tokens, goal.max_tokens,
+    `${formatTokens(goal.tokens)}${of(goal.max_tokens, formatTokens(goal.max_tokens))} tokens`, open);
+  cost.hidden = !goal.max_usd && !goal.usd;
+  updateMeter(cost, goal.usd, goal.max_usd,
+    `${formatDollars(goal.usd)}${of(goal.max_usd, formatDollars(goal.max_usd))}`, open);
+  updateMeter(time, goal.seconds, goal.max_seconds,
+    `${formatPeriod(goal.seconds)}${of(goal.max_seconds, formatPeriod(goal.max_seconds))} worked`, open);
 }
 
-/** How it stands, in a line. */
-export function standText(one) {
-  if (one.status === "paused") return `paused: ${one.paused_why ?? ""}`;
-  if (one.status === "waiting_for_session") return `waits for its session ${one.session_key}`;
-  if (one.status === "complete") return one.evidence ? `reached: ${one.evidence}` : "reached";
-  if (one.status === "timeout") return "its deadline has passed";
-  if (one.running)
-    return { step: `step ${one.step} runs`, verify: "its claim is verified", wrap_up: "wraps up" }[one.work];
-  return one.delay_reason ? `waits: ${one.delay_reason}` : one.step ? "the next step begins" : "its first step begins";
+/** Return the state of a goal as one line. */
+export function formatGoalState(goal) {
+  if (goal.status === "paused") return formatPause(goal);
+  if (goal.status === "waiting_for_session") return `Waiting for session ${goal.session_key}`;
+  if (goal.status === "complete") return goal.evidence ? `Reached: ${goal.evidence}` : "Reached";
+  if (goal.status === "timeout") return "The deadline has passed";
+  if (goal.running)
+    return { step: `Step ${goal.step} is running`, verify: "Verifying the result", wrap_up: "Wrapping up" }[goal.work];
+  return goal.delay_reason ? `Waiting: ${goal.delay_reason}` : goal.step ? "The next step starts"
+    : "The first step starts";
 }
 
-function row(one) {
-  const budget = meters();
+function createRow(goal) {
+  const budget = createMeters();
   const parts = {
-    status: h("span.status"), title: h("span.cut.row-title"), left: h("mw-left.num"), done: agoOf(null),
-    next: agoOf(null), sub: h("span.cut"), meters: budget.parts,
+    status: h("span.status"), title: h("span.truncate.row-title"), left: h("mw-left.num"), done: createAgo(null),
+    next: createAgo(null), sub: h("span.truncate"), meters: budget.parts,
   };
   parts.leftLine = h("span.left", parts.left, " left");
   parts.nextLine = h("span.next-step", "next step ", parts.next);
-  const link = h("a.row.goal-row", { href: `/goals/${one.id}` }, parts.status, parts.title, budget.node,
+  const link = h("a.row.goal-row", { href: `/goals/${goal.id}` }, parts.status, parts.title, budget.node,
     h("span.ends", parts.leftLine, parts.done),
     h("span.row-sub.two-ends", parts.sub, parts.nextLine));
-  const node = h("li", link);
-  node.parts = parts;
-  return node;
+  return Object.assign(h("li", link), { parts });
 }
 
-function update(node, one) {
+function updateRow(node, goal) {
   const { status, title, left, leftLine, done, next, nextLine, sub, meters: parts } = node.parts;
-  const open = isOpenGoal(one);
-  updateStanding(status, one);
-  say(title, nameOf(one));
-  updateMeters(parts, one);
-  attribute(left, "at", one.deadline_at);
+  const open = isOpenGoal(goal);
+  updateItemStatus(status, goal);
+  setText(title, getName(goal));
+  updateMeters(parts, goal);
+  setAttribute(left, "at", goal.deadline_at);
   leftLine.hidden = !open;
-  attribute(done, "at", one.completed_at ?? one.updated_at);
+  setAttribute(done, "at", goal.completed_at ?? goal.updated_at);
   done.hidden = open;
-  attribute(next, "at", one.next_run_at);
-  nextLine.hidden = !one.next_run_at || one.status !== "active";
-  const alert = alertLine(one);
-  sub.className = alert || needsCare(one) || one.status === "timeout" ? "cut warn-text" : "cut";
-  say(sub, alert || standText(one));
+  setAttribute(next, "at", goal.next_run_at);
+  nextLine.hidden = !goal.next_run_at || goal.status !== "active";
+  const alert = formatAlert(goal);
+  sub.className = alert || needsAttention(goal) || goal.status === "timeout" ? "truncate warn-text" : "truncate";
+  setText(sub, alert || formatGoalState(goal));
 }

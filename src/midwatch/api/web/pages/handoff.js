@@ -1,149 +1,145 @@
-// One handoff: the work, who has it and had it, what went along, what came of it.
+// One handoff: its work, agents, included messages and answer.
 
-import { asking, get, post } from "../api.js";
-import { onward } from "../app.js";
-import { h, keyed, perFrame, say, set, wishKey } from "../dom.js";
+import { get, post, trackRequests } from "../api.js";
+import { createNavigator } from "../app.js";
+import { createRequestKey, h, limitToFrame, renderKeyed, setText } from "../dom.js";
 import {
-  actButton, attribute, confirmed, copyButton, elapsed, pageHead, panel, skeleton, taskLink, toast,
+  confirmAction, createActionButton, createDetailHead, createElapsed, createPanel, createSkeleton, createTaskLink,
+  createTextPanel, renderFacts, setAttribute, showToast,
 } from "../parts.js";
-import { isOpenHandoff, rootOf, sourceOf, targetOf, updateMark, wayOf, whatOf } from "../handoff-parts.js";
-import { follow, known } from "../automation-parts.js";
-import { dateTime, length } from "../time.js";
+import {
+  createParties, describeWork, getRoot, getSource, getTarget, isOpenHandoff, updateHandoffStatus,
+} from "../handoff-parts.js";
+import { followEvents } from "../automation-parts.js";
+import { formatDateTime, formatPeriod } from "../time.js";
 
-const FORMS = { delegate: "delegate: the answer comes back", transfer: "transfer: the conversation has moved" };
-const asText = (value) =>
+const FORMS = { delegate: "delegate: the answer returns", transfer: "transfer: the session moves" };
+const formatValue = (value) =>
   (value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
-export default async function handoff(main, page) {
+export default async function renderHandoff(main, page) {
   const { id } = page.params;
   page.setTitle("Handoff");
   main.className = "task-page";
-  const view = build(main, id);
-  let one = null;
-  const draw = perFrame(() => page.isShown() && one && drawAll(view, one, page));
-  const ask = asking();
+  const view = buildPage(main, id);
+  let handoff = null;
+  const draw = limitToFrame(() => page.isCurrent() && handoff && drawAll(view, handoff, page));
+  const startRequest = trackRequests();
   const read = async () => {
-    const { isNext } = ask();
-    const found = await get(`/handoffs/${id}`);
-    if (isNext()) one = found;
+    const { accept } = startRequest();
+    const reply = await get(`/handoffs/${id}`);
+    if (accept()) handoff = reply;
     draw();
   };
   const first = read();
-  follow(page, {
+  followEvents(page, {
     first,
-    concerns: (event) => (event.kind.startsWith("handoff_") && event.payload.handoff_id === id ? id : null),
+    findSubject: (event) => (event.kind.startsWith("handoff_") && event.payload.handoff_id === id ? id : null),
     read: () => read().catch(() => {}), reset: () => read().catch(() => {}),
   });
   await first;
 }
 
-function build(main, id) {
+function buildPage(main, id) {
   const view = {
-    title: h("h1.cut", "…"), status: set(h("span.status"), { role: "status" }), way: h("span"), time: elapsed(null),
-    told: h("p.told.standing-note"), buttons: h("span.task-buttons.acts"), facts: h("dl.facts"),
-    work: h("div.said.clamped-text"), answer: h("div.said"), said: h("ol.history"),
+    title: h("h1.truncate", "…"), status: h("span.status", { role: "status" }), parties: h("span"),
+    time: createElapsed(null),
+    note: h("p.status-note"), buttons: h("span.task-buttons.action"), facts: h("dl.facts"),
+    work: h("div.plain-text.clamped-text"), answer: h("div.plain-text"), messages: h("ol.history"),
   };
-  const texts = (title, node, name = "") => {
-    const made = panel(title, { name, actions: [copyButton(() => node.textContent, `Copy: ${title}`)] });
-    made.body.classList.add("padded");
-    made.body.append(node);
-    return made.node;
-  };
-  view.history = texts("What went along", view.said);
-  const about = panel("About");
-  about.body.classList.add("padded");
-  about.body.append(view.facts);
-  const head = pageHead("");
-  head.replaceChildren(h("nav.crumbs", { "aria-label": "Where" }, h("a", { href: "/handoffs" }, "Handoffs")),
-    view.title, h("span.spacer"), view.buttons);
-  view.body = h("div", { hidden: true }, head,
-    h("p.task-line", view.status, view.way, h("span", view.time), h("span.spacer"), h("code.faint", id)), view.told,
+  view.history = createTextPanel("Included messages", view.messages);
+  view.body = h("div", { hidden: true }, createDetailHead("/handoffs", "Handoffs", view.title, view.buttons),
+    h("p.task-line", view.status, view.parties, h("span", view.time), h("span.spacer"), h("code.faint", id)), view.note,
     h("div.task-grid",
-      h("div.stack", texts("Work", view.work), texts("Answer", view.answer, "handoff-answer"), view.history),
-      h("div.stack", about.node)));
-  view.loading = skeleton(8);
+      h("div.stack", createTextPanel("Work", view.work), createTextPanel("Answer", view.answer, "handoff-answer"),
+        view.history),
+      h("div.stack", createPanel("About", { content: [view.facts] }).node)));
+  view.loading = createSkeleton(8);
   main.append(view.loading, view.body);
   return view;
 }
 
-function drawAll(view, one, page) {
+function drawAll(view, handoff, page) {
   view.loading.remove();
   view.body.hidden = false;
-  page.setTitle(whatOf(one, 100));
-  say(view.title, whatOf(one, 200));
-  updateMark(view.status, one);
-  view.way.replaceChildren(wayOf(one));
-  attribute(view.time, "from", one.created_at);
-  attribute(view.time, "to", one.completed_at);
-  const why = one.status === "completed" ? "" : (one.reason ?? "");
-  say(view.told, why);
-  view.told.hidden = !why;
-  view.told.classList.toggle("care", ["failed", "rejected", "expired"].includes(one.status));
-  say(view.work, [one.task.description, asText(one.task.input)].filter(Boolean).join("\n\n"));
-  say(view.answer, asText(one.result?.output) || (isOpenHandoff(one) ? "Nothing yet." : "There is no answer."));
-  view.answer.classList.toggle("faint", !asText(one.result?.output));
-  keyed(view.said, one.context.messages.map((message, at) => ({ ...message, at })), (message) => message.at,
-    (message) => h("li", h("b", message.role), h("div.said", asText(message.content) || asText(message.tool_calls))));
-  view.history.hidden = !one.context.messages.length;
-  drawButtons(view.buttons, one);
-  drawFacts(view.facts, one);
+  page.setTitle(describeWork(handoff, 100));
+  setText(view.title, describeWork(handoff, 200));
+  updateHandoffStatus(view.status, handoff);
+  view.parties.replaceChildren(createParties(handoff));
+  setAttribute(view.time, "from", handoff.created_at);
+  setAttribute(view.time, "to", handoff.completed_at);
+  const reason = handoff.status === "completed" ? "" : (handoff.reason ?? "");
+  setText(view.note, reason);
+  view.note.hidden = !reason;
+  view.note.classList.toggle("warning", ["failed", "rejected", "expired"].includes(handoff.status));
+  setText(view.work, [handoff.task.description, formatValue(handoff.task.input)].filter(Boolean).join("\n\n"));
+  setText(view.answer, formatValue(handoff.result?.output) ||
+    (isOpenHandoff(handoff) ? "No answer yet." : "No answer."));
+  view.answer.classList.toggle("faint", !formatValue(handoff.result?.output));
+  renderKeyed(view.messages, handoff.context.messages.map((message, at) => ({ ...message, at })),
+    (message) => message.at,
+    (message) => h("li", h("b", message.role),
+      h("div.plain-text", formatValue(message.content) || formatValue(message.tool_calls))));
+  view.history.hidden = !handoff.context.messages.length;
+  drawButtons(view.buttons, handoff);
+  drawFacts(view.facts, handoff);
 }
 
-function drawButtons(place, one) {
-  const wanted = isOpenHandoff(one) ? "cancel" : one.status === "completed" ? "" : "retry";
-  if (place.dataset.shown === wanted) return; // what is pressed in one moment must still be there when it is let go
-  place.dataset.shown = wanted;
+function drawButtons(place, handoff) {
+  const action = isOpenHandoff(handoff) ? "cancel" : handoff.status === "completed" ? "" : "retry";
+  if (place.dataset.action === action) return; // a button that is replaced while it is pressed is never clicked
+  place.dataset.action = action;
   const cancel = async () => {
-    if (await confirmed("End this handoff? Its task is stopped.", "Cancel the handoff"))
-      await post(`/handoffs/${one.id}/cancel`);
+    if (await confirmAction("Cancel this handoff? Its task is stopped.", "Cancel handoff"))
+      await post(`/handoffs/${handoff.id}/cancel`);
   };
-  const key = wishKey();
+  const key = createRequestKey();
   const retry = async () => {
-    const lead = onward();
-    const made = await post(`/handoffs/${one.id}/retry`, {}, { key });
-    toast("Handed over again.");
-    lead(`/handoffs/${made.id}`);
+    const navigate = createNavigator();
+    const retried = await post(`/handoffs/${handoff.id}/retry`, {}, { key });
+    showToast("Handoff started again.");
+    navigate(`/handoffs/${retried.id}`);
   };
   place.replaceChildren(...{
-    cancel: [actButton("Cancel", cancel, { kind: "danger", iconName: "stop" })],
-    retry: [actButton("Retry", retry, { kind: "primary", iconName: "retry" })],
-  }[wanted] ?? []);
+    cancel: [createActionButton("Cancel", cancel, { kind: "danger", iconName: "stop" })],
+    retry: [createActionButton("Retry", retry, { kind: "primary", iconName: "retry" })],
+  }[action] ?? []);
 }
 
-function drawFacts(list, one) {
-  const facts = known([
-    ["From", sourceOf(one)], ["To", targetOf(one)], ["Type", one.task.type], ["Form", FORMS[one.form]],
-    ["Way", one.chain.length ? [...one.chain.map((link) => link.agent), targetOf(one)].join(" → ") : null],
-    ["Refused by", one.refusals.map((refusal) => `${refusal.agent}: ${refusal.reason}`).join("\n")],
-    ["Its task", one.task_id ? taskLink(one.task_id, one.task_id) : null],
-    ["Out of task", one.source_task ? taskLink(one.source_task, one.source_task) : null],
+function drawFacts(list, handoff) {
+  renderFacts(list, [
+    ["From", getSource(handoff)], ["To", getTarget(handoff)], ["Type", handoff.task.type],
+    ["Form", FORMS[handoff.form]],
+    ["Path", handoff.chain.length ? [...handoff.chain.map((link) => link.agent), getTarget(handoff)].join(" → ")
+      : null],
+    ["Refused by", handoff.refusals.map((refusal) => `${refusal.agent}: ${refusal.reason}`).join("\n")],
+    ["Task", handoff.task_id ? createTaskLink(handoff.task_id, handoff.task_id) : null],
+    ["Source task", handoff.source_task ? createTaskLink(handoff.source_task, handoff.source_task) : null],
     [
       "See also",
-      one.task_id || one.root_id
-        ? h("a", { href: `/handoffs?root=${encodeURIComponent(rootOf(one))}` }, "all handoffs of the same root")
+      handoff.task_id || handoff.root_id
+        ? h("a", { href: `/handoffs?root=${encodeURIComponent(getRoot(handoff))}` },
+          "All handoffs with the same root task")
         : null,
     ],
-    ["Retry of", one.retry_of ? h("a", { href: `/handoffs/${one.retry_of}` }, one.retry_of) : null],
-    ["Tries", one.max_retries ? `${one.retry_count + 1} of ${one.max_retries + 1}` : null],
+    ["Retry of", handoff.retry_of ? h("a", { href: `/handoffs/${handoff.retry_of}` }, handoff.retry_of) : null],
+    ["Attempts", handoff.max_retries ? `${handoff.retry_count + 1} of ${handoff.max_retries + 1}` : null],
     [
-      "Failed tries",
-      one.retry_count
-        ? one.attempts.filter((tried) => tried.error).map((tried) => `${tried.attempt}: ${tried.error}`).join("\n")
+      "Failed attempts",
+      handoff.retry_count
+        ? handoff.attempts.filter((attempt) => attempt.error).map(({ attempt, error }) =>
+          `${attempt}: ${error}`).join("\n")
         : null,
     ],
-    ["Asked by", one.creator], ["Asked", dateTime(one.created_at)],
-    ["Taken", one.accepted_at && dateTime(one.accepted_at)], ["Ended", one.completed_at && dateTime(one.completed_at)],
-    ["Deadline", `${dateTime(one.deadline_at)} (${length(one.timeout)})`],
+    ["Requested by", handoff.creator], ["Requested", formatDateTime(handoff.created_at)],
+    ["Accepted", handoff.accepted_at && formatDateTime(handoff.accepted_at)],
+    ["Ended", handoff.completed_at && formatDateTime(handoff.completed_at)],
+    ["Deadline", `${formatDateTime(handoff.deadline_at)} (${formatPeriod(handoff.timeout)})`],
     [
-      "Came late",
-      one.late && one.late.outcome !== "cancelled"
-        ? [one.late.outcome, asText(one.late.output ?? one.late.error)].filter(Boolean).join(": ")
+      "Late result",
+      handoff.late && handoff.late.outcome !== "cancelled"
+        ? [handoff.late.outcome, formatValue(handoff.late.output ?? handoff.late.error)].filter(Boolean).join(": ")
         : null,
     ],
   ]);
-  keyed(list, facts, ([name]) => name, ([name]) => h("div.fact", h("dt", name), h("dd")), (node, [, value]) => {
-    if (value instanceof Node) {
-      if (node.lastChild.textContent !== value.textContent) node.lastChild.replaceChildren(value);
-    } else say(node.lastChild, value);
-  });
 }

@@ -1,11 +1,13 @@
-// Handoffs: who passed what to whom, drawn and listed.
+// Handoffs between agents, as a chart and as a list.
 
-import { asking, get, query } from "../api.js";
-import { go } from "../app.js";
-import { h, keyed, perFrame, say } from "../dom.js";
-import { act, command, empty, failure, pageHead, panel, skeleton } from "../parts.js";
-import { handoffRow, MOST, rootOf, updateHandoffRow } from "../handoff-parts.js";
-import { follow } from "../automation-parts.js";
+import { buildQuery, get, trackRequests } from "../api.js";
+import { go, showLoadFailure } from "../app.js";
+import { h, limitToFrame, renderKeyed, setText } from "../dom.js";
+import {
+  createCommand, createEmpty, createPageHead, createPanel, createSegments, createSkeleton, runAction,
+} from "../parts.js";
+import { createHandoffRow, getRoot, MAX_DRAWN, updateHandoffRow } from "../handoff-parts.js";
+import { followEvents } from "../automation-parts.js";
 
 const STATUSES = {
   "": [], open: ["pending", "accepted", "in_progress"], completed: ["completed"],
@@ -13,90 +15,83 @@ const STATUSES = {
 };
 const LISTED = 100;
 
-export default async function handoffs(main, page) {
+export default async function renderHandoffs(main, page) {
   page.setTitle("Handoffs");
   const status = STATUSES[page.search.get("status")] ? page.search.get("status") : "";
   const agent = page.search.get("agent") ?? "";
   const root = page.search.get("root") ?? "";
   const list = h("ol.rows", { "aria-label": "Handoffs" });
-  const drawing = document.createElement("mw-passing");
-  const drawn = panel("Who passed what to whom", { name: "passing-panel", count: true });
-  drawn.body.append(drawing);
-  const body = h("section.panel", skeleton(5), list);
+  const chart = document.createElement("mw-handoff-chart");
+  const chartPanel = createPanel("Handoffs between agents", { name: "handoff-chart-panel", count: true });
+  chartPanel.body.append(chart);
+  const body = h("section.panel", createSkeleton(5), list);
   const more = h("button", { type: "button", hidden: true }, "Load more");
-  main.append(pageHead("Handoffs"), filters({ status, agent, root }), drawn.node, body, h("div.list-foot", more));
+  main.append(createPageHead("Handoffs"), createFilters({ status, agent, root }), chartPanel.node, body,
+    h("div.list-foot", more));
   const all = new Map();
-  let listed = LISTED;
+  let shownCount = LISTED;
   let next = null;
   let loaded = false;
-  const fits = (one) => (!status || STATUSES[status].includes(one.status)) &&
-    (!agent || [one.from_agent_id, one.to_agent_id].includes(agent)) &&
-    (!root || rootOf(one) === root || one.task_id === root);
-  const draw = perFrame(() => {
-    if (!page.isShown() || !loaded) return;
-    const rows = [...all.values()].filter(fits).sort((a, b) => (a.id < b.id ? 1 : -1)).slice(0, listed);
-    keyed(list, rows, (one) => one.id, handoffRow, updateHandoffRow);
-    drawing.show(rows);
-    drawn.node.hidden = !rows.length;
-    say(drawn.counter, rows.length > MOST ? `the latest ${MOST}` : "");
+  const matches = (handoff) => (!status || STATUSES[status].includes(handoff.status)) &&
+    (!agent || [handoff.from_agent_id, handoff.to_agent_id].includes(agent)) &&
+    (!root || getRoot(handoff) === root || handoff.task_id === root);
+  const draw = limitToFrame(() => {
+    if (!page.isCurrent() || !loaded) return;
+    const rows = [...all.values()].filter(matches).sort((a, b) => (a.id < b.id ? 1 : -1)).slice(0, shownCount);
+    renderKeyed(list, rows, (handoff) => handoff.id, createHandoffRow, updateHandoffRow);
+    chart.show(rows);
+    chartPanel.node.hidden = !rows.length;
+    setText(chartPanel.counter, rows.length > MAX_DRAWN ? `latest ${MAX_DRAWN}` : "");
     more.hidden = !next;
     body.querySelector(".empty")?.remove();
-    if (!rows.length) body.append(nothing(status || agent || root));
+    if (!rows.length) body.append(createEmptyList(status || agent || root));
   });
-  const ask = asking();
-  const take = (found, isNext) => {
-    if (!page.isShown()) return;
+  const startRequest = trackRequests();
+  const store = (handoffs, accept) => {
+    if (!page.isCurrent()) return;
     body.querySelector(".skeleton")?.remove();
-    for (const one of found) if (isNext(one.id)) all.set(one.id, one);
+    for (const handoff of handoffs) if (accept(handoff.id)) all.set(handoff.id, handoff);
     loaded = true;
     draw();
   };
   const read = async (before = null) => {
-    const { isNext } = ask();
-    const found = await get(`/handoffs${query({ status: STATUSES[status], agent, root, before, limit: LISTED })}`);
-    next = found.next;
-    take(found.handoffs, isNext);
+    const { accept } = startRequest();
+    const reply = await get(`/handoffs${buildQuery({ status: STATUSES[status], agent, root, before, limit: LISTED })}`);
+    next = reply.next;
+    store(reply.handoffs, accept);
   };
-  more.addEventListener("click", () => act(more, () => { listed += LISTED; return read(next); }));
+  more.addEventListener("click", () => runAction(more, () => { shownCount += LISTED; return read(next); }));
   const first = read();
-  follow(page, {
+  followEvents(page, {
     first,
-    concerns: (event) => (event.kind.startsWith("handoff_") ? event.payload.handoff_id : null),
+    findSubject: (event) => (event.kind.startsWith("handoff_") ? event.payload.handoff_id : null),
     read: async (id) => {
-      const { isNext } = ask();
-      const found = await get(`/handoffs/${id}`).catch(() => null);
-      if (found) take([found], isNext);
+      const { accept } = startRequest();
+      const handoff = await get(`/handoffs/${id}`).catch(() => null);
+      if (handoff) store([handoff], accept);
     },
-    reset: () => { all.clear(); listed = LISTED; read().catch(() => {}); },
+    reset: () => { all.clear(); shownCount = LISTED; read().catch(() => {}); },
   });
-  try {
-    await first;
-  } catch (problem) {
-    if (page.isShown())
-      body.replaceChildren(failure(problem, () => go(location.pathname + location.search, { replace: true })));
-  }
+  await first.catch((problem) => showLoadFailure(page, body, problem));
 }
 
-function filters({ status, agent, root }) {
-  const change = (wish) => go(`/handoffs${query({ status, agent, root, ...wish })}`, { replace: true });
+function createFilters({ status, agent, root }) {
+  const change = (changes) => go(`/handoffs${buildQuery({ status, agent, root, ...changes })}`, { replace: true });
   const input = h("input", {
     name: "agent", value: agent, placeholder: "agent", "aria-label": "Agent", autocomplete: "off", "data-slash": "",
     onchange: () => change({ agent: input.value.trim() }),
   });
-  return h("div.filters", h("div.segments", { role: "group", "aria-label": "Status" },
-    Object.keys(STATUSES).map((name) => h("button",
-      { type: "button", "aria-pressed": String(status === name), onclick: () => change({ status: name }) },
-      name || "all"))),
-    input,
+  const choices = Object.keys(STATUSES).map((name) => [name, name || "all"]);
+  return h("div.filters", createSegments("Status", choices, status, (name) => change({ status: name })), input,
     root
-      ? h("button", { type: "button", onclick: () => change({ root: "" }), title: "Show those of all tasks" },
-        `of ${root} ×`)
+      ? h("button", { type: "button", onclick: () => change({ root: "" }), title: "Show the handoffs of all tasks" },
+        `task ${root} ×`)
       : null);
 }
 
-function nothing(filtered) {
-  if (filtered) return empty("No handoff is like that", "", h("a.button", { href: "/handoffs" }, "Show all"));
-  return empty("No handoffs yet",
-    "When an agent passes work to another, or you hand a task over from its page, it is drawn here.",
-    command('midwatch handoff to demo "Say hello"'));
+function createEmptyList(filtered) {
+  if (filtered) return createEmpty("No matching handoffs", "", h("a.button", { href: "/handoffs" }, "Clear filters"));
+  return createEmpty("No handoffs yet",
+    "When an agent hands work over to another agent, or you hand over a task from its page, it is shown here.",
+    createCommand('midwatch handoff to demo "Say hello"'));
 }

@@ -1,141 +1,139 @@
-// Inbox: every open question of every agent, what was answered lately, and the rules that answer by themselves.
+// Inbox: open questions of all agents, recent answers, and the rules that answer automatically.
 
-import { asking, del, get } from "../api.js";
+import { del, get, trackRequests } from "../api.js";
 import { go } from "../app.js";
-import { approvalList } from "../approval.js";
+import { renderApprovals } from "../approval.js";
 import { desk } from "../desk.js";
-import { firstLine, h, keyed, say } from "../dom.js";
-import { shortcut } from "../keys.js";
-import { actButton, agoOf, command, confirmed, empty, failure, pageHead, panel, skeleton, toast } from "../parts.js";
+import { getFirstLine, h, renderKeyed, setText } from "../dom.js";
+import { addShortcut, moveFocus } from "../keys.js";
+import {
+  confirmAction, createActionButton, createAgo, createCommand, createEmpty, createFailure, createPageHead, createPanel,
+  createSkeleton, showToast,
+} from "../parts.js";
 import { stream } from "../stream.js";
 
 const ANSWERED = 30;
 const SOON = 250;
 
-export default async function inbox(main, page) {
+export default async function renderInbox(main, page) {
   page.setTitle("Inbox");
   main.className = "inbox-page";
-  const open = panel("Open", { name: "inbox-open", count: true });
+  const open = createPanel("Open questions", { name: "inbox-open", count: true });
   const list = h("div.approvals");
-  const none = empty("Nobody asks",
-    "When an agent asks before it acts, its question waits here until it is answered or its time is up.",
-    command('midwatch submit "demo:ask clean up"'));
-  open.body.append(list, none);
-  const answered = panel("Answered", { name: "inbox-answered" });
-  const rules = panel("Standing rules", { name: "inbox-rules" });
-  const keys = h("p.faint.inbox-keys.acts",
+  const empty = createEmpty("Nothing is waiting for you",
+    "When an agent asks a question, it is shown here until it is answered or expires.",
+    createCommand('midwatch submit "demo:ask clean up"'));
+  open.body.append(list, empty);
+  const answered = createPanel("Answered", { name: "inbox-answered" });
+  const rules = createPanel("Approval rules", { name: "inbox-rules" });
+  const keys = h("p.faint.inbox-keys.action",
     [
-      ["j", "next"], ["k", "before"], ["a", "allow"], ["d", "deny"], ["r", "reason"], ["Enter", "open"],
+      ["j", "next"], ["k", "previous"], ["a", "allow"], ["d", "deny"], ["r", "reason"], ["Enter", "open"],
     ].map(([key, what]) => [h("kbd", key), ` ${what} `]));
-  main.append(pageHead("Inbox"), keys, h("div.inbox-grid", open.node, h("div.stack", answered.node, rules.node)));
-  page.whenLeft(approvalList(list, {
-    full: true, farewell: true,
-    changed: (count) => { say(open.counter, count || ""); none.hidden = count > 0 || Boolean(list.firstChild); },
+  main.append(createPageHead("Inbox"), keys, h("div.inbox-grid", open.node, h("div.stack", answered.node, rules.node)));
+  page.onLeave(renderApprovals(list, {
+    full: true, showAnswer: true,
+    onChange: (count) => { setText(open.counter, count || ""); empty.hidden = count > 0 || Boolean(list.firstChild); },
   }));
-  page.whenLeft(byKeyboard(list));
-  const past = reader(answered.body, page, () => get(`/approvals?status=all&limit=${ANSWERED + 20}`),
+  page.onLeave(enableKeyboard(list));
+  const readAnswered = createReader(answered.body, page, () => get(`/approvals?status=all&limit=${ANSWERED + 20}`),
     ({ approvals }) => drawAnswered(answered.body, approvals));
-  const standing = reader(rules.body, page, readRules, (found) => drawRules(rules.body, found, () => standing()));
-  page.whenLeft(stream.on({
+  const readRulePanel = createReader(rules.body, page, readRules,
+    (reply) => drawRules(rules.body, reply, () => readRulePanel()));
+  page.onLeave(stream.on({
     event: ({ kind }) => {
-      if (kind === "approval_resolved") past();
-      if (kind === "rule_added" || kind === "rule_revoked") standing();
+      if (kind === "approval_resolved") readAnswered();
+      if (kind === "rule_added" || kind === "rule_revoked") readRulePanel();
     },
-    reset: () => { past(); standing(); },
+    reset: () => { readAnswered(); readRulePanel(); },
   }));
-  past();
-  standing();
+  readAnswered();
+  readRulePanel();
 }
 
-/** Read a part of the page now, and again soon after it is asked for. */
-function reader(body, page, read, draw) {
-  body.append(skeleton(3));
-  const ask = asking();
+/** Return a function that loads a part of the page: at once the first time, later after a short delay. */
+function createReader(body, page, read, draw) {
+  body.append(createSkeleton(3));
+  const startRequest = trackRequests();
   let waiting = null;
   return () => {
     waiting ??= setTimeout(async () => {
       waiting = null;
-      if (!page.isShown()) return;
-      const { isNext } = ask();
+      if (!page.isCurrent()) return;
+      const { accept } = startRequest();
       try {
-        const found = await read();
-        if (page.isShown() && isNext()) draw(found);
+        const reply = await read();
+        if (page.isCurrent() && accept()) draw(reply);
       } catch (problem) {
-        if (page.isShown() && isNext()) body.replaceChildren(failure(problem));
+        if (page.isCurrent() && accept()) body.replaceChildren(createFailure(problem));
       }
     }, body.querySelector(".skeleton") ? 0 : SOON);
   };
 }
 
-const WORDS = { granted: "allowed", denied: "denied", expired: "expired" };
+const ANSWER_NAMES = { granted: "allowed", denied: "denied", expired: "expired" };
 
 function drawAnswered(body, approvals) {
-  const past = approvals.filter((one) => one.status !== "pending").slice(0, ANSWERED);
-  if (!past.length)
-    return body.replaceChildren(empty("Nothing answered yet",
-      "What was asked, and who answered it how, is listed here."));
+  const answered = approvals.filter((approval) => approval.status !== "pending").slice(0, ANSWERED);
+  if (!answered.length)
+    return body.replaceChildren(createEmpty("No answers yet",
+      "Answered questions are listed here, with the answer and who gave it."));
   if (!body.list?.isConnected) body.replaceChildren((body.list = h("ol.rows", { "aria-label": "Answered" })));
-  return keyed(body.list, past, (one) => one.id, answeredRow);
+  return renderKeyed(body.list, answered, (approval) => approval.id, createAnsweredRow);
 }
 
-function answeredRow(one) {
-  const by = one.rule && one.answered_by?.startsWith("rule:") ? `by rule: ${one.rule}`
-    : one.answered_by ? `by ${one.answered_by}`
-    : one.why ? ""
-    : "nobody answered";
-  const how = [one.answer, by, one.why ? `“${one.why}”` : ""].filter(Boolean).join(" · ");
-  return h("li", h("a.row.answered-row", { href: `/tasks/${one.task_id}` },
-    h("span.status", { data: { status: { granted: "done", denied: "failed", expired: "cancelled" }[one.status] } },
-      WORDS[one.status]),
-    h("span.cut.row-title", { title: one.question }, one.command ?? firstLine(one.question)), h("span.tag", one.agent),
-    agoOf(one.resolved_at ?? one.created_at),
-    h("span.row-sub.cut", { title: how }, how)));
+function createAnsweredRow(approval) {
+  const by = approval.rule && approval.answered_by?.startsWith("rule:") ? `by rule: ${approval.rule}`
+    : approval.answered_by ? `by ${approval.answered_by}`
+    : approval.why ? ""
+    : "no answer";
+  const how = [approval.answer, by, approval.why ? `“${approval.why}”` : ""].filter(Boolean).join(" · ");
+  return h("li", h("a.row.answered-row", { href: `/tasks/${approval.task_id}` },
+    h("span.status", { data: { status: { granted: "done", denied: "failed", expired: "cancelled" }[approval.status] } },
+      ANSWER_NAMES[approval.status]),
+    h("span.truncate.row-title", { title: approval.question }, approval.command ?? getFirstLine(approval.question)),
+    h("span.tag", approval.agent),
+    createAgo(approval.resolved_at ?? approval.created_at),
+    h("span.row-sub.truncate", { title: how }, how)));
 }
 
 const readRules = () =>
   get("/rules").catch((problem) => { if (problem.status === 403) return { rules: null }; throw problem; });
 
-function drawRules(body, found, again) {
-  if (!found.rules?.length)
-    return body.replaceChildren(empty(found.rules ? "No rules" : "Not for you to see",
-      found.rules
-        ? "An answer such as “always allow …” makes one. " +
-          "It answers by itself, is told in the log, and can be taken back here."
-        : ""));
-  if (!body.list?.isConnected) body.replaceChildren((body.list = h("ol.rows", { "aria-label": "Standing rules" })));
-  return keyed(body.list, found.rules, (one) => one.id, (one) => ruleRow(one, again));
+function drawRules(body, reply, again) {
+  if (!reply.rules?.length)
+    return body.replaceChildren(createEmpty(reply.rules ? "No rules" : "You cannot see the rules",
+      reply.rules
+        ? "An answer such as “always allow …” creates a rule. A rule answers automatically. " +
+          "Its answers are in the log, and you can revoke it here."
+        : "Your role does not allow it."));
+  if (!body.list?.isConnected) body.replaceChildren((body.list = h("ol.rows", { "aria-label": "Approval rules" })));
+  return renderKeyed(body.list, reply.rules, (rule) => rule.id, (rule) => createRuleRow(rule, again));
 }
 
-function ruleRow(one, again) {
-  const revoke = actButton("Revoke", async () => {
-    if (!(await confirmed(`Take back “${one.text}”? It will be asked about again.`, "Revoke"))) return;
-    await del(`/rules/${one.id}`);
-    toast("The rule is taken back.");
+function createRuleRow(rule, again) {
+  const revoke = createActionButton("Revoke", async () => {
+    if (!(await confirmAction(`Revoke “${rule.text}”? Agents will ask about this again.`, "Revoke"))) return;
+    await del(`/rules/${rule.id}`);
+    showToast("Rule revoked.");
     again();
-  }, { kind: "danger small acts" });
+  }, { kind: "danger small action" });
   return h("li",
     h("div.row.rule-row",
-      h("span.status", { data: { status: one.effect === "allow" ? "done" : "failed" } }, one.effect),
-      h("span.rule-text.said", one.text), revoke,
-      h("span.row-sub.faint", "by ", one.created_by ?? "the settings", " ",
-        one.created_at ? agoOf(one.created_at) : "")));
+      h("span.status", { data: { status: rule.effect === "allow" ? "done" : "failed" } }, rule.effect),
+      h("span.rule-text.plain-text", rule.text), revoke,
+      h("span.row-sub.faint", rule.created_by ? `by ${rule.created_by} ` : "from the settings ",
+        rule.created_at ? createAgo(rule.created_at) : "")));
 }
 
-/** j and k go from card to card, a and d answer the one that has the focus, Enter opens it. */
-function byKeyboard(list) {
+/** Add shortcuts: j and k move between cards, a and d answer the focused card, Enter opens it. */
+function enableKeyboard(list) {
   const cards = () => [...list.children].filter((node) => !node.inert);
   const current = () => document.activeElement?.closest?.("article.approval");
-  const step = (by) => {
-    const all = cards();
-    const at = all.indexOf(current());
-    const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by];
-    next?.focus();
-    next?.scrollIntoView({ block: "nearest" });
-    return Boolean(next);
-  };
+  const step = (by) => moveFocus(cards(), current(), by);
   const answer = (how) => () => {
     const card = current();
-    if (!card || !desk.may.act) return step(1); // nothing is answered that nobody has looked at
+    if (!card || !desk.may.act) return step(1); // only a focused question is answered
     const at = cards().indexOf(card);
     card[how]();
     const stop = new MutationObserver(() => {
@@ -156,9 +154,11 @@ function byKeyboard(list) {
   };
   list.addEventListener("keydown", enter);
   const stops = [
-    shortcut("j", "Next row or question", () => step(1)), shortcut("k", "Row or question before", () => step(-1)),
-    shortcut("a", "Allow the question", answer("allow")), shortcut("d", "Deny the question", answer("deny")),
-    shortcut("r", "Write a reason", () => { current()?.why.focus(); return Boolean(current()); }),
+    addShortcut("j", "Next row or question", () => step(1)),
+    addShortcut("k", "Previous row or question", () => step(-1)),
+    addShortcut("a", "Allow the focused question", answer("allow")),
+    addShortcut("d", "Deny the focused question", answer("deny")),
+    addShortcut("r", "Write a reason", () => { current()?.why.focus(); return Boolean(current()); }),
   ];
   return () => stops.forEach((stop) => stop());
 }

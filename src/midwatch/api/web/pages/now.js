@@ -1,101 +1,105 @@
-// Now: what runs, what waits for me, what failed, what was done, and what it cost today.
+// Now: running tasks, open questions, failures, recent results, and today's usage.
 
-import { asking, get } from "../api.js";
-import { go } from "../app.js";
-import { approvalList } from "../approval.js";
-import { addressOf, attention } from "../attention.js";
+import { get, trackRequests } from "../api.js";
+import { reloadPage } from "../app.js";
+import { renderApprovals } from "../approval.js";
+import { attention, getAddress } from "../attention.js";
 import { desk } from "../desk.js";
-import { firstLine, h, keyed, perFrame, placed, say } from "../dom.js";
-import { dollars, tokens as short } from "../figures.js";
+import { getFirstLine, h, limitToFrame, renderKeyed, renderRows, setText } from "../dom.js";
+import { formatDollars, formatTokens, sumTokens } from "../figures.js";
 import { icon } from "../icons.js";
-import { after, taskFrom, waitText } from "../model.js";
+import { applyEvent, createTask, formatWait } from "../model.js";
 import {
-  agoOf, attribute, command, elapsed, empty, failure, pageHead, panel, promptText, skeleton, statusMark, updateElapsed,
-  updateStatus,
+  createAgo, createCommand, createElapsed, createEmpty, createFailure, createPageHead, createPanel, createSkeleton,
+  createStatus, formatPrompt, setAttribute, updateElapsed, updateStatus,
 } from "../parts.js";
 import { stream } from "../stream.js";
-import { duration, midnight } from "../time.js";
+import { formatDuration, getMidnight } from "../time.js";
+import { formatPause } from "../automation-parts.js";
 
 const SHOWN = 20;
 
-export default async function now(main, page) {
+export default async function renderNow(main, page) {
   page.setTitle("Now");
   main.className = "now-page";
-  const view = build(main);
+  const view = buildPage(main);
   const data = { failed: [], recent: [], usage: null, known: new Map() };
-  const draw = perFrame(() => page.isShown() && drawAll(view, data));
-  page.whenLeft(desk.on("tasks", draw));
-  page.whenLeft(desk.on("counts", draw));
-  page.whenLeft(desk.on("activity", draw));
+  const draw = limitToFrame(() => page.isCurrent() && drawAll(view, data));
+  page.onLeave(desk.on("tasks", draw));
+  page.onLeave(desk.on("counts", draw));
+  page.onLeave(desk.on("activity", draw));
   let questions = 0;
   const drawWaiting = () => {
     const count = questions + drawAttention(view.attention);
-    say(view.waiting.counter, count || "");
+    setText(view.waiting.counter, count || "");
     view.waiting.none.hidden = count > 0;
   };
-  page.whenLeft(attention.on(drawWaiting));
-  page.whenLeft(approvalList(view.waiting.list,
-    { farewell: true, changed: (count) => { questions = count; drawWaiting(); } }));
-  const ask = asking();
+  page.onLeave(attention.on(drawWaiting));
+  page.onLeave(renderApprovals(view.waiting.list,
+    { showAnswer: true, onChange: (count) => { questions = count; drawWaiting(); } }));
+  const startRequest = trackRequests();
   const early = [];
-  let loads = 0; // what happens during them may not be in their answers
-  const take = (event) => {
+  let loads = 0; // replies may not include events that happen while they load
+  const handleEvent = (event) => {
     if (loads) early.push(event);
     if (!data.loaded) return;
-    apply(data, event);
+    applyToPage(data, event);
     draw();
   };
   const load = async () => {
-    const { isNext } = ask();
+    const { accept } = startRequest();
     if (!loads++) early.length = 0;
-    const found = await get(`/now?since=${encodeURIComponent(midnight())}`).finally(() => { loads -= 1; });
-    if (!isNext()) return;
-    Object.assign(data, { failed: found.failed, recent: found.recent, usage: found.usage });
-    for (const task of found.running) {
+    const reply = await get(`/now?since=${encodeURIComponent(getMidnight())}`).finally(() => { loads -= 1; });
+    if (!accept()) return;
+    Object.assign(data, { failed: reply.failed, recent: reply.recent, usage: reply.usage });
+    for (const task of reply.running) {
       data.known.set(task.id, task);
       if (task.activity && !desk.activity.has(task.id))
-        desk.activity.set(task.id, { ...task.activity, text: inWords(task.activity.text) });
+        desk.activity.set(task.id, { ...task.activity, text: describeActivity(task.activity.text) });
     }
-    for (const event of early) if (event.seq > found.as_of_seq) apply(data, event);
+    for (const event of early) if (event.seq > reply.as_of_seq) applyToPage(data, event);
     data.loaded = true;
     draw();
   };
-  page.whenLeft(stream.on({ event: take, reset: () => load().catch(() => {}) }));
+  page.onLeave(stream.on({ event: handleEvent, reset: () => load().catch(() => {}) }));
   try {
     await load();
   } catch (problem) {
-    if (!page.isShown()) return;
-    for (const one of [view.failed, view.recent])
-      one.body.replaceChildren(failure(problem, () => go("/", { replace: true })));
+    if (!page.isCurrent()) return;
+    for (const section of [view.failed, view.recent])
+      section.body.replaceChildren(createFailure(problem, reloadPage));
   }
 }
 
-function build(main) {
-  const make = (title, name, more = {}) => {
+function buildPage(main) {
+  const createSection = (title, name, more = {}) => {
     const list = h("ol.rows", { "aria-label": title });
     const none = h("div", more.none ?? []);
-    const { node, body, counter } = panel(title, { name, count: true, actions: more.actions ?? [] });
+    const { node, body, counter } = createPanel(title, { name, count: true, actions: more.actions ?? [] });
     body.classList.add("scrolls");
-    body.append(more.loading === false ? "" : skeleton(3), list, none);
+    body.append(more.loading === false ? "" : createSkeleton(3), list, none);
     list.hidden = true;
     none.hidden = true;
     return { node, body, list, none, counter };
   };
   const view = {
-    tiles: tiles(),
-    running: make("Running", "now-running",
-      { none: empty("Nothing runs", "Give an agent something to do; it goes on when you close this page.",
-        h("a.button.primary.acts", { href: "/tasks/new" }, "New task"), command('midwatch submit "Say hello"')) }),
-    waiting: make("Waiting for me", "now-waiting",
+    tiles: createTiles(),
+    running: createSection("Running", "now-running",
+      { none: createEmpty("Nothing is running", "Give an agent a task. It continues when you close this page.",
+        h("a.button.primary.action", { href: "/tasks/new" }, "New task"),
+        createCommand('midwatch submit "Say hello"')) }),
+    waiting: createSection("Waiting for you", "now-waiting",
       {
         loading: false, actions: [h("a.more", { href: "/inbox" }, "inbox")],
-        none: empty("Nobody asks", "When an agent asks before it acts, its question waits here for your answer.",
-          command('midwatch submit "demo:ask clean up"')),
+        none: createEmpty("Nothing is waiting for you",
+          "When an agent asks a question, it is shown here until you answer it.",
+          createCommand('midwatch submit "demo:ask clean up"')),
       }),
-    failed: make("Failed", "now-failed",
-      { none: empty("Nothing failed", "What fails in the last 24 hours and was not tried again is listed here.") }),
-    recent: make("Recent results", "now-recent",
-      { none: empty("No results yet", "The newest results are listed here, newest first."),
+    failed: createSection("Failed", "now-failed",
+      { none: createEmpty("No failures",
+        "Tasks that failed in the last 24 hours and were not retried are listed here.") }),
+    recent: createSection("Recent results", "now-recent",
+      { none: createEmpty("No results yet", "Results are listed here, newest first."),
         actions: [h("a.more", { href: "/tasks?status=done" }, "all")] }),
   };
   view.waiting.list.className = "approvals";
@@ -103,7 +107,7 @@ function build(main) {
   view.waiting.list.after(view.attention);
   view.waiting.list.hidden = false;
   main.append(
-    pageHead("Now", h("a.button.primary.acts", { href: "/tasks/new", title: "New task (n)" }, "New task")),
+    createPageHead("Now", h("a.button.primary.action", { href: "/tasks/new", title: "New task (n)" }, "New task")),
     view.tiles.node,
     h("div.now-grid", view.running.node, view.waiting.node, view.failed.node, view.recent.node));
   return view;
@@ -111,14 +115,14 @@ function build(main) {
 
 const TILES = [
   ["running", "running"], ["pending", "pending"], ["done", "done today"], ["failed", "failed today"],
-  ["seconds", "work today"], ["tokens", "tokens today"], ["cost", "cost today"],
+  ["seconds", "work time today"], ["tokens", "tokens today"], ["cost", "cost today"],
 ];
 
-function tiles() {
+function createTiles() {
   const values = {};
   const node = h("dl.tiles", TILES.map(([name, label]) => {
     values[name] = h("dd.num", "–");
-    const spent = ["seconds", "tokens", "cost"].includes(name); // what it was spent on stands on its own page
+    const spent = ["seconds", "tokens", "cost"].includes(name); // the usage page has the details
     return h("div.tile", { data: { tile: name } }, h("dt", spent ? h("a", { href: "/usage" }, label) : label),
       values[name]);
   }));
@@ -128,71 +132,72 @@ function tiles() {
 function drawAll(view, data) {
   drawTiles(view.tiles.values, data);
   const running = [...desk.running.values()].sort((a, b) => ((a.started_at ?? "") < (b.started_at ?? "") ? -1 : 1));
-  section(view.running, running, Boolean(desk.counts), runningRow, updateRunning);
-  section(view.failed, newest(data.failed), data.loaded, endedRow, updateEnded);
-  section(view.recent, newest(data.recent), data.loaded, endedRow, updateEnded);
+  drawSection(view.running, running, Boolean(desk.counts), createRunningRow, updateRunning);
+  drawSection(view.failed, sortNewest(data.failed), data.loaded, createEndedRow, updateEnded);
+  drawSection(view.recent, sortNewest(data.recent), data.loaded, createEndedRow, updateEnded);
 }
 
-/** What the watchdog found, and what rests for a reason nobody wished. Returns how many. */
+/** Show alerts of the watchdog and what paused unexpectedly. Returns how many there are. */
 function drawAttention(list) {
-  const alerts = attention.alerts.map((one) => {
-    const [title, ...rest] = one.text.split("\n");
+  const alerts = attention.alerts.map((alert) => {
+    const [title, ...rest] = alert.text.split("\n");
     return {
-      key: `alert ${one.subject} ${one.seq}`, id: one.subject, title, text: rest.join(" "), at: one.time, alert: true,
+      key: `alert ${alert.subject} ${alert.seq}`, id: alert.subject, title, text: rest.join(" "), at: alert.time,
+      alert: true,
     };
   });
-  const paused = [...attention.paused.values()].map((one) => ({
-    key: `paused ${one.id} ${one.revision}`, id: one.id, title: `Paused: ${firstLine(one.name)}`, text: one.paused_why,
-    at: one.updated_at,
+  const paused = [...attention.paused.values()].map((item) => ({
+    key: `paused ${item.id} ${item.revision}`, id: item.id, title: `Paused: ${getFirstLine(item.name)}`,
+    text: formatPause(item).replace(/^Paused: /, ""),
+    at: item.updated_at,
   }));
   const all = [...alerts, ...paused];
-  keyed(list, all, (one) => one.key, (one) => h("li",
-    h("a.row.attention-row", { href: addressOf(one.id) }, h("span.warn-text", icon("alert")),
-      h("span.cut.row-title", one.title), agoOf(one.at), h("span.row-sub.cut", { title: one.text }, one.text)),
-    one.alert ? dismissal(one) : null));
+  renderKeyed(list, all, (item) => item.key, (item) => h("li",
+    h("a.row.attention-row", { href: getAddress(item.id) }, h("span.warn-text", icon("alert")),
+      h("span.truncate.row-title", item.title), createAgo(item.at),
+      h("span.row-sub.truncate", { title: item.text }, item.text)),
+    item.alert ? createDismissButton(item) : null));
   list.hidden = !all.length;
   return all.length;
 }
 
-function dismissal(one) {
-  const button = h("button.icon-button.dismiss", { type: "button", title: "I have seen it" }, icon("cross", 14));
-  button.setAttribute("aria-label", `Dismiss: ${one.title}`);
-  button.addEventListener("click", () => attention.dismiss(one.id));
+function createDismissButton(item) {
+  const button = h("button.icon-button.dismiss", { type: "button", title: "Dismiss" }, icon("cross", 14));
+  button.setAttribute("aria-label", `Dismiss: ${item.title}`);
+  button.addEventListener("click", () => attention.dismiss(item.id));
   return button;
 }
 
-const newest = (tasks) => [...tasks].sort((a, b) => (a.completed_at < b.completed_at ? 1 : -1));
+const sortNewest = (tasks) => [...tasks].sort((a, b) => (a.completed_at < b.completed_at ? 1 : -1));
 
-function section(part, items, loaded, make, update) {
+function drawSection(part, items, loaded, createSection, update) {
   if (!loaded) return;
   part.body.querySelector(".skeleton")?.remove();
   part.list.hidden = !items.length;
   part.none.hidden = items.length > 0;
-  say(part.counter, items.length || "");
-  placed(part.list, items, (task) => task.id, make, update);
+  setText(part.counter, items.length || "");
+  renderRows(part.list, items, (task) => task.id, createSection, update);
 }
 
 function drawTiles(values, { usage }) {
   const total = usage?.total ?? usage ?? {};
-  say(values.running, desk.counts?.running ?? "–");
-  say(values.pending, desk.counts?.pending ?? "–");
-  say(values.done, total.done ?? "–");
-  say(values.failed, total.failed ?? "–");
+  setText(values.running, desk.counts?.running ?? "–");
+  setText(values.pending, desk.counts?.pending ?? "–");
+  setText(values.done, total.done ?? "–");
+  setText(values.failed, total.failed ?? "–");
   values.failed.classList.toggle("bad-text", total.failed > 0);
-  say(values.seconds, total.seconds == null ? "–" : duration(total.seconds));
-  const tokens = total.input_tokens == null && total.output_tokens == null
-    ? null
-    : (total.input_tokens ?? 0) + (total.output_tokens ?? 0);
-  say(values.tokens, tokens === null ? "–" : short(tokens));
-  say(values.cost, total.cost_usd == null ? "–" : dollars(total.cost_usd));
+  setText(values.seconds, total.seconds == null ? "–" : formatDuration(total.seconds));
+  const tokens = sumTokens(total);
+  setText(values.tokens, tokens === null ? "–" : formatTokens(tokens));
+  setText(values.cost, total.cost_usd == null ? "–" : formatDollars(total.cost_usd));
 }
 
-function runningRow(task) {
-  const status = statusMark(task);
-  const time = elapsed(task.started_at);
-  const at = agoOf(null);
-  const text = h("span.cut");
-  const title = h("span.cut.row-title");
+function createRunningRow(task) {
+  const status = createStatus(task);
+  const time = createElapsed(task.started_at);
+  const at = createAgo(null);
+  const text = h("span.truncate");
+  const title = h("span.truncate.row-title");
   const row = h("a.row.task-row", { href: `/tasks/${task.id}` }, status, title, h("span.tag", task.agent), time,
     h("span.row-sub.two-ends", text, at));
   row.parts = { status, time, at, text, title };
@@ -202,57 +207,58 @@ function runningRow(task) {
 function updateRunning(node, task) {
   const { status, time, at, text, title } = node.firstChild.parts;
   const activity = desk.activity.get(task.id);
-  say(title, promptText(task));
+  setText(title, formatPrompt(task));
   updateStatus(status, task);
   updateElapsed(time, task);
-  attribute(at, "at", activity?.at ?? task.started_at);
-  say(text, waitText(task) ?? activity?.text ?? "started");
+  setAttribute(at, "at", activity?.at ?? task.started_at);
+  setText(text, formatWait(task) ?? activity?.text ?? "Started");
 }
 
-function endedRow(task) {
-  const at = agoOf(task.completed_at);
-  const text = h("span.cut", { class: task.status === "failed" ? "bad-text" : "" });
-  const row = h("a.row.task-row", { href: `/tasks/${task.id}` }, statusMark(task),
-    h("span.cut.row-title", promptText(task)),
-    h("span.tag", task.agent), elapsed(task.started_at, task.completed_at), h("span.row-sub.two-ends", text, at));
+function createEndedRow(task) {
+  const at = createAgo(task.completed_at);
+  const text = h("span.truncate", { class: task.status === "failed" ? "bad-text" : "" });
+  const row = h("a.row.task-row", { href: `/tasks/${task.id}` }, createStatus(task),
+    h("span.truncate.row-title", formatPrompt(task)),
+    h("span.tag", task.agent), createElapsed(task.started_at, task.completed_at), h("span.row-sub.two-ends", text, at));
   row.parts = { text };
   return h("li", row);
 }
 
 function updateEnded(node, task) {
-  const told = firstLine(task.status === "failed" ? (task.error ?? task.outcome) : task.result, 300);
-  // Markdown begins its lines with signs
-  say(node.firstChild.parts.text, told.replace(/^[#>*\s-]+(?=\S)/, "") || "no text");
+  const text = getFirstLine(task.status === "failed" ? (task.error ?? task.outcome) : task.result, 300);
+  // without the signs with which Markdown starts a line
+  setText(node.firstChild.parts.text, text.replace(/^[#>*\s-]+(?=\S)/, "") || "no text");
 }
 
-/** The server names the kind of the last event and what it was about; live events are said by `line`. */
-const inWords = (text) => text.replace(/^(task progress|approval requested) /, "")
-  .replace(/^tool exec start /, "uses ")
+/** Describe the last activity as `formatEvent` does; the server sends the kind of the last event and its subject. */
+const describeActivity = (text) => text.replace(/^(task progress|approval requested) /, "")
+  .replace(/^status change /, "Status: ")
+  .replace(/^tool exec start /, "Using ")
   .replace(/^tool exec end (.*)/, "$1 returned");
 
-/** What an event changes on this page. */
-function apply(data, event) {
+/** Apply an event to the data of this page. */
+function applyToPage(data, event) {
   if (event.kind === "task_submitted") {
-    data.known.set(event.task_id, taskFrom(event));
+    data.known.set(event.task_id, createTask(event));
     if (event.payload.retry_of) data.failed = data.failed.filter((task) => task.id !== event.payload.retry_of);
   }
   if (event.kind === "task_started") {
-    const task = data.known.get(event.task_id) ?? desk.running.get(event.task_id) ?? taskFrom(event);
-    data.known.set(event.task_id, after(task, event));
+    const task = data.known.get(event.task_id) ?? desk.running.get(event.task_id) ?? createTask(event);
+    data.known.set(event.task_id, applyEvent(task, event));
   }
   if (event.kind === "turn_start") {
     const task = data.known.get(event.task_id);
     if (task && !task.prompt) task.prompt = event.payload.user_message;
   }
   if (event.kind !== "task_finished") return;
-  const task = after(data.known.get(event.task_id) ?? taskFrom(event), event);
+  const task = applyEvent(data.known.get(event.task_id) ?? createTask(event), event);
   data.known.delete(event.task_id);
-  count(data, task);
+  countTask(data, task);
   const list = task.status === "failed" ? "failed" : task.status === "done" ? "recent" : null;
-  if (list) data[list] = [task, ...data[list].filter((one) => one.id !== task.id)].slice(0, SHOWN);
+  if (list) data[list] = [task, ...data[list].filter((item) => item.id !== task.id)].slice(0, SHOWN);
 }
 
-function count(data, task) {
+function countTask(data, task) {
   const total = data.usage?.total ?? data.usage;
   if (!total) return;
   total.tasks = (total.tasks ?? 0) + 1;

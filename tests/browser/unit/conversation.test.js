@@ -1,10 +1,11 @@
-import { together } from "/web/talk.js";
+import { mergeSteps } from "/web/conversation.js";
 import { equal } from "./check.js";
 
 const message = (number, time) => ({ number, time });
 const step = (key, time, more) => ({ key, time, kind: "tool", ...more });
 const shown = (messages, steps) =>
-  together(messages, steps).map((one) => (one.steps ? one.steps.map((each) => each.key).join("+") : one.number));
+  mergeSteps(messages, steps).map((entry) =>
+    (entry.steps ? entry.steps.map((each) => each.key).join("+") : entry.number));
 
 export default {
   "steps stand between the messages, those in a row as one": () => {
@@ -33,7 +34,7 @@ export default {
   },
 
   "runs of steps keep their key while they grow": () => {
-    const keys = (steps) => together([message(1, "01")], steps).map((one) => one.key ?? one.number);
+    const keys = (steps) => mergeSteps([message(1, "01")], steps).map((entry) => entry.key ?? entry.number);
     equal(keys([step("a", "02")]), keys([step("a", "02"), step("b", "03")]));
   },
 };
