@@ -181,8 +181,10 @@ async def cancel(desk: Desk, task_id: opt.TaskId) -> Reply:
 
 @command()
 async def retry(task_id: opt.TaskId, budget: opt.BudgetText = None) -> Reply:
-    """Retry a failed or cancelled task as a new task that continues its work. Earlier spending counts: a task whose
-    budget is spent needs a larger one."""
+    """Retry a failed or cancelled task as a new task that continues its work.
+
+    Earlier spending counts: a task whose budget is spent needs a larger one.
+    """
     more = parse_budget(budget)
     async with connect() as desk:
         task = await desk.client.retry(task_id, budget=more)
