@@ -1,6 +1,7 @@
 """The command line's own parts: words, options, errors, exit statuses. No server and no store is needed here."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -97,6 +98,25 @@ def test_help_needs_nothing_heavy() -> None:
     code = f"import sys, midwatch.cli.main; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["--help", "automation list --help", "goal show --help"])
+def test_help_of_other_commands_needs_no_definitions_of_records(command: str) -> None:
+    code = f"import sys; from midwatch.cli.main import execute; execute({command.split()})\n"
+    code += "print('midwatch.domain.automation' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "False"
+
+
+def test_a_shell_can_complete_the_commands_of_a_group() -> None:
+    env = {
+        **os.environ,
+        "_MIDWATCH_COMPLETE": "complete_bash",
+        "COMP_WORDS": "midwatch automation ad",
+        "COMP_CWORD": "2",
+    }
+    found = subprocess.run([sys.executable, "-m", "midwatch"], env=env, capture_output=True, text=True)
+    assert "add" in found.stdout.split()
 
 
 @pytest.mark.parametrize(

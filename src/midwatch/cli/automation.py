@@ -13,7 +13,7 @@ from typer import Argument, Option
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
 from midwatch.cli import output as out
-from midwatch.cli.command import Reply, Work, command, group
+from midwatch.cli.command import Reply, command, group
 from midwatch.cli.connection import Desk, connect
 from midwatch.cli.inputs import default_workdir
 from midwatch.cli.watch import follow_task
@@ -197,15 +197,11 @@ async def export(
 
 
 @command(app, "import")
-def import_file(
+async def import_file(
     file: Annotated[str, Argument(metavar="FILE", help="File that `export` wrote; - reads standard input.")],
-) -> Work:
+) -> Reply:
     """Create the automations of a file, and change those that differ. On bad input nothing changes."""
-    return import_automations(read_export(file))
-
-
-async def import_automations(exported: list[Any]) -> Reply:
-    """Import automations and return what became of each."""
+    exported = read_export(file)
     async with connect() as desk:
         imported = await desk.client.import_automations(exported)
     lines = [f"{item['id']} {IMPORTED[item['what']].format(id=item['id'])}" for item in imported]
