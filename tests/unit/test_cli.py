@@ -1,6 +1,7 @@
 """The command line's own parts: words, options, errors, exit statuses. No server and no store is needed here."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from midwatch.cli.inputs import read_prompt
 from midwatch.cli.main import execute, report_error
 from midwatch.cli.server import last_line
 from midwatch.cli.status import describe_attention
-from midwatch.cli.tasks import build_submission, describe_task
+from midwatch.cli.tasks import SUBMISSION, describe_task
 from midwatch.cli.usage import Part, describe_usage, parse_moment
 from midwatch.cli.watch import Watch, describe_end, describe_event
 from midwatch.domain import approval, usage
@@ -99,6 +100,25 @@ def test_help_needs_nothing_heavy() -> None:
     assert found.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("command", ["--help", "automation list --help", "goal show --help"])
+def test_help_of_other_commands_needs_no_definitions_of_records(command: str) -> None:
+    code = f"import sys; from midwatch.cli.main import execute; execute({command.split()})\n"
+    code += "print('midwatch.domain.automation' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "False"
+
+
+def test_a_shell_can_complete_the_commands_of_a_group() -> None:
+    env = {
+        **os.environ,
+        "_MIDWATCH_COMPLETE": "complete_bash",
+        "COMP_WORDS": "midwatch automation ad",
+        "COMP_CWORD": "2",
+    }
+    found = subprocess.run([sys.executable, "-m", "midwatch"], env=env, capture_output=True, text=True)
+    assert "add" in found.stdout.split()
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -167,24 +187,17 @@ def test_details_are_shown_on_request(monkeypatch, capsys) -> None:
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("10m", 600), ("1h30m", 5400), ("-5", -5), ("0", 0)])
-def test_durations_are_sent_as_seconds(text: str, seconds: float) -> None:
-    assert build_submission(timeout=text)["timeout"] == seconds
-
-
-def test_a_duration_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="is not a duration"):
-        build_submission(timeout="soon")
-
-
 def test_the_working_directory_is_absolute(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert build_submission()["workdir"] == str(tmp_path)
-    assert build_submission(workdir="sub")["workdir"] == str(tmp_path / "sub")
+    assert SUBMISSION.take({"workdir": "."}, ()) == {"workdir": str(tmp_path)}
+    assert SUBMISSION.take({"workdir": "sub"}, ()) == {"workdir": str(tmp_path / "sub")}
 
 
-def test_what_was_not_said_is_not_sent() -> None:
-    assert set(build_submission(agent=None, priority=0)) == {"workdir", "priority"}
+def test_the_current_directory_is_the_default_without_a_session(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert inputs.default_workdir({"workdir": None, "title": "x"}) == {"workdir": str(tmp_path), "title": "x"}
+    for request in ({"workdir": "/there"}, {"session_key": "chat:1"}):
+        assert inputs.default_workdir(request) == request
 
 
 def test_a_prompt_that_is_not_text_is_made_text() -> None:
@@ -398,29 +411,16 @@ def test_lines_that_are_typed(typed: bytes, said: list[str]) -> None:
     assert found.stdout.decode().strip() == ascii(said)
 
 
-def test_what_an_automation_is_told_is_only_what_was_said(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert inputs.collect(title=None, max_runs=0, fresh=False) == {"max_runs": 0, "fresh": False}
-    assert inputs.collect(workdir="sub")["workdir"] == str(tmp_path / "sub")
-    nothing = inputs.collect(route="", quiet="", workdir="", timeout="", on_crash="", title="", jitter="", tags=[""])
-    assert nothing == {
-        "route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "", "jitter": 0,
-        "tags": [],
-    }  # fmt: skip
-
-
 def test_a_deadline_has_the_offset_of_its_zone() -> None:
-    assert goal.parse_deadline(None, None) is None
-    assert goal.parse_deadline("2026-07-01T09:00", "Europe/Berlin") == "2026-07-01T09:00:00+02:00"
-    assert goal.parse_deadline("2026-07-01T09:00Z", "Asia/Tokyo") == "2026-07-01T18:00:00+09:00"
+    assert goal.parse_deadline(None, None) == {}
+    assert goal.parse_deadline("2026-07-01T09:00", "Europe/Berlin") == {"deadline": "2026-07-01T09:00:00+02:00"}
+    assert goal.parse_deadline("2026-07-01T09:00Z", "Asia/Tokyo") == {"deadline": "2026-07-01T18:00:00+09:00"}
     with pytest.raises(InvalidInput, match="tomorrow 09:00"):
         goal.parse_deadline("48h", "UTC")
 
 
 def test_choices_of_automations_and_goals_are_those_there_are() -> None:
     assert get_args(options.AutomationStatus) == (*get_args(automations.Status), "all")
-    assert get_args(options.MissedRule) == get_args(automations.Missed)
-    assert get_args(options.ManageMode) == get_args(automations.ManageMode)
     assert get_args(options.GoalStatus) == (*get_args(goals.Status), "all")
 
 

@@ -9,10 +9,8 @@ import typer
 
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import Desk
-from midwatch.cli.options import AgentName, AsJson, TaskId
-
-
-def shared(agent: AgentName = None, count: int = 1) -> None: ...
+from midwatch.cli.options import AsJson, FieldOptions, TaskId
+from midwatch.domain.automation import Times
 
 
 async def connected(desk: Desk, task_id: TaskId) -> Reply:
@@ -27,8 +25,10 @@ def test_the_desk_is_no_option_and_json_is_one() -> None:
     assert list(inspect.signature(command()(connected)).parameters) == ["task_id", "as_json"]
 
 
-def test_shared_options_stand_where_the_function_takes_them() -> None:
-    assert list(inspect.signature(command(options=shared)(streaming)).parameters) == ["agent", "count", "as_json"]
+def test_options_of_fields_stand_where_the_function_takes_them() -> None:
+    options = FieldOptions(lambda: (Times,))
+    names = ["at", "every", "cron", "zone", "as_json"]
+    assert list(inspect.signature(command(options=options)(streaming)).parameters) == names
 
 
 def test_a_reply_is_text_or_json_and_its_notice_is_no_part_of_it(capsys) -> None:

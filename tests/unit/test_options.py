@@ -9,39 +9,44 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from midwatch.cli.options import AsJson, Flag, Prompt, options_of
+from midwatch.base.errors import InvalidInput
+from midwatch.cli import options as opt
+from midwatch.cli.command import Reply, command
+from midwatch.cli.options import FLAGS, WITHOUT_OPTION, FieldOptions, Flag, Prompt
 from midwatch.domain.automation import Automation, Times
 from midwatch.domain.fields import inputs
 from midwatch.domain.goal import Goal
+from midwatch.domain.requests import Submission
 
-FLAGS: dict[str, Any] = {
-    "zone": Flag("--tz", metavar="ZONE"),
-    "tags": Flag("--tag", help="A word to find it by; may be repeated."),
-    "agent": Flag("--agent -a"),
-    "budget": Flag(metavar="LIMITS", read=lambda text: {"tokens": int(text)}),
-}
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
-@options_of(Automation, Times, without=("prompt",), **FLAGS)
-def add(prompt: Prompt, as_json: AsJson = False, **given: Any) -> None:
+def reply(request: dict[str, Any]) -> Reply:
+    return Reply({}, json.dumps(request))
+
+
+@command(app, options=FieldOptions(lambda: (Automation, Times)))
+async def add(prompt: Prompt, **request: Any) -> Reply:
     """Make one."""
-    typer.echo(json.dumps({"prompt": prompt, "as_json": as_json, **given}))
+    return reply({"prompt": prompt, **request})
 
 
-@app.command()
-@options_of(Automation, Times, changes=True, **FLAGS)
-def edit(automation_id: Annotated[str, typer.Argument()], **given: Any) -> None:
+@command(app, options=FieldOptions(lambda: (Automation, Times), changes=True, title=Flag("--name -N")))
+async def edit(automation_id: Annotated[str, typer.Argument()], **request: Any) -> Reply:
     """Change one."""
-    typer.echo(json.dumps({"id": automation_id, **given}))
+    return reply({"id": automation_id, **request})
 
 
-@app.command("set")
-@options_of(Goal, without=("objective",))
-def set_goal(**given: Any) -> None:
+@command(app, "set", options=FieldOptions(lambda: (Goal,)))
+async def set_goal(objective: Prompt, deadline: opt.Key = None, **request: Any) -> Reply:
     """Set a goal."""
-    typer.echo(json.dumps(given))
+    return reply({"deadline": deadline, **request})
+
+
+@command(app, options=FieldOptions(lambda: (Submission,), workdir=Flag(default="/here")))
+async def submit(prompt: Prompt, **request: Any) -> Reply:
+    """Submit a task."""
+    return reply(request)
 
 
 def said(*arguments: str) -> dict[str, Any]:
@@ -55,50 +60,74 @@ def help_of(command: str) -> str:
 
 
 def test_only_what_is_given_reaches_the_command() -> None:
-    assert said("add", "Look around") == {"prompt": "Look around", "as_json": False}
+    assert said("add", "Look around") == {"prompt": "Look around"}
+    assert said("submit", "Look around") == {"workdir": "/here"}
 
 
 def test_options_have_the_names_of_requests_and_the_types_of_fields() -> None:
     given = said(
         "add", "Look", "--cron", "@daily", "--tz", "UTC", "-a", "demo", "--max-runs", "3", "--timeout", "10m",
-        "--fresh", "--missed", "skip", "--tag", "a", "--tag", "b", "--session-key", "chat:1", "--json",
+        "--fresh", "--missed", "skip", "--tag", "a", "--tag", "b", "--session", "chat:1",
     )  # fmt: skip
     assert given == {
-        "prompt": "Look", "as_json": True, "cron": "@daily", "zone": "UTC", "agent": "demo", "max_runs": 3,
-        "timeout": "10m", "fresh": True, "missed": "skip", "tags": ["a", "b"], "session_key": "chat:1",
+        "prompt": "Look", "cron": "@daily", "zone": "UTC", "agent": "demo", "max_runs": 3, "timeout": "10m",
+        "fresh": True, "missed": "skip", "tags": ["a", "b"], "session_key": "chat:1",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", ["--max-runs -1", "--missed never", "--max-runs many", "--nope 1"])
+@pytest.mark.parametrize("wrong", ["--max-runs -1", "--missed never", "--max-runs many", "--nope 1", "--scope-id me"])
 def test_what_cannot_be_is_refused(wrong: str) -> None:
     assert CliRunner().invoke(app, ["add", "Look", *wrong.split()]).exit_code == 2
 
 
 def test_a_change_can_switch_off_and_take_away() -> None:
-    given = said("edit", "am_1", "--no-fresh", "--quiet", "", "--jitter", "", "--title", "", "--agent", "")
-    assert given == {"id": "am_1", "fresh": False, "quiet": None, "jitter": 0.0, "title": "", "agent": ""}
+    given = said("edit", "am_1", "--no-fresh", "--max-runs", "0", "--agent", "", "--cron", "")
+    assert given == {"id": "am_1", "fresh": False, "max_runs": 0, "agent": "", "cron": ""}
+    empty = ("route", "quiet", "workdir", "timeout", "on_crash", "name", "jitter", "tag", "budget", "approvals")
+    assert said("edit", "am_1", *(word for name in empty for word in (f"--{name.replace('_', '-')}", ""))) == {
+        "id": "am_1", "route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "",
+        "jitter": 0, "tags": [], "budget": None, "approvals": None,
+    }  # fmt: skip
+
+
+def test_an_empty_text_is_no_wish_for_the_default_of_a_task() -> None:
+    assert said("submit", "Look", "--agent", "", "--priority", "0")["agent"] == ""
 
 
 def test_what_is_set_only_once_has_no_option_to_change_it() -> None:
-    assert "--session-key" in help_of("add")
-    assert "--session-key" not in help_of("edit")
+    assert "--session" in help_of("add")
+    assert "--session" not in help_of("edit")
 
 
-def test_a_text_can_be_read_into_something_else() -> None:
-    assert said("add", "Look", "--budget", "7")["budget"] == {"tokens": 7}
-    assert said("edit", "am_1", "--budget", "") == {"id": "am_1", "budget": None}
+def test_a_text_can_be_read_into_something_else(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said("add", "Look", "--budget", "tokens=7", "--workdir", "sub", "--approvals", '{"allow": []}') == {
+        "prompt": "Look", "budget": {"tokens": 7}, "workdir": str(tmp_path / "sub"), "approvals": {"allow": []},
+    }  # fmt: skip
+    with pytest.raises(InvalidInput, match="JSON"):
+        said("add", "Look", "--approvals", "[]")
 
 
 def test_a_number_that_is_no_duration_is_a_number() -> None:
-    assert said("set", "--max-usd", "1.5", "--max-seconds", "2h", "--deadline", "in 3d") == {
-        "max_usd": 1.5, "max_seconds": "2h", "deadline": "in 3d",
+    assert said("set", "x", "--max-usd", "1.5", "--max-time", "2h") == {
+        "deadline": None, "max_usd": 1.5, "max_seconds": "2h",
     }  # fmt: skip
+
+
+def test_an_option_of_the_command_itself_replaces_that_of_the_field() -> None:
+    assert "--deadline" not in help_of("set")
+    assert said("set", "x", "--key", "k") == {"deadline": "k"}
 
 
 def test_help_is_that_of_the_definition() -> None:
     shown = help_of("edit")
     for field, given in inputs(Automation, Times):
-        if not given.once and field.name not in FLAGS:
+        if not given.once and not {field.request_name} & {*WITHOUT_OPTION, *FLAGS}:
             assert given.help in shown, field.name
     assert "--tz ZONE" in shown and "--jitter DURATION" in shown and "--fresh / --no-fresh" in shown
-    assert "may be repeated" in shown
+    assert "Repeatable" in shown
+
+
+def test_only_fields_are_left_out_or_different() -> None:
+    names = {field.request_name for field, _ in inputs(Automation, Times, Goal, Submission)}
+    assert WITHOUT_OPTION | set(FLAGS) <= names

@@ -13,24 +13,17 @@ import typer
 from typer.core import TyperCommand
 
 from midwatch.base.errors import BadConfig, MidwatchError
+from midwatch.cli.command import group
 from midwatch.cli.options import AsJson
 from midwatch.cli.output import clean, emit, note, say
 
-app = typer.Typer(
-    help="One agent in a terminal, behind the HTTP interface of coder/agentapi.", invoke_without_command=True
-)
+app = group("One agent in a terminal, behind the HTTP interface of coder/agentapi.")
 
 PORT = 3284
 WIDTH, HEIGHT = 80, 50
 MIN_WIDTH, MIN_HEIGHT, MAX_SIZE = 20, 10, 1000
 BAR = "=" * 8
 SWITCH = re.compile(r"^--(load-state|save-state)=(?:(true|t|1)|false|f|0)$", re.IGNORECASE)
-
-
-@app.callback()
-def start(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        say(ctx.get_help())
 
 
 def flag(name: str, help_: str, *short: str, **more: Any) -> Any:

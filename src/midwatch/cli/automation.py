@@ -13,9 +13,9 @@ from typer import Argument, Option
 from midwatch.base.errors import InvalidInput
 from midwatch.cli import options as opt
 from midwatch.cli import output as out
-from midwatch.cli.command import Reply, Work, command, group
+from midwatch.cli.command import Reply, command, group
 from midwatch.cli.connection import Desk, connect
-from midwatch.cli.inputs import collect
+from midwatch.cli.inputs import default_workdir
 from midwatch.cli.watch import follow_task
 
 if TYPE_CHECKING:
@@ -33,46 +33,37 @@ IMPORTED = {
 app = group("Run prompts on a schedule.")
 
 
-@command(app)
+def schedule_fields() -> tuple[type, ...]:
+    """Return the definition of the times of an automation."""
+    from midwatch.domain.automation import Times
+
+    return (Times,)
+
+
+def automation_fields() -> tuple[type, ...]:
+    """Return the definitions of all that a request may say about an automation."""
+    from midwatch.domain.automation import Automation
+
+    return *schedule_fields(), Automation
+
+
+@command(app, options=opt.FieldOptions(automation_fields, workdir=opt.SESSION_WORKDIR))
 async def add(
+    desk: Desk,
     prompt: opt.Prompt,
-    cron: opt.Cron = None,
-    every: opt.Every = None,
-    at: opt.At = None,
-    tz: opt.Zone = None,
-    agent: opt.AgentName = None,
-    title: opt.Title = None,
-    workdir: opt.SessionWorkdir = None,
-    timeout: opt.Timeout = None,
-    budget: opt.BudgetText = None,
-    route: opt.Route = None,
-    max_runs: opt.MaxRuns = None,
-    fresh: opt.Fresh = False,
-    worktree: opt.WorktreePerRun = False,
-    jitter: opt.Jitter = None,
-    missed: opt.Missed = None,
-    missed_window: opt.MissedWindow = None,
-    quiet: opt.Quiet = None,
-    approvals: opt.Policy = None,
-    tag: opt.Tags = None,
-    session: opt.SessionKey = None,
-    on_crash: opt.OnCrash = None,
-    manage_mode: opt.Manage = None,
-    paused: opt.Paused = False,
+    paused: Annotated[bool, Option("--paused", help="Create it paused.")] = False,
+    **request: Any,
 ) -> Reply:
     """Create an automation. Give exactly one of --cron, --every and --at."""
     from midwatch.base.schedule import host_zone
 
-    request: Any = collect(
-        cron=cron, every=every, at=at, zone=tz if tz is not None else host_zone(), agent=agent, title=title,
-        workdir=workdir or (None if session else "."), timeout=timeout, budget=budget, route=route, max_runs=max_runs,
-        fresh=fresh or worktree or None, worktree=worktree or None, jitter=jitter, approvals=approvals, missed=missed,
-        missed_window=missed_window, quiet=quiet, tags=tag, session_key=session, on_crash=on_crash,
-        manage_mode=manage_mode, enabled=False if paused else None,
-    )  # fmt: skip
-    async with connect() as desk:
-        automation = await desk.client.create_automation(prompt, request)
-        notice = await desk.warn_without_worker("nothing fires yet")
+    request = {"zone": host_zone(), **default_workdir(request)}
+    if request.get("worktree"):
+        request["fresh"] = True
+    if paused:
+        request["enabled"] = False
+    automation = await desk.client.create_automation(prompt, request)
+    notice = await desk.warn_without_worker("nothing fires yet")
     text = f"{automation['id']} {describe_schedule(automation)}, by {automation['agent']}"
     return Reply(automation, out.join(text, describe_next_runs(automation)), notice)
 
@@ -115,44 +106,13 @@ async def show(desk: Desk, automation_id: opt.AutomationId) -> Reply:
     )
 
 
-@command(app)
-async def edit(
-    automation_id: opt.AutomationId,
-    prompt: opt.NewPrompt = None,
-    cron: opt.Cron = None,
-    every: opt.Every = None,
-    at: opt.At = None,
-    tz: opt.NewZone = None,
-    agent: opt.NewAgent = None,
-    title: opt.Title = None,
-    workdir: opt.NewWorkdir = None,
-    timeout: opt.Timeout = None,
-    budget: opt.BudgetText = None,
-    route: opt.Route = None,
-    max_runs: opt.MaxRuns = None,
-    fresh: opt.NewFresh = None,
-    worktree: opt.NewWorktreePerRun = None,
-    jitter: opt.Jitter = None,
-    missed: opt.Missed = None,
-    missed_window: opt.MissedWindow = None,
-    quiet: opt.Quiet = None,
-    approvals: opt.Policy = None,
-    tag: opt.Tags = None,
-    on_crash: opt.OnCrash = None,
-    manage_mode: opt.Manage = None,
-    revision: opt.Revision = None,
-) -> Reply:
+@command(app, options=opt.FieldOptions(automation_fields, changes=True, zone=opt.NEW_ZONE))
+async def edit(automation_id: opt.AutomationId, revision: opt.Revision = None, **changes: Any) -> Reply:
     """Change only the given options. An empty text removes a value: --quiet '', --route '', --tag ''."""
-    request: Any = collect(
-        cron=cron, every=every, at=at, zone=tz, agent=agent, title=title, workdir=workdir, timeout=timeout,
-        budget=budget, route=route, max_runs=max_runs, fresh=fresh, worktree=worktree, jitter=jitter, missed=missed,
-        missed_window=missed_window, quiet=quiet, approvals=approvals, tags=tag, on_crash=on_crash,
-        manage_mode=manage_mode,
-    )  # fmt: skip
-    if not request and prompt is None:
+    if not changes:
         raise typer.BadParameter("say what to change, such as --cron or --prompt")
     async with connect() as desk:
-        automation = await desk.client.patch_automation(automation_id, request, prompt=prompt, revision=revision)
+        automation = await desk.client.patch_automation(automation_id, changes, revision=revision)
     text = f"{automation['id']} changed: {describe_schedule(automation)}, by {automation['agent']}"
     return Reply(automation, out.join(text, describe_next_runs(automation)))
 
@@ -203,26 +163,24 @@ async def rm(desk: Desk, automation_id: opt.AutomationId) -> Reply:
     return Reply(automation, f"{automation['id']} is deleted; for 30 days `{resume}` brings it back")
 
 
-@command(app)
+@command(app, options=opt.FieldOptions(schedule_fields))
 async def preview(
-    cron: opt.Cron = None,
-    every: opt.Every = None,
-    at: opt.At = None,
-    tz: opt.Zone = None,
     after: Annotated[
         str | None, Option("--after", metavar="TIME", help="Show runs after this time. Default: now.")
     ] = None,
     count: Annotated[int, Option("--count", min=1, max=1000, help="Number of runs to show.")] = 5,
+    **times: Any,
 ) -> Reply:
     """Show when a schedule would run. Creates nothing and needs no server."""
     from midwatch.base.clock import SECOND, SystemClock
     from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, parse_moment, upcoming
 
-    zone = find_zone(tz if tz is not None else host_zone()).key
+    zone = find_zone(times.pop("zone", host_zone())).key
     now = SystemClock().now() // SECOND * SECOND
     begin = parse_moment(after, now, zone) if after is not None else now
-    once = parse_moment(at, begin, zone) if at is not None else None
-    schedule = Schedule.make(zone=zone, at=once, every=every, cron=cron, anchor=begin)
+    if "at" in times:
+        times["at"] = parse_moment(times["at"], begin, zone)
+    schedule = Schedule.make(zone=zone, anchor=begin, **times)
     runs = [local_iso(moment, zone) for moment in upcoming(schedule, begin, count)]
     lines = [f"  {moment}" for moment in runs] or [f"  no run after {local_iso(begin, zone)}"]
     return Reply({"next_runs": runs}, out.join(schedule.describe(), *lines))
@@ -239,15 +197,11 @@ async def export(
 
 
 @command(app, "import")
-def import_file(
+async def import_file(
     file: Annotated[str, Argument(metavar="FILE", help="File that `export` wrote; - reads standard input.")],
-) -> Work:
+) -> Reply:
     """Create the automations of a file, and change those that differ. On bad input nothing changes."""
-    return import_automations(read_export(file))
-
-
-async def import_automations(exported: list[Any]) -> Reply:
-    """Import automations and return what became of each."""
+    exported = read_export(file)
     async with connect() as desk:
         imported = await desk.client.import_automations(exported)
     lines = [f"{item['id']} {IMPORTED[item['what']].format(id=item['id'])}" for item in imported]

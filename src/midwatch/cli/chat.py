@@ -280,8 +280,10 @@ def report_failure(request: asyncio.Future[Any]) -> None:
 
 
 async def lines() -> AsyncGenerator[str, None]:
-    """Yield the lines that are typed or piped in, without blank ones; a backslash at the end continues a line. They are
-    read on a thread that nobody waits for, since a person may never type again."""
+    """Yield the lines that are typed or piped in, without blank ones. A backslash at the end continues a line.
+
+    They are read on a thread that nobody waits for, since a person may never type again.
+    """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
 

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, o
 import typer
 
 from midwatch.cli.connection import Desk, connect
-from midwatch.cli.options import AsJson
+from midwatch.cli.options import AsJson, FieldOptions
 from midwatch.cli.output import emit, note, say
 
 P = ParamSpec("P")
@@ -51,13 +51,13 @@ class Command(Generic[P]):
     """A command as typer calls it.
 
     The parameter `desk` of the function is not an option: it gets a connection, and with `work` (or when the option of
-    that name is set) this process runs tasks if there is no server. `**options` stands for the options of the function
-    `options`. `--json` is added unless the function has the parameter `as_json`. A `default` command runs when its
-    group is called without a command.
+    that name is set) this process runs tasks if there is no server. Its keywords `**request` stand for `options`, and
+    get those that were set. `--json` is added unless the function has the parameter `as_json`. A `default` command
+    runs when its group is called without a command.
     """
 
     def __init__(
-        self, function: Callable[..., Work], work: bool | str, options: Callable[..., Any] | None, default: bool
+        self, function: Callable[..., Work], work: bool | str, options: FieldOptions | None, default: bool
     ) -> None:
         update_wrapper(self, function)
         self._function = function
@@ -69,9 +69,10 @@ class Command(Generic[P]):
     def __signature__(self) -> inspect.Signature:
         """Return the parameters that typer turns into options."""
         parameters = [CONTEXT] if self._default else []
-        for parameter in inspect.signature(self._function, eval_str=True).parameters.values():
+        own = inspect.signature(self._function, eval_str=True).parameters
+        for parameter in own.values():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD and self._options:
-                parameters += inspect.signature(self._options, eval_str=True).parameters.values()
+                parameters += self._options.parameters(own)
             elif parameter.name not in ("desk", "as_json"):
                 parameters.append(parameter)
         return inspect.Signature([*parameters, JSON])
@@ -83,8 +84,9 @@ class Command(Generic[P]):
             return
         own = inspect.signature(self._function).parameters
         as_json = bool(kwargs.get("as_json") if "as_json" in own else kwargs.pop("as_json", False))
+        request = self._options.take(kwargs, own) if self._options else {}
         run = self._connect if "desk" in own else self._function
-        reply = asyncio.run(run(*args, **kwargs))
+        reply = asyncio.run(run(*args, **kwargs, **request))
         if isinstance(reply, Reply):
             reply.print(as_json)
             reply = reply.status
@@ -108,7 +110,7 @@ class Decorator(Protocol):
 
 def command(
     app: typer.Typer | None = None, name: str | None = None, *, work: bool | str = False,
-    options: Callable[..., Any] | None = None, default: bool = False,
+    options: FieldOptions | None = None, default: bool = False,
 ) -> Decorator:  # fmt: skip
     """Make a command of a function, and add it to `app`; see `Command`."""
 

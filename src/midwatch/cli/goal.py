@@ -13,7 +13,7 @@ from midwatch.cli import options as opt
 from midwatch.cli.automation import RUN_HEADERS, make_run_row
 from midwatch.cli.command import Reply, command, group
 from midwatch.cli.connection import Desk, connect
-from midwatch.cli.inputs import collect
+from midwatch.cli.inputs import default_workdir, read_prompt
 from midwatch.cli.output import Field, fields, format_duration, format_time, join, pick, shorten, table
 
 if TYPE_CHECKING:
@@ -26,28 +26,30 @@ NOT_PURSUED = "nobody pursues it yet"
 app = group("Let an agent pursue an objective step by step.")
 
 
-@command(app, "set")
+Deadline = Annotated[
+    str | None, Option("--deadline", metavar="TIME", help="Deadline: in 48h, tomorrow 09:00, 2026-03-29T09:00.")
+]
+Zone = Annotated[str | None, Option("--tz", metavar="ZONE", help="Zone of --deadline. Default: this machine's.")]
+
+
+def goal_fields() -> tuple[type, ...]:
+    """Return the definition of all that a request may say about a goal."""
+    from midwatch.domain.goal import Goal
+
+    return (Goal,)
+
+
+@command(app, "set", options=opt.FieldOptions(goal_fields, workdir=opt.SESSION_WORKDIR))
 async def set_goal(
-    objective: opt.Objective,
-    deadline: opt.Deadline = None,
-    tz: opt.DeadlineZone = None,
-    agent: opt.AgentName = None,
-    verifier: opt.Verifier = None,
-    session: opt.SessionKey = None,
-    max_steps: opt.MaxSteps = None,
-    max_tokens: opt.MaxTokens = None,
-    max_usd: opt.MaxUsd = None,
-    max_time: opt.MaxTime = None,
-    workdir: opt.SessionWorkdir = None,
-    route: opt.Route = None,
-    manage_mode: opt.Manage = None,
+    objective: Annotated[
+        str, Argument(metavar="OBJECTIVE", help="What to achieve; - reads standard input.", callback=read_prompt)
+    ],
+    deadline: Deadline = None,
+    tz: Zone = None,
+    **request: Any,
 ) -> Reply:
     """Set a goal. Its first step starts at once, or when its session starts. A scope has one open goal at most."""
-    request: Any = collect(
-        deadline=parse_deadline(deadline, tz), agent=agent, verifier=verifier, session_key=session,
-        max_steps=max_steps, max_tokens=max_tokens, max_usd=max_usd, max_seconds=max_time,
-        workdir=workdir or (None if session else "."), route=route, manage_mode=manage_mode,
-    )  # fmt: skip
+    request = default_workdir(request) | parse_deadline(deadline, tz)
     async with connect() as desk:
         goal = await desk.client.create_goal(objective, request)
         notice = await desk.warn_without_worker(NOT_PURSUED)
@@ -95,29 +97,16 @@ async def list_goals(
     return Reply({"goals": goals}, table(HEADERS, rows, "No goals. Set one with `midwatch goal set OBJECTIVE`."))
 
 
-@command(app)
+@command(app, options=opt.FieldOptions(goal_fields, changes=True))
 async def edit(
-    goal_id: opt.GoalId,
-    objective: opt.NewObjective = None,
-    deadline: opt.Deadline = None,
-    tz: opt.DeadlineZone = None,
-    max_steps: opt.MaxSteps = None,
-    max_tokens: opt.MaxTokens = None,
-    max_usd: opt.MaxUsd = None,
-    max_time: opt.MaxTime = None,
-    route: opt.Route = None,
-    manage_mode: opt.Manage = None,
-    revision: opt.Revision = None,
+    goal_id: opt.GoalId, deadline: Deadline = None, tz: Zone = None, revision: opt.Revision = None, **changes: Any
 ) -> Reply:
     """Change the objective, deadline or limits. A running step is not affected."""
-    request: Any = collect(
-        deadline=parse_deadline(deadline, tz), max_steps=max_steps, max_tokens=max_tokens, max_usd=max_usd,
-        max_seconds=max_time, route=route, manage_mode=manage_mode,
-    )  # fmt: skip
-    if not request and objective is None:
+    changes |= parse_deadline(deadline, tz)
+    if not changes:
         raise typer.BadParameter("say what to change, such as --deadline or --objective")
     async with connect() as desk:
-        goal = await desk.client.edit_goal(goal_id, request, objective=objective, revision=revision)
+        goal = await desk.client.edit_goal(goal_id, changes, revision=revision)
     return Reply(goal, f"{goal['id']} changed: {describe_progress(goal)}")
 
 
@@ -192,15 +181,15 @@ def find_own_goal() -> str:
     raise InvalidInput("say which goal; list them with `midwatch goal list`.", field="id")
 
 
-def parse_deadline(text: str | None, zone: str | None) -> str | None:
-    """Return a time that a person wrote with its offset, so that no other machine's zone matters."""
+def parse_deadline(text: str | None, zone: str | None) -> dict[str, str]:
+    """Return the field `deadline` with the offset of its zone, so that no other machine's zone matters."""
     if text is None:
-        return None
+        return {}
     from midwatch.base.clock import SystemClock
     from midwatch.base.schedule import find_zone, host_zone, local_iso, parse_moment
 
     place = find_zone(zone if zone is not None else host_zone()).key
-    return local_iso(parse_moment(text, SystemClock().now(), place), place)
+    return {"deadline": local_iso(parse_moment(text, SystemClock().now(), place), place)}
 
 
 # -- showing goals -----------------------------------------------------------------------------------------------------

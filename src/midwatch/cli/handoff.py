@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Argument, Option
 
 from midwatch.base.errors import HandoffError, HandoffOverdue, HandoffRefused, InvalidInput
 from midwatch.cli import output as out
-from midwatch.cli.command import Reply, Work, command, group
+from midwatch.cli.command import Reply, command, group
 from midwatch.cli.connection import Desk, connect, find_attempt_token
-from midwatch.cli.inputs import read_prompt
+from midwatch.cli.inputs import absolute_path, read_prompt
 from midwatch.cli.options import AsJson, Limit, Statuses
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Target(NamedTuple):
 
 
 @command(app, "to")
-def hand_over(
+async def hand_over(
     words: Annotated[
         list[str] | None,
         Argument(
@@ -64,26 +63,22 @@ def hand_over(
     wait: Annotated[bool, Option("--wait", help="Wait until it ends and print the answer.")] = False,
     key: Key = None,
     as_json: AsJson = False,
-) -> Work:
+) -> Reply:
     """Hand work to an agent. With --wait, exit status 0 only if it is completed."""
     optional_text = given is not None or from_task is not None
     target = parse_target(words or [], task_type, optional_text=optional_text)
     work = {"type": task_type or "", "input": parse_input(given), "priority": priority}
     inherits = workdir is None and (from_task is not None or find_attempt_token() is not None)
-    place = None if inherits else str(Path(workdir or ".").expanduser().absolute())
-
-    async def request() -> Reply | int:
-        async with connect(work=wait) as desk:
-            agent, text = await find_agent(desk, target) if optional_text and target.agent is None else target
-            handoff = await desk.client.hand_over(
-                agent, {**work, "description": text}, source_task=from_task, timeout=timeout, max_retries=retries,
-                workdir=place, wait=WAIT_SECONDS if wait else 0, key=key,
-            )  # fmt: skip
-            if wait or handoff["task_id"] is None:  # with a key that was used before, the handoff may have been refused
-                return await wait_for_end(desk, handoff, as_json)
-            return describe_start(handoff, await desk.warn_without_worker("nobody works on it yet"))
-
-    return request()
+    place = None if inherits else absolute_path(workdir or ".")
+    async with connect(work=wait) as desk:
+        agent, text = await find_agent(desk, target) if optional_text and target.agent is None else target
+        handoff = await desk.client.hand_over(
+            agent, {**work, "description": text}, source_task=from_task, timeout=timeout, max_retries=retries,
+            workdir=place, wait=WAIT_SECONDS if wait else 0, key=key,
+        )  # fmt: skip
+        if wait or handoff["task_id"] is None:  # with a key that was used before, the handoff may have been refused
+            return await wait_for_end(desk, handoff, as_json)
+        return describe_start(handoff, await desk.warn_without_worker("nobody works on it yet"))
 
 
 def describe_start(handoff: HandoffInfo, notice: str | None = None) -> Reply:

@@ -11,12 +11,6 @@ from midwatch.base.errors import InvalidInput
 
 Text = TypeVar("Text", str, str | None)
 
-EMPTY = {
-    "route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "", "jitter": 0,
-    "approvals": None, "budget": None,
-}  # fmt: skip
-"""What an empty text means for values that can be removed."""
-
 
 def read_prompt(prompt: Text) -> Text:
     """Return the prompt, from standard input for `-`. Bytes that are not text are replaced."""
@@ -49,15 +43,8 @@ def parse_policy(text: str) -> dict[str, Any]:
     return policy
 
 
-def collect(**options: object) -> dict[str, Any]:
-    """Return the options that were set, as the interface takes them."""
-    request: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    for name, nothing in EMPTY.items():
-        if request.get(name) == "":
-            request[name] = nothing
-    for name, convert in (("workdir", absolute_path), ("budget", parse_budget), ("approvals", parse_policy)):
-        if request.get(name):
-            request[name] = convert(request[name])
-    if "tags" in request:
-        request["tags"] = [tag for tag in request["tags"] if tag.strip()]
-    return request
+def default_workdir(request: dict[str, Any]) -> dict[str, Any]:
+    """Return a request that names the current directory, unless it names a directory or a session, which has one."""
+    if request.get("workdir") or request.get("session_key"):
+        return request
+    return {**request, "workdir": absolute_path(".")}

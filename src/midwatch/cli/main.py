@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 from typer import Option
+from typer.models import CommandInfo
 
 from midwatch.base.errors import MidwatchError
 from midwatch.base.version import __version__
@@ -45,6 +46,8 @@ from midwatch.cli.connection import home_path
 from midwatch.cli.output import clean, note, say
 
 UNEXPECTED = 70
+COMPLETION = "_MIDWATCH_COMPLETE"
+"""The variable that a shell sets to complete a command that is being typed."""
 
 app = typer.Typer(
     name="midwatch",
@@ -103,7 +106,7 @@ def execute(arguments: list[str]) -> int:
     """Run one command and return its exit status. An error becomes one line, never a traceback."""
     as_json = "--json" in arguments
     try:
-        line = typer.main.get_command(select_command(arguments))
+        line = typer.main.get_command(select_command(app, arguments))
         status = line.main(arguments, prog_name="midwatch", standalone_mode=False)
         sys.stdout.flush()
     except MidwatchError as error:
@@ -124,18 +127,29 @@ def execute(arguments: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
-def select_command(arguments: list[str]) -> typer.Typer:
-    """Return the command line with only the named command, since reading the options of all takes long."""
-    name = typer.main.get_command_name
-    known = {info.name or name(getattr(info.callback, "__name__", "")): info for info in app.registered_commands}
-    groups = {info.name: info for info in app.registered_groups}
-    word = arguments[0] if arguments else ""
-    if word not in known and word not in groups:
-        return app
-    alone = copy(app)
-    alone.registered_commands = [known[word]] if word in known else []
-    alone.registered_groups = [groups[word]] if word in groups else []
+def select_command(full: typer.Typer, arguments: list[str]) -> typer.Typer:
+    """Return the command line without what the arguments do not name, since reading the options of all takes long."""
+    if COMPLETION in os.environ:
+        return full
+    alone, word = copy(full), arguments[0] if arguments else ""
+    alone.registered_commands = [info for info in full.registered_commands if find_name(info) == word]
+    alone.registered_groups = [copy(info) for info in full.registered_groups if info.name == word]
+    if not alone.registered_commands and not alone.registered_groups:  # help, which shows only the names of groups
+        alone.registered_commands = full.registered_commands
+        alone.registered_groups = [copy(info) for info in full.registered_groups]
+    for info in alone.registered_groups:
+        assert info.typer_instance is not None
+        if info.name == word:
+            info.typer_instance = select_command(info.typer_instance, arguments[1:])
+        elif info.name not in arguments:
+            info.typer_instance = copy(info.typer_instance)
+            info.typer_instance.registered_commands = []
     return alone
+
+
+def find_name(info: CommandInfo) -> str:
+    """Return the name of a command on the command line."""
+    return info.name or typer.main.get_command_name(getattr(info.callback, "__name__", ""))
 
 
 def report_error(code: str, message: str, as_json: bool) -> None:

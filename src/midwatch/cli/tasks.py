@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Option
 
@@ -16,6 +16,7 @@ from midwatch.cli.inputs import absolute_path, parse_budget
 from midwatch.cli.watch import follow_task
 
 if TYPE_CHECKING:
+    from midwatch.domain.requests import Submission
     from midwatch.wire.tasks import TaskInfo
     from midwatch.wire.worktrees import WorktreeNote
 
@@ -23,54 +24,33 @@ PROMPT_LENGTH = 50
 NOT_RUN = "nothing runs this task yet"
 
 
-def build_submission(
-    agent: opt.AgentName = None,
-    workdir: opt.Workdir = ".",
-    worktree: opt.Worktree = False,
-    share_workdir: opt.ShareWorkdir = False,
-    timeout: opt.Timeout = None,
-    budget: opt.BudgetText = None,
-    priority: opt.Priority = 0,
-    delay: opt.Delay = None,
-    key: opt.Key = None,
-    route: opt.Route = None,
-    session: opt.SessionKey = None,
-    origin_channel: opt.OriginChannel = None,
-    origin_session: opt.OriginSession = None,
-    on_crash: opt.OnCrash = None,
-) -> Any:
-    """Return the options of `run` and `submit` as a `midwatch.domain.requests.Submission`."""
-    from midwatch.base.durations import seconds
+def submission_fields() -> tuple[type, ...]:
+    """Return the definition of all that a request may say with a prompt."""
+    from midwatch.domain.requests import Submission
 
-    submission = {
-        "agent": agent, "workdir": absolute_path(workdir), "worktree": worktree or None,
-        "share_workdir": share_workdir or None, "timeout": None if timeout is None else seconds(timeout),
-        "budget": parse_budget(budget), "priority": priority, "delay": None if delay is None else seconds(delay),
-        "idempotency_key": key, "route": route, "session_key": session, "origin_channel": origin_channel,
-        "origin_session": origin_session, "on_crash": on_crash,
-    }  # fmt: skip
-    return {name: value for name, value in submission.items() if value is not None}
+    return (Submission,)
 
 
-@command(options=build_submission)
-async def run(prompt: opt.Prompt, as_json: opt.AsJson = False, **options: Any) -> int:
+SUBMISSION = opt.FieldOptions(
+    submission_fields, workdir=opt.Flag(help="Directory to work in.", read=absolute_path, default=".")
+)
+
+
+@command(work=True, options=SUBMISSION)
+async def run(desk: Desk, prompt: opt.Prompt, as_json: opt.AsJson = False, **request: Any) -> int:
     """Submit a task and stream it until it finishes. Exit status 0 only if it is done.
 
     Without a server the task runs in this process.
     """
-    submission = build_submission(**options)
-    async with connect(work=True) as desk:
-        task = await desk.client.submit(prompt, submission)
-        return await follow_task(desk, task["id"], as_json)
+    task = await desk.client.submit(prompt, cast("Submission", request))
+    return await follow_task(desk, task["id"], as_json)
 
 
-@command(options=build_submission)
-async def submit(prompt: opt.Prompt, **options: Any) -> Reply:
+@command(options=SUBMISSION)
+async def submit(desk: Desk, prompt: opt.Prompt, **request: Any) -> Reply:
     """Submit a task and return at once."""
-    submission = build_submission(**options)
-    async with connect() as desk:
-        task = await desk.client.submit(prompt, submission)
-        notice = await desk.warn_without_worker(NOT_RUN) if task["status"] == "pending" else None
+    task = await desk.client.submit(prompt, cast("Submission", request))
+    notice = await desk.warn_without_worker(NOT_RUN) if task["status"] == "pending" else None
     return Reply(task, f"{task['id']} submitted to {task['agent']}", notice)
 
 
@@ -201,8 +181,10 @@ async def cancel(desk: Desk, task_id: opt.TaskId) -> Reply:
 
 @command()
 async def retry(task_id: opt.TaskId, budget: opt.BudgetText = None) -> Reply:
-    """Retry a failed or cancelled task as a new task that continues its work. Earlier spending counts: a task whose
-    budget is spent needs a larger one."""
+    """Retry a failed or cancelled task as a new task that continues its work.
+
+    Earlier spending counts: a task whose budget is spent needs a larger one.
+    """
     more = parse_budget(budget)
     async with connect() as desk:
         task = await desk.client.retry(task_id, budget=more)

@@ -1,4 +1,4 @@
-"""A typed client of the HTTP interface. Errors come back as the classes of `midwatch.base.errors`.
+"""A typed client of the HTTP interface. It raises the errors of the server as classes of `midwatch.base.errors`.
 
 Imports `wire`, `domain` and `base`, and httpx.
 Not here: anything that needs the server's process.
@@ -15,10 +15,10 @@ from midwatch.client.streams import EventCalls, Which
 from midwatch.client.system import DeskCalls
 from midwatch.client.tasks import TaskCalls
 from midwatch.client.terminals import TerminalCalls
-from midwatch.client.transport import BY_CODE, error_of, named, quoted
+from midwatch.client.transport import BY_CODE, quoted
 from midwatch.client.worktrees import WorktreeCalls
 
-__all__ = ("BY_CODE", "Client", "Which", "error_of", "named", "quoted")
+__all__ = ("BY_CODE", "Client", "Which", "quoted")
 
 
 class Client(
@@ -33,4 +33,4 @@ class Client(
     HandoffCalls,
     DeskCalls,
 ):
-    """Speaks to one server. Use it as an async context manager, or `close` it."""
+    """A client of one server. Use it as an async context manager, or `close` it."""

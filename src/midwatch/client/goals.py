@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from midwatch.client.transport import Transport, named, without_none
+from midwatch.client.transport import Transport, path_of
 
 if TYPE_CHECKING:
     from midwatch.wire.automations import RunInfo
@@ -16,50 +16,50 @@ class GoalCalls(Transport):
     """Goals."""
 
     async def goals(self, status: str = "", *, limit: int = 20) -> Sequence[GoalInfo]:
-        """Newest first; of one status, or all."""
-        return cast("Sequence[GoalInfo]", (await self._get("/goals", {"status": status, "limit": limit}))["goals"])
+        """Return goals with this status, or all, newest first."""
+        return await self._get("/goals", "goals", status=status, limit=limit)
 
     async def goal(self, goal_id: str) -> GoalInfo:
-        """One goal."""
-        return cast("GoalInfo", await self._get(f"/goals/{named('goal', goal_id)}"))
+        """Return one goal."""
+        return await self._get(path_of("goal", goal_id))
 
     async def create_goal(self, objective: str, wish: Mapping[str, Any] | None = None) -> GoalInfo:
-        """Set a goal; its first step begins at once, or when its session has a thread."""
-        return cast("GoalInfo", await self._post("/goals", {"objective": objective, **(wish or {})}))
+        """Set a goal. Its first step starts at once, or when its session has a thread."""
+        return await self._post("/goals", {"objective": objective, **(wish or {})})
 
     async def edit_goal(
         self, goal_id: str, wish: Mapping[str, Any], *, objective: str | None = None, revision: int | None = None
     ) -> GoalInfo:
-        """Change what is said. Conflict when it is not at `revision` any more."""
-        said = {**wish, **without_none({"objective": objective, "revision": revision})}
-        return cast("GoalInfo", await self._patch(f"/goals/{named('goal', goal_id)}", said))
+        """Change the given fields. Raise Conflict if the goal is not at `revision` any more."""
+        return await self._patch(path_of("goal", goal_id), wish, objective=objective, revision=revision)
 
     async def goal_steps(self, goal_id: str, limit: int = 20) -> Sequence[RunInfo]:
-        """Its tasks, newest first."""
-        found = await self._get(f"/goals/{named('goal', goal_id)}/steps", {"limit": limit})
-        return cast("Sequence[RunInfo]", found["runs"])
+        """Return the tasks of a goal, newest first."""
+        return await self._get(path_of("goal", goal_id, "steps"), "runs", limit=limit)
 
     async def step_goal(self, goal_id: str) -> GoalInfo:
-        """Begin the next step now."""
-        return cast("GoalInfo", await self._post(f"/goals/{named('goal', goal_id)}/step"))
+        """Start the next step now."""
+        return await self._post(path_of("goal", goal_id, "step"))
 
     async def pause_goal(self, goal_id: str) -> GoalInfo:
-        """Rest until it is resumed; a running step is stopped."""
-        return cast("GoalInfo", await self._post(f"/goals/{named('goal', goal_id)}/pause"))
+        """Pause a goal and stop its running step."""
+        return await self._post(path_of("goal", goal_id, "pause"))
 
     async def resume_goal(self, goal_id: str) -> GoalInfo:
-        """Go on."""
-        return cast("GoalInfo", await self._post(f"/goals/{named('goal', goal_id)}/resume"))
+        """Resume a goal."""
+        return await self._post(path_of("goal", goal_id, "resume"))
 
     async def complete_goal(self, goal_id: str, evidence: str = "") -> GoalInfo:
-        """It is reached. Said by its agent, it counts when the step has ended and its verifier, if any, agrees."""
-        return cast("GoalInfo", await self._post(f"/goals/{named('goal', goal_id)}/complete", {"evidence": evidence}))
+        """Mark a goal as complete.
+
+        If its agent does, it counts when the step has ended and the verifier, if there is one, agrees.
+        """
+        return await self._post(path_of("goal", goal_id, "complete"), evidence=evidence)
 
     async def delay_goal(self, goal_id: str, duration: float | str, reason: str) -> GoalInfo:
-        """Begin the next step later: 0, or 1 minute to 12 hours."""
-        said = {"duration": duration, "reason": reason}
-        return cast("GoalInfo", await self._post(f"/goals/{named('goal', goal_id)}/delay", said))
+        """Delay the next step: 0, or 1 minute to 12 hours."""
+        return await self._post(path_of("goal", goal_id, "delay"), duration=duration, reason=reason)
 
     async def clear_goal(self, goal_id: str) -> GoalInfo:
-        """Give it up and remove it; a running step is stopped."""
-        return cast("GoalInfo", await self._call("DELETE", f"/goals/{named('goal', goal_id)}"))
+        """Remove a goal and stop its running step."""
+        return await self._delete(path_of("goal", goal_id))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from midwatch.client.transport import Transport, named, without_none
+from midwatch.client.transport import Transport, drop_none, path_of
 
 if TYPE_CHECKING:
     from midwatch.wire.handoffs import HandoffInfo, HandoffPage
@@ -15,17 +15,14 @@ class HandoffCalls(Transport):
     """Handoffs."""
 
     async def hand_over(
-        self,
-        to: str | None = None,
-        task: Mapping[str, Any] | None = None,
-        *,
-        key: str | None = None,
-        **wish: Any,
+        self, to: str | None = None, task: Mapping[str, Any] | None = None, *, key: str | None = None, **wish: Any
     ) -> HandoffInfo:
-        """Hand work to an agent, or to the best for the type of `task`; other wishes as the handoffs page has them.
-        With the same key it is done once."""
-        said = without_none({"to": to, "task": task, **wish})
-        return cast("HandoffInfo", await self._post("/handoffs", said, key=key))
+        """Hand work to an agent, or to the best one for the type of `task`.
+
+        docs/handoffs.md lists the other fields. Calls with the same key make one handoff.
+        """
+        body = drop_none({"to": to, "task": task, **wish})
+        return await self._post("/handoffs", body, idempotency_key=key)
 
     async def handoffs(
         self,
@@ -36,18 +33,17 @@ class HandoffCalls(Transport):
         before: str | None = None,
         limit: int = 50,
     ) -> HandoffPage:
-        """Handoffs, newest first; of an agent, of a root task."""
-        asked = {"status": list(status), "agent": agent, "root": root, "before": before, "limit": limit}
-        return cast("HandoffPage", await self._get("/handoffs", asked))
+        """Return a page of handoffs, newest first, of an agent or of a root task."""
+        return await self._get("/handoffs", status=list(status), agent=agent, root=root, before=before, limit=limit)
 
     async def handoff(self, handoff_id: str, wait: float = 0.0) -> HandoffInfo:
-        """One handoff; with `wait` when it has ended, or after so many seconds as it is then."""
-        return cast("HandoffInfo", await self._get(f"/handoffs/{named('handoff', handoff_id)}", {"wait": wait}))
+        """Return one handoff. With `wait`, wait up to that many seconds until it has ended."""
+        return await self._get(path_of("handoff", handoff_id), wait=wait)
 
     async def cancel_handoff(self, handoff_id: str) -> HandoffInfo:
-        """End it; its task is stopped wherever it runs."""
-        return cast("HandoffInfo", await self._post(f"/handoffs/{named('handoff', handoff_id)}/cancel"))
+        """Cancel a handoff and stop its task, wherever it runs."""
+        return await self._post(path_of("handoff", handoff_id, "cancel"))
 
     async def retry_handoff(self, handoff_id: str, key: str | None = None) -> HandoffInfo:
-        """Hand the same work to the same agent again, as a new handoff; with the same key, as one."""
-        return cast("HandoffInfo", await self._post(f"/handoffs/{named('handoff', handoff_id)}/retry", key=key))
+        """Hand the same work to the same agent again. Calls with the same key make one new handoff."""
+        return await self._post(path_of("handoff", handoff_id, "retry"), idempotency_key=key)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from midwatch.client.transport import Transport, quoted, without_none
+from midwatch.client.transport import Transport, drop_none, session_path
 
 if TYPE_CHECKING:
     from midwatch.domain.steering import SendMode
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class SessionCalls(Transport):
-    """Conversations."""
+    """Sessions."""
 
     async def sessions(self, *, before: str | None = None, limit: int = 50) -> SessionPage:
-        """Conversations, the most recently used first."""
-        return cast("SessionPage", await self._get("/sessions", {"before": before, "limit": limit}))
+        """Return a page of sessions, the most recently used first."""
+        return await self._get("/sessions", before=before, limit=limit)
 
     async def session(self, key: str) -> SessionInfo:
-        """One conversation."""
-        return cast("SessionInfo", await self._get(f"/sessions/{quoted(key)}"))
+        """Return one session."""
+        return await self._get(session_path(key))
 
     async def create_session(
         self,
@@ -34,18 +34,18 @@ class SessionCalls(Transport):
         key: str | None = None,
         prompt: str | None = None,
     ) -> SessionInfo:
-        """Open a conversation with an agent; one that is open with that key, agent and directory is returned. With
-        `worktree` its turns share a git worktree of its own. `prompt` is said first in it, when it is new."""
-        said = {"agent": agent, "workdir": workdir, "worktree": worktree or None, "title": title, "key": key}
-        said = without_none({**said, "prompt": prompt})
-        return cast("SessionInfo", await self._post("/sessions", said))
+        """Open a session with an agent, or return the open one with that key, agent and directory.
+
+        With `worktree` its turns share a git worktree of its own. `prompt` is the first message of a new session.
+        """
+        where = {"workdir": workdir, "worktree": worktree or None}
+        return await self._post("/sessions", drop_none(where), agent=agent, title=title, key=key, prompt=prompt)
 
     async def messages(
         self, key: str, after: int = 0, *, limit: int = 500, html: bool = False
     ) -> Sequence[MessageInfo]:
-        """Messages with a greater number than `after`, in order; with `html` also as HTML that is safe to show."""
-        found = await self._get(f"/sessions/{quoted(key)}/messages", {"after": after, "limit": limit, "html": html})
-        return cast("Sequence[MessageInfo]", found["messages"])
+        """Return messages with a greater number than `after`, in order. `html` adds their texts as safe HTML."""
+        return await self._get(session_path(key, "messages"), "messages", after=after, limit=limit, html=html)
 
     async def send(
         self,
@@ -56,21 +56,25 @@ class SessionCalls(Transport):
         priority: int | None = None,
         idempotency_key: str | None = None,
     ) -> SentInfo:
-        """Say something in a conversation: a task, which waits while another one runs there; with `mode` interrupt or
-        after_tool a message for the turn that runs. The reply's `mode` tells. It is durable when this returns."""
-        said = without_none({"text": text, "mode": mode, "priority": priority})
-        return cast("SentInfo", await self._post(f"/sessions/{quoted(key)}/messages", said, key=idempotency_key))
+        """Send a message to a session. It is durable when this returns.
+
+        It becomes a task, which waits while another one runs there. With the mode interrupt or after_tool it is a
+        message for the running turn. The `mode` of the reply tells which of them happened.
+        """
+        path = session_path(key, "messages")
+        return await self._post(path, text=text, mode=mode, priority=priority, idempotency_key=idempotency_key)
 
     async def interrupt(self, key: str, mode: InterruptMode | None = None, *, hint: str | None = None) -> Interrupted:
-        """End the turn that runs in a conversation: at once, or with `mode` stop after one closing answer. What waits
-        goes on. Says what was stopped, and how it is resumed."""
-        said = without_none({"mode": mode, "hint": hint})
-        return cast("Interrupted", await self._post(f"/sessions/{quoted(key)}/interrupt", said or None))
+        """End the running turn of a session: at once, or with the mode stop after one closing answer.
+
+        Waiting messages are not affected. The reply tells what was stopped, and how to resume it.
+        """
+        return await self._post(session_path(key, "interrupt"), mode=mode, hint=hint)
 
     async def restart_session(self, key: str) -> SessionInfo:
-        """Stop what runs in a conversation and end its agent's process; the next message begins a new one."""
-        return cast("SessionInfo", await self._post(f"/sessions/{quoted(key)}/restart"))
+        """Stop the running turn of a session and end its agent's process. The next message starts a new one."""
+        return await self._post(session_path(key, "restart"))
 
     async def close_session(self, key: str) -> SessionInfo:
-        """Cancel what is open in a conversation and take no more messages."""
-        return cast("SessionInfo", await self._post(f"/sessions/{quoted(key)}/close"))
+        """Cancel the open tasks of a session and accept no more messages."""
+        return await self._post(session_path(key, "close"))

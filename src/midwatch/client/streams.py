@@ -1,4 +1,4 @@
-"""Calls about events: pages of the log, and streams that outlive a lost connection."""
+"""Calls about events: pages of the log, and streams that continue after a lost connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 import httpx2
 import orjson
 
-from midwatch.client.transport import Transport, error_of, without_none
+from midwatch.client.transport import Transport, drop_none, error_of
 
 if TYPE_CHECKING:
     from midwatch.wire.events import EventInfo, EventPage
@@ -26,10 +26,9 @@ PAGE = 1000
 
 
 class Which(TypedDict, total=False):
-    """Which events are meant; those that fit all that is said."""
+    """A filter of events: those that match all given fields. The kind `tool_*` matches all that begin with `tool_`."""
 
     kinds: Iterable[str]
-    """`tool_*` means all that begin so."""
     task_id: str | None
     turn_id: str | None
     session_key: str | None
@@ -38,31 +37,33 @@ class Which(TypedDict, total=False):
 
 
 class EventCalls(Transport):
-    """The log."""
+    """Events."""
 
     async def events(
         self, after: int | None = None, *, before: int | None = None, limit: int = PAGE, **which: Unpack[Which]
     ) -> EventPage:
-        """One page of stored events, in order: those with seq > `after`, or the last ones with seq < `before`. Pruned
-        when some after `after` are not kept any more."""
-        return cast(
-            "EventPage", await self._get("/events", {"after": after, "before": before, "limit": limit, **asked(which)})
-        )
+        """Return a page of stored events, in order: those with seq > `after`, or the last ones with seq < `before`.
+
+        Raise Pruned if some events after `after` are not kept any more.
+        """
+        return await self._get("/events", after=after, before=before, limit=limit, **query_of(which))
 
     async def follow(
         self, after: int = 0, *, live: bool = False, patience: float | None = None, **which: Unpack[Which]
     ) -> AsyncGenerator[EventInfo, None]:
-        """Every event with seq > `after`, for ever, each stored one once and in order; with `live` also those that are
-        never stored. A lost connection is taken up where it broke; NotRunning when there is no server for `patience`
-        seconds."""
-        async with aclosing(self._frames({**asked(which), "live": live}, after, patience)) as frames:
+        """Yield events with seq > `after`, without end. Stored events come once and in order.
+
+        `live` adds events that are never stored. After a lost connection the stream continues where it ended. Raise
+        NotRunning if there is no server for `patience` seconds.
+        """
+        async with aclosing(self._frames({**query_of(which), "live": live}, after, patience)) as frames:
             async for frame in frames:
                 yield cast("EventInfo", frame)
 
     async def watch_task(
         self, task_id: str, after: int | None = None, *, patience: float | None = None
     ) -> AsyncGenerator[TaskStateInfo | EventInfo, None]:
-        """The task as it is, then its events as they come, live ones too. See `watch_session`."""
+        """Yield the state of a task, then its events as they happen, with live ones. See `watch_session`."""
         async with aclosing(self._frames({"task_id": task_id, "state": True}, after, patience)) as frames:
             async for frame in frames:
                 yield cast("TaskStateInfo | EventInfo", frame)
@@ -70,9 +71,11 @@ class EventCalls(Transport):
     async def watch_session(
         self, key: str, after: int | None = None, *, kinds: Iterable[str] = (), patience: float | None = None
     ) -> AsyncGenerator[SessionStateInfo | EventInfo, None]:
-        """The conversation as it is (its kind is `state`), then its events as they come, live ones too, all or those of
-        some kinds; long texts are cut. From `after` on, and after a lost connection, come the events that were missed,
-        then the state again."""
+        """Yield the state of a session (its kind is `state`), then its events as they happen, with live ones.
+
+        `kinds` selects events; long texts are cut. With `after`, and after a lost connection, the missed events come
+        first, then the state again.
+        """
         query = {"session_key": key, "state": True, "kind": list(kinds)}
         async with aclosing(self._frames(query, after, patience)) as frames:
             async for frame in frames:
@@ -81,7 +84,7 @@ class EventCalls(Transport):
     async def _frames(
         self, query: Mapping[str, Any], after: int | None, patience: float | None
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """The frames of a stream, over as many connections as it takes."""
+        """Yield the frames of a stream, and connect again when a connection is lost."""
         lost_at: float | None = None
         tries = 0
         while True:
@@ -101,7 +104,7 @@ class EventCalls(Transport):
             self._move()
 
     async def _stream(self, query: Mapping[str, Any], after: int | None) -> AsyncGenerator[dict[str, Any] | None, None]:
-        """The frames of one connection; None when it has been made. What the query says of live ones is added."""
+        """Yield None when connected, then the frames of one connection. Live frames get the ids of the query."""
         known = {"seq": 0, "task_id": query.get("task_id"), "session_key": query.get("session_key")}
         limits = httpx2.Timeout(30.0, connect=5.0, read=QUIET_SECONDS)
         headers = {"accept": "text/event-stream"} | ({} if after is None else {"last-event-id": str(after)})
@@ -115,19 +118,19 @@ class EventCalls(Transport):
                 raise error_of(source.response)
             yield None
             async for message in source:
-                told = orjson.loads(message.data)
-                whole = message.event == "state" or "seq" in told
-                yield {**({} if whole else known), "kind": message.event, **told}
+                frame = orjson.loads(message.data)
+                stored = message.event == "state" or "seq" in frame
+                yield {**({} if stored else known), "kind": message.event, **frame}
 
 
-def asked(which: Which) -> dict[str, Any]:
-    """A filter as a query."""
-    said = without_none(which)
-    return {"kind": list(said.pop("kinds", ())), **said}
+def query_of(which: Which) -> dict[str, Any]:
+    """Return a filter as a query."""
+    query = drop_none(which)
+    return {"kind": list(query.pop("kinds", ())), **query}
 
 
 def position(frame: Mapping[str, Any], after: int | None) -> int | None:
-    """Where a reader is that was at `after` and has read this frame."""
+    """Return the position of a reader that was at `after` and has read this frame."""
     if frame["kind"] == "state":
         return int(frame["as_of_seq"])
     if frame["kind"] == "gap" and (oldest := frame["payload"].get("oldest_seq")) is not None:

@@ -1,12 +1,12 @@
-"""Calls about the desk: agents, notices, usage, settings, processes, tokens."""
+"""Calls about the server: agents, notices, usage, settings, processes, tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from midwatch.client.transport import Transport, moment, named, quoted, without_none
+from midwatch.client.transport import Transport, format_moment, path_of, quoted
 
 if TYPE_CHECKING:
     from midwatch.wire.agents import AgentInfo
@@ -19,34 +19,33 @@ if TYPE_CHECKING:
 
 
 class DeskCalls(Transport):
-    """The desk."""
+    """The server itself."""
 
     async def deliveries(
         self, status: str | None = None, task_id: str | None = None, limit: int = 50
     ) -> Sequence[DeliveryInfo]:
-        """Notices, newest first."""
-        found = await self._get("/deliveries", {"status": status, "task_id": task_id, "limit": limit})
-        return cast("Sequence[DeliveryInfo]", found["deliveries"])
+        """Return notices, newest first."""
+        return await self._get("/deliveries", "deliveries", status=status, task_id=task_id, limit=limit)
 
     async def delivery(self, delivery_id: str) -> DeliveryInfo:
-        """One notice."""
-        return cast("DeliveryInfo", await self._get(f"/deliveries/{named('delivery', delivery_id)}"))
+        """Return one notice."""
+        return await self._get(path_of("delivery", delivery_id))
 
     async def retry_delivery(self, delivery_id: str) -> DeliveryInfo:
-        """Try to send a failed notice again."""
-        return cast("DeliveryInfo", await self._post(f"/deliveries/{named('delivery', delivery_id)}/retry"))
+        """Send a failed notice again."""
+        return await self._post(path_of("delivery", delivery_id, "retry"))
 
     async def agents(self) -> Sequence[AgentInfo]:
-        """All agents, by name."""
-        return cast("Sequence[AgentInfo]", (await self._get("/agents"))["agents"])
+        """Return all agents, by name."""
+        return await self._get("/agents", "agents")
 
     async def test_agent(self, name: str, idempotency_key: str | None = None) -> TaskInfo:
         """Give an agent a short task, to see whether it works."""
-        return cast("TaskInfo", await self._post(f"/agents/{named('agent', name)}/test", key=idempotency_key))
+        return await self._post(path_of("agent", name, "test"), idempotency_key=idempotency_key)
 
     async def now(self, since: datetime | None = None) -> Now:
-        """The desk at a glance; usage is counted from `since`, or over the last 24 hours."""
-        return cast("Now", await self._get("/now", {"since": moment(since)}))
+        """Return an overview. Usage is counted from `since`, or over the last 24 hours."""
+        return await self._get("/now", since=format_moment(since))
 
     async def usage(
         self,
@@ -57,61 +56,62 @@ class DeskCalls(Transport):
         zone: str | None = None,
         session_key: str | None = None,
     ) -> UsageInfo:
-        """What the tasks that ended since then, or in the last 24 hours, have cost, told apart by some of actor,
-        agent, session, model and day; by the first two if nothing is said. Days are those of `zone`, or of the
-        server's."""
-        asked = {"since": moment(since), "until": moment(until), "by": by, "zone": zone}
-        return cast("UsageInfo", await self._get("/usage", {**asked, "session_key": session_key}))
+        """Return the usage of tasks that ended in a period, by default in the last 24 hours.
+
+        `by` has some of actor, agent, session, model and day; the default is actor and agent. Days are those of `zone`,
+        or of the server's zone.
+        """
+        period = {"since": format_moment(since), "until": format_moment(until)}
+        return await self._get("/usage", **period, by=by, zone=zone, session_key=session_key)
 
     async def settings(self) -> SettingsInfo:
-        """What is set, without anything secret."""
-        return cast("SettingsInfo", await self._get("/settings"))
+        """Return the settings, without secrets."""
+        return await self._get("/settings")
 
     async def directories(self, path: str | None = None, *, hidden: bool = False) -> Directories:
-        """The directories in a directory of the server's machine, or in its user's home."""
-        return cast("Directories", await self._get("/directories", {"path": path, "hidden": hidden}))
+        """Return the directories in a directory of the server's machine, or in its user's home."""
+        return await self._get("/directories", path=path, hidden=hidden)
 
     async def watchdog(self) -> AlertPage:
-        """Look for what is overdue, stuck or silent, and tell of it."""
-        return cast("AlertPage", await self._post("/watchdog"))
+        """Look for work that is overdue, stuck or silent, and send alerts about it."""
+        return await self._post("/watchdog")
 
     async def routines(self) -> Sequence[RoutineInfo]:
-        """What the server does at intervals, and how it went."""
-        return cast("Sequence[RoutineInfo]", (await self._get("/routines"))["routines"])
+        """Return the routines that the server runs at intervals, with their last results."""
+        return await self._get("/routines", "routines")
 
     async def cluster(self) -> ClusterInfo:
-        """Which processes run tasks."""
-        return cast("ClusterInfo", await self._get("/cluster"))
+        """Return the processes that run tasks."""
+        return await self._get("/cluster")
 
     async def me(self) -> Me:
-        """Who this client is to the server."""
-        return cast("Me", await self._get("/me"))
+        """Return who this client is to the server."""
+        return await self._get("/me")
 
     async def link(self) -> Link:
-        """An address that signs one browser in, as whoever this client is."""
-        return cast("Link", await self._post("/links"))
+        """Create a link that signs one browser in as the actor of this client."""
+        return await self._post("/links")
 
     async def tokens(self) -> Sequence[TokenInfo]:
-        """Tokens of programs and browsers, newest first."""
-        return cast("Sequence[TokenInfo]", (await self._get("/tokens"))["tokens"])
+        """Return tokens of programs and browsers, newest first."""
+        return await self._get("/tokens", "tokens")
 
     async def create_token(self, name: str, role: str, actor: str | None = None) -> TokenMade:
-        """A token for a program; its secret is not told again."""
-        said = without_none({"name": name, "role": role, "actor": actor})
-        return cast("TokenMade", await self._post("/tokens", said))
+        """Create a token for a program. Only this reply has its secret."""
+        return await self._post("/tokens", name=name, role=role, actor=actor)
 
     async def revoke_token(self, key: str) -> TokenInfo:
-        """End a token, by its id or name."""
-        return cast("TokenInfo", await self._call("DELETE", f"/tokens/{quoted(key)}"))
+        """Revoke a token, by its id or name."""
+        return await self._delete(f"/tokens/{quoted(key)}")
 
     async def health(self) -> Health:
-        """Whether the server answers."""
-        return cast("Health", await self._get("/health"))
+        """Return the health of the server, if it answers."""
+        return await self._get("/health")
 
     async def ready(self) -> Ready:
-        """That the database answers and tasks are taken, or StoreUnavailable."""
-        return cast("Ready", await self._get("/ready"))
+        """Return whether tasks are accepted. Raise StoreUnavailable if the database does not answer."""
+        return await self._get("/ready")
 
     async def metrics(self) -> str:
-        """Figures for Prometheus, in its text format."""
+        """Return metrics in the text format of Prometheus."""
         return (await self._reply("GET", "/metrics", headers={"accept": "text/plain"})).text

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from midwatch.client.transport import Transport, named
+from midwatch.client.transport import Transport, drop_none, path_of
 
 if TYPE_CHECKING:
     from midwatch.domain.requests import Submission
@@ -16,17 +16,16 @@ class TaskCalls(Transport):
     """Tasks."""
 
     async def submit(self, prompt: str, wish: Submission | None = None) -> TaskInfo:
-        """Hand in a prompt. The task is durable when this returns."""
-        said = {name: value for name, value in (wish or {}).items() if value is not None}
-        return cast("TaskInfo", await self._post("/tasks", {"prompt": prompt, **said}))
+        """Submit a task. It is durable when this returns."""
+        return await self._post("/tasks", drop_none({"prompt": prompt, **(wish or {})}))
 
     async def get(self, task_id: str) -> TaskInfo:
-        """One task."""
-        return cast("TaskInfo", await self._get(f"/tasks/{named('task', task_id)}"))
+        """Return one task."""
+        return await self._get(path_of("task", task_id))
 
     async def task_page(self, task_id: str) -> TaskView:
-        """One task with everything around it: texts as HTML, kin, notices, questions."""
-        return cast("TaskView", await self._get(f"/tasks/{named('task', task_id)}/page"))
+        """Return one task with its texts as HTML, its related tasks, notices and questions."""
+        return await self._get(path_of("task", task_id, "page"))
 
     async def list(
         self,
@@ -38,26 +37,27 @@ class TaskCalls(Transport):
         before: str | None = None,
         limit: int = 50,
     ) -> TaskPage:
-        """Tasks, newest first."""
-        asked = {"status": list(status), "agent": agent, "session_key": session_key, "creator": creator}
-        return cast("TaskPage", await self._get("/tasks", {**asked, "before": before, "limit": limit}))
+        """Return a page of tasks, newest first."""
+        which = {"status": [*status], "agent": agent, "session_key": session_key, "creator": creator}
+        return await self._get("/tasks", **which, before=before, limit=limit)
 
     async def result(self, task_id: str) -> str:
-        """The whole text of a task that is done."""
-        return str((await self._get(f"/tasks/{named('task', task_id)}/result"))["result"])
+        """Return the full result of a task that is done."""
+        return await self._get(path_of("task", task_id, "result"), "result")
 
     async def cancel(self, task_id: str) -> TaskInfo:
-        """Stop a task."""
-        return cast("TaskInfo", await self._post(f"/tasks/{named('task', task_id)}/cancel"))
+        """Cancel a task."""
+        return await self._post(path_of("task", task_id, "cancel"))
 
     async def retry(
         self, task_id: str, idempotency_key: str | None = None, *, budget: Mapping[str, Any] | None = None
     ) -> TaskInfo:
-        """Have a failed or cancelled task done again, as a new task; with the same key, as one new task. `budget` has
-        the limits that are raised."""
-        said = {} if budget is None else {"budget": dict(budget)}
-        return cast("TaskInfo", await self._post(f"/tasks/{named('task', task_id)}/retry", said, key=idempotency_key))
+        """Retry a failed or cancelled task as a new task. Calls with the same key make one new task.
+
+        `budget` has the limits that are raised.
+        """
+        return await self._post(path_of("task", task_id, "retry"), budget=budget, idempotency_key=idempotency_key)
 
     async def summary(self) -> Counts:
-        """How many tasks there are, by status."""
-        return cast("Counts", await self._get("/summary"))
+        """Return how many tasks there are, by status."""
+        return await self._get("/summary")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from midwatch.client.transport import Transport, quoted
+from midwatch.client.transport import Transport, session_path
 
 if TYPE_CHECKING:
     from midwatch.wire.sessions import ScreenInfo
@@ -14,19 +14,17 @@ class TerminalCalls(Transport):
     """Terminals of sessions."""
 
     async def screen(self, key: str, *, styled: bool = False) -> ScreenInfo:
-        """What a session's terminal shows; with `styled` also as escape sequences that paint it."""
-        return cast("ScreenInfo", await self._get(f"/sessions/{quoted(key)}/screen", {"styled": styled}))
+        """Return the screen of a session's terminal. `styled` adds it with its escape sequences."""
+        return await self._get(session_path(key, "screen"), styled=styled)
 
     async def open_terminal(self, key: str) -> ScreenInfo:
-        """Have a session's program running before it is spoken to."""
-        return cast("ScreenInfo", await self._post(f"/sessions/{quoted(key)}/open"))
+        """Start the program of a session before its first message."""
+        return await self._post(session_path(key, "open"))
 
     async def press(self, key: str, keys: str) -> None:
         """Type into a session's terminal."""
-        await self._post(f"/sessions/{quoted(key)}/keys", {"keys": keys})
+        await self._send("POST", session_path(key, "keys"), {"keys": keys})
 
     async def resize(self, key: str, columns: int, rows: int) -> ScreenInfo:
-        """Give a session's terminal another size."""
-        return cast(
-            "ScreenInfo", await self._post(f"/sessions/{quoted(key)}/resize", {"columns": columns, "rows": rows})
-        )
+        """Change the size of a session's terminal."""
+        return await self._post(session_path(key, "resize"), columns=columns, rows=rows)

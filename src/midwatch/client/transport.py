@@ -1,11 +1,11 @@
-"""How a client speaks to its server: requests, replies, and errors as the classes of `midwatch.base.errors`."""
+"""Send requests to a server, and return its replies or raise its errors as classes of `midwatch.base.errors`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 from urllib.parse import quote
 
 import httpx2
@@ -16,11 +16,12 @@ from midwatch.base.errors import InvalidInput, MidwatchError, NotFound, NotRunni
 from midwatch.base.home import Home
 from midwatch.base.trace import own_trace
 
+T = TypeVar("T")
 TIMEOUT = httpx2.Timeout(30.0, connect=5.0)
 
 
 class Transport:
-    """Speaks to one server. Use it as an async context manager, or `close` it."""
+    """A connection to one server. Use it as an async context manager, or `close` it."""
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class Transport:
         transport: httpx2.AsyncBaseTransport | None = None,
         locate: Callable[[], str | None] | None = None,
     ) -> None:
-        """`locate` tells where the server is now; a follower asks it before it connects again."""
+        """Prepare a client. `locate` returns the address of the server; a stream calls it before it connects again."""
         self.url = url
         self._locate = locate
         self._http = httpx2.AsyncClient(
@@ -44,17 +45,13 @@ class Transport:
 
     @classmethod
     def for_home(cls, home: str | Path, token: str | None = None) -> Self:
-        """A client of the live server of a home directory, by default as its owner; or NotRunning."""
+        """Return a client of the running server of a home directory, by default as its owner. Raise NotRunning."""
         place = Home(Path(home).expanduser().absolute())
-        live = place.server()
-        if live is None:
+        server = place.server()
+        if server is None:
             raise NotRunning(f"no midwatch server serves {place.path}; start one with `midwatch up`.")
 
-        def locate() -> str | None:
-            found = place.server()
-            return found.url if found else None
-
-        return cls(live.url, token or place.token(), locate=locate)
+        return cls(server.url, token or place.token(), locate=lambda: getattr(place.server(), "url", None))
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,28 +60,34 @@ class Transport:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         await self._http.aclose()
 
-    async def _get(self, path: str, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return await self._call("GET", path, params=without_none(asked or {}))
+    async def _get(self, path: str, part: str = "", /, **query: Any) -> T:
+        """Return the reply to a query, or one part of it."""
+        reply = await self._reply("GET", path, params=drop_none(query))
+        return cast(T, orjson.loads(reply.content)[part] if part else orjson.loads(reply.content))
 
     async def _post(
-        self, path: str, body: Mapping[str, Any] | None = None, *, key: str | None = None
-    ) -> dict[str, Any]:
-        headers = {"content-type": "application/json"}
-        if key is not None:
-            if not (key.isascii() and key.isprintable()):
-                raise InvalidInput("an idempotency key is printable ASCII here.", field="idempotency_key")
-            headers["idempotency-key"] = key
-        return await self._call("POST", path, content=orjson.dumps(body or {}, default=str), headers=headers)
+        self, path: str, body: Mapping[str, Any] | None = None, /, *, idempotency_key: str | None = None, **fields: Any
+    ) -> T:
+        if idempotency_key is not None and not (idempotency_key.isascii() and idempotency_key.isprintable()):
+            raise InvalidInput("an idempotency key is printable ASCII here.", field="idempotency_key")
+        key = drop_none({"idempotency-key": idempotency_key})
+        return cast(T, await self._send("POST", path, {**(body or {}), **drop_none(fields)}, key))
 
-    async def _patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        headers = {"content-type": "application/json"}
-        return await self._call("PATCH", path, content=orjson.dumps(body, default=str), headers=headers)
+    async def _patch(self, path: str, body: Mapping[str, Any], /, **fields: Any) -> T:
+        return cast(T, await self._send("PATCH", path, {**body, **drop_none(fields)}))
 
-    async def _call(self, method: str, path: str, **request: Any) -> dict[str, Any]:
-        return cast("dict[str, Any]", orjson.loads((await self._reply(method, path, **request)).content))
+    async def _delete(self, path: str) -> T:
+        return cast(T, orjson.loads((await self._reply("DELETE", path)).content))
+
+    async def _send(
+        self, method: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> object:
+        headers = {"content-type": "application/json", **(headers or {})}
+        reply = await self._reply(method, path, content=orjson.dumps(body, default=str), headers=headers)
+        return orjson.loads(reply.content)
 
     async def _reply(self, method: str, path: str, **request: Any) -> httpx2.Response:
         try:
@@ -104,34 +107,39 @@ class Transport:
         )
 
     def _move(self) -> None:
-        found = self._locate() if self._locate else None
-        if found and found != self.url:
-            self.url = found
-            self._http.base_url = httpx2.URL(f"{found}/api/v1")
+        if self._locate and (url := self._locate()) and url != self.url:
+            self.url = url
+            self._http.base_url = httpx2.URL(f"{url}/api/v1")
 
 
 def quoted(key: str) -> str:
-    """`key` as one part of a path."""
+    """Return `key` as one part of a path."""
     if not key or key in (".", ".."):
         raise InvalidInput(f"{key!r} cannot be the name of anything; list what there is.", field="id")
     return quote(key, safe="", errors="replace")
 
 
-def named(noun: str, key: str) -> str:
-    """The id of a record as one part of a path. None has a slash in it, and a server would take it for two parts."""
+def path_of(noun: str, key: str, action: str = "") -> str:
+    """Return the path of a record, or of an action on it. An id with a slash, which no record has, is not found."""
     if "/" in key:
         raise NotFound(noun, key)
-    return quoted(key)
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"/{plural}/{quoted(key)}/{action}".rstrip("/")
 
 
-def moment(when: datetime | None) -> str | None:
-    """A time with its zone, as the interface reads it."""
-    return when.astimezone().isoformat() if when else None
+def session_path(key: str, action: str = "") -> str:
+    """Return the path of a session, whose key may have slashes, or of an action on it."""
+    return f"/sessions/{quoted(key)}/{action}".rstrip("/")
 
 
-def without_none(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what was said."""
-    return {name: value for name, value in asked.items() if value is not None}
+def format_moment(moment: datetime | None) -> str | None:
+    """Return a time with its zone, as the interface reads it."""
+    return moment.astimezone().isoformat() if moment else None
+
+
+def drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values without those that are None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _subclasses(kind: type[MidwatchError]) -> list[type[MidwatchError]]:
@@ -143,15 +151,17 @@ FIXED = frozenset({"type", "title", "status", "code", "detail", "field"})
 
 
 def error_of(response: httpx2.Response) -> MidwatchError:
-    """The error a reply tells of, as the class it was raised as."""
+    """Return the error of a reply, in the class that the server raised."""
     try:
-        told = orjson.loads(response.content)
-        code, detail = str(told["code"]), str(told["detail"])
+        problem = orjson.loads(response.content)
+        code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
-        return MidwatchError(f"the server answered {response.status_code} in a way that was not understood.")
+        return MidwatchError(
+            f"the server answered {response.status_code} without an error of midwatch; check its address."
+        )
     kind = BY_CODE.get(code, MidwatchError)
-    made = kind.__new__(kind, detail)  # its own arguments are not known here, only what came of them
-    vars(made).update({name: value for name, value in told.items() if name not in FIXED})
-    if isinstance(made, InvalidInput):
-        made.field = told.get("field")
-    return made
+    error = kind.__new__(kind, detail)  # the arguments of the class are not known here, only its message
+    vars(error).update({name: value for name, value in problem.items() if name not in FIXED})
+    if isinstance(error, InvalidInput):
+        error.field = problem.get("field")
+    return error

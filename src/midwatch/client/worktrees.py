@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from midwatch.client.transport import Transport, named
+from midwatch.client.transport import Transport, path_of
 
 if TYPE_CHECKING:
     from midwatch.wire.worktrees import WorktreeDiff, WorktreeInfo, WorktreeMerged, WorktreePage
@@ -17,24 +17,21 @@ class WorktreeCalls(Transport):
     async def worktrees(
         self, *, status: Iterable[str] = (), before: str | None = None, limit: int = 50
     ) -> WorktreePage:
-        """Worktrees, newest first; without a status those that are there."""
-        asked = {"status": list(status), "before": before, "limit": limit}
-        return cast("WorktreePage", await self._get("/worktrees", asked))
+        """Return a page of worktrees, newest first. Without a status, removed ones are left out."""
+        return await self._get("/worktrees", status=list(status), before=before, limit=limit)
 
     async def worktree(self, worktree_id: str) -> WorktreeInfo:
-        """One worktree."""
-        return cast("WorktreeInfo", await self._get(f"/worktrees/{named('worktree', worktree_id)}"))
+        """Return one worktree."""
+        return await self._get(path_of("worktree", worktree_id))
 
     async def worktree_diff(self, worktree_id: str, limit: int = 1_000_000) -> WorktreeDiff:
-        """What has changed in it, up to so many bytes."""
-        found = await self._get(f"/worktrees/{named('worktree', worktree_id)}/diff", {"limit": limit})
-        return cast("WorktreeDiff", found)
+        """Return the changes in a worktree, up to `limit` bytes."""
+        return await self._get(path_of("worktree", worktree_id, "diff"), limit=limit)
 
     async def merge_worktree(self, worktree_id: str) -> WorktreeMerged:
-        """Bring its branch into the one it came from."""
-        return cast("WorktreeMerged", await self._post(f"/worktrees/{named('worktree', worktree_id)}/merge"))
+        """Merge the branch of a worktree into the branch it was made from."""
+        return await self._post(path_of("worktree", worktree_id, "merge"))
 
     async def remove_worktree(self, worktree_id: str, *, force: bool = False) -> WorktreeInfo:
-        """Remove its directory and branch; with `force` also what would be lost."""
-        said = {"force": force}
-        return cast("WorktreeInfo", await self._post(f"/worktrees/{named('worktree', worktree_id)}/remove", said))
+        """Remove the directory and the branch of a worktree. `force` also discards work that is not merged."""
+        return await self._post(path_of("worktree", worktree_id, "remove"), force=force)
