@@ -42,9 +42,9 @@ Missed = Literal["skip", "once", "once_within"]
 
 Scope = Annotated[ScopeKind, Input("Whether it belongs to a user or a chat.", once=True)]
 ScopeId = Annotated[str, Input("Whose it is. Default: its creator's.", takes=str | None, once=True, longest=500)]
-ManagedBy = Annotated[ManageMode, Input("Who may change it: its creator and owners, or everybody.")]
+ManagedBy = Annotated[ManageMode, Input("Who may change it, besides owners.")]
 NoticeRoute = Annotated[
-    str | None, Input("Where notices go: channel or channel:target.", longest=2000), Show(hide_target)
+    str | None, Input("Where to send notices: channel or channel:target.", longest=2000), Show(hide_target)
 ]
 """Fields that goals have, too."""
 
@@ -74,13 +74,17 @@ class Automation:
     prompt: Annotated[str, Input("What the agent should do.", agents=True, example="Brief me for {{date}}")]
     agent: Annotated[
         str,
-        Input("Who does it. Default: the configured one.", takes=str | None, longest=200, agents=True, example="demo"),
+        Input(
+            "Agent to use. Default: the setting default_agent.",
+            takes=str | None,
+            longest=200,
+            agents=True,
+            example="demo",
+        ),
     ]
     schedule: Annotated[Mapping[str, Any], Example({"cron": "0 9 * * 1-5", "zone": "Europe/Berlin"})]
-    title: Annotated[
-        str, Input("What it is called by. Default: its prompt.", longest=1000, agents=True, example="Morning brief")
-    ] = ""
-    fresh: Annotated[bool, Input("Each run in a conversation of its own.", agents=True)] = False
+    title: Annotated[str, Input("Title. Default: the prompt.", longest=1000, agents=True, example="Morning brief")] = ""
+    fresh: Annotated[bool, Input("Start each run in a new session.", agents=True)] = False
     scope_kind: Scope = "user"
     scope_id: ScopeId = "owner"
     route: NoticeRoute = None
@@ -88,7 +92,7 @@ class Automation:
     manage_mode: ManagedBy = "creator_only"
     session_key: Annotated[
         str,
-        Input("Conversation to run in. Default: its own.", takes=str | None, once=True, longest=1000),
+        Input("Session to run in. Default: a new one.", takes=str | None, once=True, longest=1000),
         Example("auto:am_06f2m8yq3kq5r0v9x1w2"),
     ] = ""
     resume_thread_id: Annotated[
@@ -99,31 +103,25 @@ class Automation:
     ] = None
     status: Status = "active"
     paused_why: str | None = None
-    max_runs: Annotated[int, Input("Pause it after this many; 0 for no limit.", least=0, most=2**31, agents=True)] = 0
+    max_runs: Annotated[int, Input("Pause after this many runs; 0 for no limit.", least=0, most=2**31, agents=True)] = 0
     run_count: Annotated[int, Example(3)] = 0
-    workdir: Annotated[str | None, Input("Where the agent works.", longest=4096, agents=True)] = None
-    worktree: Annotated[bool, Input("Each run in a git worktree of its own; it is fresh, too.", agents=True)] = False
+    workdir: Annotated[str | None, Input("Directory to work in.", longest=4096, agents=True)] = None
+    worktree: Annotated[bool, Input("Start each run in a new git worktree and session.", agents=True)] = False
     timeout_seconds: Annotated[
-        float | None, Input("Longest it may work: 90s, 10m, 1h30m.", name="timeout", seconds=True, agents=True)
+        float | None, Input("Time limit: 90s, 10m, 1h30m.", name="timeout", seconds=True, agents=True)
     ] = None
-    on_crash: Annotated[
-        OnCrash | None, Input("When its process dies: resume, rerun or fail. Default: the agent's.")
-    ] = None
+    on_crash: Annotated[OnCrash | None, Input("After a crash: resume, rerun or fail. Default: the agent's.")] = None
     jitter_seconds: Annotated[
-        float, Input("Begin up to this much later, spread evenly.", name="jitter", seconds=True, agents=True)
+        float, Input("Spread the starts over this much time.", name="jitter", seconds=True, agents=True)
     ] = 0.0
-    missed: Annotated[
-        Missed, Input("Runs that were missed: leave them out, or make up for them once.", agents=True)
-    ] = "once_within"
-    missed_window: Annotated[float, Input("How late once_within still counts.", seconds=True, agents=True)] = (
+    missed: Annotated[Missed, Input("Missed runs: skip them, or run once for all.", agents=True)] = "once_within"
+    missed_window: Annotated[float, Input("For once_within: how late it may start.", seconds=True, agents=True)] = (
         WINDOW_SECONDS
     )
-    quiet: Annotated[str | None, Input("An answer that is just this is not delivered.", longest=200, agents=True)] = (
-        None
-    )
+    quiet: Annotated[str | None, Input("Do not deliver an answer that is only this.", longest=200, agents=True)] = None
     budget: Annotated[Mapping[str, Any] | None, Input("What each run may spend: tokens, usd, steps, seconds.")] = None
     approvals: Annotated[
-        Mapping[str, Any] | None, Input("What its runs may do without asking: default, allow, deny, expires.")
+        Mapping[str, Any] | None, Input("What runs may do without asking: default, allow, deny, expires.")
     ] = None
     """See `midwatch.domain.rule.Policy`."""
     tags: Annotated[tuple[str, ...], Input("Words to find it by.", longest=100, agents=True, example=["daily"])] = ()
@@ -166,11 +164,11 @@ class Automation:
 class Times(TypedDict, total=False):
     """How a request says when an automation runs: exactly one of `at`, `every` and `cron`."""
 
-    at: Annotated[str | None, Input("Once: 2026-03-29T09:00, in 20m, 09:00, fri 09:00.", longest=100, agents=True)]
-    every: Annotated[float | None, Input("An interval: 90m, 24h, 7d.", seconds=True, agents=True)]
+    at: Annotated[str | None, Input("Run once: 2026-03-29T09:00, in 20m, 09:00, fri 09:00.", longest=100, agents=True)]
+    every: Annotated[float | None, Input("Interval: 90m, 24h, 7d.", seconds=True, agents=True)]
     cron: Annotated[
         str | None,
-        Input("Five fields, such as '0 9 * * 1-5', or @daily.", longest=200, agents=True, example="0 9 * * 1-5"),
+        Input("Cron expression, such as '0 9 * * 1-5' or @daily.", longest=200, agents=True, example="0 9 * * 1-5"),
     ]
     zone: Annotated[
         str | None,

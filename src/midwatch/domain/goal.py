@@ -94,7 +94,13 @@ class Goal:
     objective: Annotated[str, Input("What is to be reached.", example="All tests pass on main")]
     agent: Annotated[
         str,
-        Input("Who does it. Default: the configured one.", takes=str | None, once=True, longest=200, example="demo"),
+        Input(
+            "Agent to use. Default: the setting default_agent.",
+            takes=str | None,
+            once=True,
+            longest=200,
+            example="demo",
+        ),
     ]
     status: Status = "active"
     deadline_at: Annotated[
@@ -115,12 +121,12 @@ class Goal:
     manage_mode: ManagedBy = "creator_only"
     session_key: Annotated[
         str,
-        Input("Conversation to run in. Default: its own.", takes=str | None, once=True, longest=1000),
+        Input("Session to run in. Default: a new one.", takes=str | None, once=True, longest=1000),
         Example("goal:g_06f2m8yq3kq5r0v9x1w2"),
     ] = ""
-    workdir: Annotated[str | None, Input("Where the agent works.", once=True, longest=4096)] = None
+    workdir: Annotated[str | None, Input("Directory to work in.", once=True, longest=4096)] = None
     verifier: Annotated[
-        str | None, Input("Agent that must agree before the goal is complete.", once=True, longest=200)
+        str | None, Input("Agent that must confirm that the goal is complete.", once=True, longest=200)
     ] = None
     step: Annotated[int, Example(2)] = 0
     work: Work = "step"
@@ -135,10 +141,12 @@ class Goal:
     errors: int = 0
     alike: Hidden[int] = 0
     last_mark: Hidden[str | None] = None
-    max_steps: Annotated[int, Input("Pause after this many; 0 for no limit.", least=0, most=2**31, example=20)] = 0
-    max_tokens: Annotated[int, Input("Pause after this many; 0 for no limit.", least=0, most=2**53)] = 0
+    max_steps: Annotated[
+        int, Input("Pause after this many steps; 0 for no limit.", least=0, most=2**31, example=20)
+    ] = 0
+    max_tokens: Annotated[int, Input("Pause after this many tokens; 0 for no limit.", least=0, most=2**53)] = 0
     max_seconds: Annotated[float, Input("Pause after this much work: 90m, 24h.", seconds=True)] = 0.0
-    max_usd: Annotated[float, Input("Pause after this much money; 0 for no limit.", least=0, most=1e9)] = 0.0
+    max_usd: Annotated[float, Input("Pause after this many dollars; 0 for no limit.", least=0, most=1e9)] = 0.0
     tokens: Annotated[int, Example(1200)] = 0
     seconds: Annotated[float, Example(95.5)] = 0.0
     usd: Annotated[float, Example(0.02)] = 0.0

@@ -22,31 +22,29 @@ YEAR = 366 * 86400.0
 class Submission(TypedDict, total=False):
     """What a request may say with a prompt; all of it is optional."""
 
-    agent: Annotated[str | None, Input("Who does it. Default: the configured one.", agents=True, example="demo")]
-    origin_channel: Annotated[str | None, Input("Channel it was asked on.")]
-    origin_session: Annotated[str | None, Input("Conversation it was asked from; the result is added to its messages.")]
-    session_key: Annotated[str | None, Input("Conversation to run in. Default: its own (`bg:<id>`).")]
-    """Tasks of one session run one at a time."""
-    route: Annotated[str | None, Input("Where notices go: channel or channel:target.")]
-    workdir: Annotated[str | None, Input("Where the agent works.", agents=True)]
-    share_workdir: Annotated[
-        bool, Input("Work beside other tasks in the directory, even where both may write.", strict=True)
+    agent: Annotated[
+        str | None, Input("Agent to use. Default: the setting default_agent.", agents=True, example="demo")
     ]
+    origin_channel: Annotated[str | None, Input("Channel that the request came from.")]
+    origin_session: Annotated[str | None, Input("Session that the request came from; it gets the result as a message.")]
+    session_key: Annotated[str | None, Input("Session to run in. Default: a new one (`bg:<id>`).")]
+    """Tasks of one session run one at a time."""
+    route: Annotated[str | None, Input("Where to send notices: channel or channel:target.")]
+    workdir: Annotated[str | None, Input("Directory to work in.", agents=True)]
+    share_workdir: Annotated[bool, Input("Run beside other tasks in the same directory.", strict=True)]
     worktree: Annotated[
         bool,
-        Input(
-            "Work in a git worktree and branch of its own, made from the directory's HEAD.", strict=True, agents=True
-        ),
+        Input("Work in a new git worktree and branch, made from HEAD.", strict=True, agents=True),
     ]
-    timeout: Annotated[
-        float | None, Input("Longest it may work: 90s, 10m, 1h30m.", seconds=True, agents=True, example="10m")
+    timeout: Annotated[float | None, Input("Time limit: 90s, 10m, 1h30m.", seconds=True, agents=True, example="10m")]
+    priority: Annotated[
+        int, Input("From -100 to 100; higher runs first. Default: 0.", least=-PRIORITY, most=PRIORITY, strict=True)
     ]
-    priority: Annotated[int, Input("-100 to 100, higher first.", least=-PRIORITY, most=PRIORITY, strict=True)]
-    delay: Annotated[float, Input("Wait this long before it starts.", seconds=True, agents=True)]
+    delay: Annotated[float, Input("Wait this long before starting: 90s, 10m.", seconds=True, agents=True)]
     idempotency_key: Annotated[
-        str | None, Input("Idempotency key: the same key and wishes make one task.", agents=True)
+        str | None, Input("Idempotency key: the same key and options create one task.", agents=True)
     ]
-    on_crash: Annotated[OnCrash | None, Input("When its process dies: resume, rerun or fail. Default: the agent's.")]
+    on_crash: Annotated[OnCrash | None, Input("After a crash: resume, rerun or fail. Default: the agent's.")]
     max_attempts: Annotated[
         int | None, Input("How often it is tried when it fails in a way that may pass.", least=1, most=100, strict=True)
     ]
