@@ -144,11 +144,6 @@ class WebhookChannel(SendOnly):
 
 def body(delivery: Delivery) -> str:
     """Return the JSON text to post. It is the same at every attempt."""
-    data = {
-        "delivery_id": delivery.id,
-        "task_id": delivery.task_id,
-        "notice": delivery.notice,
-        "text": delivery.text,
-    }
+    data = {"delivery_id": delivery.id, "task_id": delivery.task_id, "notice": delivery.notice, "text": delivery.text}
     kind = delivery.notice.partition(":")[0]
     return json.dumps({"type": f"task.{kind}", "timestamp": iso(delivery.created_at), "data": data})

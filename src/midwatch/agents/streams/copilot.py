@@ -56,11 +56,7 @@ class CopilotStream(Parser):
             yield self.start_tool(number, name, arguments, make_title(name, arguments))
         elif phase == "complete":
             _, arguments = self.find_tool(number)
-            failed, error, result = (
-                data.get("success") is not True,
-                get_dict(data, "error"),
-                get_dict(data, "result"),
-            )
+            failed, error, result = (data.get("success") is not True, get_dict(data, "error"), get_dict(data, "result"))
             text = get_text(result, "content") or get_text(error, "message")
             edited = [get_text(edit, "path") for edit in get_dicts(data, "fileEdits")] or find_paths(arguments)
             patch = get_text(result, "detailedContent")

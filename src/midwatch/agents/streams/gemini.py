@@ -51,8 +51,7 @@ class GeminiStream(Parser):
     def _result(self, line: Line) -> Iterator[steps.Step]:
         figures = get_dict(line, "stats")
         yield steps.Spent(
-            input_tokens=get_count(figures, "input_tokens"),
-            output_tokens=get_count(figures, "output_tokens"),
+            input_tokens=get_count(figures, "input_tokens"), output_tokens=get_count(figures, "output_tokens")
         )
         if line.get("status") == "success":
             yield steps.Done()
