@@ -31,7 +31,6 @@ from midwatch.programs.reaper import end_strays
 from midwatch.wire.fields import Seconds
 
 IDLE_SECONDS = 1800.0
-DRAIN = 0.2
 ERROR_LIMIT = 100_000
 FAULT_SHOWN = 1_000
 LINE_SHOWN = 300
@@ -222,7 +221,7 @@ class HeadlessConversation(ProcessConversation):
         prompt = build_prompt(turn, known=resumed).encode("utf-8", "replace")
         self._hear()
         async with self.child(program, turn, run.lines, run.errors) as child:
-            closing = asyncio.create_task(_close(child, run.lines))
+            closing = asyncio.create_task(_drain(child, run.lines))
             try:
                 await child.admit(turn, prompt)
                 await self._follow(run, child)
@@ -419,9 +418,6 @@ def _difference(total: steps.Spent, before: steps.Spent) -> steps.Spent:
     )
 
 
-async def _close(child: Child, lines: Lines) -> None:
-    """End the lines when the program has exited, even if a process that it left behind holds its output open."""
+async def _drain(child: Child, lines: Lines) -> None:
     await child.exited.wait()
-    lines.hurry()
-    await within(DRAIN, lines.closed)
-    lines.finish()
+    await lines.drain()

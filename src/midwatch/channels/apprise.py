@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
-from midwatch.base.errors import BadConfig, DeliveryError
+from midwatch.base.errors import BadConfig
 from midwatch.base.text import cut
 from midwatch.channels.base import SendOnly, Text, unlogged
 from midwatch.domain.channel import Delivery
@@ -74,9 +74,6 @@ class AppriseChannel(SendOnly):
         with unlogged(*_LOGGERS):
             known = all(service.add(url) for url in urls)
         return service if known else None
-
-    def _failure(self, why: str, *, permanent: bool = False) -> DeliveryError:
-        return DeliveryError(f"channel {self.name}: {why}.", permanent=permanent)
 
 
 def _load() -> Any:

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import StringConstraints
 
+from midwatch.base.errors import DeliveryError
+
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
@@ -29,6 +31,10 @@ class SendOnly:
 
     async def close(self) -> None:
         """Do nothing."""
+
+    def _failure(self, why: str, *, permanent: bool = False) -> DeliveryError:
+        """Return the error of a notice that was not sent."""
+        return DeliveryError(f"channel {self.name}: {why}.", permanent=permanent)
 
 
 _unlogged: ContextVar[bool] = ContextVar("midwatch_unlogged", default=False)

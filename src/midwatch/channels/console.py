@@ -8,7 +8,6 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal, TextIO
 
-from midwatch.base.errors import DeliveryError
 from midwatch.channels.base import SendOnly
 from midwatch.domain.channel import Delivery
 from midwatch.wire.fields import Options
@@ -54,7 +53,7 @@ class ConsoleChannel(SendOnly):
             stream.flush()
         except (OSError, ValueError, AttributeError) as problem:
             why = f"printing to {self._stream_name} failed ({type(problem).__name__}); check that output"
-            raise DeliveryError(f"channel {self.name}: {why}.") from None
+            raise self._failure(why) from None
 
 
 def _printable(text: str, encoding: str | None) -> str:

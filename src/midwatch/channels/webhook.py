@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from midwatch.base.clock import iso
-from midwatch.base.errors import DeliveryError
 from midwatch.channels.base import SendOnly, Text, unlogged
 from midwatch.domain.channel import Delivery
 from midwatch.wire.fields import Options, Seconds
@@ -137,9 +136,6 @@ class WebhookChannel(SendOnly):
             raise self._failure("the address cannot be used; correct it", permanent=True) from None
         except (httpx2.HTTPError, OSError) as problem:  # its text may name the address, so only its kind is told
             raise self._failure(f"the receiver cannot be reached ({type(problem).__name__})") from None
-
-    def _failure(self, why: str, *, permanent: bool = False) -> DeliveryError:
-        return DeliveryError(f"channel {self.name}: {why}.", permanent=permanent)
 
 
 def body(delivery: Delivery) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from midwatch.agents.acp import questions, settings
@@ -12,7 +13,7 @@ from midwatch.agents.acp.desk import Desk
 from midwatch.agents.acp.faults import convert_fault
 from midwatch.agents.acp.link import Gone, Link
 from midwatch.agents.acp.options import AcpOptions
-from midwatch.agents.acp.outcome import Ledger, make_blocks, outcome
+from midwatch.agents.acp.outcome import Ledger, judge_answer, make_blocks
 from midwatch.agents.acp.profiles import Profile
 from midwatch.agents.acp.updates import Transcript
 from midwatch.agents.base import ProgramAgent, build_prompt, message_id
@@ -226,7 +227,7 @@ class AcpConversation:
                     ) from None
                 continue
             if call is not None:
-                await self._request_before_prompt(link.ask(call.method, call.params), link)
+                await self._request_before_prompt(link.ask(*call), link)
 
     async def _request_before_prompt(self, request: Awaitable[T], link: Link, *, refusals: bool = False) -> T:
         """Wait for an answer that is needed before the prompt: with a time limit, and until somebody stops the turn."""
@@ -304,12 +305,9 @@ class AcpConversation:
             text = f"{self._agent.name} wrote {lines} lines that are no messages: {link.lines.first_noise}"
             await self._emit_in_order([AgentFault(message=text, level="warning")])
         agent, stopped = self._agent, self._stopped.is_set()
-        ending = outcome(agent.name, self._profile, answer, transcript, stopped=stopped, now=self._now())
-        await self._emit_in_order(ending.events)
-        return TurnResult(
-            text=ending.text, outcome=ending.outcome, error=ending.error, thread_id=self._id,
-            usage=self._ledger.usage(), iterations=None,
-        )  # fmt: skip
+        result, left = judge_answer(agent.name, self._profile, answer, transcript, stopped=stopped, now=self._now())
+        await self._emit_in_order(left)
+        return replace(result, thread_id=self._id, usage=self._ledger.usage())
 
     async def _end(self, transcript: Transcript, *, cut_off: bool) -> None:
         async with self._emitting:

@@ -17,7 +17,7 @@ from midwatch.agents.acp.faults import last_words
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Turn
-from midwatch.programs.process import DRAIN, Child, Output, Program, describe_exit, within
+from midwatch.programs.process import Child, Output, Program, describe_exit
 
 if TYPE_CHECKING:
     from acp.connection import Connection
@@ -181,9 +181,7 @@ class Link:
         finally:
             for task in ends:
                 task.cancel()
-        self.lines.hurry()
-        await within(DRAIN, self.lines.closed)
-        self.lines.finish()
+        await self.lines.drain()
         self.over.set()
 
     async def _serve(self, method: str, params: Any, notification: bool) -> Any:

@@ -10,13 +10,6 @@ from midwatch.agents.streams.reading import get_dicts
 Setting = Literal["mode", "model"]
 
 
-class Call(NamedTuple):
-    """The request that changes a setting."""
-
-    method: str
-    params: dict[str, Any]
-
-
 class Offer(NamedTuple):
     """The values of one setting by id, with their names."""
 
@@ -34,13 +27,10 @@ class Offer(NamedTuple):
 
 def read_offer(setting: Setting, answer: Mapping[str, Any]) -> Offer | None:
     """Return what the answer to a new or resumed session offers, or None."""
-    if setting == "mode" and isinstance(modes := answer.get("modes"), Mapping):
-        values = {item["id"]: str(item.get("name", "")) for item in _listed(modes.get("availableModes"), "id")}
-        return Offer(values, modes.get("currentModeId"), None)
-    if setting == "model" and isinstance(models := answer.get("models"), Mapping):
-        listed = _listed(models.get("availableModels"), "modelId")
-        values = {item["modelId"]: str(item.get("name", "")) for item in listed}
-        return Offer(values, models.get("currentModelId"), None)
+    if isinstance(offered := answer.get(f"{setting}s"), Mapping):
+        noun, key = setting.title(), "id" if setting == "mode" else "modelId"
+        values = {item[key]: str(item.get("name", "")) for item in _listed(offered.get(f"available{noun}s"), key)}
+        return Offer(values, offered.get(f"current{noun}Id"), None)
     for option in _listed(answer.get("configOptions"), "id"):
         if setting in (option.get("category"), option["id"]):
             values = {item["value"]: str(item.get("name", "")) for item in _values(option.get("options"))}
@@ -48,17 +38,19 @@ def read_offer(setting: Setting, answer: Mapping[str, Any]) -> Offer | None:
     return None
 
 
-def make_call(setting: Setting, offered: Offer, session: str, wanted: str) -> Call | None:
-    """Return the request that sets the wanted value; None if it is set already. Raise KeyError if it is not offered."""
+def make_call(setting: Setting, offered: Offer, session: str, wanted: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the method and the parameters that choose the value; None if it is chosen already.
+
+    Raise KeyError if it is not offered.
+    """
     value = next((known for known, name in offered.values.items() if _same(wanted, known, name)), None)
     if value is None:
         raise KeyError(wanted)
     if value == offered.current:
         return None
     if offered.option is not None:
-        return Call("session/set_config_option", {"sessionId": session, "configId": offered.option, "value": value})
-    name = "modeId" if setting == "mode" else "modelId"
-    return Call(f"session/set_{setting}", {"sessionId": session, name: value})
+        return "session/set_config_option", {"sessionId": session, "configId": offered.option, "value": value}
+    return f"session/set_{setting}", {"sessionId": session, f"{setting}Id": value}
 
 
 def _same(wish: str, value: str, name: str) -> bool:

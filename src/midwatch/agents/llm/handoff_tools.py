@@ -1,5 +1,4 @@
-"""Tools with which a model hands work to other agents: one for each agent that takes over, and for each that does a
-part."""
+"""Tools with which a model hands work to other agents: to one that takes over, or to one that does a part."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -95,10 +95,33 @@ class Way:
 
     def handoff_options(self) -> Any:
         """Return the options of the handoff."""
-        to = self.to
         names = ("timeout", "max_retries", "nest_history", "input_filter", "on_handoff")
-        own = {"tool_name_override": self.name, "tool_description_override": to.description}
-        return {"once": running_call.get(None), **own, **{name: getattr(to, name) for name in names}}
+        own = {"tool_name_override": self.name, "tool_description_override": self.to.description}
+        return {"once": running_call.get(None), **own, **{name: getattr(self.to, name) for name in names}}
+
+    async def delegate(self, arguments: dict[str, Any], turn: Turn) -> Any:
+        """Have the other agent do the work and return its answer."""
+        checked = self.check_arguments(arguments)
+        if self.form is not None:
+            work = HandoffTask(input=checked)
+        elif set(checked) != {"task"} or not isinstance(checked["task"], str) or not checked["task"].strip():
+            raise ToolError("write what is to be done as the one argument `task`, a text.")
+        else:
+            work = HandoffTask(description=checked["task"])
+        return (await turn.delegate(self.to.agent, work, **self.handoff_options())).output
+
+    async def transfer(self, shared: Passing, arguments: dict[str, Any], turn: Turn) -> ToolOutput:
+        """Have the other agent take over. The turn ends with this."""
+        if shared.ready is not None:
+            raise ToolError(ANOTHER)
+        checked = self.check_arguments(arguments)
+        if self.form is None:
+            if set(checked) - {"message"} or not isinstance(checked.get("message", ""), str):
+                raise ToolError("it takes no argument but `message`, a text.")
+            checked = checked.get("message")
+        work = HandoffTask(description=turn.prompt, input=checked)
+        shared.ready = await turn.transfer(self.to.agent, work, **_history(shared), **self.handoff_options())
+        return ToolOutput(transfer_message(shared.ready.handoff.to_agent))
 
 
 class HandoffTools:
@@ -137,47 +160,19 @@ class HandoffTools:
         schema = way.form.schema if way.form is not None else MESSAGE if way.transfers else TASK
         if way.transfers:
             text = tool_description(way.to.agent, way.to.description, about)
-            call = _make_transfer(way, shared)
             return TransferTool(
-                name=way.name, description=text, schema=schema, call=call, safe=True, kind="switch_mode", passing=shared
-            )
+                name=way.name, description=text, schema=schema, call=partial(way.transfer, shared), safe=True,
+                kind="switch_mode", passing=shared,
+            )  # fmt: skip
         text = way.to.description or f"Have the {way.to.agent} agent do a part of the work, and get its answer. {about}"
-        return Tool(name=way.name, description=text.strip(), schema=schema, call=_make_delegation(way), safe=True)
-
-
-def _make_delegation(way: Way) -> Callable[[dict[str, Any], Turn], Any]:
-    async def call(arguments: dict[str, Any], turn: Turn) -> Any:
-        checked = way.check_arguments(arguments)
-        if way.form is not None:
-            work = HandoffTask(input=checked)
-        elif set(checked) != {"task"} or not isinstance(checked["task"], str) or not checked["task"].strip():
-            raise ToolError("write what is to be done as the one argument `task`, a text.")
-        else:
-            work = HandoffTask(description=checked["task"])
-        return (await turn.delegate(way.to.agent, work, **way.handoff_options())).output
-
-    return call
-
-
-def _make_transfer(way: Way, shared: Passing) -> Callable[[dict[str, Any], Turn], Any]:
-    async def call(arguments: dict[str, Any], turn: Turn) -> ToolOutput:
-        if shared.ready is not None:
-            raise ToolError(ANOTHER)
-        checked = way.check_arguments(arguments)
-        if way.form is None:
-            if set(checked) - {"message"} or not isinstance(checked.get("message", ""), str):
-                raise ToolError("it takes no argument but `message`, a text.")
-            checked = checked.get("message")
-        work = HandoffTask(description=turn.prompt, input=checked)
-        shared.ready = await turn.transfer(way.to.agent, work, **_history(shared), **way.handoff_options())
-        return ToolOutput(transfer_message(shared.ready.handoff.to_agent))
-
-    return call
+        return Tool(name=way.name, description=text.strip(), schema=schema, call=way.delegate, safe=True)
 
 
 def _history(shared: Passing) -> dict[str, Any]:
-    """Return the earlier messages and those of this turn, without its prompt, which is the work, and without
-    transfers."""
+    """Return the earlier messages and those of this turn.
+
+    The prompt is left out, because it is the work, and so are transfers.
+    """
     talk = shared.talk
     if talk is None:
         return {}

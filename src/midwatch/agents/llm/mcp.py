@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,11 +19,11 @@ import httpx2
 
 from midwatch.agents.base import BaseAgent, last_lines
 from midwatch.agents.llm.mcp_server import McpServer
-from midwatch.agents.llm.tools import NAME, Tool, ToolError, ToolOutput, check_allowed
+from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, check_allowed
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError
 from midwatch.domain.agent import Question, Turn
-from midwatch.programs.process import Child, Output
+from midwatch.programs.process import Child, Output, within
 
 if TYPE_CHECKING:
     from mcp.client.client import Client
@@ -83,8 +83,7 @@ class Servers:
 
 
 def _valid(name: str) -> str:
-    valid = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
-    return valid if NAME.fullmatch(valid) else "tool"
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "tool"
 
 
 class Running:
@@ -173,7 +172,8 @@ class Running:
         """Use the library in a task of its own, because it ends its task when a connection fails."""
         from mcp.client.client import Client
 
-        async with Client(self._transport(), mode="auto", cache=None) as client:
+        transport = self._over_http(self._server.url) if self._server.url else self._over_pipes()
+        async with Client(transport, mode="auto", cache=None) as client:
             await self._list_tools(client)
             if not self._ready.done():
                 self._ready.set_result(client)
@@ -191,9 +191,6 @@ class Running:
             cursor = page.next_cursor
             if not cursor:
                 return
-
-    def _transport(self) -> AbstractAsyncContextManager[Any]:
-        return self._over_http(self._server.url) if self._server.url else self._over_pipes()
 
     @asynccontextmanager
     async def _over_http(self, url: str) -> AsyncIterator[Any]:
@@ -259,9 +256,7 @@ async def _send(child: Child, sent: Any) -> None:
 
 async def _end(child: Child) -> None:
     """Wait until the server ends after its input has ended, or end it."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(FAREWELL / 2):
-            await child.exited.wait()
+    await within(FAREWELL / 2, child.exited)
     await child.end()
 
 

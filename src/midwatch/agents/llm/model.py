@@ -31,16 +31,13 @@ if TYPE_CHECKING:
 
 EXTRA = "kind llm needs pydantic-ai: pip install 'midwatch[llm]'"
 KEYS: Mapping[str, tuple[str, ...]] = {
-    "anthropic": ("ANTHROPIC_API_KEY",),
-    "deepseek": ("DEEPSEEK_API_KEY",),
     "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
-    "groq": ("GROQ_API_KEY",),
-    "mistral": ("MISTRAL_API_KEY",),
-    "openai": ("OPENAI_API_KEY",),
     "openai-chat": ("OPENAI_API_KEY",),
     "openai-responses": ("OPENAI_API_KEY",),
-    "openrouter": ("OPENROUTER_API_KEY",),
-    "xai": ("XAI_API_KEY",),
+    **{
+        provider: (f"{provider.upper()}_API_KEY",)
+        for provider in ("anthropic", "deepseek", "groq", "mistral", "openai", "openrouter", "xai")
+    },
 }
 """The variables with the keys of the usual providers, to report early that one is missing."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
@@ -157,19 +154,18 @@ class Live:
 
     def take(self, event: ModelResponseStreamEvent) -> None:
         """Take in a piece of the answer."""
-        from pydantic_ai.messages import (
-            PartDeltaEvent,
-            PartStartEvent,
-            TextPart,
-            TextPartDelta,
-            ThinkingPart,
-            ThinkingPartDelta,
-        )
+        from pydantic_ai import messages
 
-        if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart | ThinkingPart):
-            self._new[isinstance(event.part, ThinkingPart)].append(event.part.content)
-        elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta | ThinkingPartDelta):
-            self._new[isinstance(event.delta, ThinkingPartDelta)].append(event.delta.content_delta or "")
+        texts, thoughts = self._new
+        match event:
+            case messages.PartStartEvent(part=messages.TextPart(content=text)):
+                texts.append(text)
+            case messages.PartStartEvent(part=messages.ThinkingPart(content=thought)):
+                thoughts.append(thought)
+            case messages.PartDeltaEvent(delta=messages.TextPartDelta(content_delta=text)):
+                texts.append(text)
+            case messages.PartDeltaEvent(delta=messages.ThinkingPartDelta(content_delta=thought)):
+                thoughts.append(thought or "")
         self._news.set()
 
     @asynccontextmanager

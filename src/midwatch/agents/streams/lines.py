@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from midwatch.programs.process import Pipe
+from midwatch.programs.process import DRAIN, Pipe, within
 
 LINE_LIMIT = 10_000_000
 WAITING_LIMIT = 4_000_000
@@ -96,6 +96,12 @@ class Lines(Pipe):
         """Read the rest of the pipe without a limit, because the child has ended."""
         self._hurried = True
         self._resume()
+
+    async def drain(self) -> None:
+        """Read the rest after the child has exited, even if a process that it left behind holds the pipe open."""
+        self.hurry()
+        await within(DRAIN, self.closed)
+        self.finish()
 
     def wake(self) -> None:
         """Make `next` return with TimeoutError."""

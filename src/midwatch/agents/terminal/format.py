@@ -19,19 +19,9 @@ WHITE = (
 NAMES = {"q": "amazonq", "cursor-agent": "cursor"}
 """Other names of agents."""
 TYPES = (
-    "claude",
-    "goose",
-    "aider",
-    "codex",
-    "gemini",
-    "copilot",
-    "amp",
-    "cursor",
-    "auggie",
-    "amazonq",
-    "opencode",
+    "claude", "goose", "aider", "codex", "gemini", "copilot", "amp", "cursor", "auggie", "amazonq", "opencode",
     "custom",
-)
+)  # fmt: skip
 
 PREFIX, WINDOW_LINES, WINDOW_CHARACTERS, REACH = 6, 6, 25, 5
 RULES = ("─" * 15, "╌" * 15)
