@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import traceback
@@ -126,6 +127,13 @@ class ProgramAgent(BaseAgent, Generic[Chosen]):
 def absolute_path(path: str | None) -> str:
     """Return the absolute path of a directory; without one, that of the current directory."""
     return str(Path(path or os.getcwd()).expanduser().absolute())  # noqa: PTH109
+
+
+async def cancel(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks and wait for their end, whatever it is."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def message_id(turn: Turn) -> str:

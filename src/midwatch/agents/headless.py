@@ -68,9 +68,6 @@ class Patience(NamedTuple):
     """After an interrupt."""
 
 
-PATIENCE = Patience()
-
-
 class HeadlessAgent(ProgramAgent[HeadlessOptions]):
     """Starts a program for each turn and reads its JSON lines."""
 
@@ -78,11 +75,10 @@ class HeadlessAgent(ProgramAgent[HeadlessOptions]):
     options_class = HeadlessOptions
     terms = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="resume", slots=4)
 
-    def __init__(
-        self, name: str, options: HeadlessOptions, *, terms: AgentTerms | None = None, description: str = ""
-    ) -> None:
-        super().__init__(name, options, terms=terms, description=description)
-        self.patience = PATIENCE
+    patience = Patience()
+
+    def __init__(self, name: str, options: HeadlessOptions, **more: Any) -> None:
+        super().__init__(name, options, **more)
         self.profile = PROFILES[options.profile]
         self.totals: dict[str, steps.Spent] = {}
         """Usage of conversations up to their last turn, for programs that report no usage of a single turn."""
@@ -169,12 +165,12 @@ class _Run:
 
     async def emit_error_steps(self) -> None:
         """Emit the steps that were found in standard error since the last call."""
-        found, self._error_steps = self._error_steps, []
-        await self.emit(found)
+        new, self._error_steps = self._error_steps, []
+        await self.emit(new)
 
-    async def emit(self, found: Iterable[steps.Step]) -> None:
+    async def emit(self, new: Iterable[steps.Step]) -> None:
         """Emit steps as events."""
-        for step in found:
+        for step in new:
             await self.events.emit(step)
 
     def error_text(self, lines: int = 20) -> str:

@@ -246,9 +246,13 @@ class Child:
             raise
         return child
 
-    async def admit(self, turn: ProgramOwner, stdin: bytes = b"", *, more: bool = False) -> None:
-        """Let the child become the program once the store knows its group. With `more`, `write` may follow."""
-        await turn.own_group(self.pgid)
+    async def admit(self, turn: ProgramOwner | None, stdin: bytes = b"", *, more: bool = False) -> None:
+        """Let the child become the program once the store knows its group. With `more`, `write` may follow.
+
+        The turn owns only the group of its main child. For a helper without a turn the group is found by its mark.
+        """
+        if turn is not None:
+            await turn.own_group(self.pgid)
         self.write(b"go\n" + stdin)
         if not more:
             self.end_input()
@@ -257,14 +261,6 @@ class Child:
         """Write to the standard input of the child."""
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(data)
-
-    def admit_helper(self) -> None:
-        """Let a helper become its program.
-
-        The turn owns only the group of its child; this group is found by its mark.
-        """
-        self.write(b"go\n")
-        self.end_input()
 
     async def drained(self) -> None:
         """Return when the standard input takes more data, or nobody reads it any more."""

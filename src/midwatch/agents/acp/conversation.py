@@ -16,8 +16,8 @@ from midwatch.agents.acp.options import AcpOptions
 from midwatch.agents.acp.outcome import Ledger, judge_answer, make_blocks
 from midwatch.agents.acp.profiles import Profile
 from midwatch.agents.acp.updates import Transcript
-from midwatch.agents.base import ProgramAgent, build_prompt, message_id
-from midwatch.base.clock import SECOND
+from midwatch.agents.base import ProgramAgent, build_prompt, cancel, message_id
+from midwatch.base.clock import SystemClock
 from midwatch.base.durations import duration
 from midwatch.base.errors import AgentError, MidwatchError
 from midwatch.base.version import __version__
@@ -259,7 +259,7 @@ class AcpConversation:
         await self._end_process()
         name, profile = self._agent.name, self._profile
         sign_in = profile.program.sign_in
-        judged = convert_fault(name, 0, str(error), None, self._now(), sign_in=sign_in)
+        judged = convert_fault(name, 0, str(error), None, SystemClock().now(), sign_in=sign_in)
         if type(judged) is not AgentError:
             return judged
         return AgentError(f"{error}; see that it is new ({profile.install}) and set up ({sign_in}).")
@@ -274,9 +274,7 @@ class AcpConversation:
                 return answer.result()
             raise Stopped
         finally:
-            for future in (answer, *stops):
-                future.cancel()
-            await asyncio.gather(answer, *stops, return_exceptions=True)
+            await cancel(answer, *stops)
 
     # -- the prompt ----------------------------------------------------------------------------------------------
 
@@ -304,8 +302,8 @@ class AcpConversation:
             lines = link.lines.noise - noise
             text = f"{self._agent.name} wrote {lines} lines that are no messages: {link.lines.first_noise}"
             await self._emit_in_order([AgentFault(message=text, level="warning")])
-        agent, stopped = self._agent, self._stopped.is_set()
-        result, left = judge_answer(agent.name, self._profile, answer, transcript, stopped=stopped, now=self._now())
+        name, stopped, now = self._agent.name, self._stopped.is_set(), SystemClock().now()
+        result, left = judge_answer(name, self._profile, answer, transcript, stopped=stopped, now=now)
         await self._emit_in_order(left)
         return replace(result, thread_id=self._id, usage=self._ledger.usage())
 
@@ -344,9 +342,7 @@ class AcpConversation:
                     await link.tell("session/cancel", {"sessionId": self._id})
             return answer.result()
         finally:
-            for future in (answer, stop):
-                future.cancel()
-            await asyncio.gather(answer, stop, return_exceptions=True)
+            await cancel(answer, stop)
 
     async def _explain_death(self, link: Link) -> MidwatchError:
         interrupted = link.child is not None and link.child.interrupted
@@ -440,11 +436,8 @@ class AcpConversation:
         self._heard_at = time.monotonic()
 
     def _fault(self, problem: Any) -> AgentError:
-        sign_in = self._profile.program.sign_in
-        return convert_fault(self._agent.name, problem.code, str(problem), problem.data, self._now(), sign_in=sign_in)
-
-    def _now(self) -> int:
-        return int(time.time() * SECOND)
+        name, sign_in = self._agent.name, self._profile.program.sign_in
+        return convert_fault(name, problem.code, str(problem), problem.data, SystemClock().now(), sign_in=sign_in)
 
     async def _end_process(self) -> None:
         """End the process and everything that midwatch started for it."""

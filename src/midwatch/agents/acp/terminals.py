@@ -104,7 +104,7 @@ class Terminals:
             child = await Child.spawn(program, turn, tail, Pipe(), helper=True)
         except (AgentError, ValueError) as problem:  # a NUL character, or a name no variable can have
             raise Refused(str(problem)) from problem
-        child.admit_helper()
+        await child.admit(None)
         self._count += 1
         name = f"term-{self._count}"
         self._open[name] = Terminal(child, tail)

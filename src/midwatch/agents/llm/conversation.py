@@ -10,11 +10,11 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from midwatch.agents.base import message_id
+from midwatch.agents.base import cancel, message_id
 from midwatch.agents.function import OnLoop
 from midwatch.agents.llm import history
 from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool
@@ -22,7 +22,7 @@ from midwatch.agents.llm.history import Call, Transcript, Trimmed, Window, newes
 from midwatch.agents.llm.model import Caller, Connection, Fault, Live
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
-from midwatch.agents.llm.tools import Tool, Toolbox, Toolkit, ToolOutput, running_call
+from midwatch.agents.llm.tools import Toolbox, Toolkit, ToolOutput, running_call
 from midwatch.agents.streams.reading import find_paths, make_title
 from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shorten
 from midwatch.base.errors import AgentError
@@ -36,8 +36,6 @@ from midwatch.domain.steering import Mode, Steer
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
-    from pydantic_ai.tools import ToolDefinition
 
 
 SPOKEN_TO = "It was not run: a person sent a message meanwhile."
@@ -63,18 +61,6 @@ class Opener(Protocol):
     kit: Toolkit
     output: Output | None
     system: str
-
-    def settings(self) -> ModelSettings:
-        """Return the settings as pydantic-ai reads them."""
-        ...
-
-    def definitions(self, tools: Iterable[Tool]) -> Sequence[ToolDefinition]:
-        """Return the tools as the model sees them."""
-        ...
-
-    def parameters(self, definitions: Sequence[ToolDefinition]) -> ModelRequestParameters:
-        """Return the parameters of a request beside messages and settings."""
-        ...
 
 
 class LlmConversation(OnLoop):
@@ -103,6 +89,8 @@ class Loop:
     """One turn."""
 
     def __init__(self, agent: Opener, model: Model, turn: Turn, box: Toolbox, talk: Transcript) -> None:
+        from pydantic_ai.tools import ToolDefinition
+
         options = agent.options
         self._agent = agent
         self._options = options
@@ -110,14 +98,14 @@ class Loop:
         self._box = box
         self._talk = talk
         self._output = agent.output
-        self._caller = Caller(
-            model, turn, settings=agent.settings(), retries=options.retries, silence=options.silence,
-            hide=agent.connection.hide,
-        )  # fmt: skip
-        self._definitions = agent.definitions(box.tools.values())
-        passing = [one for one in box.tools.values() if isinstance(one, TransferTool)]
-        self._passing = passing[0].passing if passing else None
-        talk.transfers = frozenset(one.name for one in passing)
+        self._caller = Caller(model, turn, options, agent.connection.hide)
+        self._definitions = [
+            ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=dict(tool.schema))
+            for tool in box.tools.values()
+        ]
+        transfers = [tool for tool in box.tools.values() if isinstance(tool, TransferTool)]
+        self._passing = transfers[0].passing if transfers else None
+        talk.transfers = frozenset(tool.name for tool in transfers)
         if self._passing is not None:
             self._passing.talk = talk
         tokens = options.context_tokens or model.profile.get("context_window")
@@ -195,23 +183,20 @@ class Loop:
         await turn.emit(event)
         live, began = Live(turn, request_id, self._messages), time.monotonic()
         asking = asyncio.create_task(self._ask(live, request_id))
-        reason = "error"
         try:
             await self._wait_unless_interrupted(asking)
             if asking.done():
                 response = asking.result()
                 await self._emit_response(response, request_id, time.monotonic() - began)
                 return response
-            reason = "interrupted"
         except Exception as problem:
             await turn.emit(events.LoopError(stage="llm", message=str(problem)))
-            await self._emit_no_answer(reason, request_id, live, began)
+            await self._emit_no_answer("error", request_id, live, began)
             raise
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            await cancel(asking)
         await live.discard()
-        await self._emit_no_answer(reason, request_id, live, began)
+        await self._emit_no_answer("interrupted", request_id, live, began)
         return None
 
     async def after_model(self, response: ModelResponse) -> None:
@@ -224,7 +209,7 @@ class Loop:
 
     async def _ask(self, live: Live, request_id: str) -> ModelResponse:
         """Call the model. If it says that the request is too long, leave out more."""
-        params = self._agent.parameters(self._definitions)
+        params = self._build_parameters()
         more = {"tool_choice": "none"} if self._talk.closing and self._definitions else {}
         while True:
             try:
@@ -237,6 +222,25 @@ class Loop:
                         f"window."
                     ) from fault
                 await self._emit_trimmed("refused", trimmed)
+
+    def _build_parameters(self) -> ModelRequestParameters:
+        """Return the parameters of a request beside messages and settings."""
+        from pydantic_ai.messages import InstructionPart
+        from pydantic_ai.models import ModelRequestParameters
+        from pydantic_ai.output import OutputObjectDefinition
+        from pydantic_ai.tools import ToolDefinition
+
+        more: dict[str, Any] = {}
+        if self._output is not None:
+            schema, description = self._output.schema, "Give the final result with it; this ends your work."
+            final = ToolDefinition(
+                name=OUTPUT_TOOL, description=description, parameters_json_schema=schema, kind="output"
+            )  # fmt: skip
+            form = OutputObjectDefinition(json_schema=schema, name=OUTPUT_TOOL)
+            more = {"output_mode": "auto", "output_tools": [final], "output_object": form}
+        if self._agent.system:
+            more["instruction_parts"] = [InstructionPart(content=self._agent.system)]
+        return ModelRequestParameters(function_tools=self._definitions, **more)
 
     async def _wait_unless_interrupted(self, asking: asyncio.Task[ModelResponse]) -> None:
         """Wait for the answer, or until somebody interrupts it. The closing answer cannot be interrupted."""
@@ -294,13 +298,17 @@ class Loop:
             await self._take_result(call)
             return
         if reason := await self.before_tool(call):
-            tool_id = call.part.tool_call_id
-            await self._turn.emit(events.ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
-            await self._keep(history.make_result_step(call, reason, "interrupted"))
+            await self._skip(call, reason)
             return
         began = time.monotonic()
         output = await self.tool(call)
         await self.after_tool(call, output, time.monotonic() - began)
+
+    async def _skip(self, call: Call, reason: str) -> None:
+        """Report that a tool call is not run, and give the model the reason as its result."""
+        tool_id = call.part.tool_call_id
+        await self._turn.emit(events.ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
+        await self._keep(history.make_result_step(call, reason, "interrupted"))
 
     def _next_call(self) -> Call | None:
         """Return the next tool call. A transfer comes after all others."""
@@ -351,8 +359,8 @@ class Loop:
 
     async def _read_handoff(self) -> dict[str, Any]:
         """Return the messages that came with a handoff."""
-        given = await self._turn.handoff()
-        before = list(given.context.get("messages") or ()) if given is not None else []
+        handoff = await self._turn.handoff()
+        before = list(handoff.context.get("messages") or ()) if handoff is not None else []
         return {"before": before} if before else {}
 
     async def _find_transfer(self) -> Transfer | None:
@@ -364,9 +372,7 @@ class Loop:
             if self._passing.ready is None:
                 raise AgentError(f"the work could not be passed on: {output.text}")
         for left in list(self._talk.open_calls()):
-            event = events.ToolExecSkipped(tool=left.name, reason=ANOTHER, tool_call_id=left.part.tool_call_id)
-            await self._turn.emit(event)
-            await self._keep(history.make_result_step(left, ANOTHER, "interrupted"))
+            await self._skip(left, ANOTHER)
         return self._passing.ready
 
     # -- results of a form ---------------------------------------------------------------------------------------
@@ -431,9 +437,7 @@ class Loop:
         if talk.final is None and talk.closing and talk.requests > self._options.max_steps:
             text = f"{text}\n\n{CUT_SHORT.format(self._options.max_steps)}".strip()
         text = text or (NOTHING if talk.closing else "")
-        return TurnResult(
-            text=text, thread_id=self._turn.thread_id, usage=self._spent(), iterations=talk.requests
-        )  # fmt: skip
+        return TurnResult(text=text, thread_id=self._turn.thread_id, usage=self._spent(), iterations=talk.requests)
 
     def _spent(self) -> Usage:
         """Return the usage of this attempt."""
@@ -458,8 +462,10 @@ def figures(usage: Any) -> dict[str, int]:
 def _sum(total: Usage, usage: Mapping[str, int]) -> Usage:
     if not usage:
         return total
-    taken, made = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
-    return Usage(input_tokens=(total.input_tokens or 0) + taken, output_tokens=(total.output_tokens or 0) + made)
+    new_input, new_output = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+    return Usage(
+        input_tokens=(total.input_tokens or 0) + new_input, output_tokens=(total.output_tokens or 0) + new_output
+    )
 
 
 def arguments_of(call: Call) -> Any:

@@ -13,7 +13,8 @@ from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from midwatch.agents.base import message_id
+from midwatch.agents.base import cancel, message_id
+from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.streams.faults import find_reset_time
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError, UsageLimit
@@ -21,13 +22,11 @@ from midwatch.base.text import cut
 from midwatch.domain.agent import Turn
 from midwatch.domain.event import LlmDelta, LlmRetry, MessageDelta, ThoughtDelta
 from midwatch.programs.process import within
-from midwatch.wire.fields import Seconds
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponseStreamEvent
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.providers import Provider
-    from pydantic_ai.settings import ModelSettings
 
 EXTRA = "kind llm needs pydantic-ai: pip install 'midwatch[llm]'"
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -44,7 +43,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before a call is repeated: doubled each time, and half of it random."""
 PATIENCE = 60.0
 """Seconds that a provider may ask to wait. For longer the task gives back its slot."""
-SILENCE = 600.0
 SHOWN_EVERY = 0.05
 ERROR_SHOWN = 500
 VISIBLE = re.compile(r"[!-~]+")
@@ -179,8 +177,7 @@ class Live:
             self._news.set()
             await shown
         finally:
-            shown.cancel()
-            await asyncio.gather(shown, return_exceptions=True)
+            await cancel(shown)
 
     async def _show_all(self) -> None:
         while not self._over.is_set():
@@ -219,16 +216,13 @@ class Live:
 class Caller:
     """Calls a model, and again if that may help."""
 
-    def __init__(
-        self, model: Model, turn: Turn, *, settings: ModelSettings, retries: int, silence: Seconds,
-        hide: Callable[[str], str],
-    ) -> None:  # fmt: skip
+    def __init__(self, model: Model, turn: Turn, options: LlmOptions, hide: Callable[[str], str]) -> None:
         self._model = model
         self._turn = turn
         self._hide = hide
-        self._settings = settings
-        self._retries = retries
-        self._silence = silence
+        self._retries, self._silence = options.retries, options.silence
+        wanted = {"temperature": options.temperature, "max_tokens": options.max_tokens}
+        self._settings = {name: value for name, value in wanted.items() if value is not None}
 
     async def call(
         self, messages: list[ModelMessage], params: ModelRequestParameters, live: Live, request_id: str, **more: Any

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from midwatch.agents.llm.model import SILENCE
 from midwatch.agents.llm.toolkit import ToolOptions
 from midwatch.wire.fields import Seconds
 
@@ -39,7 +38,7 @@ class LlmOptions(ToolOptions):
     retries: int = Field(
         3, ge=0, le=20, description="How often a failed call, or a result of a wrong form, is tried again."
     )
-    silence: Seconds = Field(SILENCE, gt=0, description="A model that says nothing for so long is asked again.")
+    silence: Seconds = Field(600.0, gt=0, description="A model that says nothing for so long is asked again.")
     output: dict[str, Any] | None = Field(None, description="JSON schema of its result.")
     workdir: str | None = Field(None, description="Working directory of tasks that name none.")
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from midwatch.agents.known import KNOWN, KnownProgram
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.faults import Fault, judge
-from midwatch.agents.streams.reading import read_change
+from midwatch.agents.streams.reading import read_change, read_plan
 from midwatch.base.clock import SystemClock
 
 Line = Mapping[str, Any]
@@ -39,6 +39,14 @@ class Parser:
     def fault(self, text: str, status: int | None = None, resets_at: int | None = None) -> Fault:
         """Return what an error means."""
         return judge(text, now=self.now(), status=status, resets_at=resets_at)
+
+    def fail(self, text: str, status: int | None = None, resets_at: int | None = None) -> steps.Failed:
+        """Return the step for a turn that has failed with this error."""
+        return steps.Failed(self.fault(text or "its turn failed", status, resets_at))
+
+    def plan(self, todos: Any) -> steps.Plan:
+        """Return the step for a list of things to do."""
+        return steps.Plan(read_plan(todos))
 
     def start_tool(self, id: str, name: str, arguments: Any, title: str | None = None) -> steps.ToolStart:
         """Return the step for a tool call that begins, and remember the call for `end_tool`."""

@@ -7,16 +7,7 @@ from typing import Any
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import (
-    add_counts,
-    get_count,
-    get_dict,
-    get_dicts,
-    get_text,
-    join_text,
-    read_patch,
-    read_plan,
-)
+from midwatch.agents.streams.reading import add_counts, get_count, get_dict, get_dicts, get_text, join_text, read_patch
 from midwatch.base.clock import SECOND
 
 
@@ -104,7 +95,7 @@ class ClaudeStream(Parser):
                     name, arguments = get_text(block, "name"), block.get("input")
                     yield self.start_tool(get_text(block, "id"), name, arguments)
                     if name in ("TodoWrite", "todo_write"):
-                        yield steps.Plan(read_plan(get_dict(block, "input").get("todos")))
+                        yield self.plan(get_dict(block, "input").get("todos"))
 
     def _user(self, line: Line) -> Iterator[steps.Step]:
         for block in get_dicts(line, "message", "content"):
@@ -114,7 +105,7 @@ class ClaudeStream(Parser):
             (name, arguments), result = self.find_tool(id), line.get("tool_use_result")
             yield from self.end_tool(id, join_text(block.get("content")), failed=failed, diffs=_patches(result))
             if not failed and self._update_plan(name, get_dict(arguments), get_dict(result)):
-                yield steps.Plan(read_plan(list(self._tasks.values())))
+                yield self.plan(list(self._tasks.values()))
 
     def _update_plan(self, name: str, arguments: Line, result: Line) -> bool:
         """Update the list of things to do after a tool call, and return whether it changed."""
@@ -139,11 +130,11 @@ class ClaudeStream(Parser):
         if not line.get("is_error"):
             yield steps.Done(get_text(line, "result"))
             return
-        errors = [denial for denial in line.get("errors") or () if isinstance(denial, str)]
+        errors = [error for error in line.get("errors") or () if isinstance(error, str)]
         message = get_text(line, "result") or get_text(line, "error", "message") or "; ".join(errors)
         status = get_count(line, "api_error_status")
         text = message or f"it ended with {line.get('subtype') or 'an error'}"
-        yield steps.Failed(self.fault(text, status=status, resets_at=self._resets_at))
+        yield self.fail(text, status, self._resets_at)
 
 
 def _denied(denial: Line) -> Iterator[steps.Step]:

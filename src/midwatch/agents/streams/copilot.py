@@ -26,8 +26,7 @@ class CopilotStream(Parser):
             fault = self.fault(reason, status=status)
             yield steps.Retry(message=f"a call of the model failed ({status or reason})", fault=fault)
         elif kind == "session.error":
-            message = get_text(data, "message") or "its turn failed"
-            yield steps.Failed(self.fault(message, status=get_count(data, "statusCode")))
+            yield self.fail(get_text(data, "message"), get_count(data, "statusCode"))
         elif kind == "result":
             if thread := get_text(line, "sessionId"):
                 yield steps.Thread(thread)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Profile
 from midwatch.agents.streams.claude import ClaudeStream
-from midwatch.agents.streams.reading import get_count, get_dict, get_text
+from midwatch.agents.streams.reading import get_dict, get_text, read_tokens
 
 ERROR_PREFIX = "[API Error:"
 
@@ -24,16 +24,12 @@ class QwenStream(ClaudeStream):
         message = get_dict(line, "message")
         usage = get_dict(message, "usage")
         if line.get("type") == "assistant" and usage.get("total_tokens"):
-            yield steps.Reply(
-                model=get_text(message, "model") or None,
-                input_tokens=get_count(usage, "input_tokens"),
-                output_tokens=get_count(usage, "output_tokens"),
-                finish_reason=get_text(message, "stop_reason") or None,
-            )
+            model, reason = get_text(message, "model") or None, get_text(message, "stop_reason") or None
+            yield steps.Reply(**read_tokens(usage), model=model, finish_reason=reason)
 
     def _synthetic(self, line: Line) -> bool:
-        said = get_dict(line, "message").get("content")
-        first = said[0] if isinstance(said, list) and said else None
+        content = get_dict(line, "message").get("content")
+        first = content[0] if isinstance(content, list) and content else None
         return get_text(first, "text").startswith(ERROR_PREFIX)
 
 

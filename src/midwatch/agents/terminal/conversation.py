@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from midwatch.agents.base import ProgramAgent, build_prompt, last_lines, message_id
+from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines, message_id
 from midwatch.agents.terminal.dialog import Dialog, read_dialog
 from midwatch.agents.terminal.extract import extract_reply
 from midwatch.agents.terminal.live import Live
@@ -276,10 +276,7 @@ class TerminalConversation:
                 raise AgentError(f"it asked something that was not answered: {dialog.text}")
             await asyncio.wait({gone}, timeout=ANSWER_SECONDS if keys else None)
         finally:
-            for task in (asking, gone):
-                task.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await task
+            await cancel(asking, gone)
 
     async def _read_question(self, live: Live) -> Dialog:
         """Return the question on the screen. A program may report that it asks before it shows the question."""

@@ -111,16 +111,10 @@ class Live:
         reading, screen = self.read(), self.screen
         columns, rows = screen.size
         return Screenshot(
-            text=screen.text(),
-            columns=columns,
-            rows=rows,
-            cursor=screen.cursor,
-            title=screen.title,
-            status=reading.state,
-            evidence=reading.evidence,
-            certain=reading.certain,
+            text=screen.text(), columns=columns, rows=rows, cursor=screen.cursor, title=screen.title,
+            status=reading.state, evidence=reading.evidence, certain=reading.certain,
             styled=screen.styled() if styled else "",
-        )
+        )  # fmt: skip
 
     # -- its end -------------------------------------------------------------------------------------------------
 
