@@ -51,8 +51,7 @@ class BaseAgent:
         self.terms = terms or type(self).terms
         self.description = description
         self.capabilities: tuple[AgentCapability, ...] = ()
-        self.why: str | None = None
-        """Why midwatch uses this kind for the program, if midwatch chose the kind."""
+        self.why: str | None = None  # why midwatch uses this kind for the program, if midwatch chose the kind
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:

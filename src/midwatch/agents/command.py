@@ -18,13 +18,10 @@ from midwatch.domain.agent import AgentTerms, Turn, TurnResult
 from midwatch.domain.session import Session
 from midwatch.programs.process import OUTPUT_LIMIT, Output, ProcessConversation, describe_exit, within
 
-TEMPORARY_FAILURE = 75
-"""Exit code EX_TEMPFAIL of sysexits.h."""
+TEMPORARY_FAILURE = 75  # exit code EX_TEMPFAIL of sysexits.h
 ERROR_LIMIT = 100_000
-LONGEST_LINE = 10_000
-"""Characters of a line that are searched for the thread id."""
-PAUSE = 0.05
-"""Seconds between two live pieces of text."""
+LONGEST_LINE = 10_000  # characters of a line that are searched for the thread id
+PAUSE = 0.05  # seconds between two live pieces of text
 PLACEHOLDERS = re.compile(r"\{(prompt|thread)\}")
 
 

@@ -37,10 +37,8 @@ Function = Callable[..., Any]
 
 LONGEST_LINE = 32_000_000
 PRINTED_KEPT = 100_000
-LAST_WORDS = 1.0
-"""Seconds that a child may take to exit after it has sent its result."""
-WAITS = ("ask", "receive", "delegate")
-"""Calls of a turn that may wait without end. An interrupt ends the wait."""
+LAST_WORDS = 1.0  # seconds that a child may take to exit after it has sent its result
+WAITS = ("ask", "receive", "delegate")  # calls of a turn that may wait without end; an interrupt ends the wait
 OFFERED = ("load_progress", "save_progress", "receive", "handoff", "delegate", "transfer")
 OUTCOMES = ("ok", "silent", "error", "budget", "transferred")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:|\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")

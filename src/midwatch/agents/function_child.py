@@ -75,8 +75,7 @@ class TurnProxy:
         self, facts: Mapping[str, Any], call: Callable[..., Future[Any]], wait: Callable[[Future[Any]], Any]
     ) -> None:
         self.__dict__.update(facts)
-        self.stopping = False
-        """Set when somebody wants the turn to end. A long plain function should check it."""
+        self.stopping = False  # set when somebody wants the turn to end; a long plain function should check it
         self._call = call
         self._wait = wait
 

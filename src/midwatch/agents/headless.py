@@ -148,10 +148,8 @@ class _Run:
         self.thread = thread
         self.resumed = resumed
         self.code: int | None = None
-        self.silent = False
-        """Whether it was ended because it printed nothing."""
-        self.lingered = False
-        """Whether it was ended because it did not exit after its result."""
+        self.silent = False  # whether it was ended because it printed nothing
+        self.lingered = False  # whether it was ended because it did not exit after its result
         self._hear = hear
         self._begun_line = ""
         self._error_steps: list[steps.Step] = []

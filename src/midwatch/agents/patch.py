@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-LONGEST = 20_000
-"""Characters of a patch that are kept."""
+LONGEST = 20_000  # characters of a patch that are kept
 MOST_COMPARED = 4_000
 """Lines that are compared one by one.
 

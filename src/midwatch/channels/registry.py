@@ -14,11 +14,9 @@ KINDS: dict[str, str] = {
     "console": "midwatch.channels.console:ConsoleChannel",
     "webhook": "midwatch.channels.webhook:WebhookChannel",
 }
-"""The class of each kind."""
 
 
-EXTRAS = {"apprise": "apprise"}
-"""Kinds whose library is optional, and the extra that installs it."""
+EXTRAS = {"apprise": "apprise"}  # kinds whose library is optional, and the extra that installs it
 
 
 def build(name: str, kind: str, options: Mapping[str, Any]) -> Channel:

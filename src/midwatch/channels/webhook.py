@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     import httpx2
 
 TIMEOUT_SECONDS = 10.0
-TEMPORARY = frozenset({408, 425, 429})
-"""Refusals that are worth another attempt."""
+TEMPORARY = frozenset({408, 425, 429})  # refusals that are worth another attempt
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS = ("content-type", "content-length", "transfer-encoding")

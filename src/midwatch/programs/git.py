@@ -21,8 +21,7 @@ from typing import NamedTuple
 from midwatch.base.errors import Conflict
 from midwatch.domain.worktree import Diff, Merged, Place, Stat, Worktree
 
-QUICK, LONG = 60.0, 900.0
-"""Seconds for a look, and for a call that writes many files."""
+QUICK, LONG = 60.0, 900.0  # seconds for a look, and for a call that writes many files
 NAMES_LIMIT = 5_000_000
 ERROR_LIMIT = 20_000
 SHOWN_NAMES = 3

@@ -35,10 +35,8 @@ SIGNALS: Mapping[Interrupt, signal.Signals] = {
     "kill": signal.SIGKILL,
 }
 OUTPUT_LIMIT = 10_000_000
-GRACE = 0.5
-"""Seconds between SIGTERM and SIGKILL for what is left of a group."""
-DRAIN = 0.2
-"""Seconds to wait for the end of output when a process that left the group still holds the pipe."""
+GRACE = 0.5  # seconds between SIGTERM and SIGKILL for what is left of a group
+DRAIN = 0.2  # seconds to wait for the end of output when a process that left the group still holds the pipe
 TEMPORARY_ERRORS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 

@@ -17,10 +17,8 @@ from pathlib import Path
 from midwatch.base.home import boot_id
 
 PROC = Path("/proc")
-PATIENCE = 10.0
-"""Seconds to wait after SIGKILL. Only a process that hangs in the kernel needs longer."""
-BORN: dict[int, str] = {}
-"""The attempt of each group that this process started, as its processes carry it."""
+PATIENCE = 10.0  # seconds to wait after SIGKILL; only a process that hangs in the kernel needs longer
+BORN: dict[int, str] = {}  # the attempt of each group that this process started, as its processes carry it
 
 
 def identify(pgid: int) -> str:

@@ -48,8 +48,7 @@ OURS = "MIDWATCH_"
 OBEYED = re.compile(r"PATH$|LD_|GLIBC_|GCONV_|MALLOC_|LOCPATH$|NLSPATH$|BASH|SHELLOPTS$|PS4$|ENV$|IFS$|.*\W")
 """Variables that make a loader or a shell run other code."""
 TRY_SECONDS = 20.0
-WORKING: set[str] = set()
-"""The bubblewrap programs that were tried with success."""
+WORKING: set[str] = set()  # the bubblewrap programs that were tried with success
 
 
 class Repository(NamedTuple):

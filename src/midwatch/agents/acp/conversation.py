@@ -26,10 +26,8 @@ from midwatch.domain.event import AgentFault, Payload
 from midwatch.domain.session import Session
 from midwatch.programs.process import Program
 
-VERSION = 1
-"""Version of the protocol."""
-BULK = 200_000
-"""Characters of an update above which it is handled in a thread."""
+VERSION = 1  # version of the protocol
+BULK = 200_000  # characters of an update above which it is handled in a thread
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 T = TypeVar("T")
 
@@ -49,8 +47,7 @@ class AcpConversation:
         self._link: Link | None = None
         self._desk: Desk | None = None
         self._can: Mapping[str, Any] = {}
-        self._id: str | None = None
-        """The agent's id of the session that is open in its process."""
+        self._id: str | None = None  # the agent's id of the session that is open in its process
         self._turn: Turn | None = None
         self._transcript: Transcript | None = None
         self._ledger = Ledger(running_total=profile.running_total)

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-LONGEST_FILE = 10_000_000
-"""Bytes that are read or written at once."""
+LONGEST_FILE = 10_000_000  # bytes that are read or written at once
 
 
 class Refused(Exception):

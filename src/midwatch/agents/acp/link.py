@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 64_000_000
 ERROR_LIMIT = 100_000
-MOST_REQUESTS = 64
-"""Requests of an agent that are answered at the same time."""
+MOST_REQUESTS = 64  # requests of an agent that are answered at the same time
 LARGEST_ID = 2**63
 UPDATE = "session/update"
 
@@ -51,8 +50,7 @@ class Wire:
 
     def __init__(self, child: Child, lines: Lines, host: Host) -> None:
         self.room = asyncio.Semaphore(MOST_REQUESTS)
-        self.failure: Exception | None = None
-        """The error of an update. Nothing is read after it."""
+        self.failure: Exception | None = None  # the error of an update; nothing is read after it
         self._child = child
         self._lines = lines
         self._host = host

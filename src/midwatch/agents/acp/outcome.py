@@ -41,8 +41,7 @@ class Ledger:
 
     def __init__(self, *, running_total: bool) -> None:
         self.model: str | None = None
-        self.loaded = False
-        """Whether the session is older than this process, so that its earlier cost is not known."""
+        self.loaded = False  # whether the session is older than this process, so that its earlier cost is not known
         self._running_total = running_total
         self._totals: dict[str, int] = {}
         self._cost: float | None = None

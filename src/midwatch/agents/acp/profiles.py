@@ -80,5 +80,4 @@ _ALL = (
     ),
 )
 PROFILES: Mapping[str, Profile] = {profile.program.name: profile for profile in _ALL}
-UNKNOWN_AGENT = Profile()
-"""Stands for a configured agent that midwatch does not know."""
+UNKNOWN_AGENT = Profile()  # stands for a configured agent that midwatch does not know

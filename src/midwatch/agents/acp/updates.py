@@ -23,14 +23,12 @@ from midwatch.domain.event import Payload
 
 Json = Mapping[str, Any]
 
-LONGEST_TEXT = 1_000_000
-"""Characters of one message or thought that are kept."""
+LONGEST_TEXT = 1_000_000  # characters of one message or thought that are kept
 LONGEST_RESULT = 20_000
 LONGEST_ARGUMENT = 2_000
 MOST_ITEMS = 50
 MOST_ENTRIES = 200
-MOST_TOOLS = 5000
-"""Tool calls that are remembered. With more, those that have ended are forgotten."""
+MOST_TOOLS = 5000  # tool calls that are remembered; with more, those that have ended are forgotten
 TITLE_SHOWN = 500
 OUTPUTS = ("formatted_output", "aggregated_output", "output", "content", "stdout", "stderr", "message", "error")
 CHUNKS = ("agent_message_chunk", "agent_thought_chunk")
@@ -76,15 +74,13 @@ class Transcript:
         self.tools: dict[str, Tool] = {}
         self.usage: dict[str, int] = {}
         self.model: str | None = None
-        self.unknown: set[str] = set()
-        """Kinds of updates that were not understood."""
+        self.unknown: set[str] = set()  # kinds of updates that were not understood
         self._asides = asides
         self._seen_asides = set() if seen_asides is None else seen_asides
         self._clock = clock
         self._id = message_id
         self._text: LiveText | None = None
-        self._part: str | None = None
-        """The agent's id of the message that its last piece of text belongs to."""
+        self._part: str | None = None  # the agent's id of the message that its last piece of text belongs to
         self._last = ""
         self._thought: LiveText | None = None
         self._messages = self._thoughts = 0

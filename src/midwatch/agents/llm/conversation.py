@@ -111,14 +111,10 @@ class Loop:
         tokens = options.context_tokens or model.profile.get("context_window")
         overhead = len(agent.system) + len(str(self._definitions))
         self._window = Window(tokens, options.max_tokens or min(8192, (tokens or 0) // 4), overhead)
-        self._calls = 0
-        """Model calls of this attempt."""
-        self._messages = 0
-        """Messages emitted during the turn."""
-        self._lost = Usage()
-        """Usage of calls that were broken off."""
-        self._paid = len(talk.usages(turn.task_id))
-        """Answers that earlier attempts have paid for."""
+        self._calls = 0  # model calls of this attempt
+        self._messages = 0  # messages emitted during the turn
+        self._lost = Usage()  # usage of calls that were broken off
+        self._paid = len(talk.usages(turn.task_id))  # answers that earlier attempts have paid for
 
     async def run(self) -> TurnResult:
         """Run until there is an answer, or the budget is spent."""

@@ -13,8 +13,7 @@ Plain = dict[str, Any]
 
 OPENING = "What follows was said before this was handed to you."
 UNANSWERED = "What became of it is not known."
-MOST_CHARACTERS = 500_000
-"""Characters that go along with a handoff. The oldest messages are left out."""
+MOST_CHARACTERS = 500_000  # characters that go along with a handoff; the oldest messages are left out
 
 
 def to_messages(messages: Iterable[ModelMessage], without: frozenset[str] = frozenset()) -> list[Plain]:

@@ -63,8 +63,7 @@ class Passing:
     """The transfer of one turn."""
 
     def __init__(self) -> None:
-        self.ready: Transfer | None = None
-        """Who takes over, once an agent has accepted."""
+        self.ready: Transfer | None = None  # who takes over, once an agent has accepted
         self.talk: Transcript | None = None
 
 

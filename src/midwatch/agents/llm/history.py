@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 NOT_RUN = "It was not run: the turn ended before."
-SHORTENED = 300
-"""Characters that remain of a tool's result when old results are shortened."""
-CHARACTERS = 4.0
-"""Characters of a token, until a model has counted some."""
-ROOM = 0.75
-"""How much of the window is filled after it was too full, so that this does not happen at each step."""
-OVERHEAD = 30
-"""Characters that a part counts beside its text."""
+SHORTENED = 300  # characters that remain of a tool's result when old results are shortened
+CHARACTERS = 4.0  # characters of a token, until a model has counted some
+ROOM = 0.75  # how much of the window is filled after it was too full, so that this does not happen at each step
+OVERHEAD = 30  # characters that a part counts beside its text
 
 
 class Call(NamedTuple):
@@ -50,26 +46,17 @@ class Transcript:
 
     def __init__(self, earlier: Iterable[Sequence[Json]] = (), own: Iterable[Json] = ()) -> None:
         """Read the steps of earlier turns, turn by turn, and those of the current turn."""
-        self.turns: list[list[ModelMessage]] = []
-        """The messages of each turn. The last is the current turn."""
-        self.response: ModelResponse | None = None
-        """The last answer in this turn."""
-        self.requests = 0
-        """The number of answers in this turn."""
-        self.closing = False
-        """Whether the next answer is to be the last, without tools."""
-        self.final: str | None = None
-        """The result, if a tool call gave it."""
-        self.refused = 0
-        """How often a result had a wrong form."""
-        self.begun = False
-        """Whether the current turn has its prompt."""
+        self.turns: list[list[ModelMessage]] = []  # the messages of each turn; the last is the current turn
+        self.response: ModelResponse | None = None  # the last answer in this turn
+        self.requests = 0  # the number of answers in this turn
+        self.closing = False  # whether the next answer is to be the last, without tools
+        self.final: str | None = None  # the result, if a tool call gave it
+        self.refused = 0  # how often a result had a wrong form
+        self.begun = False  # whether the current turn has its prompt
         self.turn: str | None = None
         """The task that began the current turn. Its steps are marked with it, whichever task continues the turn."""
-        self.task_id: str | None = None
-        """The task of the last answer."""
-        self.transfers: frozenset[str] = frozenset()
-        """Names of tools that end the turn."""
+        self.task_id: str | None = None  # the task of the last answer
+        self.transfers: frozenset[str] = frozenset()  # names of tools that end the turn
         self._closed = False
         self._before = False
         self._usages: list[tuple[str, RequestUsage]] = []
@@ -288,12 +275,9 @@ class Window:
     def __init__(self, tokens: int | None, reserve: int, overhead: int) -> None:
         self._limit = None if tokens is None else max(tokens - reserve, tokens // 2)
         self._overhead = overhead
-        self._dropped = 0
-        """Earlier turns that are left out."""
-        self._short = 0
-        """Earlier turns, from the oldest, whose tool results are shortened."""
-        self._own = False
-        """Whether the results of the current turn are shortened, too."""
+        self._dropped = 0  # earlier turns that are left out
+        self._short = 0  # earlier turns, from the oldest, whose tool results are shortened
+        self._own = False  # whether the results of the current turn are shortened, too
         self._characters = CHARACTERS
         self._sent = 0
         self._sizes: list[tuple[int, int]] = []

@@ -32,11 +32,9 @@ LONGEST_MESSAGE = 32_000_000
 LONGEST_DESCRIPTION = 8000
 MOST_TOOLS = 500
 MOST_PAGES = 50
-MOST_NOISE = 1000
-"""Lines that are no message after which a server is not read any more."""
+MOST_NOISE = 1000  # lines that are no message after which a server is not read any more
 ERROR_LIMIT = 100_000
-FAREWELL = 2.0
-"""Seconds that a server has to end by itself."""
+FAREWELL = 2.0  # seconds that a server has to end by itself
 CANCELLED = 1.0
 HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 

@@ -39,14 +39,11 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     },
 }
 """The variables with the keys of the usual providers, to report early that one is missing."""
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds before a call is repeated: doubled each time, and half of it random."""
-PATIENCE = 60.0
-"""Seconds that a provider may ask to wait. For longer the task gives back its slot."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a call is repeated: doubled each time, and half of it random
+PATIENCE = 60.0  # seconds that a provider may ask to wait; for longer the task gives back its slot
 SHOWN_EVERY = 0.05
 ERROR_SHOWN = 500
-VISIBLE = re.compile(r"[!-~]+")
-"""The characters of a key."""
+VISIBLE = re.compile(r"[!-~]+")  # the characters of a key
 SHORTEST_KEY = 8
 LONGEST_NAME = 64
 OTHER_THAN_NAMES = re.compile(r"[^A-Za-z0-9_-]")

@@ -20,8 +20,7 @@ from midwatch.domain.agent import Turn
 from midwatch.wire.fields import Seconds
 
 DESK = "desk"
-BUILT_IN = ("files", "command", "fetch", DESK)
-"""Names that enable the built-in tools."""
+BUILT_IN = ("files", "command", "fetch", DESK)  # names that enable the built-in tools
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 

@@ -29,11 +29,9 @@ from midwatch.domain.agent import Answer, Question, QuestionKind, Turn
 
 T = TypeVar("T")
 
-LONGEST_RESULT = 100_000
-"""Characters of a result that a model gets."""
+LONGEST_RESULT = 100_000  # characters of a result that a model gets
 LONGEST_PROBLEM = 2000
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Names that every provider accepts."""
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names that every provider accepts
 NO_RESULT = "done, without a result"
 
 

@@ -101,8 +101,7 @@ CLOCK = re.compile(
     re.I,
 )
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-CLOCK_ROUNDING = timedelta(minutes=1)
-"""A time given in minutes may mean any moment of that minute."""
+CLOCK_ROUNDING = timedelta(minutes=1)  # a time given in minutes may mean any moment of that minute
 JUST_PAST = timedelta(minutes=10)
 
 

@@ -12,11 +12,9 @@ from typing import Any, cast
 from midwatch.programs.process import DRAIN, Pipe, within
 
 LINE_LIMIT = 10_000_000
-WAITING_LIMIT = 4_000_000
-"""Bytes that may wait to be read. With more, the child has to wait."""
+WAITING_LIMIT = 4_000_000  # bytes that may wait to be read; with more, the child has to wait
 SHOWN = 200
-HALF_CHARACTERS = re.compile(rb"\\u(d[89a-f]|0000)", re.I)
-"""Escapes of half characters and NULs."""
+HALF_CHARACTERS = re.compile(rb"\\u(d[89a-f]|0000)", re.I)  # escapes of half characters and NULs
 
 
 def repair(value: Any) -> Any:
@@ -44,8 +42,7 @@ class Lines(Pipe):
         noise_limit: int | None = None,
     ) -> None:
         super().__init__()
-        self.noise = 0
-        """Lines that were no JSON object."""
+        self.noise = 0  # lines that were no JSON object
         self.first_noise = ""
         self.too_long = 0
         self.objects = 0

@@ -15,8 +15,7 @@ from midwatch.base.text import cut
 from midwatch.domain import event as events
 from midwatch.domain.agent import Turn
 
-PAUSE = 0.05
-"""Seconds between two live pieces of text."""
+PAUSE = 0.05  # seconds between two live pieces of text
 TEXT_LIMIT = 10_000_000
 ARGUMENT_LIMIT = 4_000
 DEPTH_LIMIT = 50
@@ -33,8 +32,7 @@ class StepEvents:
         self.thread: str | None = None
         self.denied: dict[str, None] = {}
         self.fault: Fault | None = None
-        self.retry: steps.Retry | None = None
-        """What the program waits for, when it tries again by itself."""
+        self.retry: steps.Retry | None = None  # what the program waits for, when it tries again by itself
         self.done = False
         self.replies = 0
         self.own: list[steps.Spent] = []
@@ -44,8 +42,7 @@ class StepEvents:
         self._answer: str | None = None
         self._text: LiveText | None = None
         self._thought: LiveText | None = None
-        self._ready: tuple[str, str] | None = None
-        """The id and the text of the last text, which may be the answer."""
+        self._ready: tuple[str, str] | None = None  # the id and the text of the last text, which may be the answer
         self._texts = self._thoughts = 0
         self._tools: dict[str, tuple[str, float]] = {}
         self._shown_at = 0.0

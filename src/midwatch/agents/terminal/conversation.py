@@ -27,17 +27,13 @@ from midwatch.programs.reaper import members
 
 START_SECONDS = 120.0
 QUIT_SECONDS = 0.5
-STOP_SECONDS = 2.0
-"""Seconds after which a program that ignored its own key for interrupts gets SIGINT."""
+STOP_SECONDS = 2.0  # seconds after which a program that ignored its own key for interrupts gets SIGINT
 ANSWER_SECONDS = 5.0
 PAINT_SECONDS = 2.0
-LATE_SECONDS = 5.0
-"""How long a reply may take to appear after the program has said that it waits again."""
-MOST_REPEATS = 20
-"""How often a turn may ask the same question."""
+LATE_SECONDS = 5.0  # how long a reply may take to appear after the program has said that it waits again
+MOST_REPEATS = 20  # how often a turn may ask the same question
 SHOWN_EVERY = 0.1
-READING_SHARE = 10
-"""A long reply takes time to read. At most one part in so many is spent on reading."""
+READING_SHARE = 10  # a long reply takes time to read; at most one part in so many is spent on reading
 
 
 class TerminalConversation:

@@ -8,14 +8,11 @@ import textwrap
 from midwatch.agents.terminal.format import WHITE, format_tool_calls, remove_user_input
 from midwatch.agents.terminal.profiles import Profile
 
-TAIL = 40
-"""Lines at the end in which the input box is searched."""
+TAIL = 40  # lines at the end in which the input box is searched
 HIDDEN = re.compile(r"\d+ (more )?lines? hidden|\+\d+ (more )?lines")
 """Text that a program shows in place of the middle of a long prompt."""
-MOST_SHOWN = 100
-"""Lines that are shown of each end of such a prompt."""
-RECOGNISED = 12
-"""Characters by which the echo of a prompt is recognised."""
+MOST_SHOWN = 100  # lines that are shown of each end of such a prompt
+RECOGNISED = 12  # characters by which the echo of a prompt is recognised
 
 
 def extract_reply(text: str, prompt: str, profile: Profile) -> str:

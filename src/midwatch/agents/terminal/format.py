@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-BLANK = " \t\n\r\f\v"
-"""Characters that do not count when an echo is compared with the prompt."""
+BLANK = " \t\n\r\f\v"  # characters that do not count when an echo is compared with the prompt
 WHITE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004"
     "\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
 """Characters of a blank line. Unlike `str.strip` they do not include the four separators of ASCII."""
 NAMES = {"q": "amazonq", "cursor-agent": "cursor"}
-"""Other names of agents."""
 TYPES = (
     "claude", "goose", "aider", "codex", "gemini", "copilot", "amp", "cursor", "auggie", "amazonq", "opencode",
     "custom",

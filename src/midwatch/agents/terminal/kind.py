@@ -54,8 +54,7 @@ class TerminalAgent(ProgramAgent[TerminalOptions]):
     def __init__(self, name: str, options: TerminalOptions, **more: Any) -> None:
         super().__init__(name, options, **more)
         self.profile = options.build_profile(name)
-        self.exits: dict[str, AgentExited] = {}
-        """How programs ended between turns, by session."""
+        self.exits: dict[str, AgentExited] = {}  # how programs ended between turns, by session
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:

@@ -14,13 +14,11 @@ from midwatch.base.errors import AgentError
 from midwatch.domain.agent import ProgramOwner, Screenshot
 from midwatch.programs.process import Program, within
 
-BURST = 0.01
-"""Seconds in which output that belongs together usually arrives."""
+BURST = 0.01  # seconds in which output that belongs together usually arrives
 SHOWN_EVERY, SHOWN_AT_LEAST_EVERY = 0.05, 1.0
 """Seconds between two screens that are shown: short after keys or silence, longer while the program goes on writing."""
 SILENCE = 0.5
-UNWANTED_LINES = 2000
-"""Lines that scrolled off and are kept while nobody waits for a reply."""
+UNWANTED_LINES = 2000  # lines that scrolled off and are kept while nobody waits for a reply
 
 
 class Live:
@@ -31,8 +29,7 @@ class Live:
         self.screen = Screen(*size, reply=self._answer, signal=self._signalled)
         self.watch = Watch(profile, self.screen)
         self.listener: Callable[[str], None] | None = None
-        self.news = asyncio.Event()
-        """Set when the program has written, or when everybody should look again."""
+        self.news = asyncio.Event()  # set when the program has written, or when everybody should look again
         self._child: TerminalChild | None = None
         self._showing: asyncio.TimerHandle | None = None
         self._pace = SHOWN_EVERY

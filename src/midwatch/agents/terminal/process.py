@@ -23,10 +23,8 @@ OUTER = "COLUMNS LINES TERM_PROGRAM TERM_PROGRAM_VERSION TMUX STY VTE_VERSION KI
 ENTER = f'unset {OUTER}; tty=$1; shift; exec <>"$tty" >&0 2>&1; exec "$@"'
 """The first terminal that the leader of a session opens becomes its controlling terminal."""
 PIECE = 65536
-MOST_AT_ONCE = 64
-"""Pieces that are read before others have a turn. The kernel gives 4 KB in each."""
-MOST_UNREAD = 4_000_000
-"""Bytes that may wait for a program that does not read."""
+MOST_AT_ONCE = 64  # pieces that are read before others have a turn; the kernel gives 4 KB in each
+MOST_UNREAD = 4_000_000  # bytes that may wait for a program that does not read
 
 
 class TerminalChild(Child):

@@ -251,4 +251,3 @@ PROFILES: Mapping[str, Profile] = {
     ),
     "custom": Profile(quiet=2.0, settle=0.05),
 }
-"""The known profiles by name."""

@@ -16,12 +16,10 @@ MOST_LINES = 200_000
 MOST_BYTES = 256 << 20
 LONGEST_TITLE = 500
 LONGEST_SIGNAL = 4096
-STATUS = b"7501"
-"""The OSC sequence by which a program reports its status."""
+STATUS = b"7501"  # the OSC sequence by which a program reports its status
 PASTE_OFF = b"\x1b[?2004l"
 CLEAR_HISTORY = b"\x1b[3J"
-PALETTE = re.compile(r"\x1b\]4;\d+;[^\x1b]*\x1b\\")
-"""The emulator's own colours, which a viewer also has."""
+PALETTE = re.compile(r"\x1b\]4;\d+;[^\x1b]*\x1b\\")  # the emulator's own colours, which a viewer also has
 
 SignalKind = Literal["program", "title", "bell", "progress", "paste_off"]
 

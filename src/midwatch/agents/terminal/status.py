@@ -16,12 +16,10 @@ State = Literal["starting", "idle", "busy", "asking", "exited"]
 Evidence = Literal["program", "title", "mode", "progress", "text", "prompt", "silence", "process", "reaction"]
 
 LAST_ROWS = 25
-GRACE = 5.0
-"""Seconds after Enter in which a program counts as idle only if it was seen busy."""
+GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was seen busy
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
-LONGER = 10
-"""How many times as long a silence must be for a program that was seen to return to its prompt."""
+LONGER = 10  # how many times as long a silence must be for a program that was seen to return to its prompt
 
 
 class Reading(NamedTuple):
@@ -43,16 +41,14 @@ class Watch:
         self._program = ""
         self._progress = ""
         self._paste_tells = profile.paste_tells
-        self._prompt: str | None = None
-        """The line of the cursor before the first prompt, where nothing else tells."""
+        self._prompt: str | None = None  # the line of the cursor before the first prompt, where nothing else tells
         self._last_output = 0.0
         self._submitted: float | None = None
         self._place = (0, "")
         self._busy_seen = False
         self._was_idle = False
         self._comes_back = False
-        self.shown = ""
-        """The last rows at the last reading."""
+        self.shown = ""  # the last rows at the last reading
 
     # -- what happens --------------------------------------------------------------------------------------------
 
