@@ -23,7 +23,7 @@ from midwatch.programs.sandbox import Sandbox, repository_of, sandbox_of
 from repositories import a_repository, git
 from servers import PATIENCE, processes_with
 
-REFUSED = sandbox._complaint("bwrap")
+REFUSED = sandbox._try_sandbox("bwrap")
 pytestmark = pytest.mark.skipif(REFUSED is not None, reason=f"bubblewrap cannot be used here: {REFUSED}")
 
 SHELL = 'kind = "command"\nargv = ["sh", "-c", "{prompt}"]\nsandbox = "bwrap"\nmax_attempts = 1\n'

@@ -438,16 +438,16 @@ class _CallServer:
         return asdict(value) if isinstance(value, Handoff) else value
 
 
-async def call_turn(turn: Turn, name: str, given: Sequence[Any]) -> Any:
+async def call_turn(turn: Turn, name: str, arguments: Sequence[Any]) -> Any:
     """Call a method of the turn for a proxy."""
     if name == "ask":
-        question, choices, expires = given
+        question, choices, expires = arguments
         return await turn.ask(question, choices, expires=expires)
     if name in ("delegate", "transfer"):
-        to, work, wish = given
+        to, work, wish = arguments
         hand = turn.delegate if name == "delegate" else turn.transfer
         return await hand(to, work if isinstance(work, str) else HandoffTask(**work), **wish)
-    return await getattr(turn, name)(*given)
+    return await getattr(turn, name)(*arguments)
 
 
 def _read_end(end: Mapping[str, Any], transfers: Mapping[str, Transfer]) -> TurnResult:

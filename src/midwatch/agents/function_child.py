@@ -97,8 +97,8 @@ class TurnProxy:
 
     def ask(self, question: Any, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Any:
         """Ask a person and wait for the answer. The question is a text or a `midwatch.domain.agent.Question`."""
-        asked = question if isinstance(question, str) else asdict(question)
-        return self._wait(self._call("ask", asked, tuple(choices), expires))
+        data = question if isinstance(question, str) else asdict(question)
+        return self._wait(self._call("ask", data, tuple(choices), expires))
 
     def handoff(self) -> Any:
         """Return the handoff that brought this work here, or None."""

@@ -117,13 +117,14 @@ class Sandbox:
         if self.prefix:
             missing = shutil.which(self.prefix[0]) is None
             return f"program {self.prefix[0]!r} of {setting} is missing; install it or change that" if missing else None
-        if _bwrap() is None:
+        program = _bwrap()
+        if program is None:
             return f'bubblewrap is missing; install it (package bubblewrap), or write {setting} = "none"'
         place, home = Path(self.root or workdir).resolve(), _home()
         for hidden, whose in ((home, "your home"), (Path(self.home).resolve(), "midwatch's home")):
             if hidden == place or (hidden == home and place in home.parents):
                 return f"{place} holds {whose}, which a sandbox hides; choose a working directory inside of it"
-        if why := _refused():
+        if why := _try_sandbox(program):
             return f'no sandbox can be made here ({why}); allow user namespaces, or write {setting} = "none"'
         return None
 
@@ -198,8 +199,7 @@ def _state(program: str) -> tuple[str, ...]:
 
 
 def _program(program: str, search: str) -> Iterator[Path]:
-    """Yield where a program is, and what belongs to it: the whole prefix of its `bin`, such as that of a version
-    manager."""
+    """Yield where a program is, and the whole prefix of its `bin`, such as that of a version manager."""
     found_at = shutil.which(program, path=search)
     if found_at is None:
         return
@@ -223,25 +223,19 @@ def _bwrap() -> str | None:
     return shutil.which("bwrap")
 
 
-def _refused() -> str | None:
+def _try_sandbox(program: str) -> str | None:
     """Return why the system makes no sandbox, or None. Only a success is remembered."""
-    program = _bwrap()
     if program in WORKING:
         return None
-    why = _complaint(program or "bwrap")
-    if why is None and program is not None:
-        WORKING.add(program)
-    return why
-
-
-def _complaint(program: str) -> str | None:
-    tried = (program, *APART, "--", *HEARING, "true")
+    command = (program, *APART, "--", *HEARING, "true")
     try:
-        done = subprocess.run(tried, capture_output=True, text=True, timeout=TRY_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TRY_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as problem:
         return type(problem).__name__
-    lines = done.stderr.strip().splitlines()
-    return None if done.returncode == 0 else (lines[0] if lines else f"exit code {done.returncode}")
+    if done.returncode == 0:
+        WORKING.add(program)
+        return None
+    return next(iter(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
 
 
 def sandbox_of(agent: str, wanted: str | list[str], home: str, *, write: list[str], read: list[str]) -> Sandbox | None:

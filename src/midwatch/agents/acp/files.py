@@ -1,5 +1,4 @@
-"""Files that an agent reads and writes through midwatch: only those below its root, by their real path, with a size
-limit."""
+"""Files that an agent reads and writes through midwatch: only below its root, by real path, with a size limit."""
 
 from __future__ import annotations
 

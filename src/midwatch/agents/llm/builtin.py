@@ -116,7 +116,7 @@ def _skip_stars(reached: set[int], glob: list[str]) -> set[int]:
 def _walk(base: str) -> Iterator[str]:
     """Yield the names below a directory in order. A directory ends with a slash. Links are named, not followed."""
     for folder, folders, names in os.walk(base):
-        folders[:] = sorted(name_found for name_found in folders if name_found != ".git")
+        folders[:] = sorted(name for name in folders if name != ".git")
         above = os.path.relpath(folder, base)
         prefix = "" if above == "." else f"{above}/"
         yield from (f"{prefix}{name}/" for name in folders)

@@ -129,22 +129,15 @@ class Loop:
             if talk.complete and not await self._continue_turn():
                 return self._build_result()
             if spent := turn.over_budget():
-                return TurnResult(
-                    text=talk.text, outcome="budget", error=spent, thread_id=turn.thread_id, usage=self._spent(),
-                    iterations=talk.requests,
-                )  # fmt: skip
+                return replace(self._build_result(), text=talk.text, outcome="budget", error=spent)
             if call := self._next_call():
                 await self._run_tool(call)
-            else:
-                await self._run_model()
+                continue
+            await self.before_model()
+            if (response := await self.model()) is not None:
+                await self.after_model(response)
 
     # -- the model -----------------------------------------------------------------------------------------------
-
-    async def _run_model(self) -> None:
-        await self.before_model()
-        response = await self.model()
-        if response is not None:
-            await self.after_model(response)
 
     async def before_model(self) -> None:
         """Pass on what people have sent meanwhile.

@@ -80,7 +80,7 @@ def of_model(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
         converted += _answer_open_calls(waiting)
         if role == "assistant":
             response = _response(message, content)
-            waiting = {one.tool_call_id: one.tool_name for one in response.tool_calls}
+            waiting = {call.tool_call_id: call.tool_name for call in response.tool_calls}
             converted += [response] if response.parts else []
         elif content:
             converted.append(ModelRequest(parts=[UserPromptPart(content)]))

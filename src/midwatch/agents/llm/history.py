@@ -123,17 +123,15 @@ class Transcript:
 
     def _close_turn(self) -> None:
         """Answer the open tool calls at the end of a turn."""
-        from pydantic_ai.messages import ModelRequest, ToolReturnPart
+        from pydantic_ai.messages import ToolReturnPart
 
         for call in self.open_calls():
             part = ToolReturnPart(call.name, NOT_RUN, call.part.tool_call_id, outcome="interrupted")
             self._returned[call.place] = part
-        if unsent := self._unsent():
-            self.turns[-1].append(ModelRequest(parts=unsent))
+        self.turns[-1] += self.last()
 
     def _unsent(self) -> list[ModelRequestPart]:
-        """Return the parts of the next request: the results of tools in the order of their calls, then people's
-        texts."""
+        """Return the parts of the next request: the results of tools in the order of their calls, then the texts."""
         return [*(self._returned[place] for place in sorted(self._returned)), *self._parts]
 
     # -- what stands open ----------------------------------------------------------------------------------------
@@ -320,8 +318,11 @@ class Window:
         return Trimmed(before - after, after) if left < size else None
 
     def _trim_more(self, talk: Transcript) -> Iterator[int]:
-        """Leave out a little more each time and yield how many characters: old results, old turns, then this turn's
-        results."""
+        """Leave out a little more each time and yield how many characters that were.
+
+        First the results of old turns are shortened, then old turns are left out, then the results of this turn are
+        shortened.
+        """
         while self._short < len(self._sizes):
             whole, short = self._sizes[self._short]
             self._short += 1
@@ -350,15 +351,14 @@ def _shorter(message: ModelMessage) -> ModelMessage:
 
     if not isinstance(message, ModelRequest) or not any(isinstance(part, ToolReturnPart) for part in message.parts):
         return message
-    return replace(message, parts=[_short_part(part) for part in message.parts])
-
-
-def _short_part(part: Any) -> Any:
-    from pydantic_ai.messages import ToolReturnPart
-
-    if not isinstance(part, ToolReturnPart) or not isinstance(part.content, str):
-        return part
-    return replace(part, content=cut(part.content, SHORTENED))
+    parts: list[Any] = list(message.parts)
+    shorter = [
+        replace(part, content=cut(part.content, SHORTENED))
+        if isinstance(part, ToolReturnPart) and isinstance(part.content, str)
+        else part
+        for part in parts
+    ]
+    return replace(message, parts=shorter)
 
 
 def _size(message: ModelMessage) -> int:

@@ -89,8 +89,7 @@ class Running:
 
     def __init__(self, agent: BaseAgent, name: str, server: McpServer, turn: Turn) -> None:
         self.name = name
-        self.tools: list[str] = []
-        self._known: dict[str, Any] = {}
+        self.tools: dict[str, Any] = {}
         self._agent = agent
         self._server = server
         self._turn = turn
@@ -128,7 +127,7 @@ class Running:
 
     def tool(self, own: str, name: str) -> Tool:
         """Return one of its tools under this name."""
-        about = self._known[own]
+        about = self.tools[own]
         hints = about.annotations
         looks = bool(hints and hints.read_only_hint)
         asks = self._server.ask == "always" or (self._server.ask == "writes" and not looks)
@@ -182,10 +181,9 @@ class Running:
         for _ in range(MOST_PAGES):
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
-                if tool.name in self._known or len(self._known) >= MOST_TOOLS:
+                if tool.name in self.tools or len(self.tools) >= MOST_TOOLS:
                     raise AgentError(f"{self._where}: it has two tools {tool.name[:100]!r}, or more than {MOST_TOOLS}.")
-                self._known[tool.name] = tool
-                self.tools.append(tool.name)
+                self.tools[tool.name] = tool
             cursor = page.next_cursor
             if not cursor:
                 return

@@ -19,7 +19,9 @@ class QwenStream(ClaudeStream):
         for step in super().read(line):
             if isinstance(step, steps.Spent):
                 yield steps.Spent(input_tokens=step.input_tokens, output_tokens=step.output_tokens, of_thread=True)
-            elif not isinstance(step, steps.Reply) and not _is_error(step):
+            elif isinstance(step, steps.TextPiece) and step.text.startswith(ERROR_PREFIX):
+                continue  # the result reports the error, too
+            elif not isinstance(step, steps.Reply):
                 yield step
         message = get_dict(line, "message")
         usage = get_dict(message, "usage")
@@ -31,11 +33,6 @@ class QwenStream(ClaudeStream):
         content = get_dict(line, "message").get("content")
         first = content[0] if isinstance(content, list) and content else None
         return get_text(first, "text").startswith(ERROR_PREFIX)
-
-
-def _is_error(step: steps.Step) -> bool:
-    """Whether a text is an error. The result reports it, too."""
-    return isinstance(step, steps.TextPiece) and step.text.startswith(ERROR_PREFIX)
 
 
 START = ("--output-format", "stream-json", "--include-partial-messages", "{options}")

@@ -76,7 +76,7 @@ def _cut_box(lines: list[str], profile: Profile) -> list[str]:
     if not profile.box:
         return lines
     before, tail = lines[:-TAIL], "\n".join(lines[-TAIL:])
-    places = [found.start() for found in re.finditer(profile.box, tail, re.MULTILINE)]
+    places = [match.start() for match in re.finditer(profile.box, tail, re.MULTILINE)]
     return before + tail[: places[-1]].split("\n") if places else lines
 
 
@@ -91,5 +91,5 @@ def _remove_markers(lines: list[str], profile: Profile) -> list[str]:
     """Return the lines without the signs before their parts and without their common indent."""
     if profile.marker:
         marker = re.compile(profile.marker)
-        lines = [marker.sub(lambda found: " " * len(found[0]), line) for line in lines]
+        lines = [marker.sub(lambda match: " " * len(match[0]), line) for line in lines]
     return textwrap.dedent("\n".join(lines)).split("\n")

@@ -130,20 +130,12 @@ BOXES: dict[str, Callable[[list[str]], list[str]]] = {
 }
 
 
-def _remove_box(agent_type: str, text: str) -> str:
-    return "\n".join(BOXES.get(agent_type, _without_box)(text.split("\n")))
-
-
-def _trim(text: str) -> str:
-    """Return the text without blank lines at both ends."""
-    lines = text.split("\n")
-    filled = [at for at, line in enumerate(lines) if line.strip(WHITE)]
-    return "\n".join(lines[filled[0] : filled[-1] + 1]) if filled else ""
-
-
 def format_agent_message(agent_type: str, message: str, user_input: str) -> str:
     """Return the agent's message in the text that appeared since the user's."""
-    text = _trim(_remove_box(agent_type, remove_user_input(message, user_input, agent_type)))
+    shown = remove_user_input(message, user_input, agent_type).split("\n")
+    lines = BOXES.get(agent_type, _without_box)(shown)
+    filled = [at for at, line in enumerate(lines) if line.strip(WHITE)]
+    text = "\n".join(lines[filled[0] : filled[-1] + 1]) if filled else ""
     return "Welcome to Amp" if agent_type == "amp" and not text else text
 
 
