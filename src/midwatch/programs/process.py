@@ -23,7 +23,7 @@ from pathlib import Path
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
 from midwatch.programs.guard import guard
-from midwatch.programs.reaper import BORN, PATIENCE, end_members, end_strays, signal_group
+from midwatch.programs.reaper import ATTEMPTS_BY_GROUP, PATIENCE, end_members, end_strays, signal_group
 from midwatch.programs.sandbox import Sandbox
 
 GATE = 'read -r _ || exit 125; exec "$@"'
@@ -220,7 +220,7 @@ class Child:
         self.interrupted = False
         self._popen = popen
         self._task = (turn.task_id, turn.attempt)
-        BORN[self.pgid] = f"{turn.task_id}/{turn.attempt}"
+        ATTEMPTS_BY_GROUP[self.pgid] = f"{turn.task_id}/{turn.attempt}"
         self._pipes = pipes
         self._helper = helper
         self._input = Inlet()
@@ -314,7 +314,7 @@ class Child:
         self._close_pipes()
         if self._gone:
             guard.forget(self.pgid)
-            BORN.pop(self.pgid, None)
+            ATTEMPTS_BY_GROUP.pop(self.pgid, None)
 
     def _signal(self, number: signal.Signals) -> None:
         if not self._gone:

@@ -139,7 +139,7 @@ class Sandbox:
             if path not in (home, own):
                 mounts[path] = ("--bind-try", str(path), str(path))
         place = Path(root).resolve()
-        repository = repository_of(place)
+        repository = find_repository(place)
         if repository is not None and (repository.top == home or repository.top in home.parents):
             repository = None  # one of the home itself stays hidden with it
         if repository is not None and repository.top.is_relative_to(own):
@@ -152,7 +152,7 @@ class Sandbox:
             yield mounts[path]
 
 
-def repository_of(place: Path) -> Repository | None:
+def find_repository(place: Path) -> Repository | None:
     """Return the repository that holds a directory, or None.
 
     An agent may have written the `.git` file of a worktree, so it counts only if the repository names the same
@@ -238,7 +238,9 @@ def _try_sandbox(program: str) -> str | None:
     return next(iter(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
 
 
-def sandbox_of(agent: str, wanted: str | list[str], home: str, *, write: list[str], read: list[str]) -> Sandbox | None:
+def build_sandbox(
+    agent: str, wanted: str | list[str], home: str, *, write: list[str], read: list[str]
+) -> Sandbox | None:
     """Return the sandbox that `[agents.NAME]` asks for, or None. Raise BadConfig for one that makes no sense."""
     if wanted != "bwrap" and (write or read):
         raise BadConfig(f'agents.{agent}: sandbox_paths and sandbox_read need sandbox = "bwrap".')

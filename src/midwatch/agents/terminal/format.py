@@ -27,7 +27,7 @@ CLAUDE_CALL, CLAUDE_DONE = "coder - coder_report_task (MCP)", '"message": "Thank
 CODEX_CALL, CODEX_DONE = "Coder.coder_report_task", '{"message": "Thanks for reporting!"}'
 
 
-def agent_type(name: str) -> str:
+def find_agent_type(name: str) -> str:
     """Return the type that an agent's name stands for."""
     kind = NAMES.get(name, name)
     return kind if kind in TYPES else "custom"
