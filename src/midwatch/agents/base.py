@@ -74,7 +74,7 @@ class BaseAgent:
         directory, sandbox = absolute_path(workdir), self.sandbox
         if sandbox is not None:
             search_path = {**os.environ, **env}.get("PATH", os.defpath)
-            sandbox = sandbox.hosting(argv[0], search_path, directory, *readable)
+            sandbox = sandbox.admit_program(argv[0], search_path, directory, *readable)
         return Program(agent=self.name, argv=argv, workdir=directory, sandbox=sandbox, env=env, enter=enter)
 
 

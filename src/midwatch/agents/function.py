@@ -25,7 +25,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from midwatch.agents import function_child
 from midwatch.agents.base import BaseAgent, ProgramOptions, convert_error, last_lines
-from midwatch.agents.function_child import FACTS, TurnProxy, is_async, text_of, wants_turn
+from midwatch.agents.function_child import FACTS, TurnProxy, is_async, wants_turn, write_text
 from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
 from midwatch.domain.agent import AgentTerms, Choice, Conversation, Interrupt, Question, Turn, TurnResult, Usage
 from midwatch.domain.event import KINDS
@@ -44,7 +44,7 @@ OUTCOMES = ("ok", "silent", "error", "budget", "transferred")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:|\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def _dotted(target: str) -> str:
+def _check_dotted(target: str) -> str:
     if not DOTTED.fullmatch(target):
         raise ValueError("write the dotted path of a function, such as package.module:name")
     return target
@@ -53,7 +53,7 @@ def _dotted(target: str) -> str:
 class FunctionOptions(ProgramOptions):
     """Options of kind `function`."""
 
-    target: Annotated[str, AfterValidator(_dotted)] = Field(description="The function: package.module:name.")
+    target: Annotated[str, AfterValidator(_check_dotted)] = Field(description="The function: package.module:name.")
     path: Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = Field(
         (), description="Directories to import it from, before the others."
     )
@@ -152,7 +152,7 @@ class OnLoop:
         task = self._task = asyncio.current_task()
         assert task is not None
         try:
-            return _result(await self._call(turn.prompt, turn))
+            return _make_result(await self._call(turn.prompt, turn))
         except asyncio.CancelledError:
             if task.cancelling() > self._cancels:
                 raise
@@ -262,7 +262,7 @@ class _ThreadRun:
     def main(self) -> None:
         """Call the function and report its end to midwatch's loop."""
         try:
-            end: tuple[TurnResult | None, BaseException | None] = (_result(self._value()), None)
+            end: tuple[TurnResult | None, BaseException | None] = (_make_result(self._value()), None)
         except (asyncio.CancelledError, CancelledError):
             end = None, AgentError("it was interrupted")
         except BaseException as problem:
@@ -459,10 +459,10 @@ def _read_end(end: Mapping[str, Any], transfers: Mapping[str, Transfer]) -> Turn
     return _check(TurnResult(**fields | {"transfer": transfers.get(end.get("transfer") or "")}, usage=usage))
 
 
-def _result(value: Any) -> TurnResult:
+def _make_result(value: Any) -> TurnResult:
     if isinstance(value, Transfer):
         return TurnResult(outcome="transferred", transfer=value)
-    return _check(value) if isinstance(value, TurnResult) else TurnResult(text=text_of(value))
+    return _check(value) if isinstance(value, TurnResult) else TurnResult(text=write_text(value))
 
 
 def _check(result: TurnResult) -> TurnResult:

@@ -135,7 +135,7 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
-def text_of(value: Any) -> str:
+def write_text(value: Any) -> str:
     """Return the value of a function as text: nothing, a text, or JSON."""
     if value is None or isinstance(value, str):
         return value or ""
@@ -231,7 +231,7 @@ def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:
             handoff_id = transfer.handoff.id if transfer is not None else None
             data = {name: getattr(value, name) for name in fields}
             return {**data, "usage": value.usage.data(), "transfer": handoff_id}
-        return {"text": text_of(value)}
+        return {"text": write_text(value)}
     except BaseException as problem:
         traceback.print_exc()
         kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(problem).__mro__}

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 from midwatch.agents.base import BaseAgent, KindOptions
 from midwatch.agents.function import OnLoop
-from midwatch.agents.function_child import text_of
+from midwatch.agents.function_child import write_text
 from midwatch.base.errors import AgentError, BadConfig
 from midwatch.domain.agent import AgentCapability, AgentTerms, Turn, TurnResult
 from midwatch.domain.handoff import Handoff, HandoffTask
@@ -87,7 +87,7 @@ class HandoffAgent(BaseAgent):
             if result.error:
                 raise AgentError(result.error)
             result = result.output
-        return TurnResult(text=text_of(result))
+        return TurnResult(text=write_text(result))
 
     def describe(self) -> Mapping[str, Any]:
         """Return its class and its capabilities."""

@@ -310,12 +310,12 @@ class HeadlessConversation(ProcessConversation):
         if self._interrupted is not None and not events.done:
             return AgentError(f"{name} was interrupted")
         if run.silent:
-            return self._silence(events)
+            return self._explain_silence(events)
         if events.fault is not None:
             return await self._convert_fault(events.fault, run, turn)
         strict = options.on_denial == "fail" and options.permissions != "read"
         if events.denied and (strict or not events.done):
-            return AgentError(self._denial(events))
+            return AgentError(self._explain_denial(events))
         if not events.done:
             reason = run.error_text(3)
             hint = f": {reason}" if reason else "; look at its own logs"
@@ -325,7 +325,7 @@ class HeadlessConversation(ProcessConversation):
             return AgentError(f"{name} {describe_exit(run.code)} after its answer: {reason}")
         return None
 
-    def _silence(self, events: StepEvents) -> AgentError:
+    def _explain_silence(self, events: StepEvents) -> AgentError:
         """Return the error of a program that was ended because it printed nothing."""
         name, retry = self._agent.name, events.retry
         if retry is not None and retry.fault.kind == "passing":
@@ -359,7 +359,7 @@ class HeadlessConversation(ProcessConversation):
             return AgentError(f"{name} {how}" + (f": {cut(fault.text.strip(), FAULT_SHOWN)}" if text else ""))
         return make_error(replace(fault, text=text), name, self._profile.program.sign_in)
 
-    def _denial(self, events: StepEvents) -> str:
+    def _explain_denial(self, events: StepEvents) -> str:
         name, profile = self._agent.name, self._profile
         modes = [mode for mode in profile.permissions if mode not in ("read", self._agent.options.permissions)]
         wider = f"set agents.{name}.permissions to {' or '.join(modes)}, " if modes else ""
@@ -388,7 +388,7 @@ class HeadlessConversation(ProcessConversation):
             totals[thread] = total
             if len(totals) > MOST_THREADS:
                 del totals[next(iter(totals))]
-            figures = [_difference(total, before)] if before is not None else events.answered
+            figures = [_subtract(total, before)] if before is not None else events.answered
         return Usage(
             input_tokens=_sum(spent.input_tokens for spent in figures),
             output_tokens=_sum(spent.output_tokens for spent in figures),
@@ -402,7 +402,7 @@ def _sum(values: Iterable[Any]) -> Any:
     return sum(known) if known else None
 
 
-def _difference(total: steps.Spent, before: steps.Spent) -> steps.Spent:
+def _subtract(total: steps.Spent, before: steps.Spent) -> steps.Spent:
     def subtract(now: int | None, then: int | None) -> int | None:
         return None if now is None else max(0, now - (then or 0))
 

@@ -49,7 +49,7 @@ _SILENT = _Silent()
 
 
 @contextmanager
-def unlogged(*loggers: str) -> Iterator[None]:
+def silence_loggers(*loggers: str) -> Iterator[None]:
     """Stop these loggers inside the block. They write addresses, which may hold secrets."""
     for name in loggers:
         logging.getLogger(name).addFilter(_SILENT)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from midwatch.base.clock import iso
-from midwatch.channels.base import SendOnly, Text, unlogged
+from midwatch.channels.base import SendOnly, Text, silence_loggers
 from midwatch.domain.channel import Delivery
 from midwatch.wire.fields import Options, Seconds
 
@@ -126,7 +126,7 @@ class WebhookChannel(SendOnly):
             )
         try:
             async with asyncio.timeout(timeout):
-                with unlogged("httpx2"):
+                with silence_loggers("httpx2"):
                     async with self._client.stream("POST", url, content=content, headers=headers) as response:
                         return response.status_code
         except (TimeoutError, httpx2.TimeoutException):

@@ -72,7 +72,7 @@ class Sandbox:
     root: str | None = None
     """The directory that can be written; otherwise the working directory."""
 
-    def hosting(self, program: str, search: str, root: str, *more: str) -> Sandbox:
+    def admit_program(self, program: str, search: str, root: str, *more: str) -> Sandbox:
         """Return the sandbox for one program of the agent.
 
         The program can be read with its files and with `more`, its state can be written, and the programs that it
@@ -80,9 +80,9 @@ class Sandbox:
         """
         home = _home()
         hidden = (home, *map(Path, EMPTY))
-        needed = (*_program(program, search), *(Path(path).resolve() for path in more))
+        needed = (*_find_program(program, search), *(Path(path).resolve() for path in more))
         read = (str(path) for path in needed if any(path.is_relative_to(place) for place in hidden))
-        state = (str(home / name) for name in _state(program))
+        state = (str(home / name) for name in _list_state(program))
         return replace(self, read=(*self.read, *read), write=(*self.write, *state), root=root)
 
     def command(
@@ -103,7 +103,7 @@ class Sandbox:
             return (*prefix, *(("env", *assignments) if assignments else ()), *argv), outer
         place = str(Path(workdir).resolve())
         mounts = [word for mount in self._mounts(self.root or place) for word in mount]
-        bwrap = (_bwrap() or "bwrap", *APART, *mounts, "--chdir", place, "--", *HEARING, *assignments, *argv)
+        bwrap = (_find_bwrap() or "bwrap", *APART, *mounts, "--chdir", place, "--", *HEARING, *assignments, *argv)
         return ("/bin/sh", "-c", DEAF, "midwatch-sandbox", *bwrap), outer
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
@@ -117,7 +117,7 @@ class Sandbox:
         if self.prefix:
             missing = shutil.which(self.prefix[0]) is None
             return f"program {self.prefix[0]!r} of {setting} is missing; install it or change that" if missing else None
-        program = _bwrap()
+        program = _find_bwrap()
         if program is None:
             return f'bubblewrap is missing; install it (package bubblewrap), or write {setting} = "none"'
         place, home = Path(self.root or workdir).resolve(), _home()
@@ -146,7 +146,7 @@ class Sandbox:
             place = repository.top  # a worktree is the agent's as a whole
         if repository is not None:  # all of it is seen: what is not there would be committed as deleted
             mounts[repository.top] = ("--ro-bind", str(repository.top), str(repository.top))
-            mounts |= _git(repository)
+            mounts |= _mount_git(repository)
         mounts[place] = ("--bind", str(place), str(place))
         for path in sorted(mounts, key=lambda path: len(path.parts)):
             yield mounts[path]
@@ -174,7 +174,7 @@ def find_repository(place: Path) -> Repository | None:
     return Repository(top, common, admin) if believed else None
 
 
-def _git(repository: Repository) -> dict[Path, tuple[str, ...]]:
+def _mount_git(repository: Repository) -> dict[Path, tuple[str, ...]]:
     """Return the mounts of the files that commits write.
 
     Files that name programs stay read-only, even if they do not exist yet.
@@ -193,12 +193,12 @@ def _git(repository: Repository) -> dict[Path, tuple[str, ...]]:
     return mounts
 
 
-def _state(program: str) -> tuple[str, ...]:
+def _list_state(program: str) -> tuple[str, ...]:
     name = Path(program).name
     return next((paths for known, paths in STATE.items() if name == known or name.startswith(f"{known}-")), ())
 
 
-def _program(program: str, search: str) -> Iterator[Path]:
+def _find_program(program: str, search: str) -> Iterator[Path]:
     """Yield where a program is, and the whole prefix of its `bin`, such as that of a version manager."""
     found_at = shutil.which(program, path=search)
     if found_at is None:
@@ -218,7 +218,7 @@ def _absolute(path: str) -> Path:
     return Path(path).expanduser().resolve()
 
 
-def _bwrap() -> str | None:
+def _find_bwrap() -> str | None:
     """Find bubblewrap on midwatch's own search path. On an agent's path, the agent could choose what runs outside."""
     return shutil.which("bwrap")
 

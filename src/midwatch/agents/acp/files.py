@@ -40,7 +40,7 @@ class Files:
                 if line is None and limit is None:
                     data = file.read(self._longest + 1)
                 else:
-                    data = b"".join(_some(file, max(line or 1, 1), limit, path, self._longest))
+                    data = b"".join(_read_lines(file, max(line or 1, 1), limit, path, self._longest))
         if len(data) > self._longest:
             raise Refused(f"{path} is larger than {self._longest} bytes; ask for some of its lines")
         return data.decode("utf-8", "replace")
@@ -87,7 +87,7 @@ class Files:
             os.close(here)
 
 
-def _some(file: BinaryIO, first: int, limit: int | None, path: str, longest: int) -> Iterator[bytes]:
+def _read_lines(file: BinaryIO, first: int, limit: int | None, path: str, longest: int) -> Iterator[bytes]:
     size = 0
     for number, text in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
         if limit is not None and number >= first + limit:

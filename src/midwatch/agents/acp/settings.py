@@ -29,9 +29,9 @@ def read_offer(setting: Setting, answer: Mapping[str, Any]) -> Offer | None:
     """Return what the answer to a new or resumed session offers, or None."""
     if isinstance(offered := answer.get(f"{setting}s"), Mapping):
         noun, key = setting.title(), "id" if setting == "mode" else "modelId"
-        values = {item[key]: str(item.get("name", "")) for item in _listed(offered.get(f"available{noun}s"), key)}
+        values = {item[key]: str(item.get("name", "")) for item in _select(offered.get(f"available{noun}s"), key)}
         return Offer(values, offered.get(f"current{noun}Id"), None)
-    for option in _listed(answer.get("configOptions"), "id"):
+    for option in _select(answer.get("configOptions"), "id"):
         if setting in (option.get("category"), option["id"]):
             values = {item["value"]: str(item.get("name", "")) for item in _values(option.get("options"))}
             return Offer(values, option.get("currentValue"), option["id"])
@@ -43,7 +43,7 @@ def make_call(setting: Setting, offered: Offer, session: str, wanted: str) -> tu
 
     Raise KeyError if it is not offered.
     """
-    value = next((known for known, name in offered.values.items() if _same(wanted, known, name)), None)
+    value = next((known for known, name in offered.values.items() if _matches(wanted, known, name)), None)
     if value is None:
         raise KeyError(wanted)
     if value == offered.current:
@@ -53,11 +53,11 @@ def make_call(setting: Setting, offered: Offer, session: str, wanted: str) -> tu
     return f"session/set_{setting}", {"sessionId": session, f"{setting}Id": value}
 
 
-def _same(wish: str, value: str, name: str) -> bool:
+def _matches(wish: str, value: str, name: str) -> bool:
     return wish == value or wish.lower() in (name.lower(), value.rpartition("#")[2].lower())
 
 
-def _listed(items: Any, key: str) -> list[Mapping[str, Any]]:
+def _select(items: Any, key: str) -> list[Mapping[str, Any]]:
     return [item for item in get_dicts(items) if isinstance(item.get(key), str)]
 
 

@@ -206,7 +206,7 @@ class Transcript:
         status = update.get("status")
         if tool.ended:
             return
-        if status not in (None, "pending") or _say_what_is_done(tool.arguments):
+        if status not in (None, "pending") or _has_arguments(tool.arguments):
             yield from self._start(tool)
         if status in ("completed", "failed", "cancelled"):
             yield from self._finish(tool, failed=status != "completed")
@@ -228,7 +228,7 @@ class Transcript:
         elif tool.kind == "other" and tool.name:
             tool.kind = guess_kind(tool.name)
         if update.get("rawInput"):
-            tool.arguments = small(update["rawInput"])
+            tool.arguments = shorten(update["rawInput"])
         tool.locations = read_paths(update.get("locations")) or tool.locations or find_paths(tool.arguments)
         texts = [text for item in get_dicts(update, "content") if (text := self._read_content(tool, item))]
         if update.get("status") not in (None, "pending"):  # before, it is what the agent means to do
@@ -291,7 +291,7 @@ def read_paths(locations: Any) -> tuple[str, ...]:
     return tuple(path for item in get_dicts(locations)[:MOST_ITEMS] if isinstance(path := item.get("path"), str))
 
 
-def small(value: Any, depth: int = 4) -> Any:
+def shorten(value: Any, depth: int = 4) -> Any:
     """Return a value without long texts, long lists and deep levels."""
     if isinstance(value, str):
         return value if len(value) <= LONGEST_ARGUMENT else f"{value[:LONGEST_ARGUMENT]}… ({len(value)} characters)"
@@ -300,11 +300,11 @@ def small(value: Any, depth: int = 4) -> Any:
     if depth == 0:
         return "…"
     if isinstance(value, Mapping):
-        return {str(key)[:100]: small(item, depth - 1) for key, item in list(value.items())[:MOST_ITEMS]}
-    return [small(item, depth - 1) for item in value[:MOST_ITEMS]]
+        return {str(key)[:100]: shorten(item, depth - 1) for key, item in list(value.items())[:MOST_ITEMS]}
+    return [shorten(item, depth - 1) for item in value[:MOST_ITEMS]]
 
 
-def _say_what_is_done(arguments: Any) -> bool:
+def _has_arguments(arguments: Any) -> bool:
     """Whether the arguments say what is done. Some agents first name a tool and send the arguments later."""
     return bool(arguments.keys() - {"cwd"}) if isinstance(arguments, Mapping) else arguments is not None
 
@@ -347,7 +347,7 @@ def _raw_text(raw: Any, has_diffs: bool) -> str:
     texts = [text for name in OUTPUTS if isinstance(text := get(raw, name), str)]
     if texts or not raw or has_diffs:
         return next(filter(None, texts), "")
-    return orjson.dumps(small(raw), default=str).decode()
+    return orjson.dumps(shorten(raw), default=str).decode()
 
 
 def _cut(text: str) -> str:

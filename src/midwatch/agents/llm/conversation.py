@@ -253,14 +253,14 @@ class Loop:
         self._window.note_tokens(response.usage.input_tokens)
         event = events.LlmResponse(
             model=self._options.model, content_len=len(response.text or ""), tool_calls=len(response.tool_calls),
-            has_reasoning=bool(thought), usage=figures(response.usage), finish_reason=response.finish_reason,
+            has_reasoning=bool(thought), usage=read_counts(response.usage), finish_reason=response.finish_reason,
             latency=round(latency, 6), request_id=request_id,
         )  # fmt: skip
         await self._turn.emit(event)
 
     async def _emit_no_answer(self, reason: str, request_id: str, live: Live, began: float) -> None:
         """Report a model call that ended without an answer."""
-        usage = figures(live.usage) if live.usage is not None else {}
+        usage = read_counts(live.usage) if live.usage is not None else {}
         self._lost = _sum(self._lost, usage)
         event = events.LlmResponse(
             model=self._options.model, finish_reason=reason, latency=round(time.monotonic() - began, 6),
@@ -308,7 +308,7 @@ class Loop:
         """Return why the tool is not run, as text for the model; None if it is run."""
         talk, turn = self._talk, self._turn
         tool = self._box.tools.get(call.name)
-        if talk.started(call) and not (tool is not None and tool.safe):
+        if talk.may_have_run(call) and not (tool is not None and tool.safe):
             return UNKNOWN
         if turn.steers("stop"):
             return STOPPED
@@ -317,14 +317,14 @@ class Loop:
     async def tool(self, call: Call) -> ToolOutput:
         """Run the tool. Unless it is safe to run it again, first note that it may have run."""
         tool = self._box.tools.get(call.name)
-        arguments = arguments_of(call)
+        arguments = read_arguments(call)
         event = events.ToolExecStart(
             tool=cut(call.name, 200), arguments=shorten(arguments), tool_call_id=call.part.tool_call_id,
             title=make_title(call.name, arguments), tool_kind=tool.kind if tool else "other",
             locations=find_paths(arguments),
         )  # fmt: skip
         await self._turn.emit(event)
-        if tool is not None and not tool.safe and not self._talk.started(call):
+        if tool is not None and not tool.safe and not self._talk.may_have_run(call):
             await self._keep({"kind": "started", "call": call.place})
         return await self._run(call)
 
@@ -426,13 +426,13 @@ class Loop:
         if talk.final is None and talk.closing and talk.requests > self._options.max_steps:
             text = f"{text}\n\n{CUT_SHORT.format(self._options.max_steps)}".strip()
         text = text or (NOTHING if talk.closing else "")
-        return TurnResult(text=text, thread_id=self._turn.thread_id, usage=self._spent(), iterations=talk.requests)
+        return TurnResult(text=text, thread_id=self._turn.thread_id, usage=self._sum_usage(), iterations=talk.requests)
 
-    def _spent(self) -> Usage:
+    def _sum_usage(self) -> Usage:
         """Return the usage of this attempt."""
         total = self._lost
         for usage in self._talk.usages(self._turn.task_id)[self._paid :]:
-            total = _sum(total, figures(usage))
+            total = _sum(total, read_counts(usage))
         return total
 
     async def _keep(self, step: dict[str, Any], took: list[str] | None = None) -> None:
@@ -442,7 +442,7 @@ class Loop:
         self._talk.add(step)
 
 
-def figures(usage: Any) -> dict[str, int]:
+def read_counts(usage: Any) -> dict[str, int]:
     """Return the counts of a model's usage that are known."""
     names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
     return {name: count for name in names if (count := getattr(usage, name, 0))}
@@ -457,7 +457,7 @@ def _sum(total: Usage, usage: Mapping[str, int]) -> Usage:
     )
 
 
-def arguments_of(call: Call) -> Any:
+def read_arguments(call: Call) -> Any:
     """Return the arguments of a call, as far as they can be read."""
     arguments = call.part.args
     if isinstance(arguments, str):

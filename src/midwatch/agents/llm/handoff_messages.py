@@ -64,7 +64,7 @@ def newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
     return tuple(messages[kept:])
 
 
-def of_model(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
+def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
     """Return plain messages as a model reads them: each call with its result, and no result without its call."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 

@@ -52,11 +52,11 @@ class HandoffTo(KindOptions):
     on_handoff: Callable[..., Any] | None = Field(None, description="In Python: called when it was accepted.")
 
 
-def _named(value: Any) -> Any:
+def _read_target(value: Any) -> Any:
     return {"agent": value} if isinstance(value, str) else value
 
 
-To = Annotated[HandoffTo, BeforeValidator(_named)]
+To = Annotated[HandoffTo, BeforeValidator(_read_target)]
 
 
 class Passing:

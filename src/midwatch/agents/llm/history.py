@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from midwatch.agents.llm.handoff_messages import of_model
+from midwatch.agents.llm.handoff_messages import to_model_messages
 from midwatch.base.errors import AgentError
 from midwatch.base.text import cut
 
@@ -86,14 +86,14 @@ class Transcript:
                 self.begun = True
                 self._before = bool(step.get("before"))
                 if self._before:  # what was said before it was handed over stands as a turn of its own
-                    self.turns[-1] += of_model(step["before"])
+                    self.turns[-1] += to_model_messages(step["before"])
                     self.turns.append([])
-                self._parts += parts_of(step["request"])
+                self._parts += read_parts(step["request"])
             case "said":
                 self.final = None
                 self.closing = self.closing or step.get("closing", False)
                 self.refused += step.get("refused", False)
-                self._parts += parts_of(step["request"])
+                self._parts += read_parts(step["request"])
             case "model":
                 self._add_answer(step["response"], step["task"])
             case "started":
@@ -101,7 +101,7 @@ class Transcript:
             case "tool":
                 self.final = step.get("final", self.final)
                 self.refused += step.get("refused", False)
-                self._returned[step["call"]] = parts_of(step["request"])[0]
+                self._returned[step["call"]] = read_parts(step["request"])[0]
 
     def _begin(self) -> None:
         if not self.turns or self.turns[-1]:
@@ -150,7 +150,7 @@ class Transcript:
                 return Call(place, part)
         return None
 
-    def started(self, call: Call) -> bool:
+    def may_have_run(self, call: Call) -> bool:
         """Whether a call may have been run already."""
         return call.place in self._started
 
@@ -206,7 +206,7 @@ def newest(steps: Iterable[Json], most: float) -> tuple[list[list[Json]], int]:
 # -- steps as data -----------------------------------------------------------------------------------------------
 
 
-def request_of(*parts: ModelRequestPart) -> Json:
+def make_request(*parts: ModelRequestPart) -> Json:
     """Return the parts of a request as data."""
     from pydantic_ai.messages import ModelRequest
 
@@ -217,7 +217,7 @@ def make_text_step(text: str, kind: str = "said", **more: Any) -> Json:
     """Return a step in which somebody speaks to the model."""
     from pydantic_ai.messages import UserPromptPart
 
-    return {"kind": kind, "request": request_of(UserPromptPart(text)), **more}
+    return {"kind": kind, "request": make_request(UserPromptPart(text)), **more}
 
 
 def make_answer_step(response: ModelResponse, task_id: str) -> Json:
@@ -230,10 +230,10 @@ def make_result_step(call: Call, text: str, outcome: Any = "success", **more: An
     from pydantic_ai.messages import ToolReturnPart
 
     part = ToolReturnPart(call.name, text, call.part.tool_call_id, outcome=outcome)
-    return {"kind": "tool", "call": call.place, "request": request_of(part), **more}
+    return {"kind": "tool", "call": call.place, "request": make_request(part), **more}
 
 
-def parts_of(data: Json) -> list[Any]:
+def read_parts(data: Json) -> list[Any]:
     """Return the parts of a stored request."""
     return list(_read(data).parts)
 
@@ -286,9 +286,9 @@ class Window:
         messages: list[ModelMessage] = []
         for number, turn in enumerate(talk.turns[:-1]):
             if number >= self._dropped:
-                messages += map(_shorter, turn) if number < self._short else turn
+                messages += map(_shorten, turn) if number < self._short else turn
         own = talk.turns[-1]
-        messages += map(_shorter, own) if self._own else own
+        messages += map(_shorten, own) if self._own else own
         return messages + talk.last()
 
     def fit(self, talk: Transcript) -> Trimmed | None:
@@ -332,20 +332,20 @@ class Window:
             yield self._sizes[self._dropped - 1][1]
         if not self._own:
             self._own = True
-            yield sum(map(_size, talk.turns[-1])) - sum(map(_size, map(_shorter, talk.turns[-1])))
+            yield sum(map(_size, talk.turns[-1])) - sum(map(_size, map(_shorten, talk.turns[-1])))
 
     def _size(self, talk: Transcript) -> int:
         """Return the size of the next request in characters."""
         for turn in talk.turns[len(self._sizes) : -1]:
-            self._sizes.append((sum(map(_size, turn)), sum(map(_size, map(_shorter, turn)))))
+            self._sizes.append((sum(map(_size, turn)), sum(map(_size, map(_shorten, turn)))))
         size = self._overhead + sum(map(_size, talk.last()))
         for number, (whole, short) in enumerate(self._sizes):
             if number >= self._dropped:
                 size += short if number < self._short else whole
-        return size + sum(map(_size, map(_shorter, talk.turns[-1]) if self._own else talk.turns[-1]))
+        return size + sum(map(_size, map(_shorten, talk.turns[-1]) if self._own else talk.turns[-1]))
 
 
-def _shorter(message: ModelMessage) -> ModelMessage:
+def _shorten(message: ModelMessage) -> ModelMessage:
     """Return the message with shortened results of tools."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart
 

@@ -13,7 +13,7 @@ from midwatch.agents.llm.conversation import LlmConversation
 from midwatch.agents.llm.model import Connection
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import Output
-from midwatch.agents.llm.toolkit import DESK, toolkit
+from midwatch.agents.llm.toolkit import DESK, build_toolkit
 from midwatch.agents.llm.tools import Tool
 from midwatch.base.errors import BadConfig
 from midwatch.domain.agent import AgentTerms
@@ -53,12 +53,12 @@ class LlmAgent(BaseAgent):
         self.options = options or LlmOptions.read(name, {"model": model, "tools": names, **more})
         form = output if output is not None else self.options.output
         self.output = None if form is None else Output(name, form)
-        self.system = self._system()
+        self.system = self._read_system()
         self.connection = Connection(name, self.options.model, self.options.base_url, self.options.api_key_env)
         self.hands_to = {
             to.agent: option for option in ("handoffs", "delegates") for to in getattr(self.options, option)
         }
-        self.kit = toolkit(self, self.options, [tool for tool in all_tools if not isinstance(tool, str)])
+        self.kit = build_toolkit(self, self.options, [tool for tool in all_tools if not isinstance(tool, str)])
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
@@ -70,7 +70,7 @@ class LlmAgent(BaseAgent):
         """Return the agent that `[agents.NAME]` describes."""
         return cls(name, options=cls.options_class.read(name, options), terms=terms, description=description)
 
-    def _system(self) -> str:
+    def _read_system(self) -> str:
         if self.options.system_file is None:
             return self.options.system
         try:

@@ -71,8 +71,8 @@ class Servers:
         used, tools = set(taken), []
         for server in running:
             for own in server.tools:
-                plain = _valid(own)
-                name = plain if names.count(own) == 1 and plain not in taken else _valid(f"{server.name}_{own}")
+                plain = _make_name(own)
+                name = plain if names.count(own) == 1 and plain not in taken else _make_name(f"{server.name}_{own}")
                 if name in used:
                     raise AgentError(f"agents.{self._agent.name}.mcp.{server.name}: it has two tools {own[:100]!r}.")
                 used.add(name)
@@ -80,7 +80,7 @@ class Servers:
         return tools
 
 
-def _valid(name: str) -> str:
+def _make_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "tool"
 
 
@@ -110,7 +110,7 @@ class Running:
             return
         if not life.done():
             raise TransientError(f"{self._where}: it did not tell its tools within {limit:g} s.{self._last_output()}")
-        problem = _first(life.exception())
+        problem = _find_first(life.exception())
         if isinstance(problem, MidwatchError):
             raise problem
         raise TransientError(f"{self._where}: it could not be used: {_short(problem)}.{self._last_output()}")
@@ -118,9 +118,9 @@ class Running:
     async def stop(self) -> None:
         """Let the server end, or end it."""
         self._leave.set()
-        if self._life is not None and not await _over(self._life, FAREWELL):
+        if self._life is not None and not await _wait_for_end(self._life, FAREWELL):
             self._life.cancel()
-            await _over(self._life, 2 * FAREWELL)
+            await _wait_for_end(self._life, 2 * FAREWELL)
             if self._child is not None:
                 await self._child.end()
         self._ready.cancel()
@@ -160,7 +160,7 @@ class Running:
             why = "has ended" if life.done() else f"did not answer within {limit:g} s"
             raise ToolError(f"the server {self.name} {why}.{self._last_output()}")
         if problem := call.exception():
-            raise ToolError(f"the server {self.name} failed: {_short(_first(problem))}.{self._last_output()}")
+            raise ToolError(f"the server {self.name} failed: {_short(_find_first(problem))}.{self._last_output()}")
         return _output(call.result())
 
     # -- in a task of its own ------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ async def _end(child: Child) -> None:
     await child.end()
 
 
-async def _over(task: asyncio.Task[None], seconds: float) -> bool:
+async def _wait_for_end(task: asyncio.Task[None], seconds: float) -> bool:
     """Whether a task has ended in time, in whatever way."""
     await asyncio.wait({task}, timeout=seconds)
     if task.done() and not task.cancelled():
@@ -264,7 +264,7 @@ async def _over(task: asyncio.Task[None], seconds: float) -> bool:
     return task.done()
 
 
-def _first(problem: BaseException | None) -> BaseException | None:
+def _find_first(problem: BaseException | None) -> BaseException | None:
     """Return the first error of a group."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]

@@ -231,11 +231,11 @@ class Caller:
         attempt = 0
         while True:
             try:
-                return await self._once(messages, params, live, more)
+                return await self._call_once(messages, params, live, more)
             except Fault as fault:
                 await live.discard()
                 attempt += 1
-                pause = _pause(fault, attempt)
+                pause = _choose_pause(fault, attempt)
                 if fault.kind == "context":
                     raise
                 if fault.kind in ("refused", "quota") or attempt > self._retries or pause > PATIENCE:
@@ -247,7 +247,7 @@ class Caller:
             await self._turn.emit(event)
             await asyncio.sleep(pause)
 
-    async def _once(
+    async def _call_once(
         self, messages: list[ModelMessage], params: ModelRequestParameters, live: Live, more: Mapping[str, Any]
     ) -> ModelResponse:
         from pydantic_ai.direct import model_request_stream
@@ -274,7 +274,7 @@ class Caller:
         return _clean(response)
 
 
-def _pause(fault: Fault, attempt: int) -> float:
+def _choose_pause(fault: Fault, attempt: int) -> float:
     """Return the seconds before the next attempt: what the provider asked for, or longer each time, partly random."""
     if fault.wait is not None:
         return fault.wait * random.uniform(1.0, 1.1)  # noqa: S311 - nothing secret depends on it

@@ -10,7 +10,7 @@ from midwatch.agents.llm.toolkit import ToolOptions
 from midwatch.wire.fields import Seconds
 
 
-def _named(model: str) -> str:
+def _check_model(model: str) -> str:
     provider, colon, name = model.partition(":")
     if not (provider.strip() and colon and name.strip()):
         raise ValueError("write provider:model, such as anthropic:claude-sonnet-4-5 or openai:gpt-5")
@@ -20,7 +20,9 @@ def _named(model: str) -> str:
 class LlmOptions(ToolOptions):
     """Options of kind `llm`."""
 
-    model: Annotated[str, AfterValidator(_named)] = Field(description="provider:model, as pydantic-ai names them.")
+    model: Annotated[str, AfterValidator(_check_model)] = Field(
+        description="provider:model, as pydantic-ai names them."
+    )
     base_url: str | None = Field(
         None, pattern=r"^https?://", description="Another address of the provider. With `openai:` any server like it."
     )
@@ -43,7 +45,7 @@ class LlmOptions(ToolOptions):
     workdir: str | None = Field(None, description="Working directory of tasks that name none.")
 
     @model_validator(mode="after")
-    def _one_system(self) -> LlmOptions:
+    def _check_system(self) -> LlmOptions:
         if self.system and self.system_file:
             raise ValueError("give system or system_file, not both")
         return self

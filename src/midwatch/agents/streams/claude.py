@@ -46,7 +46,7 @@ class ClaudeStream(Parser):
             case "init" if model := get_text(line, "model"):
                 yield steps.Model(model)
             case "permission_denied":
-                yield from _denied(line)
+                yield from _report_denial(line)
             case "api_retry":
                 status, reason = get_count(line, "error_status"), get_text(line, "error")
                 known = reason if reason != "unknown" else ""
@@ -74,7 +74,7 @@ class ClaudeStream(Parser):
                 seen = self._answering
                 yield steps.Reply(
                     model=get_text(seen, "model") or None,
-                    input_tokens=_input(seen),
+                    input_tokens=_count_input(seen),
                     output_tokens=get_count(seen, "output_tokens"),
                     finish_reason=get_text(seen, "reason") or None,
                 )
@@ -103,7 +103,7 @@ class ClaudeStream(Parser):
                 continue
             id, failed = get_text(block, "tool_use_id"), block.get("is_error") is True
             (name, arguments), result = self.find_tool(id), line.get("tool_use_result")
-            yield from self.end_tool(id, join_text(block.get("content")), failed=failed, diffs=_patches(result))
+            yield from self.end_tool(id, join_text(block.get("content")), failed=failed, diffs=_read_patches(result))
             if not failed and self._update_plan(name, get_dict(arguments), get_dict(result)):
                 yield self.plan(list(self._tasks.values()))
 
@@ -123,10 +123,10 @@ class ClaudeStream(Parser):
     def _result(self, line: Line) -> Iterator[steps.Step]:
         usage = get_dict(line, "usage")
         yield steps.Spent(
-            input_tokens=_input(usage), output_tokens=get_count(usage, "output_tokens"), cost_usd=_cost(line)
+            input_tokens=_count_input(usage), output_tokens=get_count(usage, "output_tokens"), cost_usd=_read_cost(line)
         )
         for denial in get_dicts(line, "permission_denials"):
-            yield from _denied(denial)
+            yield from _report_denial(denial)
         if not line.get("is_error"):
             yield steps.Done(get_text(line, "result"))
             return
@@ -137,20 +137,20 @@ class ClaudeStream(Parser):
         yield self.fail(text, status, self._resets_at)
 
 
-def _denied(denial: Line) -> Iterator[steps.Step]:
+def _report_denial(denial: Line) -> Iterator[steps.Step]:
     """Yield the step for a denied tool, unless the tool only asks a person."""
     name = get_text(denial, "tool_name") or "a tool"
     if name not in ("AskUserQuestion", "ExitPlanMode"):
         yield steps.Denied(name)
 
 
-def _input(usage: Line) -> int | None:
+def _count_input(usage: Line) -> int | None:
     """Return all input tokens, whether the provider had them cached or not."""
     cached = (usage.get("cache_creation_input_tokens"), usage.get("cache_read_input_tokens"))
     return add_counts(usage.get("input_tokens"), *cached)
 
 
-def _cost(line: Line) -> float | None:
+def _read_cost(line: Line) -> float | None:
     """Return the cost of this turn. The plain total includes earlier turns of the conversation."""
     models = line.get("model_usage_since_last_result")
     if isinstance(models, Mapping) and models:
@@ -159,7 +159,7 @@ def _cost(line: Line) -> float | None:
     return None
 
 
-def _patches(result: Any) -> tuple[Mapping[str, Any], ...]:
+def _read_patches(result: Any) -> tuple[Mapping[str, Any], ...]:
     """Return the patch in the structured result of a tool that changed a file."""
     hunks = list(get_dicts(result, "structuredPatch"))
     path = get_text(result, "filePath")

@@ -174,16 +174,16 @@ class TerminalConversation:
 
         How it ended is known as soon as nobody can type into it, not only when the processes it left behind are gone.
         """
-        code = await live.left()
+        code = await live.wait_for_exit()
         if self._turn is None and not self._closed:
             self._exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
-        await live.ended()
+        await live.wait_for_end()
         if self._turn is None and not self._closed and self._live is live and self._listener is not None:
             self._listener(live.screen.text())  # whoever watches looks again, and finds it ended
 
     async def _report_exit(self, turn: Turn, live: Live) -> AgentError:
         """Return the error of a program that ended during a turn, and report its last screen and exit code."""
-        code = await live.ended()
+        code = await live.wait_for_end()
         screen = live.screen.text()
         await turn.emit(AgentExited(code=code, screen=screen))
         lines = last_lines(live.screen.read())
@@ -291,7 +291,7 @@ class TerminalConversation:
         """Keep the id by which the agent can resume this conversation."""
         pattern = live.profile.thread
         if self._thread is None and pattern not in ("", "uuid"):
-            self._thread = await asyncio.to_thread(_open_file, live.child.pgid, pattern)
+            self._thread = await asyncio.to_thread(_find_open_file, live.child.pgid, pattern)
         if self._thread is not None:
             await turn.keep_thread(self._thread)
 
@@ -316,13 +316,13 @@ class TerminalConversation:
             if live.watch.reacted:
                 text = written()
                 if text != shown:
-                    same = _common(shown, text)
+                    same = _count_common(shown, text)
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
                     shown = text
             await asyncio.sleep(max(SHOWN_EVERY, READING_SHARE * (loop.time() - began)))
 
 
-def _common(first: str, second: str) -> int:
+def _count_common(first: str, second: str) -> int:
     """Return how many characters both texts begin with."""
     if second.startswith(first):
         return len(first)
@@ -333,7 +333,7 @@ def _common(first: str, second: str) -> int:
     return low
 
 
-def _open_file(pgid: int, pattern: str) -> str | None:
+def _find_open_file(pgid: int, pattern: str) -> str | None:
     """Return what `pattern` finds in the names of the files that a group keeps open."""
     for pid in members(pgid):
         with suppress(OSError):

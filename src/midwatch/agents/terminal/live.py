@@ -26,7 +26,7 @@ class Live:
 
     def __init__(self, profile: Profile, size: tuple[int, int]) -> None:
         self.profile = profile
-        self.screen = Screen(*size, reply=self._answer, signal=self._signalled)
+        self.screen = Screen(*size, reply=self._answer, signal=self._pass_signal)
         self.watch = Watch(profile, self.screen)
         self.listener: Callable[[str], None] | None = None
         self.news = asyncio.Event()  # set when the program has written, or when everybody should look again
@@ -40,7 +40,7 @@ class Live:
     async def start(self, program: Program, turn: ProgramOwner) -> None:
         """Start the program once the store knows its group."""
         self.watch.output(self._now())
-        self._child = await TerminalChild.begin(program, turn, self.screen.size, self._heard)
+        self._child = await TerminalChild.begin(program, turn, self.screen.size, self._take_output)
         await self._child.admit(turn)
 
     @property
@@ -115,15 +115,15 @@ class Live:
 
     # -- its end -------------------------------------------------------------------------------------------------
 
-    async def left(self) -> int | None:
+    async def wait_for_exit(self) -> int | None:
         """Wait until the program has ended and all its output is on the screen, and return its exit code."""
         await self.child.exited.wait()
         self.child.drain()
         return self.child.returncode
 
-    async def ended(self) -> int | None:
+    async def wait_for_end(self) -> int | None:
         """Wait until the program and all its processes have ended, and return its exit code."""
-        await self.left()
+        await self.wait_for_exit()
         await self.child.end()
         self.news.set()
         return self.child.returncode
@@ -145,7 +145,7 @@ class Live:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _heard(self, data: bytes) -> None:
+    def _take_output(self, data: bytes) -> None:
         if self._closed:
             return
         self.screen.feed(data)
@@ -163,8 +163,8 @@ class Live:
         with suppress(AgentError):  # a program that asks and asks and reads no answer does without
             self.type(data)
 
-    def _signalled(self, signal: object) -> None:
-        self.watch.heard(signal)  # type: ignore[arg-type]  # the screen is made before the watch that reads it
+    def _pass_signal(self, signal: object) -> None:
+        self.watch.take_signal(signal)  # type: ignore[arg-type]  # the screen is made before the watch that reads it
 
     def _show_soon(self) -> None:
         if self.listener is not None and self._showing is None:

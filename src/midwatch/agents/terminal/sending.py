@@ -57,7 +57,7 @@ async def _enter(live: Live, tail: str) -> None:
     def reacted(reading: Reading) -> bool:
         return watch.reacted or reading.state == "asking"
 
-    watch.submitted(asyncio.get_running_loop().time())
+    watch.note_enter(asyncio.get_running_loop().time())
     live.type("\r")
     await live.until(reacted, REACTION_SECONDS)
     if reacted(live.read()) or not _in_box(live, tail):

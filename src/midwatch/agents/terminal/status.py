@@ -52,11 +52,11 @@ class Watch:
 
     # -- what happens --------------------------------------------------------------------------------------------
 
-    def heard(self, signal: Signal) -> None:
+    def take_signal(self, signal: Signal) -> None:
         """Take in a signal of the program. A state that lasts only a moment counts, too."""
         profile = self._profile
         if signal.kind == "program":
-            self._program = _state(signal.value)
+            self._program = _read_state(signal.value)
             self._busy_seen |= self._program == "working"
         elif signal.kind == "progress":
             self._progress = signal.value
@@ -72,7 +72,7 @@ class Watch:
         """Note that the program wrote something."""
         self._last_output = now
 
-    def submitted(self, now: float) -> None:
+    def note_enter(self, now: float) -> None:
         """Note that Enter is pressed."""
         self._submitted = now
         self._busy_seen = False
@@ -165,7 +165,7 @@ class Watch:
         return self._screen.cursor_row, self._screen.line_to_cursor()
 
 
-def _state(text: str) -> str:
+def _read_state(text: str) -> str:
     """Return the state in the text of OSC 7501, such as `state=blocked:kind=permission`; empty if it is cleared."""
     for part in text.split(":"):
         name, _, value = part.partition("=")
