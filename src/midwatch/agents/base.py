@@ -41,8 +41,7 @@ class BaseAgent:
     """Base class of all agents: name, terms and description."""
 
     kind: ClassVar[str]
-    starts_programs: ClassVar[bool] = False
-    """Whether the agent starts programs. They run inside `sandbox`."""
+    starts_programs: ClassVar[bool] = False  # whether it starts programs, inside `sandbox`
     terms = AgentTerms()
     sandbox: Sandbox | None = None
 

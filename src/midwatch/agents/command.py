@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 
 from midwatch.agents.base import ProgramAgent, ProgramOptions, last_lines, message_id
 from midwatch.agents.live_text import LiveText
+from midwatch.agents.streams.reading import get_text
 from midwatch.base.errors import AgentError, BadConfig, TransientError
 from midwatch.domain.agent import AgentTerms, Turn, TurnResult
 from midwatch.domain.session import Session
@@ -118,7 +119,7 @@ class CommandConversation(ProcessConversation):
         options = self._agent.options
         thread = turn.thread_id or self._thread
         if thread is None and turn.resumed:
-            thread = _read_thread(await turn.load_progress())
+            thread = get_text(await turn.load_progress(), "thread_id") or None
             if thread is None and options.resume_argv:
                 raise AgentError("it was cut off before its thread id was known; look at what it did, then retry it")
         template = options.resume_argv if thread and options.resume_argv else options.argv
@@ -208,8 +209,3 @@ class _Live:
             match = next(filter(None, map(self._pattern.search, lines.splitlines())), None)
             self.thread = match[1] if match else None
             self._news.set()
-
-
-def _read_thread(progress: Any) -> str | None:
-    thread = progress.get("thread_id") if isinstance(progress, dict) else None
-    return thread if isinstance(thread, str) else None

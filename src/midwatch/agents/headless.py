@@ -16,7 +16,7 @@ from pydantic import Field
 
 from midwatch.agents.base import ProgramAgent, ProgramOptions, build_prompt, last_lines
 from midwatch.agents.streams import PROFILES, steps
-from midwatch.agents.streams.base import Parser, Permissions, Profile
+from midwatch.agents.streams.base import Parser, Permissions
 from midwatch.agents.streams.faults import Fault, find_reset_time, judge, make_error
 from midwatch.agents.streams.lines import Lines
 from midwatch.agents.streams.step_events import StepEvents
@@ -60,12 +60,9 @@ class HeadlessOptions(ProgramOptions):
 class Patience(NamedTuple):
     """How many seconds to wait for a program."""
 
-    limit: float = 120.0
-    """While it waits for the limit of its provider. After that its task waits without it."""
-    linger: float = 60.0
-    """While it prints nothing and does not exit after its result."""
-    stop: float = 5.0
-    """After an interrupt."""
+    limit: float = 120.0  # while it waits for the limit of its provider; after that its task waits without it
+    linger: float = 60.0  # while it prints nothing and does not exit after its result
+    stop: float = 5.0  # after an interrupt
 
 
 class HeadlessAgent(ProgramAgent[HeadlessOptions]):
@@ -186,13 +183,10 @@ class HeadlessConversation(ProcessConversation):
     def __init__(self, agent: HeadlessAgent, session: Session) -> None:
         super().__init__()
         self._agent = agent
+        self._profile = agent.profile
         self._session = session
         self._thread = session.thread_id
         self._heard_at = 0.0
-
-    @property
-    def _profile(self) -> Profile:
-        return self._agent.profile
 
     async def work(self, turn: Turn) -> TurnResult:
         """Start the program, emit its steps and return how it ended."""

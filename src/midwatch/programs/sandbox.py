@@ -64,13 +64,11 @@ class Sandbox:
     """The limits for the programs of one agent. With a `prefix`, that program is the whole sandbox."""
 
     agent: str
-    home: str
-    """The home of midwatch."""
+    home: str  # the home of midwatch
     prefix: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
-    root: str | None = None
-    """The directory that can be written; otherwise the working directory."""
+    root: str | None = None  # the directory that can be written; otherwise the working directory
 
     def admit_program(self, program: str, search: str, root: str, *more: str) -> Sandbox:
         """Return the sandbox for one program of the agent.

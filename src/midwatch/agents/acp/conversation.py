@@ -17,6 +17,7 @@ from midwatch.agents.acp.outcome import Ledger, judge_answer, make_blocks
 from midwatch.agents.acp.profiles import Profile
 from midwatch.agents.acp.updates import Transcript
 from midwatch.agents.base import ProgramAgent, build_prompt, cancel, message_id
+from midwatch.agents.streams.reading import get, get_dict, get_dicts, get_text
 from midwatch.base.clock import SystemClock
 from midwatch.base.durations import duration
 from midwatch.base.errors import AgentError, MidwatchError
@@ -148,8 +149,7 @@ class AcpConversation:
                 f"{self._agent.name} speaks version {answer.get('protocolVersion')} of the protocol, but "
                 f"midwatch speaks {VERSION}; install a version of the agent that speaks it: {self._profile.install}."
             )
-        agent_capabilities = answer.get("agentCapabilities")
-        self._can = agent_capabilities if isinstance(agent_capabilities, dict) else {}
+        self._can = get_dict(answer, "agentCapabilities")
         return link
 
     async def _open_session(self, turn: Turn, link: Link, session: str | None) -> None:
@@ -180,8 +180,7 @@ class AcpConversation:
         """
         from acp import RequestError
 
-        sessions = self._can.get("sessionCapabilities")
-        resumes = isinstance(sessions, dict) and sessions.get("resume") is not None
+        resumes = get(self._can, "sessionCapabilities", "resume") is not None
         method = "session/resume" if resumes else "session/load" if self._can.get("loadSession") else None
         reason = "it does not keep conversations"
         if method is not None:
@@ -362,7 +361,7 @@ class AcpConversation:
             return
         async with self._emitting:
             transcript = self._transcript
-            if _bulk(update) > BULK:
+            if _measure_diffs(update) > BULK:
                 payloads = await asyncio.to_thread(transcript.update, update, more=more)
             else:
                 payloads = transcript.update(update, more=more)
@@ -382,8 +381,7 @@ class AcpConversation:
 
     async def _ask_permission(self, turn: Turn, params: Mapping[str, Any]) -> Any:
         """Ask a person for permission, one question after the other."""
-        call = params.get("toolCall")
-        call = call if isinstance(call, dict) else {}
+        call = get_dict(params, "toolCall")
         async with self._questions:
             transcript = self._transcript
             if transcript is None or not self._prompting or self._stopped.is_set() or self._desk is None:
@@ -446,9 +444,7 @@ class AcpConversation:
             await link.close()
 
 
-def _bulk(update: Mapping[str, Any]) -> int:
+def _measure_diffs(update: Mapping[str, Any]) -> int:
     """Return the number of characters in the diffs of an update."""
-    items = update.get("content")
-    listed = items if isinstance(items, list) else ()
-    texts = (item.get(name) for item in listed if isinstance(item, dict) for name in ("oldText", "newText"))
-    return sum(len(text) for text in texts if isinstance(text, str))
+    items = get_dicts(update, "content")
+    return sum(len(get_text(item, name)) for item in items for name in ("oldText", "newText"))

@@ -15,8 +15,7 @@ class Offer(NamedTuple):
 
     values: Mapping[str, str]
     current: str | None
-    option: str | None
-    """The id of the configuration option, for agents that describe settings as such."""
+    option: str | None  # the id of the configuration option, for agents that describe settings as such
 
     @property
     def label(self) -> str | None:

@@ -50,8 +50,7 @@ class Tool:
     result: str = ""
     started: float | None = None
     ended: bool = False
-    wish: str | None = None
-    """What the agent asked permission for."""
+    wish: str | None = None  # what the agent asked permission for
     denied: str | None = None
 
     @property

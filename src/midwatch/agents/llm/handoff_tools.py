@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from midwatch.agents.llm.history import Transcript
 
 ANOTHER = "Another transfer was made."
-MESSAGE = {
-    "type": "object",
-    "properties": {"message": {"type": "string", "description": "What the other agent should know beside."}},
-    "additionalProperties": False,
-}
-TASK = {
-    "type": "object",
-    "properties": {"task": {"type": "string", "description": "What to do, with all that is needed to do it."}},
-    "required": ["task"],
-    "additionalProperties": False,
-}
+
+
+def _make_schema(name: str, description: str, **more: Any) -> dict[str, Any]:
+    """Return the schema of arguments with one text."""
+    text = {"type": "string", "description": description}
+    return {"type": "object", "properties": {name: text}, **more, "additionalProperties": False}
+
+
+MESSAGE = _make_schema("message", "What the other agent should know beside.")
+TASK = _make_schema("task", "What to do, with all that is needed to do it.", required=["task"])
 
 
 class HandoffTo(KindOptions):

@@ -87,16 +87,13 @@ class Profile:
     start: tuple[str, ...]
     resume: tuple[str, ...]
     parser: Callable[[], Parser]
-    known_version: str
-    """The oldest version it was tried with."""
+    known_version: str  # the oldest version it was tried with
     model: tuple[str, ...] = ("--model", "{model}")
     permissions: Mapping[Permissions, tuple[str, ...]] = field(default_factory=dict)
     permission_env: Mapping[Permissions, Mapping[str, str]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    names_thread: bool = False
-    """Whether the caller chooses the id of the conversation."""
-    leaves_daemon: bool = False
-    """Whether a process of it may continue after its end."""
+    names_thread: bool = False  # whether the caller chooses the id of the conversation
+    leaves_daemon: bool = False  # whether a process of it may continue after its end
 
     @property
     def program(self) -> KnownProgram:

@@ -72,12 +72,9 @@ class ClaudeStream(Parser):
                 self._answering["reason"] = get_dict(event, "delta").get("stop_reason")
             case "message_stop" if self._answering:
                 seen = self._answering
-                yield steps.Reply(
-                    model=get_text(seen, "model") or None,
-                    input_tokens=_count_input(seen),
-                    output_tokens=get_count(seen, "output_tokens"),
-                    finish_reason=get_text(seen, "reason") or None,
-                )
+                model, reason = get_text(seen, "model") or None, get_text(seen, "reason") or None
+                tokens = {"input_tokens": _count_input(seen), "output_tokens": get_count(seen, "output_tokens")}
+                yield steps.Reply(model=model, finish_reason=reason, **tokens)
 
     def _synthetic(self, line: Line) -> bool:
         """Whether the program wrote the message itself to report an error. The result reports it, too."""

@@ -185,13 +185,10 @@ class StepEvents:
         await self._emit_message()
         self._tools[step.id] = (step.name, time.monotonic())
         event = events.ToolExecStart(
-            tool=step.name,
-            arguments=shorten(step.arguments),
-            tool_call_id=step.id,
-            title=step.title or make_title(step.name, step.arguments),
-            tool_kind=guess_kind(step.name),
+            tool=step.name, arguments=shorten(step.arguments), tool_call_id=step.id,
+            title=step.title or make_title(step.name, step.arguments), tool_kind=guess_kind(step.name),
             locations=step.locations or find_paths(step.arguments),
-        )
+        )  # fmt: skip
         await self._turn.emit(event)
 
     async def _end_tool(self, step: steps.ToolEnd) -> None:
@@ -200,14 +197,9 @@ class StepEvents:
         name, began = self._tools.pop(step.id)
         duration = time.monotonic() - began if step.seconds is None else step.seconds
         event = events.ToolExecEnd(
-            tool=name,
-            tool_call_id=step.id,
-            duration=round(duration, 6),
-            for_llm_len=len(step.result),
-            is_error=step.is_error,
-            result=cut(step.result, RESULT_LIMIT),
-            diffs=step.diffs,
-        )
+            tool=name, tool_call_id=step.id, duration=round(duration, 6), for_llm_len=len(step.result),
+            is_error=step.is_error, result=cut(step.result, RESULT_LIMIT), diffs=step.diffs,
+        )  # fmt: skip
         await self._turn.emit(event)
 
     async def _add_reply(self, step: steps.Reply) -> None:

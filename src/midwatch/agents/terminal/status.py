@@ -28,8 +28,7 @@ class Reading(NamedTuple):
     state: State
     evidence: Evidence
     certain: bool = True
-    again: float | None = None
-    """Seconds of silence after which the reading changes, if it would."""
+    again: float | None = None  # seconds of silence after which the reading changes, if it would
 
 
 class Watch:
