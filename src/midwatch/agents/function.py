@@ -86,7 +86,6 @@ class FunctionAgent(BaseAgent):
         self.target = target
         self.workdir = workdir
         self._on_loop = on_loop
-        self._call = None if isinstance(target, str) else accept_turn(target)
         self._path = tuple(str(Path(place).expanduser().absolute()) for place in path)
         self._env = dict(env or {})
 
@@ -102,7 +101,7 @@ class FunctionAgent(BaseAgent):
         """Open a conversation. Nothing is started before the first turn."""
         if isinstance(self.target, str):
             return InChild(self, self.target, session)
-        return OnLoop(self._call or self.target) if self._on_loop else OnThread(self.target, self.name)
+        return OnLoop(accept_turn(self.target)) if self._on_loop else OnThread(self.target, self.name)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the function, and whether its package can be found."""

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, get_args
 
 import orjson
@@ -82,7 +83,7 @@ class Transcript:
         self._part: str | None = None  # the agent's id of the message that its last piece of text belongs to
         self._last = ""
         self._thought: LiveText | None = None
-        self._messages = self._thoughts = 0
+        self._messages, self._thoughts = count(1), count(1)
 
     @property
     def text(self) -> str:
@@ -167,8 +168,7 @@ class Transcript:
             return
         yield from self._end_thought()
         if self._text is None:
-            self._messages += 1
-            self._text, self._part = LiveText(f"{self._id}.{self._messages}", LONGEST_TEXT), None
+            self._text, self._part = LiveText(f"{self._id}.{next(self._messages)}", LONGEST_TEXT), None
         part = get_text(update, "messageId") or None
         if part and self._part and part != self._part:
             self._text.add("\n\n")
@@ -185,8 +185,7 @@ class Transcript:
 
     def _add_thought(self, text: str) -> None:
         if text and self._thought is None:
-            self._thoughts += 1
-            self._thought = LiveText(f"{self._id}.thought{self._thoughts}", LONGEST_TEXT, thought=True)
+            self._thought = LiveText(f"{self._id}.thought{next(self._thoughts)}", LONGEST_TEXT, thought=True)
         if self._thought is not None:
             self._thought.add(text)
 

@@ -18,7 +18,7 @@ from midwatch.agents.base import cancel, message_id
 from midwatch.agents.function import OnLoop
 from midwatch.agents.llm import history
 from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool
-from midwatch.agents.llm.history import Call, Transcript, Trimmed, Window, newest
+from midwatch.agents.llm.history import Call, Transcript, Window, newest
 from midwatch.agents.llm.model import Caller, Connection, Fault, Live
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
@@ -31,7 +31,7 @@ from midwatch.domain import event as events
 from midwatch.domain.agent import Turn, TurnResult, Usage
 from midwatch.domain.handoff import Transfer
 from midwatch.domain.session import Session
-from midwatch.domain.steering import Mode, Steer
+from midwatch.domain.steering import Mode
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -130,8 +130,8 @@ class Loop:
                 return self._build_result()
             if spent := turn.over_budget():
                 return replace(self._build_result(), text=talk.text, outcome="budget", error=spent)
-            if call := self._next_call():
-                await self._run_tool(call)
+            if calls := sorted(talk.open_calls(), key=lambda call: call.name in talk.transfers):  # transfers come last
+                await self._run_tool(calls[0])
                 continue
             await self.before_model()
             if (response := await self.model()) is not None:
@@ -164,12 +164,11 @@ class Loop:
             await self._emit_trimmed("budget", trimmed)
         self._calls += 1
         request_id = f"{turn.task_id}.{turn.attempt}.{self._calls}"
-        event = events.LlmRequest(
+        await turn.emit(events.LlmRequest(
             model=options.model, messages_count=len(self._window.view(self._talk)),
             tools_count=0 if self._talk.closing else len(self._definitions), max_tokens=options.max_tokens,
             temperature=options.temperature, request_id=request_id,
-        )  # fmt: skip
-        await turn.emit(event)
+        ))  # fmt: skip
         live, began = Live(turn, request_id, self._messages), time.monotonic()
         asking = asyncio.create_task(self._ask(live, request_id))
         try:
@@ -251,28 +250,24 @@ class Loop:
             name = f"{message_id(self._turn)}.t{self._messages}"
             await self._turn.emit(events.ThoughtUpdate(thought_id=name, text=thought[:TEXT_LIMIT]))
         self._window.note_tokens(response.usage.input_tokens)
-        event = events.LlmResponse(
+        await self._turn.emit(events.LlmResponse(
             model=self._options.model, content_len=len(response.text or ""), tool_calls=len(response.tool_calls),
             has_reasoning=bool(thought), usage=read_counts(response.usage), finish_reason=response.finish_reason,
             latency=round(latency, 6), request_id=request_id,
-        )  # fmt: skip
-        await self._turn.emit(event)
+        ))  # fmt: skip
 
     async def _emit_no_answer(self, reason: str, request_id: str, live: Live, began: float) -> None:
         """Report a model call that ended without an answer."""
         usage = read_counts(live.usage) if live.usage is not None else {}
         self._lost = _sum(self._lost, usage)
-        event = events.LlmResponse(
+        await self._turn.emit(events.LlmResponse(
             model=self._options.model, finish_reason=reason, latency=round(time.monotonic() - began, 6),
             request_id=request_id, usage=usage or None,
-        )  # fmt: skip
-        await self._turn.emit(event)
+        ))  # fmt: skip
 
-    async def _emit_trimmed(self, reason: str, trimmed: Trimmed) -> None:
-        event = events.ContextTrimmed(
-            reason=reason, dropped_messages=trimmed.dropped, remaining_messages=trimmed.remaining
-        )
-        await self._turn.emit(event)
+    async def _emit_trimmed(self, reason: str, trimmed: tuple[int, int]) -> None:
+        dropped, left = trimmed
+        await self._turn.emit(events.ContextTrimmed(reason=reason, dropped_messages=dropped, remaining_messages=left))
 
     async def _emit_message(self, text: str) -> None:
         """Emit a message before the turn is over."""
@@ -299,11 +294,6 @@ class Loop:
         await self._turn.emit(events.ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
         await self._keep(history.make_result_step(call, reason, "interrupted"))
 
-    def _next_call(self) -> Call | None:
-        """Return the next tool call. A transfer comes after all others."""
-        calls = sorted(self._talk.open_calls(), key=lambda call: call.name in self._talk.transfers)
-        return calls[0] if calls else None
-
     async def before_tool(self, call: Call) -> str | None:
         """Return why the tool is not run, as text for the model; None if it is run."""
         talk, turn = self._talk, self._turn
@@ -318,12 +308,11 @@ class Loop:
         """Run the tool. Unless it is safe to run it again, first note that it may have run."""
         tool = self._box.tools.get(call.name)
         arguments = read_arguments(call)
-        event = events.ToolExecStart(
+        await self._turn.emit(events.ToolExecStart(
             tool=cut(call.name, 200), arguments=shorten(arguments), tool_call_id=call.part.tool_call_id,
             title=make_title(call.name, arguments), tool_kind=tool.kind if tool else "other",
             locations=find_paths(arguments),
-        )  # fmt: skip
-        await self._turn.emit(event)
+        ))  # fmt: skip
         if tool is not None and not tool.safe and not self._talk.may_have_run(call):
             await self._keep({"kind": "started", "call": call.place})
         return await self._run(call)
@@ -334,12 +323,11 @@ class Loop:
 
     async def after_tool(self, call: Call, output: ToolOutput, duration: float) -> None:
         """Emit and keep the result of the tool."""
-        event = events.ToolExecEnd(
+        await self._turn.emit(events.ToolExecEnd(
             tool=cut(call.name, 200), tool_call_id=call.part.tool_call_id, duration=round(duration, 6),
             for_llm_len=len(output.text), for_user_len=None if output.for_user is None else len(output.for_user),
             is_error=output.is_error, async_=output.went_on, result=cut(output.text, RESULT_LIMIT), diffs=output.diffs,
-        )  # fmt: skip
-        await self._turn.emit(event)
+        ))  # fmt: skip
         if output.for_user:
             await self._emit_message(output.for_user)
         await self._keep(history.make_result_step(call, output.text, "failed" if output.is_error else "success"))
@@ -392,15 +380,11 @@ class Loop:
         stop = any(steer.mode == "stop" for steer in messages)
         texts = [steer.text for steer in messages if steer.text.strip()] + ([CLOSE] if stop else [])
         await self._keep(history.make_text_step("\n\n".join(texts), closing=stop), [steer.id for steer in messages])
-        await self._emit_injected(messages)
-        return True
-
-    async def _emit_injected(self, messages: tuple[Steer, ...]) -> None:
-        event = events.SteeringInjected(
+        await self._turn.emit(events.SteeringInjected(
             count=len(messages), total_content_len=sum(len(steer.text) for steer in messages),
             steer_ids=tuple(steer.id for steer in messages),
-        )  # fmt: skip
-        await self._turn.emit(event)
+        ))  # fmt: skip
+        return True
 
     async def _continue_turn(self) -> bool:
         """Whether the turn goes on after an answer: because its form is wrong, or because of new messages."""

@@ -260,13 +260,6 @@ def _read(data: Json) -> Any:
 # -- the window --------------------------------------------------------------------------------------------------
 
 
-class Trimmed(NamedTuple):
-    """What was left out of a request."""
-
-    dropped: int
-    remaining: int
-
-
 class Window:
     """The part of a transcript that a model sees. The stored steps do not change, and what was left out stays out."""
 
@@ -291,14 +284,17 @@ class Window:
         messages += map(_shorten, own) if self._own else own
         return messages + talk.last()
 
-    def fit(self, talk: Transcript) -> Trimmed | None:
-        """Make room if the next request is too long for the window, and return what was left out."""
+    def fit(self, talk: Transcript) -> tuple[int, int] | None:
+        """Make room if the next request is too long for the window.
+
+        Return how many messages were left out and how many remain, or None if nothing was left out.
+        """
         self._sent = self._size(talk)
         if self._limit is None or self._sent / self._characters <= self._limit:
             return None
         return self._trim(talk, self._limit * ROOM * self._characters)
 
-    def make_room(self, talk: Transcript) -> Trimmed | None:
+    def make_room(self, talk: Transcript) -> tuple[int, int] | None:
         """Make room after a model refused a request as too long; None if nothing can be left out."""
         return self._trim(talk, self._size(talk) * ROOM)
 
@@ -307,7 +303,7 @@ class Window:
         if tokens > 100:
             self._characters = min(CHARACTERS, max(1.0, self._sent / tokens))
 
-    def _trim(self, talk: Transcript, most: float) -> Trimmed | None:
+    def _trim(self, talk: Transcript, most: float) -> tuple[int, int] | None:
         before, size = len(self.view(talk)), self._size(talk)
         left = size
         for saved in self._trim_more(talk):
@@ -315,7 +311,7 @@ class Window:
             if left <= most:
                 break
         after = len(self.view(talk))
-        return Trimmed(before - after, after) if left < size else None
+        return (before - after, after) if left < size else None
 
     def _trim_more(self, talk: Transcript) -> Iterator[int]:
         """Leave out a little more each time and yield how many characters that were.

@@ -7,7 +7,6 @@ a line.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 BLANK = " \t\n\r\f\v"  # characters that do not count when an echo is compared with the prompt
 WHITE = (
@@ -36,30 +35,24 @@ def find_agent_type(name: str) -> str:
 # -- the echo of the prompt --------------------------------------------------------------------------------------
 
 
-class _Visible(NamedTuple):
-    """The characters that are not blank, and the line of each."""
-
-    characters: str
-    lines: list[int]
-
-
-def _visible(text: str) -> _Visible:
+def _read_visible(text: str) -> tuple[str, list[int]]:
+    """Return the characters that are not blank, and the line of each."""
     characters = [(char, number) for number, line in enumerate(text.split("\n")) for char in line if char not in BLANK]
-    return _Visible("".join(char for char, _ in characters), [number for _, number in characters])
+    return "".join(char for char, _ in characters), [number for _, number in characters]
 
 
 def remove_user_input(message: str, user_input: str, agent_type: str) -> str:
     """Return the message without the echo of the user's input, which stands near its beginning, wrapped and framed."""
-    typed, shown = _visible(user_input), _visible(message)
-    prefix = typed.characters[: min(PREFIX, typed.lines.count(0))]
+    (typed, typed_lines), (shown, shown_lines) = _read_visible(user_input), _read_visible(message)
+    prefix = typed[: min(PREFIX, typed_lines.count(0))]
     if not prefix:
         return message
-    window = max(sum(number < WINDOW_LINES for number in shown.lines), WINDOW_CHARACTERS)
-    start = shown.characters[:window].find(prefix)
+    window = max(sum(number < WINDOW_LINES for number in shown_lines), WINDOW_CHARACTERS)
+    start = shown[:window].find(prefix)
     if start < 0:
         return message
     lines = message.split("\n")
-    last = shown.lines[_end_of_echo(typed.characters, shown.characters, start)]
+    last = shown_lines[_end_of_echo(typed, shown, start)]
     return "\n".join(lines[_after_frame(agent_type, lines, last) + 1 :])
 
 
