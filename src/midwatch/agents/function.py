@@ -114,10 +114,8 @@ class FunctionAgent(BaseAgent):
         package = re.split(r"[.:]", self.target)[0]
         if package in sys.builtin_module_names or PathFinder.find_spec(package, [*self._path, *sys.path]):
             return {"target": self.target}
-        return {
-            "target": self.target,
-            "problem": f"module {package!r} cannot be imported; install it or set agents.{self.name}.path",
-        }
+        problem = f"module {package!r} cannot be imported; install it or set agents.{self.name}.path"
+        return {"target": self.target, "problem": problem}
 
     def program(self, workdir: str | None) -> Program:
         """Return the child that runs the function."""

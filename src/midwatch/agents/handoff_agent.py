@@ -34,10 +34,6 @@ class HandoffResult:
     """Measured by midwatch."""
 
 
-class HandoffAgentOptions(KindOptions):
-    """Options of a configured class: none, unless it has its own `from_options`."""
-
-
 class HandoffAgent(BaseAgent):
     """Base class of agents that get handoffs. `execute` must not block the event loop."""
 
@@ -60,8 +56,8 @@ class HandoffAgent(BaseAgent):
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
-        """Return the agent that `[agents.NAME]` describes, where `kind` names the class."""
-        HandoffAgentOptions.read(name, options)
+        """Return the agent that `[agents.NAME]` describes, where `kind` names the class. It takes no options."""
+        KindOptions.read(name, options)
         return cls(name, terms=terms, description=description)
 
     def can_handle(self, work: HandoffTask) -> bool:

@@ -32,6 +32,10 @@ MOST_ENTRIES = 200
 MOST_TOOLS = 5000  # tool calls that are remembered; with more, those that have ended are forgotten
 TITLE_SHOWN = 500
 OUTPUTS = ("formatted_output", "aggregated_output", "output", "content", "stdout", "stderr", "message", "error")
+IGNORED = (
+    "user_message_chunk", "available_commands_update", "current_mode_update", "config_option_update",
+    "session_info_update", "usage_update", "plan_removed",
+)  # fmt: skip
 CHUNKS = ("agent_message_chunk", "agent_thought_chunk")
 TOOL_KINDS = frozenset(get_args(QuestionKind)) - {"choice", "other"}
 TOKEN_NAMES = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
@@ -147,11 +151,7 @@ class Transcript:
                 yield from self._plan(update)
             case "tool_call" | "tool_call_update":
                 yield from self._tool(update)
-            case "user_message_chunk" | "available_commands_update" | "current_mode_update":
-                pass
-            case "config_option_update" | "session_info_update" | "usage_update" | "plan_removed":
-                pass
-            case other:
+            case other if other not in IGNORED:
                 self.unknown.add(str(other)[:50])
 
     def _add_text(self, update: Json) -> Iterator[Payload]:

@@ -17,6 +17,11 @@ Permissions = Literal["read", "edit", "all"]
 """What an agent may do without asking: read, change files in its directory, or everything."""
 
 
+def map_modes(option: str, *, read: str, edit: str, all: str) -> Mapping[Permissions, tuple[str, ...]]:
+    """Return the arguments for each permission of a program that has one option for all of them."""
+    return {"read": (option, read), "edit": (option, edit), "all": (option, all)}
+
+
 class Parser:
     """Base class of the parsers. One object reads the output of one turn, and depends on nothing but lines and time."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from midwatch.agents.streams import steps
-from midwatch.agents.streams.base import Line, Parser, Profile
+from midwatch.agents.streams.base import Line, Parser, Profile, map_modes
 from midwatch.agents.streams.reading import add_counts, get_count, get_dict, get_dicts, get_text, join_text, read_patch
 from midwatch.base.clock import SECOND
 
@@ -176,9 +176,5 @@ PROFILE = Profile(
     resume=(*START, "--resume", "{thread}"),
     parser=ClaudeStream,
     known_version="2.1.325",
-    permissions={
-        "read": ("--permission-mode", "plan"),
-        "edit": ("--permission-mode", "acceptEdits"),
-        "all": ("--permission-mode", "bypassPermissions"),
-    },
+    permissions=map_modes("--permission-mode", read="plan", edit="acceptEdits", all="bypassPermissions"),
 )

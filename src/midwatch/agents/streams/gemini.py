@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
-from midwatch.agents.streams.base import Line, Parser, Profile
+from midwatch.agents.streams.base import Line, Parser, Profile, map_modes
 from midwatch.agents.streams.reading import get_dict, get_text, read_tokens
 
 REFUSALS = ("policy_violation", "permission_denied")
@@ -64,10 +64,6 @@ PROFILE = Profile(
     resume=(*START, "--resume", "{thread}"),
     parser=GeminiStream,
     known_version="0.61.0",
-    permissions={
-        "read": ("--approval-mode", "plan"),
-        "edit": ("--approval-mode", "auto_edit"),
-        "all": ("--approval-mode", "yolo"),
-    },
+    permissions=map_modes("--approval-mode", read="plan", edit="auto_edit", all="yolo"),
     permission_env={"read": TRUST, "edit": TRUST, "all": TRUST},
 )

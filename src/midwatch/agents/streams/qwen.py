@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
-from midwatch.agents.streams.base import Line, Profile
+from midwatch.agents.streams.base import Line, Profile, map_modes
 from midwatch.agents.streams.claude import ClaudeStream
 from midwatch.agents.streams.reading import get_dict, get_text, read_tokens
 
@@ -42,10 +42,6 @@ PROFILE = Profile(
     resume=(*START, "--resume", "{thread}"),
     parser=QwenStream,
     known_version="0.24.4",
-    permissions={
-        "read": ("--approval-mode", "plan"),
-        "edit": ("--approval-mode", "auto-edit"),
-        "all": ("--approval-mode", "yolo"),
-    },
+    permissions=map_modes("--approval-mode", read="plan", edit="auto-edit", all="yolo"),
     env={"QWEN_CODE_SUPPRESS_YOLO_WARNING": "1"},
 )

@@ -6,8 +6,8 @@ import asyncio
 import re
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -204,13 +204,18 @@ class TerminalConversation:
 
         try:
             await send(live, prompt)  # what stands on the screen before is no reply
-            async with self._showing_reply(turn, live, written):
+            showing = asyncio.create_task(self._show_reply(turn, live, written))
+            try:
                 await self._keep_thread(turn, live)
                 await self._wait_until_idle(turn, None)
                 if live.profile.marker and not written():  # it says that it waits before it has painted what it said
                     await live.until(lambda _: bool(written()), LATE_SECONDS)
                     await self._wait_until_idle(turn, None)
                 await self._keep_thread(turn, live)
+            finally:
+                showing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await showing
             return TurnResult(text=written(), thread_id=self._thread)
         finally:
             live.record(False)
@@ -295,18 +300,8 @@ class TerminalConversation:
         if self._thread is not None:
             await turn.keep_thread(self._thread)
 
-    @asynccontextmanager
-    async def _showing_reply(self, turn: Turn, live: Live, written: Callable[[], str]) -> AsyncIterator[None]:
-        """Show the reply inside the block while it is written."""
-        showing = asyncio.create_task(self._show_reply(turn, live, written))
-        try:
-            yield
-        finally:
-            showing.cancel()
-            with suppress(asyncio.CancelledError):
-                await showing
-
     async def _show_reply(self, turn: Turn, live: Live, written: Callable[[], str]) -> None:
+        """Show the reply while it is written, until this is cancelled."""
         shown, seen = "", 0
         loop = asyncio.get_running_loop()
         while True:
