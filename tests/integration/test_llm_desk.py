@@ -13,7 +13,7 @@ import pytest
 
 from midwatch import Runtime, Turn
 from midwatch.agents.base import BaseAgent
-from midwatch.agents.llm.toolkit import ToolOptions, toolkit
+from midwatch.agents.llm.toolkit import ToolOptions, build_toolkit
 from midwatch.agents.llm.tools import Toolbox, ToolOutput
 from midwatch.domain.agent import AgentTerms
 from midwatch.testing import RecordingTurn, ScriptedAgent, result, wait_for
@@ -21,7 +21,7 @@ from repositories import a_repository
 from serving import Served, serving
 
 SUBMITS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", submits=True)
-KIT = toolkit(BaseAgent("boss"), ToolOptions(tools=("desk",)))
+KIT = build_toolkit(BaseAgent("boss"), ToolOptions(tools=("desk",)))
 
 
 class Boss(ScriptedAgent):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from midwatch.agents.base import BaseAgent
-from midwatch.agents.llm.toolkit import ToolOptions, toolkit
+from midwatch.agents.llm.toolkit import ToolOptions, build_toolkit
 from midwatch.agents.llm.tools import Toolbox, tool
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.programs.reaper import members
@@ -33,7 +33,7 @@ def fake(*arguments: str, **options: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def boxed(turn: RecordingTurn, *functions: Any, **servers: Any) -> AsyncIterator[Toolbox]:
     options = ToolOptions.read("scout", {"mcp": servers})
-    async with toolkit(BaseAgent("scout"), options, functions)(turn) as box:
+    async with build_toolkit(BaseAgent("scout"), options, functions)(turn) as box:
         yield box
 
 

@@ -19,11 +19,11 @@ from midwatch import Runtime, Settings, Task
 from midwatch.agents.registry import build
 from midwatch.base.errors import BadConfig
 from midwatch.programs import sandbox
-from midwatch.programs.sandbox import Sandbox, repository_of, sandbox_of
+from midwatch.programs.sandbox import Sandbox, build_sandbox, find_repository
 from repositories import a_repository, git
 from servers import PATIENCE, processes_with
 
-REFUSED = sandbox._complaint("bwrap")
+REFUSED = sandbox._try_sandbox("bwrap")
 pytestmark = pytest.mark.skipif(REFUSED is not None, reason=f"bubblewrap cannot be used here: {REFUSED}")
 
 SHELL = 'kind = "command"\nargv = ["sh", "-c", "{prompt}"]\nsandbox = "bwrap"\nmax_attempts = 1\n'
@@ -316,7 +316,7 @@ def test_a_working_directory_that_holds_what_is_hidden_is_refused(world: World) 
 )
 def test_wishes_that_make_no_sense(world: World, wanted: str, more: dict[str, list[str]], why: str) -> None:
     with pytest.raises(BadConfig, match=why):
-        sandbox_of("x", wanted, str(world.home), **{"write": [], "read": [], **more})
+        build_sandbox("x", wanted, str(world.home), **{"write": [], "read": [], **more})
 
 
 def test_an_agent_without_programs_has_no_sandbox(world: World) -> None:
@@ -325,31 +325,31 @@ def test_an_agent_without_programs_has_no_sandbox(world: World) -> None:
 
 
 def test_a_repository_is_believed_only_where_it_says_the_same(world: World) -> None:
-    found = repository_of(world.project / "-sub")
+    found = find_repository(world.project / "-sub")
     assert found is not None
     assert found.top == world.project
     tree = world.user / "tree"
     git(world.project, "worktree", "add", "-q", str(tree))
-    linked = repository_of(tree)
+    linked = find_repository(tree)
     assert linked is not None
     assert (linked.top, linked.common) == (tree, world.project / ".git")
     admin = linked.admin
     for evil in (f"gitdir: {world.user}/.ssh", "gitdir: /", "", f"gitdir: {tree}/none"):
         (tree / ".git").write_text(evil)
-        assert repository_of(tree) is None
+        assert find_repository(tree) is None
     other = world.user / "other"
     other.mkdir()
     (other / ".git").write_text(f"gitdir: {admin}")
-    assert repository_of(other) is None, "that repository knows another directory"
+    assert find_repository(other) is None, "that repository knows another directory"
     (tree / "worktrees" / "fake").mkdir(parents=True)
     (tree / "objects").symlink_to(world.user / ".ssh")
     (tree / "worktrees" / "fake" / "gitdir").write_text(f"{tree}/.git")
     (tree / ".git").write_text("gitdir: worktrees/fake")
-    fake = repository_of(tree)
+    fake = find_repository(tree)
     assert fake is None or fake.common.is_relative_to(tree), "what it may name itself is its own"
     (other / ".git").unlink()
     (other / ".git").symlink_to(world.user / ".ssh")
-    assert repository_of(other) is None
+    assert find_repository(other) is None
 
 
 def test_what_a_loader_or_shell_obeys_is_for_the_program_alone(world: World) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from midwatch.agents import base
-from midwatch.agents.headless import PATIENCE, HeadlessAgent, Patience, installed_version
+from midwatch.agents.headless import HeadlessAgent, Patience, installed_version
 from midwatch.agents.registry import build
 from midwatch.agents.streams import PROFILES, step_events
 from midwatch.agents.streams.faults import NotSignedIn
@@ -32,7 +32,7 @@ def recording(name: str, case: str) -> str:
     return str(TESTS / "recordings/headless" / name / f"{case}.jsonl")
 
 
-def agent(profile: str, *play: str, patience: Patience = PATIENCE, **options: Any) -> HeadlessAgent:
+def agent(profile: str, *play: str, patience: Patience = HeadlessAgent.patience, **options: Any) -> HeadlessAgent:
     made = build("x", "headless", {"profile": profile, "argv": [*PROGRAM, *play], **options})
     assert isinstance(made, HeadlessAgent)
     made.patience = patience
@@ -333,7 +333,7 @@ async def test_a_daemon_is_not_waited_for_and_that_of_codex_is_ended(name: str, 
     note = tmp_path / "pid"
     began = time.monotonic()
     found = await run(agent(name, "leave", recording(name, "plain"), str(note)), RecordingTurn())
-    assert found.text == "hello there" and time.monotonic() - began < PATIENCE.linger
+    assert found.text == "hello there" and time.monotonic() - began < HeadlessAgent.patience.linger
     left = int(note.read_text())
     try:
         alive = "State:\tZ" not in Path(f"/proc/{left}/status").read_text()

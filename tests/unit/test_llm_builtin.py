@@ -15,7 +15,7 @@ import pytest
 
 from midwatch.agents.base import BaseAgent
 from midwatch.agents.llm.builtin import MOST_NAMES, OUTPUT_LIMIT
-from midwatch.agents.llm.toolkit import BUILT_IN, ToolOptions, toolkit
+from midwatch.agents.llm.toolkit import BUILT_IN, ToolOptions, build_toolkit
 from midwatch.agents.llm.tools import Toolbox, ToolOutput, tool
 from midwatch.base.errors import AgentError, BadConfig
 from midwatch.domain.agent import Answer
@@ -32,7 +32,7 @@ class Scout(BaseAgent):
 
 @asynccontextmanager
 async def boxed(turn: RecordingTurn, *functions: Any, **options: Any) -> AsyncIterator[Toolbox]:
-    async with toolkit(Scout("scout"), ToolOptions.read("scout", options), functions)(turn) as box:
+    async with build_toolkit(Scout("scout"), ToolOptions.read("scout", options), functions)(turn) as box:
         yield box
 
 

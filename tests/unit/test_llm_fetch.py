@@ -11,7 +11,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from midwatch.agents.llm.fetch import MOST_BYTES, Allows, fetch_tool, is_public, text_of_html
+from midwatch.agents.llm.fetch import MOST_BYTES, Allows, extract_text, fetch_tool, is_public
 from midwatch.agents.llm.tools import Toolbox, ToolOutput
 from midwatch.testing import RecordingTurn
 
@@ -243,6 +243,6 @@ def test_which_addresses_are_public(address: str, public: bool) -> None:
 
 
 def test_words_of_torn_pages() -> None:
-    assert text_of_html("<p>a<p>b<script>x") == "a\nb"
-    assert text_of_html("</script></style>still <b>here") == "still here"
-    assert text_of_html("<div>" * 20_000 + "deep") == "deep"
+    assert extract_text("<p>a<p>b<script>x") == "a\nb"
+    assert extract_text("</script></style>still <b>here") == "still here"
+    assert extract_text("<div>" * 20_000 + "deep") == "deep"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from midwatch.agents.known import KNOWN, KnownProgram
-from midwatch.agents.profiles import advice, detect, find_program
+from midwatch.agents.profiles import advise, detect, find_program
 from midwatch.base.errors import BadConfig
 from midwatch.programs.guard import guard
 from midwatch.testing import RecordingTurn
@@ -84,8 +84,8 @@ async def test_what_is_found_becomes_an_agent(tmp_path: Path, monkeypatch: pytes
 
 
 def test_advice_is_for_what_is_known() -> None:
-    told = advice("codex")
+    told = advise("codex")
     assert told is not None and "npm install -g @openai/codex" in told
-    assert advice("nobody") is None
+    assert advise("nobody") is None
     with pytest.raises(BadConfig, match="known ones: claude"):
         find_program("nobody")

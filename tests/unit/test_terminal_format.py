@@ -9,7 +9,7 @@ import pytest
 
 from midwatch.agents.terminal.format import (
     TYPES,
-    agent_type,
+    find_agent_type,
     format_agent_message,
     format_tool_calls,
     remove_user_input,
@@ -165,4 +165,4 @@ OTHERS = {"q": "amazonq", "cursor-agent": "cursor", "/usr/bin/claude": "custom",
 
 @pytest.mark.parametrize(("given", "kind"), [*zip(TYPES, TYPES, strict=True), *OTHERS.items()])
 def test_an_agent_has_its_type_by_its_name(given: str, kind: str) -> None:
-    assert agent_type(given) == kind
+    assert find_agent_type(given) == kind

@@ -37,7 +37,7 @@ class Replay:
 
     def _heard(self, signal: Any) -> None:
         self.signals.append(signal)
-        self.watch.heard(signal)
+        self.watch.take_signal(signal)
 
     def steps(self) -> Iterator[tuple[dict[str, Any], float]]:
         """Each item and its time, after it was carried out; of output also the moment before."""
@@ -52,7 +52,7 @@ class Replay:
                 self.screen.forget_history()
                 self.first = 0 if self.profile.echo else self.screen.cursor_row
             elif "enter" in item:
-                self.watch.submitted(now)
+                self.watch.note_enter(now)
             yield item, now
 
 

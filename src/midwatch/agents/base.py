@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import traceback
@@ -40,8 +41,7 @@ class BaseAgent:
     """Base class of all agents: name, terms and description."""
 
     kind: ClassVar[str]
-    starts_programs: ClassVar[bool] = False
-    """Whether the agent starts programs. They run inside `sandbox`."""
+    starts_programs: ClassVar[bool] = False  # whether it starts programs, inside `sandbox`
     terms = AgentTerms()
     sandbox: Sandbox | None = None
 
@@ -50,8 +50,7 @@ class BaseAgent:
         self.terms = terms or type(self).terms
         self.description = description
         self.capabilities: tuple[AgentCapability, ...] = ()
-        self.why: str | None = None
-        """Why midwatch uses this kind for the program, if midwatch chose the kind."""
+        self.why: str | None = None  # why midwatch uses this kind for the program, if midwatch chose the kind
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
@@ -74,7 +73,7 @@ class BaseAgent:
         directory, sandbox = absolute_path(workdir), self.sandbox
         if sandbox is not None:
             search_path = {**os.environ, **env}.get("PATH", os.defpath)
-            sandbox = sandbox.hosting(argv[0], search_path, directory, *readable)
+            sandbox = sandbox.admit_program(argv[0], search_path, directory, *readable)
         return Program(agent=self.name, argv=argv, workdir=directory, sandbox=sandbox, env=env, enter=enter)
 
 
@@ -126,6 +125,13 @@ class ProgramAgent(BaseAgent, Generic[Chosen]):
 def absolute_path(path: str | None) -> str:
     """Return the absolute path of a directory; without one, that of the current directory."""
     return str(Path(path or os.getcwd()).expanduser().absolute())  # noqa: PTH109
+
+
+async def cancel(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks and wait for their end, whatever it is."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def message_id(turn: Turn) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -14,18 +13,16 @@ from pydantic import AfterValidator, Field
 
 from midwatch.agents.base import ProgramAgent, ProgramOptions, last_lines, message_id
 from midwatch.agents.live_text import LiveText
+from midwatch.agents.streams.reading import get_text
 from midwatch.base.errors import AgentError, BadConfig, TransientError
 from midwatch.domain.agent import AgentTerms, Turn, TurnResult
 from midwatch.domain.session import Session
 from midwatch.programs.process import OUTPUT_LIMIT, Output, ProcessConversation, describe_exit, within
 
-TEMPORARY_FAILURE = 75
-"""Exit code EX_TEMPFAIL of sysexits.h."""
+TEMPORARY_FAILURE = 75  # exit code EX_TEMPFAIL of sysexits.h
 ERROR_LIMIT = 100_000
-LONGEST_LINE = 10_000
-"""Characters of a line that are searched for the thread id."""
-PAUSE = 0.05
-"""Seconds between two live pieces of text."""
+LONGEST_LINE = 10_000  # characters of a line that are searched for the thread id
+PAUSE = 0.05  # seconds between two live pieces of text
 PLACEHOLDERS = re.compile(r"\{(prompt|thread)\}")
 
 
@@ -84,15 +81,6 @@ class CommandAgent(ProgramAgent[CommandOptions]):
         return CommandConversation(self, session)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The command line and the standard input for one prompt."""
-
-    argv: tuple[str, ...]
-    stdin: bytes
-    thread: str | None
-
-
 class CommandConversation(ProcessConversation):
     """One session with a program that has no memory, or finds a conversation by its thread id."""
 
@@ -105,15 +93,15 @@ class CommandConversation(ProcessConversation):
     async def work(self, turn: Turn) -> TurnResult:
         """Start the program, show its output and wait for its end."""
         options = self._agent.options
-        call = await self._prepare(turn)
+        argv, stdin, thread = await self._prepare(turn)
         live = _Live(turn, options)
         out, err = Output(options.output_limit, live.add), Output(ERROR_LIMIT, live.add_error)
-        program = self._agent.program(call.argv, turn.workdir or self._session.workdir)
+        program = self._agent.program(argv, turn.workdir or self._session.workdir)
         showing = asyncio.create_task(live.show())
         try:
             async with self.child(program, turn, out, err) as child:
                 showing.add_done_callback(lambda _: child.interrupt("kill"))  # it ends early only when refused
-                await child.admit(turn, call.stdin)
+                await child.admit(turn, stdin)
                 await child.exited.wait()
             live.end()
             await showing
@@ -122,15 +110,16 @@ class CommandConversation(ProcessConversation):
         if live.refused is not None:
             raise live.refused
         text = out.text().rstrip()
-        self._thread = live.thread or call.thread
+        self._thread = live.thread or thread
         self._check(child.returncode, text, err.text())
         return TurnResult(text=text, thread_id=self._thread)
 
-    async def _prepare(self, turn: Turn) -> _Call:
+    async def _prepare(self, turn: Turn) -> tuple[tuple[str, ...], bytes, str | None]:
+        """Return the command line, the standard input and the thread id."""
         options = self._agent.options
         thread = turn.thread_id or self._thread
         if thread is None and turn.resumed:
-            thread = _read_thread(await turn.load_progress())
+            thread = get_text(await turn.load_progress(), "thread_id") or None
             if thread is None and options.resume_argv:
                 raise AgentError("it was cut off before its thread id was known; look at what it did, then retry it")
         template = options.resume_argv if thread and options.resume_argv else options.argv
@@ -139,7 +128,7 @@ class CommandConversation(ProcessConversation):
             await turn.save_progress({"thread_id": thread})
         prompt = turn.prompt.replace("\0", "").encode("utf-8", "replace").decode()
         stdin = b"" if any("{prompt}" in part for part in template) else prompt.encode()
-        return _Call(fill(template, prompt, thread or ""), stdin, thread)
+        return fill(template, prompt, thread or ""), stdin, thread
 
     def _check(self, code: int | None, text: str, errors: str) -> None:
         if code in self._agent.options.ok_codes:
@@ -220,8 +209,3 @@ class _Live:
             match = next(filter(None, map(self._pattern.search, lines.splitlines())), None)
             self.thread = match[1] if match else None
             self._news.set()
-
-
-def _read_thread(progress: Any) -> str | None:
-    thread = progress.get("thread_id") if isinstance(progress, dict) else None
-    return thread if isinstance(thread, str) else None

@@ -23,8 +23,7 @@ from midwatch.domain.event import MessageDelta, TaskProgress, ToolExecEnd, ToolE
 from midwatch.domain.session import Session
 
 DIRECTIVE = re.compile(r"(?<!\S)demo:(ask|fail|transient|crash|hang|silent|sleep=(\d{1,6}(?:\.\d+)?))(?!\S)")
-STREAMING = 1.0
-"""Seconds that the reply takes."""
+STREAMING = 1.0  # seconds that the reply takes
 PROMPT_SHOWN = 200
 
 

@@ -25,7 +25,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from midwatch.agents import function_child
 from midwatch.agents.base import BaseAgent, ProgramOptions, convert_error, last_lines
-from midwatch.agents.function_child import FACTS, TurnProxy, is_async, text_of, wants_turn
+from midwatch.agents.function_child import FACTS, TurnProxy, is_async, wants_turn, write_text
 from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
 from midwatch.domain.agent import AgentTerms, Choice, Conversation, Interrupt, Question, Turn, TurnResult, Usage
 from midwatch.domain.event import KINDS
@@ -37,16 +37,14 @@ Function = Callable[..., Any]
 
 LONGEST_LINE = 32_000_000
 PRINTED_KEPT = 100_000
-LAST_WORDS = 1.0
-"""Seconds that a child may take to exit after it has sent its result."""
-WAITS = ("ask", "receive", "delegate")
-"""Calls of a turn that may wait without end. An interrupt ends the wait."""
+LAST_WORDS = 1.0  # seconds that a child may take to exit after it has sent its result
+WAITS = ("ask", "receive", "delegate")  # calls of a turn that may wait without end; an interrupt ends the wait
 OFFERED = ("load_progress", "save_progress", "receive", "handoff", "delegate", "transfer")
 OUTCOMES = ("ok", "silent", "error", "budget", "transferred")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:|\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def _dotted(target: str) -> str:
+def _check_dotted(target: str) -> str:
     if not DOTTED.fullmatch(target):
         raise ValueError("write the dotted path of a function, such as package.module:name")
     return target
@@ -55,7 +53,7 @@ def _dotted(target: str) -> str:
 class FunctionOptions(ProgramOptions):
     """Options of kind `function`."""
 
-    target: Annotated[str, AfterValidator(_dotted)] = Field(description="The function: package.module:name.")
+    target: Annotated[str, AfterValidator(_check_dotted)] = Field(description="The function: package.module:name.")
     path: Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = Field(
         (), description="Directories to import it from, before the others."
     )
@@ -88,7 +86,6 @@ class FunctionAgent(BaseAgent):
         self.target = target
         self.workdir = workdir
         self._on_loop = on_loop
-        self._call = None if isinstance(target, str) else accept_turn(target)
         self._path = tuple(str(Path(place).expanduser().absolute()) for place in path)
         self._env = dict(env or {})
 
@@ -104,7 +101,7 @@ class FunctionAgent(BaseAgent):
         """Open a conversation. Nothing is started before the first turn."""
         if isinstance(self.target, str):
             return InChild(self, self.target, session)
-        return OnLoop(self._call or self.target) if self._on_loop else OnThread(self.target, self.name)
+        return OnLoop(accept_turn(self.target)) if self._on_loop else OnThread(self.target, self.name)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the function, and whether its package can be found."""
@@ -117,10 +114,8 @@ class FunctionAgent(BaseAgent):
         package = re.split(r"[.:]", self.target)[0]
         if package in sys.builtin_module_names or PathFinder.find_spec(package, [*self._path, *sys.path]):
             return {"target": self.target}
-        return {
-            "target": self.target,
-            "problem": f"module {package!r} cannot be imported; install it or set agents.{self.name}.path",
-        }
+        problem = f"module {package!r} cannot be imported; install it or set agents.{self.name}.path"
+        return {"target": self.target, "problem": problem}
 
     def program(self, workdir: str | None) -> Program:
         """Return the child that runs the function."""
@@ -154,7 +149,7 @@ class OnLoop:
         task = self._task = asyncio.current_task()
         assert task is not None
         try:
-            return _result(await self._call(turn.prompt, turn))
+            return _make_result(await self._call(turn.prompt, turn))
         except asyncio.CancelledError:
             if task.cancelling() > self._cancels:
                 raise
@@ -264,7 +259,7 @@ class _ThreadRun:
     def main(self) -> None:
         """Call the function and report its end to midwatch's loop."""
         try:
-            end: tuple[TurnResult | None, BaseException | None] = (_result(self._value()), None)
+            end: tuple[TurnResult | None, BaseException | None] = (_make_result(self._value()), None)
         except (asyncio.CancelledError, CancelledError):
             end = None, AgentError("it was interrupted")
         except BaseException as problem:
@@ -440,16 +435,16 @@ class _CallServer:
         return asdict(value) if isinstance(value, Handoff) else value
 
 
-async def call_turn(turn: Turn, name: str, given: Sequence[Any]) -> Any:
+async def call_turn(turn: Turn, name: str, arguments: Sequence[Any]) -> Any:
     """Call a method of the turn for a proxy."""
     if name == "ask":
-        question, choices, expires = given
+        question, choices, expires = arguments
         return await turn.ask(question, choices, expires=expires)
     if name in ("delegate", "transfer"):
-        to, work, wish = given
+        to, work, wish = arguments
         hand = turn.delegate if name == "delegate" else turn.transfer
         return await hand(to, work if isinstance(work, str) else HandoffTask(**work), **wish)
-    return await getattr(turn, name)(*given)
+    return await getattr(turn, name)(*arguments)
 
 
 def _read_end(end: Mapping[str, Any], transfers: Mapping[str, Transfer]) -> TurnResult:
@@ -461,10 +456,10 @@ def _read_end(end: Mapping[str, Any], transfers: Mapping[str, Transfer]) -> Turn
     return _check(TurnResult(**fields | {"transfer": transfers.get(end.get("transfer") or "")}, usage=usage))
 
 
-def _result(value: Any) -> TurnResult:
+def _make_result(value: Any) -> TurnResult:
     if isinstance(value, Transfer):
         return TurnResult(outcome="transferred", transfer=value)
-    return _check(value) if isinstance(value, TurnResult) else TurnResult(text=text_of(value))
+    return _check(value) if isinstance(value, TurnResult) else TurnResult(text=write_text(value))
 
 
 def _check(result: TurnResult) -> TurnResult:

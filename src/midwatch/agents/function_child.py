@@ -75,8 +75,7 @@ class TurnProxy:
         self, facts: Mapping[str, Any], call: Callable[..., Future[Any]], wait: Callable[[Future[Any]], Any]
     ) -> None:
         self.__dict__.update(facts)
-        self.stopping = False
-        """Set when somebody wants the turn to end. A long plain function should check it."""
+        self.stopping = False  # set when somebody wants the turn to end; a long plain function should check it
         self._call = call
         self._wait = wait
 
@@ -98,8 +97,8 @@ class TurnProxy:
 
     def ask(self, question: Any, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Any:
         """Ask a person and wait for the answer. The question is a text or a `midwatch.domain.agent.Question`."""
-        asked = question if isinstance(question, str) else asdict(question)
-        return self._wait(self._call("ask", asked, tuple(choices), expires))
+        data = question if isinstance(question, str) else asdict(question)
+        return self._wait(self._call("ask", data, tuple(choices), expires))
 
     def handoff(self) -> Any:
         """Return the handoff that brought this work here, or None."""
@@ -136,7 +135,7 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
-def text_of(value: Any) -> str:
+def write_text(value: Any) -> str:
     """Return the value of a function as text: nothing, a text, or JSON."""
     if value is None or isinstance(value, str):
         return value or ""
@@ -232,7 +231,7 @@ def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:
             handoff_id = transfer.handoff.id if transfer is not None else None
             data = {name: getattr(value, name) for name in fields}
             return {**data, "usage": value.usage.data(), "transfer": handoff_id}
-        return {"text": text_of(value)}
+        return {"text": write_text(value)}
     except BaseException as problem:
         traceback.print_exc()
         kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(problem).__mro__}

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 from midwatch.agents.base import BaseAgent, KindOptions
 from midwatch.agents.function import OnLoop
-from midwatch.agents.function_child import text_of
+from midwatch.agents.function_child import write_text
 from midwatch.base.errors import AgentError, BadConfig
 from midwatch.domain.agent import AgentCapability, AgentTerms, Turn, TurnResult
 from midwatch.domain.handoff import Handoff, HandoffTask
@@ -32,10 +32,6 @@ class HandoffResult:
     error: str | None = None
     duration_ms: int = 0
     """Measured by midwatch."""
-
-
-class HandoffAgentOptions(KindOptions):
-    """Options of a configured class: none, unless it has its own `from_options`."""
 
 
 class HandoffAgent(BaseAgent):
@@ -60,8 +56,8 @@ class HandoffAgent(BaseAgent):
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
-        """Return the agent that `[agents.NAME]` describes, where `kind` names the class."""
-        HandoffAgentOptions.read(name, options)
+        """Return the agent that `[agents.NAME]` describes, where `kind` names the class. It takes no options."""
+        KindOptions.read(name, options)
         return cls(name, terms=terms, description=description)
 
     def can_handle(self, work: HandoffTask) -> bool:
@@ -87,7 +83,7 @@ class HandoffAgent(BaseAgent):
             if result.error:
                 raise AgentError(result.error)
             result = result.output
-        return TurnResult(text=text_of(result))
+        return TurnResult(text=write_text(result))
 
     def describe(self) -> Mapping[str, Any]:
         """Return its class and its capabilities."""

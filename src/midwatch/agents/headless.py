@@ -16,7 +16,7 @@ from pydantic import Field
 
 from midwatch.agents.base import ProgramAgent, ProgramOptions, build_prompt, last_lines
 from midwatch.agents.streams import PROFILES, steps
-from midwatch.agents.streams.base import Parser, Permissions, Profile
+from midwatch.agents.streams.base import Parser, Permissions
 from midwatch.agents.streams.faults import Fault, find_reset_time, judge, make_error
 from midwatch.agents.streams.lines import Lines
 from midwatch.agents.streams.step_events import StepEvents
@@ -31,7 +31,6 @@ from midwatch.programs.reaper import end_strays
 from midwatch.wire.fields import Seconds
 
 IDLE_SECONDS = 1800.0
-DRAIN = 0.2
 ERROR_LIMIT = 100_000
 FAULT_SHOWN = 1_000
 LINE_SHOWN = 300
@@ -61,15 +60,9 @@ class HeadlessOptions(ProgramOptions):
 class Patience(NamedTuple):
     """How many seconds to wait for a program."""
 
-    limit: float = 120.0
-    """While it waits for the limit of its provider. After that its task waits without it."""
-    linger: float = 60.0
-    """While it prints nothing and does not exit after its result."""
-    stop: float = 5.0
-    """After an interrupt."""
-
-
-PATIENCE = Patience()
+    limit: float = 120.0  # while it waits for the limit of its provider; after that its task waits without it
+    linger: float = 60.0  # while it prints nothing and does not exit after its result
+    stop: float = 5.0  # after an interrupt
 
 
 class HeadlessAgent(ProgramAgent[HeadlessOptions]):
@@ -79,11 +72,10 @@ class HeadlessAgent(ProgramAgent[HeadlessOptions]):
     options_class = HeadlessOptions
     terms = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="resume", slots=4)
 
-    def __init__(
-        self, name: str, options: HeadlessOptions, *, terms: AgentTerms | None = None, description: str = ""
-    ) -> None:
-        super().__init__(name, options, terms=terms, description=description)
-        self.patience = PATIENCE
+    patience = Patience()
+
+    def __init__(self, name: str, options: HeadlessOptions, **more: Any) -> None:
+        super().__init__(name, options, **more)
         self.profile = PROFILES[options.profile]
         self.totals: dict[str, steps.Spent] = {}
         """Usage of conversations up to their last turn, for programs that report no usage of a single turn."""
@@ -153,10 +145,8 @@ class _Run:
         self.thread = thread
         self.resumed = resumed
         self.code: int | None = None
-        self.silent = False
-        """Whether it was ended because it printed nothing."""
-        self.lingered = False
-        """Whether it was ended because it did not exit after its result."""
+        self.silent = False  # whether it was ended because it printed nothing
+        self.lingered = False  # whether it was ended because it did not exit after its result
         self._hear = hear
         self._begun_line = ""
         self._error_steps: list[steps.Step] = []
@@ -170,12 +160,12 @@ class _Run:
 
     async def emit_error_steps(self) -> None:
         """Emit the steps that were found in standard error since the last call."""
-        found, self._error_steps = self._error_steps, []
-        await self.emit(found)
+        new, self._error_steps = self._error_steps, []
+        await self.emit(new)
 
-    async def emit(self, found: Iterable[steps.Step]) -> None:
+    async def emit(self, new: Iterable[steps.Step]) -> None:
         """Emit steps as events."""
-        for step in found:
+        for step in new:
             await self.events.emit(step)
 
     def error_text(self, lines: int = 20) -> str:
@@ -193,13 +183,10 @@ class HeadlessConversation(ProcessConversation):
     def __init__(self, agent: HeadlessAgent, session: Session) -> None:
         super().__init__()
         self._agent = agent
+        self._profile = agent.profile
         self._session = session
         self._thread = session.thread_id
         self._heard_at = 0.0
-
-    @property
-    def _profile(self) -> Profile:
-        return self._agent.profile
 
     async def work(self, turn: Turn) -> TurnResult:
         """Start the program, emit its steps and return how it ended."""
@@ -222,7 +209,7 @@ class HeadlessConversation(ProcessConversation):
         prompt = build_prompt(turn, known=resumed).encode("utf-8", "replace")
         self._hear()
         async with self.child(program, turn, run.lines, run.errors) as child:
-            closing = asyncio.create_task(_close(child, run.lines))
+            closing = asyncio.create_task(_drain(child, run.lines))
             try:
                 await child.admit(turn, prompt)
                 await self._follow(run, child)
@@ -317,12 +304,12 @@ class HeadlessConversation(ProcessConversation):
         if self._interrupted is not None and not events.done:
             return AgentError(f"{name} was interrupted")
         if run.silent:
-            return self._silence(events)
+            return self._explain_silence(events)
         if events.fault is not None:
             return await self._convert_fault(events.fault, run, turn)
         strict = options.on_denial == "fail" and options.permissions != "read"
         if events.denied and (strict or not events.done):
-            return AgentError(self._denial(events))
+            return AgentError(self._explain_denial(events))
         if not events.done:
             reason = run.error_text(3)
             hint = f": {reason}" if reason else "; look at its own logs"
@@ -332,7 +319,7 @@ class HeadlessConversation(ProcessConversation):
             return AgentError(f"{name} {describe_exit(run.code)} after its answer: {reason}")
         return None
 
-    def _silence(self, events: StepEvents) -> AgentError:
+    def _explain_silence(self, events: StepEvents) -> AgentError:
         """Return the error of a program that was ended because it printed nothing."""
         name, retry = self._agent.name, events.retry
         if retry is not None and retry.fault.kind == "passing":
@@ -366,7 +353,7 @@ class HeadlessConversation(ProcessConversation):
             return AgentError(f"{name} {how}" + (f": {cut(fault.text.strip(), FAULT_SHOWN)}" if text else ""))
         return make_error(replace(fault, text=text), name, self._profile.program.sign_in)
 
-    def _denial(self, events: StepEvents) -> str:
+    def _explain_denial(self, events: StepEvents) -> str:
         name, profile = self._agent.name, self._profile
         modes = [mode for mode in profile.permissions if mode not in ("read", self._agent.options.permissions)]
         wider = f"set agents.{name}.permissions to {' or '.join(modes)}, " if modes else ""
@@ -395,7 +382,7 @@ class HeadlessConversation(ProcessConversation):
             totals[thread] = total
             if len(totals) > MOST_THREADS:
                 del totals[next(iter(totals))]
-            figures = [_difference(total, before)] if before is not None else events.answered
+            figures = [_subtract(total, before)] if before is not None else events.answered
         return Usage(
             input_tokens=_sum(spent.input_tokens for spent in figures),
             output_tokens=_sum(spent.output_tokens for spent in figures),
@@ -409,7 +396,7 @@ def _sum(values: Iterable[Any]) -> Any:
     return sum(known) if known else None
 
 
-def _difference(total: steps.Spent, before: steps.Spent) -> steps.Spent:
+def _subtract(total: steps.Spent, before: steps.Spent) -> steps.Spent:
     def subtract(now: int | None, then: int | None) -> int | None:
         return None if now is None else max(0, now - (then or 0))
 
@@ -419,9 +406,6 @@ def _difference(total: steps.Spent, before: steps.Spent) -> steps.Spent:
     )
 
 
-async def _close(child: Child, lines: Lines) -> None:
-    """End the lines when the program has exited, even if a process that it left behind holds its output open."""
+async def _drain(child: Child, lines: Lines) -> None:
     await child.exited.wait()
-    lines.hurry()
-    await within(DRAIN, lines.closed)
-    lines.finish()
+    await lines.drain()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,6 +97,7 @@ class LocalAgent(LlmAgent):
     """Asks a model in this process."""
 
     kind = "local"
+    options_class = LocalOptions
     terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=1)
 
     def __init__(self, name: str, *, options: LocalOptions | None = None, **more: Any) -> None:
@@ -106,8 +106,3 @@ class LocalAgent(LlmAgent):
         checked = options or LocalOptions.read(name, {"tools": names, **more})
         super().__init__(name, options=checked, **shared)
         self.connection = LocalConnection(name, checked)
-
-    @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> LocalAgent:
-        """Return the agent that `[agents.NAME]` describes."""
-        return cls(name, options=LocalOptions.read(name, options), terms=terms, description=description)

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-LONGEST = 20_000
-"""Characters of a patch that are kept."""
+LONGEST = 20_000  # characters of a patch that are kept
 MOST_COMPARED = 4_000
 """Lines that are compared one by one.
 
@@ -21,11 +20,11 @@ CONTEXT = 3
 def patch(path: str, old: str | None, new: str) -> dict[str, Any]:
     """Return `path`, `patch` (cut if long), the numbers of `added` and `removed` lines, and whether it was `cut`."""
     before, after = _lines(old or ""), _lines(new)
-    head = _common(before, after)
-    tail = _common(before[head:][::-1], after[head:][::-1])
+    head = _count_common(before, after)
+    tail = _count_common(before[head:][::-1], after[head:][::-1])
     old_lines, new_lines = before[head : len(before) - tail], after[head : len(after) - tail]
     if len(old_lines) + len(new_lines) <= MOST_COMPARED:
-        hunks = list(_hunks(before, after, head, tail)) if old_lines or new_lines else []
+        hunks = list(_make_hunks(before, after, head, tail)) if old_lines or new_lines else []
         added = sum(line.startswith("+") for line in hunks)
         removed = sum(line.startswith("-") for line in hunks)
         body: Iterator[str] = iter(hunks)
@@ -35,11 +34,11 @@ def patch(path: str, old: str | None, new: str) -> dict[str, Any]:
         hunk = f"@@ -{head + 1},{len(old_lines)} +{head + 1},{len(new_lines)} @@"
         body = chain((hunk,), (f"-{line}" for line in old_lines), (f"+{line}" for line in new_lines))
     names = ("/dev/null" if old is None else f"a/{path.lstrip('/')}", f"b/{path.lstrip('/')}")
-    text, cut = _first(chain((f"--- {names[0]}", f"+++ {names[1]}"), body))
+    text, cut = _take_first(chain((f"--- {names[0]}", f"+++ {names[1]}"), body))
     return {"path": path, "patch": text, "added": added, "removed": removed, "cut": cut}
 
 
-def _hunks(before: list[str], after: list[str], head: int, tail: int) -> Iterator[str]:
+def _make_hunks(before: list[str], after: list[str], head: int, tail: int) -> Iterator[str]:
     """Yield the diff of texts whose first `head` and last `tail` lines are equal and are not compared again."""
     ends = (len(before) - tail, len(after) - tail)
     middle = difflib.SequenceMatcher(None, before[head : ends[0]], after[head : ends[1]]).get_opcodes()
@@ -50,7 +49,7 @@ def _hunks(before: list[str], after: list[str], head: int, tail: int) -> Iterato
         ("equal", ends[0], len(before), ends[1], len(after)),
     ]
     for group in whole.get_grouped_opcodes(CONTEXT):
-        yield f"@@ -{_range(group[0][1], group[-1][2])} +{_range(group[0][3], group[-1][4])} @@"
+        yield f"@@ -{_format_range(group[0][1], group[-1][2])} +{_format_range(group[0][3], group[-1][4])} @@"
         for tag, i, j, k, m in group:
             if tag == "equal":
                 yield from (f" {line}" for line in before[i:j])
@@ -59,7 +58,7 @@ def _hunks(before: list[str], after: list[str], head: int, tail: int) -> Iterato
                 yield from (f"+{line}" for line in after[k:m])
 
 
-def _range(start: int, end: int) -> str:
+def _format_range(start: int, end: int) -> str:
     length = end - start
     return str(start + 1) if length == 1 else f"{start + 1 if length else start},{length}"
 
@@ -69,13 +68,13 @@ def _lines(text: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _common(first: list[str], second: list[str]) -> int:
+def _count_common(first: list[str], second: list[str]) -> int:
     """Return how many lines are equal at the beginning."""
     shorter = min(len(first), len(second))
     return next((n for n in range(shorter) if first[n] != second[n]), shorter)
 
 
-def _first(lines: Iterator[str]) -> tuple[str, bool]:
+def _take_first(lines: Iterator[str]) -> tuple[str, bool]:
     """Return as many lines as fit, and whether some did not."""
     kept: list[str] = []
     room = LONGEST

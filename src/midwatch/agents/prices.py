@@ -13,11 +13,9 @@ def listed_cost(model: str, usage: Mapping[str, Any]) -> float | None:
     except ImportError:
         return None
     provider, _, name = model.rpartition(":")
-    figures = {
-        key: usage.get(key) for key in ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
-    }
+    counts = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
     try:
-        price = calc_price(Usage(**figures), name, provider_id=provider or None)
+        price = calc_price(Usage(**{key: usage.get(key) for key in counts}), name, provider_id=provider or None)
     except (LookupError, ValueError, TypeError):
         return None
     return round(float(price.total_price), 9)

@@ -111,7 +111,7 @@ def find_program(name: str) -> KnownProgram:
     raise BadConfig(f"no agent program called {name!r} is known; known ones: {', '.join(KNOWN)}.")
 
 
-def advice(name: str) -> str | None:
+def advise(name: str) -> str | None:
     """Return how to install a known program; None for a program that midwatch does not know."""
     program = KNOWN.get(name)
     return f"{program.title} is not installed here: `{program.install}`." if program else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from midwatch.agents.base import absolute_path
 from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.base.kinds import load_kind
-from midwatch.domain.agent import Agent, AgentCapability, AgentTerms
+from midwatch.domain.agent import Agent, AgentCapability
 from midwatch.programs.sandbox import Sandbox
 
 KINDS: dict[str, str] = {
@@ -21,25 +21,9 @@ KINDS: dict[str, str] = {
     "local": "midwatch.agents.local:LocalAgent",
     "terminal": "midwatch.agents.terminal.kind:TerminalAgent",
 }
-"""The class of each kind."""
-
-
+"""The class of each kind. It has the class methods `terms_for` and `from_options` of ProgramAgent."""
 EXCLUSIVE = frozenset({"headless", "acp"})
 """Kinds that write code. Their tasks have a directory for themselves, unless the settings say to share it."""
-
-
-class Kind(Protocol):
-    """The methods that a class in KINDS has."""
-
-    kind: str
-
-    def terms_for(self, options: Mapping[str, Any]) -> AgentTerms:
-        """Return the default terms of an agent with these options. A class method."""
-        ...
-
-    def from_options(self, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Agent:
-        """Return the agent that `[agents.NAME]` describes, or raise BadConfig. A class method."""
-        ...
 
 
 def build(
@@ -57,13 +41,13 @@ def build(
 
     `share_workdir` and `terms`, which are fields of AgentTerms, replace the defaults of the kind unless they are None.
     """
-    cls: Kind = load_kind(f"agents.{name}", kind, KINDS)
+    cls = load_kind(f"agents.{name}", kind, KINDS)
     changes = {key: value for key, value in terms.items() if value is not None}
     if share_workdir is not None or kind in EXCLUSIVE:
         changes["exclusive"] = not share_workdir
     try:
         changes["workdir"] = absolute_path(options.get("workdir"))
-        agent = cls.from_options(name, options, cls.terms_for(options)._replace(**changes), description)
+        agent: Agent = cls.from_options(name, options, cls.terms_for(options)._replace(**changes), description)
     except MidwatchError:
         raise
     except Exception as problem:  # of a class we do not know: its text may hold the value of an option

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
-from midwatch.base.errors import BadConfig, DeliveryError
+from midwatch.base.errors import BadConfig
 from midwatch.base.text import cut
-from midwatch.channels.base import SendOnly, Text, unlogged
+from midwatch.channels.base import SendOnly, Text, silence_loggers
 from midwatch.domain.channel import Delivery
 from midwatch.wire.fields import Options
 
@@ -58,7 +58,7 @@ class AppriseChannel(SendOnly):
         if service is None:
             raise self._failure(f"there is no address; set channels.{self.name}.url", permanent=True)
         title, _, rest = delivery.text.strip().partition("\n")
-        with unlogged(*_LOGGERS):
+        with silence_loggers(*_LOGGERS):
             sent = await service.async_notify(
                 title=cut(title, TITLE_SHOWN) if rest else "",
                 body=rest or title,
@@ -71,12 +71,9 @@ class AppriseChannel(SendOnly):
     def _services(self, urls: tuple[str, ...]) -> Any:
         """Return the services behind `urls`, or None if one of them is not known."""
         service = self._library.Apprise()
-        with unlogged(*_LOGGERS):
+        with silence_loggers(*_LOGGERS):
             known = all(service.add(url) for url in urls)
         return service if known else None
-
-    def _failure(self, why: str, *, permanent: bool = False) -> DeliveryError:
-        return DeliveryError(f"channel {self.name}: {why}.", permanent=permanent)
 
 
 def _load() -> Any:
@@ -85,6 +82,6 @@ def _load() -> Any:
         warnings.simplefilter("ignore", DeprecationWarning)  # it imports modules that Python 3.13 drops
         import apprise
 
-        with unlogged(*_LOGGERS):
+        with silence_loggers(*_LOGGERS):
             apprise.Apprise.instantiate("json://localhost")
     return apprise

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import StringConstraints
 
+from midwatch.base.errors import DeliveryError
+
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
@@ -30,6 +32,10 @@ class SendOnly:
     async def close(self) -> None:
         """Do nothing."""
 
+    def _failure(self, why: str, *, permanent: bool = False) -> DeliveryError:
+        """Return the error of a notice that was not sent."""
+        return DeliveryError(f"channel {self.name}: {why}.", permanent=permanent)
+
 
 _unlogged: ContextVar[bool] = ContextVar("midwatch_unlogged", default=False)
 
@@ -43,7 +49,7 @@ _SILENT = _Silent()
 
 
 @contextmanager
-def unlogged(*loggers: str) -> Iterator[None]:
+def silence_loggers(*loggers: str) -> Iterator[None]:
     """Stop these loggers inside the block. They write addresses, which may hold secrets."""
     for name in loggers:
         logging.getLogger(name).addFilter(_SILENT)

@@ -8,7 +8,6 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal, TextIO
 
-from midwatch.base.errors import DeliveryError
 from midwatch.channels.base import SendOnly
 from midwatch.domain.channel import Delivery
 from midwatch.wire.fields import Options
@@ -50,14 +49,9 @@ class ConsoleChannel(SendOnly):
         stream = self._stream or getattr(sys, self._stream_name)  # looked up late: the server may redirect it
         text = "".join(f"[{self.name}] {line}\n" for line in printable_lines(delivery.text))
         try:
-            stream.write(_printable(text, stream.encoding))
+            encoding = stream.encoding or "utf-8"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))  # what it cannot show is escaped
             stream.flush()
         except (OSError, ValueError, AttributeError) as problem:
             why = f"printing to {self._stream_name} failed ({type(problem).__name__}); check that output"
-            raise DeliveryError(f"channel {self.name}: {why}.") from None
-
-
-def _printable(text: str, encoding: str | None) -> str:
-    """Return the text with escapes for characters that the stream cannot show."""
-    encoding = encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+            raise self._failure(why) from None

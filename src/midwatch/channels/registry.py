@@ -14,11 +14,9 @@ KINDS: dict[str, str] = {
     "console": "midwatch.channels.console:ConsoleChannel",
     "webhook": "midwatch.channels.webhook:WebhookChannel",
 }
-"""The class of each kind."""
 
 
-EXTRAS = {"apprise": "apprise"}
-"""Kinds whose library is optional, and the extra that installs it."""
+EXTRAS = {"apprise": "apprise"}  # kinds whose library is optional, and the extra that installs it
 
 
 def build(name: str, kind: str, options: Mapping[str, Any]) -> Channel:
@@ -29,14 +27,14 @@ def build(name: str, kind: str, options: Mapping[str, Any]) -> Channel:
     except MidwatchError:
         raise
     except ImportError as problem:
-        raise BadConfig(f"channels.{name}: {_missing(kind, problem)}") from problem
+        raise BadConfig(f"channels.{name}: {_explain_missing(kind, problem)}") from problem
     except Exception as problem:  # of a class we do not know: its text may hold the value of an option
         raise BadConfig(
             f"channels.{name}: {kind} failed with {type(problem).__name__}; check its options."
         ) from problem
 
 
-def _missing(kind: str, problem: ImportError) -> str:
+def _explain_missing(kind: str, problem: ImportError) -> str:
     if kind in EXTRAS:
         return f"{kind} needs a library that is not installed; run pip install 'midwatch[{EXTRAS[kind]}]'."
     return f"{kind} needs {problem.name or 'a library'}, which is not installed; install it."

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from midwatch.base.clock import iso
-from midwatch.base.errors import DeliveryError
-from midwatch.channels.base import SendOnly, Text, unlogged
+from midwatch.channels.base import SendOnly, Text, silence_loggers
 from midwatch.domain.channel import Delivery
 from midwatch.wire.fields import Options, Seconds
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     import httpx2
 
 TIMEOUT_SECONDS = 10.0
-TEMPORARY = frozenset({408, 425, 429})
-"""Refusals that are worth another attempt."""
+TEMPORARY = frozenset({408, 425, 429})  # refusals that are worth another attempt
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS = ("content-type", "content-length", "transfer-encoding")
@@ -128,7 +126,7 @@ class WebhookChannel(SendOnly):
             )
         try:
             async with asyncio.timeout(timeout):
-                with unlogged("httpx2"):
+                with silence_loggers("httpx2"):
                     async with self._client.stream("POST", url, content=content, headers=headers) as response:
                         return response.status_code
         except (TimeoutError, httpx2.TimeoutException):
@@ -138,17 +136,9 @@ class WebhookChannel(SendOnly):
         except (httpx2.HTTPError, OSError) as problem:  # its text may name the address, so only its kind is told
             raise self._failure(f"the receiver cannot be reached ({type(problem).__name__})") from None
 
-    def _failure(self, why: str, *, permanent: bool = False) -> DeliveryError:
-        return DeliveryError(f"channel {self.name}: {why}.", permanent=permanent)
-
 
 def body(delivery: Delivery) -> str:
     """Return the JSON text to post. It is the same at every attempt."""
-    data = {
-        "delivery_id": delivery.id,
-        "task_id": delivery.task_id,
-        "notice": delivery.notice,
-        "text": delivery.text,
-    }
+    data = {"delivery_id": delivery.id, "task_id": delivery.task_id, "notice": delivery.notice, "text": delivery.text}
     kind = delivery.notice.partition(":")[0]
     return json.dumps({"type": f"task.{kind}", "timestamp": iso(delivery.created_at), "data": data})

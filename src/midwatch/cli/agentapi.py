@@ -126,11 +126,11 @@ def print_address(url: str, as_json: bool) -> None:
 
 def find_type(name: str, program: str) -> str:
     """Return the type of the agent, or raise BadConfig if there is none of that name."""
-    from midwatch.agents.terminal.format import NAMES, TYPES, agent_type
+    from midwatch.agents.terminal.format import NAMES, TYPES, find_agent_type
 
     if name and name not in (*TYPES, *NAMES):
         raise BadConfig(f"invalid agent type: {name}; use one of {', '.join(sorted((*TYPES, *NAMES)))}.")
-    return agent_type(name or Path(program).name)
+    return find_agent_type(name or Path(program).name)
 
 
 def find_path(name: str) -> Path | None:

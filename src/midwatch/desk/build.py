@@ -19,7 +19,7 @@ from midwatch.domain.agent import Agent
 from midwatch.domain.budget import Price, Prices
 from midwatch.domain.channel import Channel
 from midwatch.domain.store import Store
-from midwatch.programs.sandbox import sandbox_of
+from midwatch.programs.sandbox import build_sandbox
 from midwatch.services.agent_registry import check_targets
 from midwatch.services.day_budget import Budgets, DayBudget
 from midwatch.stores.sqlite import SqliteStore
@@ -74,7 +74,7 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
             share_workdir=wanted.share_workdir,
             budget=wanted.budget,
             submits=wanted.submits,
-            sandbox=sandbox_of(
+            sandbox=build_sandbox(
                 name, wanted.sandbox, str(settings.home), write=wanted.sandbox_paths, read=wanted.sandbox_read
             ),
             description=wanted.description,

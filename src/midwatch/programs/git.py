@@ -21,8 +21,7 @@ from typing import NamedTuple
 from midwatch.base.errors import Conflict
 from midwatch.domain.worktree import Diff, Merged, Place, Stat, Worktree
 
-QUICK, LONG = 60.0, 900.0
-"""Seconds for a look, and for a call that writes many files."""
+QUICK, LONG = 60.0, 900.0  # seconds for a look, and for a call that writes many files
 NAMES_LIMIT = 5_000_000
 ERROR_LIMIT = 20_000
 SHOWN_NAMES = 3
@@ -71,7 +70,7 @@ class GitProgram:
                 f"{workdir} is in no git repository, so no worktree can be made from it; leave the worktree out, "
                 "or make one with `git init` and a first commit."
             )
-        _must(inside, f"no worktree can be made from {workdir}")
+        _check(inside, f"no worktree can be made from {workdir}")
         if inside.text != "true":
             raise Conflict(f"{workdir} has no checkout (a bare repository); name the directory of a checkout.")
         if await self._text(workdir, "rev-parse", "--show-superproject-working-tree"):
@@ -85,14 +84,14 @@ class GitProgram:
         top = await self._text(workdir, "rev-parse", "--show-toplevel")
         prefix = await self._text(workdir, "rev-parse", "--show-prefix")
         branch = await self._branch(workdir)
-        return Place(top, prefix.rstrip("/"), head.text, branch, await self._left_out(top))
+        return Place(top, prefix.rstrip("/"), head.text, branch, await self._list_missing(top))
 
     async def make(self, tree: Worktree) -> None:
-        await self._take_away(tree)
+        await self._remove_checkout(tree)
         await asyncio.to_thread(Path(tree.path).parent.mkdir, 0o700, True, True)
         command = ("worktree", "add", "--no-track", "-B", tree.branch, "--", tree.path, tree.base)
-        _must(await self._run(tree.repository, *command, seconds=LONG), f"no worktree could be made in {tree.path}")
-        await asyncio.to_thread(_inner, tree)
+        _check(await self._run(tree.repository, *command, seconds=LONG), f"no worktree could be made in {tree.path}")
+        await asyncio.to_thread(_make_workdir, tree)
 
     async def mend(self, tree: Worktree) -> None:
         if not await asyncio.to_thread(Path(tree.path).exists):
@@ -100,17 +99,17 @@ class GitProgram:
             start = (tree.branch,) if known else (tree.base,)
             anew = () if known else ("--no-track", "-B", tree.branch)
             command = ("worktree", "add", "--force", *anew, "--", tree.path, *start)
-            _must(await self._run(tree.repository, *command, seconds=LONG), f"{tree.path} could not be made again")
-        admin = (await self._env(tree))["GIT_DIR"]
-        await asyncio.to_thread(_point, tree, admin)
-        await asyncio.to_thread(_inner, tree)
+            _check(await self._run(tree.repository, *command, seconds=LONG), f"{tree.path} could not be made again")
+        admin = (await self._read_env(tree))["GIT_DIR"]
+        await asyncio.to_thread(_write_link, tree, admin)
+        await asyncio.to_thread(_make_workdir, tree)
 
     async def tip(self, tree: Worktree) -> str:
-        return await self._text(tree.path, "rev-parse", "HEAD", env=await self._env(tree))
+        return await self._text(tree.path, "rev-parse", "HEAD", env=await self._read_env(tree))
 
     async def stat(self, tree: Worktree) -> Stat:
-        env = await self._env(tree)
-        dirty = _must(await self._run(tree.path, *STATUS, env=env, limit=1), "git status").out
+        env = await self._read_env(tree)
+        dirty = _check(await self._run(tree.path, *STATUS, env=env, limit=1), "git status").out
         async with self._all_files(tree, env) as seen:
             output = await self._text(tree.path, *PLAIN_DIFF, "--shortstat", tree.base, "--", env=seen, seconds=LONG)
         counts = [re.search(rf"(\d+) {word}", output) for word in ("file", "insertion", "deletion")]
@@ -118,16 +117,16 @@ class GitProgram:
         return Stat(files, added, removed, bool(dirty))
 
     async def diff(self, tree: Worktree, limit: int) -> Diff:
-        async with self._all_files(tree, await self._env(tree)) as seen:
+        async with self._all_files(tree, await self._read_env(tree)) as seen:
             output = await self._run(tree.path, *PLAIN_DIFF, tree.base, "--", env=seen, limit=limit)
         if not output.cut:
-            _must(output, f"the diff of {tree.branch} could not be made")
+            _check(output, f"the diff of {tree.branch} could not be made")
         return Diff(output.out.decode("utf-8", "replace"), output.cut)
 
     async def merge(self, tree: Worktree, message: str) -> Merged:
         if tree.target is None:
             raise Conflict(f"no branch was checked out when {tree.branch} was made; merge it by hand with `git merge`.")
-        env = await self._env(tree)
+        env = await self._read_env(tree)
         here = await self._branch(tree.path, env)
         if here != tree.branch:
             raise Conflict(
@@ -151,9 +150,9 @@ class GitProgram:
     async def losses(self, tree: Worktree) -> list[str]:
         losses, tips = [], []
         if await asyncio.to_thread(Path(tree.path).exists):
-            env = await self._env(tree)
+            env = await self._read_env(tree)
             status = (*STATUS, "-z", "--untracked-files=all", "--no-renames")
-            output = _must(await self._run(tree.path, *status, env=env, limit=NAMES_LIMIT), "git status")
+            output = _check(await self._run(tree.path, *status, env=env, limit=NAMES_LIMIT), "git status")
             if count := output.out.count(b"\0"):
                 losses.append(f"{count} uncommitted file{'s'[: count > 1]}")
             tips = [await self._text(tree.path, "rev-parse", "HEAD", env=env)]
@@ -170,21 +169,21 @@ class GitProgram:
         if not await asyncio.to_thread(Path(tree.repository).exists):
             await asyncio.to_thread(_rmtree, tree.path)
             return
-        await self._take_away(tree)
+        await self._remove_checkout(tree)
         gone = await self._run(tree.repository, "branch", "-D", "--quiet", "--", tree.branch)
         if await self._commit_of(tree.repository, f"refs/heads/{tree.branch}"):
             raise Conflict(f"branch {tree.branch} could not be removed: {gone.why}.")
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    async def _left_out(self, top: str) -> str | None:
+    async def _list_missing(self, top: str) -> str | None:
         """Return what of a checkout will not be in a worktree, or None."""
         status = await self._run(top, *STATUS, limit=1)
         modules = await self._run(top, "cat-file", "-e", "HEAD:.gitmodules")
         parts = ["uncommitted changes of the checkout are not in it"] if status.out else []
         return "; ".join([*parts, *([] if modules.code else ["its submodules are empty"])]) or None
 
-    async def _take_away(self, tree: Worktree) -> None:
+    async def _remove_checkout(self, tree: Worktree) -> None:
         """Remove the directory of a worktree and what git knows of it, whatever their state."""
         forget = ("worktree", "remove", "--force", "--force", "--", tree.path)
         if (await self._run(tree.repository, *forget, seconds=LONG)).code == 0:
@@ -195,9 +194,9 @@ class GitProgram:
     async def _commit(self, tree: Worktree, env: Mapping[str, str], message: str) -> None:
         """Commit the changes in a worktree on its branch."""
         added = await self._run(tree.path, "add", "--all", "--", ".", env=env, seconds=LONG)
-        _must(added, f"what is new in {tree.path} could not be committed")
+        _check(added, f"what is new in {tree.path} could not be committed")
         changed = (*PLAIN_DIFF, "--cached", "--raw", "HEAD", "--")
-        raw = _must(await self._run(tree.path, *changed, env=env, limit=NAMES_LIMIT), "git diff").out
+        raw = _check(await self._run(tree.path, *changed, env=env, limit=NAMES_LIMIT), "git diff").out
         if inner := NEW_LINK.search(raw):
             raise Conflict(
                 f"{tree.path} holds a repository of its own, {inner[1].decode(errors='replace')}; "
@@ -207,12 +206,12 @@ class GitProgram:
             output = await self._run(
                 tree.path, "commit", "--quiet", "--no-verify", "-m", message, env=env, seconds=LONG
             )
-            _must(output, f"what is new in {tree.path} could not be committed")
+            _check(output, f"what is new in {tree.path} could not be committed")
 
     async def _merge_here(self, tree: Worktree, message: str) -> None:
         """Merge into the checkout, which is on the target branch. On failure the checkout is left as it was."""
         place = tree.repository
-        if _must(await self._run(place, *STATUS, "--untracked-files=no", limit=1), "git status").out:
+        if _check(await self._run(place, *STATUS, "--untracked-files=no", limit=1), "git status").out:
             raise Conflict(f"the checkout {place} has uncommitted changes; commit or stash them, then merge again.")
         merge = ("merge", "--ff", "--no-edit", "--no-stat", "-m", message, f"refs/heads/{tree.branch}")
         try:
@@ -248,7 +247,7 @@ class GitProgram:
                 "then merge again."
             )
         moved = ("update-ref", "-m", f"merge {tree.branch}: Fast-forward", f"refs/heads/{tree.target}", tip, old)
-        _must(await self._run(tree.repository, *moved), f"{tree.target} could not be moved")
+        _check(await self._run(tree.repository, *moved), f"{tree.target} could not be moved")
 
     async def _branch(self, place: str, env: Mapping[str, str] | None = None) -> str | None:
         output = await self._run(place, "symbolic-ref", "--quiet", "HEAD", env=env)
@@ -261,15 +260,15 @@ class GitProgram:
     async def _contains(self, place: str, commit: str, other: str) -> bool:
         return (await self._run(place, "merge-base", "--is-ancestor", other, commit)).code == 0
 
-    async def _env(self, tree: Worktree) -> dict[str, str]:
+    async def _read_env(self, tree: Worktree) -> dict[str, str]:
         """Return the variables for git in a worktree.
 
         They follow the repository, not the `.git` file of the worktree.
         """
         output = await self._run(tree.repository, "rev-parse", "--git-common-dir")
-        _must(output, f"the repository {tree.repository} of {tree.branch} cannot be used")
+        _check(output, f"the repository {tree.repository} of {tree.branch} cannot be used")
         common = Path(tree.repository, output.text)
-        admin = await asyncio.to_thread(_admin, common, tree.path)
+        admin = await asyncio.to_thread(_find_admin, common, tree.path)
         if admin is None:
             raise Conflict(f"{tree.path} is gone, or {tree.repository} does not know it as a worktree any more.")
         return {"GIT_DIR": str(admin), "GIT_COMMON_DIR": str(admin.parent.parent), "GIT_WORK_TREE": tree.path}
@@ -295,7 +294,7 @@ class GitProgram:
             await asyncio.to_thread(shutil.rmtree, scratch, True)
 
     async def _text(self, place: str, *words: str, env: Mapping[str, str] | None = None, seconds: float = QUICK) -> str:
-        return _must(await self._run(place, *words, env=env, seconds=seconds), f"git {words[0]} in {place}").text
+        return _check(await self._run(place, *words, env=env, seconds=seconds), f"git {words[0]} in {place}").text
 
     async def _run(
         self,
@@ -385,7 +384,7 @@ def _kill(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _must(output: GitOutput, what: str) -> GitOutput:
+def _check(output: GitOutput, what: str) -> GitOutput:
     if output.code and not output.cut:
         if "tell me who you are" in output.err or "empty ident name" in output.err:
             raise Conflict(
@@ -395,7 +394,7 @@ def _must(output: GitOutput, what: str) -> GitOutput:
     return output
 
 
-def _admin(common: Path, path: str) -> Path | None:
+def _find_admin(common: Path, path: str) -> Path | None:
     """Return the directory in which a repository keeps what it knows of a worktree, or None."""
     wanted = Path(path).resolve()
     for file in sorted(common.resolve().glob("worktrees/*/gitdir")) if wanted.is_dir() else ():
@@ -405,7 +404,7 @@ def _admin(common: Path, path: str) -> Path | None:
     return None
 
 
-def _point(tree: Worktree, admin: str) -> None:
+def _write_link(tree: Worktree, admin: str) -> None:
     """Write the `.git` file of a worktree again, in case somebody has changed it."""
     link, content = Path(tree.path, ".git"), f"gitdir: {admin}\n"
     if link.is_symlink() or (link.exists() and not link.is_file()):
@@ -414,7 +413,7 @@ def _point(tree: Worktree, admin: str) -> None:
         link.write_text(content)
 
 
-def _inner(tree: Worktree) -> None:
+def _make_workdir(tree: Worktree) -> None:
     """Create the working directory, which may hold no committed file. It must lie inside the worktree."""
     top, place = Path(tree.path).resolve(), Path(tree.workdir)
     if not place.resolve().is_relative_to(top):

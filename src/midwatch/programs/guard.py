@@ -114,5 +114,4 @@ class Guard:
 
 
 guard = Guard()
-"""The guard of this process."""
 atexit.register(guard._let_go)

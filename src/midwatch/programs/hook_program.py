@@ -14,7 +14,7 @@ from midwatch.domain.task import Task
 ERROR_SHOWN = 500
 
 
-def program(command: Sequence[str], env: Callable[[], Mapping[str, str]]) -> Callable[[Task], Awaitable[None]]:
+def make_hook(command: Sequence[str], env: Callable[[], Mapping[str, str]]) -> Callable[[Task], Awaitable[None]]:
     """Return the hook that runs `command`.
 
     A program that fails is an error. It is killed when nobody waits for it any more.

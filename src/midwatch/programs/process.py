@@ -23,7 +23,7 @@ from pathlib import Path
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
 from midwatch.programs.guard import guard
-from midwatch.programs.reaper import BORN, PATIENCE, end_members, end_strays, signal_group
+from midwatch.programs.reaper import ATTEMPTS_BY_GROUP, PATIENCE, end_members, end_strays, signal_group
 from midwatch.programs.sandbox import Sandbox
 
 GATE = 'read -r _ || exit 125; exec "$@"'
@@ -35,10 +35,8 @@ SIGNALS: Mapping[Interrupt, signal.Signals] = {
     "kill": signal.SIGKILL,
 }
 OUTPUT_LIMIT = 10_000_000
-GRACE = 0.5
-"""Seconds between SIGTERM and SIGKILL for what is left of a group."""
-DRAIN = 0.2
-"""Seconds to wait for the end of output when a process that left the group still holds the pipe."""
+GRACE = 0.5  # seconds between SIGTERM and SIGKILL for what is left of a group
+DRAIN = 0.2  # seconds to wait for the end of output when a process that left the group still holds the pipe
 TEMPORARY_ERRORS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 
@@ -222,7 +220,7 @@ class Child:
         self.interrupted = False
         self._popen = popen
         self._task = (turn.task_id, turn.attempt)
-        BORN[self.pgid] = f"{turn.task_id}/{turn.attempt}"
+        ATTEMPTS_BY_GROUP[self.pgid] = f"{turn.task_id}/{turn.attempt}"
         self._pipes = pipes
         self._helper = helper
         self._input = Inlet()
@@ -246,9 +244,13 @@ class Child:
             raise
         return child
 
-    async def admit(self, turn: ProgramOwner, stdin: bytes = b"", *, more: bool = False) -> None:
-        """Let the child become the program once the store knows its group. With `more`, `write` may follow."""
-        await turn.own_group(self.pgid)
+    async def admit(self, turn: ProgramOwner | None, stdin: bytes = b"", *, more: bool = False) -> None:
+        """Let the child become the program once the store knows its group. With `more`, `write` may follow.
+
+        The turn owns only the group of its main child. For a helper without a turn the group is found by its mark.
+        """
+        if turn is not None:
+            await turn.own_group(self.pgid)
         self.write(b"go\n" + stdin)
         if not more:
             self.end_input()
@@ -257,14 +259,6 @@ class Child:
         """Write to the standard input of the child."""
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(data)
-
-    def admit_helper(self) -> None:
-        """Let a helper become its program.
-
-        The turn owns only the group of its child; this group is found by its mark.
-        """
-        self.write(b"go\n")
-        self.end_input()
 
     async def drained(self) -> None:
         """Return when the standard input takes more data, or nobody reads it any more."""
@@ -320,7 +314,7 @@ class Child:
         self._close_pipes()
         if self._gone:
             guard.forget(self.pgid)
-            BORN.pop(self.pgid, None)
+            ATTEMPTS_BY_GROUP.pop(self.pgid, None)
 
     def _signal(self, number: signal.Signals) -> None:
         if not self._gone:

@@ -17,10 +17,8 @@ from pathlib import Path
 from midwatch.base.home import boot_id
 
 PROC = Path("/proc")
-PATIENCE = 10.0
-"""Seconds to wait after SIGKILL. Only a process that hangs in the kernel needs longer."""
-BORN: dict[int, str] = {}
-"""The attempt of each group that this process started, as its processes carry it."""
+PATIENCE = 10.0  # seconds to wait after SIGKILL; only a process that hangs in the kernel needs longer
+ATTEMPTS_BY_GROUP: dict[int, str] = {}  # for the groups that this process started, as their processes carry it
 
 
 def identify(pgid: int) -> str:
@@ -30,7 +28,7 @@ def identify(pgid: int) -> str:
     because a later attempt may use them now.
     """
     try:
-        return f"{boot_id()}:{_stat(pgid)[19].decode()}:{BORN.get(pgid, '')}"
+        return f"{boot_id()}:{_stat(pgid)[19].decode()}:{ATTEMPTS_BY_GROUP.get(pgid, '')}"
     except OSError:
         return ""
 

@@ -48,8 +48,7 @@ OURS = "MIDWATCH_"
 OBEYED = re.compile(r"PATH$|LD_|GLIBC_|GCONV_|MALLOC_|LOCPATH$|NLSPATH$|BASH|SHELLOPTS$|PS4$|ENV$|IFS$|.*\W")
 """Variables that make a loader or a shell run other code."""
 TRY_SECONDS = 20.0
-WORKING: set[str] = set()
-"""The bubblewrap programs that were tried with success."""
+WORKING: set[str] = set()  # the bubblewrap programs that were tried with success
 
 
 class Repository(NamedTuple):
@@ -65,15 +64,13 @@ class Sandbox:
     """The limits for the programs of one agent. With a `prefix`, that program is the whole sandbox."""
 
     agent: str
-    home: str
-    """The home of midwatch."""
+    home: str  # the home of midwatch
     prefix: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
-    root: str | None = None
-    """The directory that can be written; otherwise the working directory."""
+    root: str | None = None  # the directory that can be written; otherwise the working directory
 
-    def hosting(self, program: str, search: str, root: str, *more: str) -> Sandbox:
+    def admit_program(self, program: str, search: str, root: str, *more: str) -> Sandbox:
         """Return the sandbox for one program of the agent.
 
         The program can be read with its files and with `more`, its state can be written, and the programs that it
@@ -81,9 +78,9 @@ class Sandbox:
         """
         home = _home()
         hidden = (home, *map(Path, EMPTY))
-        needed = (*_program(program, search), *(Path(path).resolve() for path in more))
+        needed = (*_find_program(program, search), *(Path(path).resolve() for path in more))
         read = (str(path) for path in needed if any(path.is_relative_to(place) for place in hidden))
-        state = (str(home / name) for name in _state(program))
+        state = (str(home / name) for name in _list_state(program))
         return replace(self, read=(*self.read, *read), write=(*self.write, *state), root=root)
 
     def command(
@@ -104,7 +101,7 @@ class Sandbox:
             return (*prefix, *(("env", *assignments) if assignments else ()), *argv), outer
         place = str(Path(workdir).resolve())
         mounts = [word for mount in self._mounts(self.root or place) for word in mount]
-        bwrap = (_bwrap() or "bwrap", *APART, *mounts, "--chdir", place, "--", *HEARING, *assignments, *argv)
+        bwrap = (_find_bwrap() or "bwrap", *APART, *mounts, "--chdir", place, "--", *HEARING, *assignments, *argv)
         return ("/bin/sh", "-c", DEAF, "midwatch-sandbox", *bwrap), outer
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
@@ -118,13 +115,14 @@ class Sandbox:
         if self.prefix:
             missing = shutil.which(self.prefix[0]) is None
             return f"program {self.prefix[0]!r} of {setting} is missing; install it or change that" if missing else None
-        if _bwrap() is None:
+        program = _find_bwrap()
+        if program is None:
             return f'bubblewrap is missing; install it (package bubblewrap), or write {setting} = "none"'
         place, home = Path(self.root or workdir).resolve(), _home()
         for hidden, whose in ((home, "your home"), (Path(self.home).resolve(), "midwatch's home")):
             if hidden == place or (hidden == home and place in home.parents):
                 return f"{place} holds {whose}, which a sandbox hides; choose a working directory inside of it"
-        if why := _refused():
+        if why := _try_sandbox(program):
             return f'no sandbox can be made here ({why}); allow user namespaces, or write {setting} = "none"'
         return None
 
@@ -139,20 +137,20 @@ class Sandbox:
             if path not in (home, own):
                 mounts[path] = ("--bind-try", str(path), str(path))
         place = Path(root).resolve()
-        repository = repository_of(place)
+        repository = find_repository(place)
         if repository is not None and (repository.top == home or repository.top in home.parents):
             repository = None  # one of the home itself stays hidden with it
         if repository is not None and repository.top.is_relative_to(own):
             place = repository.top  # a worktree is the agent's as a whole
         if repository is not None:  # all of it is seen: what is not there would be committed as deleted
             mounts[repository.top] = ("--ro-bind", str(repository.top), str(repository.top))
-            mounts |= _git(repository)
+            mounts |= _mount_git(repository)
         mounts[place] = ("--bind", str(place), str(place))
         for path in sorted(mounts, key=lambda path: len(path.parts)):
             yield mounts[path]
 
 
-def repository_of(place: Path) -> Repository | None:
+def find_repository(place: Path) -> Repository | None:
     """Return the repository that holds a directory, or None.
 
     An agent may have written the `.git` file of a worktree, so it counts only if the repository names the same
@@ -174,7 +172,7 @@ def repository_of(place: Path) -> Repository | None:
     return Repository(top, common, admin) if believed else None
 
 
-def _git(repository: Repository) -> dict[Path, tuple[str, ...]]:
+def _mount_git(repository: Repository) -> dict[Path, tuple[str, ...]]:
     """Return the mounts of the files that commits write.
 
     Files that name programs stay read-only, even if they do not exist yet.
@@ -193,14 +191,13 @@ def _git(repository: Repository) -> dict[Path, tuple[str, ...]]:
     return mounts
 
 
-def _state(program: str) -> tuple[str, ...]:
+def _list_state(program: str) -> tuple[str, ...]:
     name = Path(program).name
     return next((paths for known, paths in STATE.items() if name == known or name.startswith(f"{known}-")), ())
 
 
-def _program(program: str, search: str) -> Iterator[Path]:
-    """Yield where a program is, and what belongs to it: the whole prefix of its `bin`, such as that of a version
-    manager."""
+def _find_program(program: str, search: str) -> Iterator[Path]:
+    """Yield where a program is, and the whole prefix of its `bin`, such as that of a version manager."""
     found_at = shutil.which(program, path=search)
     if found_at is None:
         return
@@ -219,33 +216,29 @@ def _absolute(path: str) -> Path:
     return Path(path).expanduser().resolve()
 
 
-def _bwrap() -> str | None:
+def _find_bwrap() -> str | None:
     """Find bubblewrap on midwatch's own search path. On an agent's path, the agent could choose what runs outside."""
     return shutil.which("bwrap")
 
 
-def _refused() -> str | None:
+def _try_sandbox(program: str) -> str | None:
     """Return why the system makes no sandbox, or None. Only a success is remembered."""
-    program = _bwrap()
     if program in WORKING:
         return None
-    why = _complaint(program or "bwrap")
-    if why is None and program is not None:
-        WORKING.add(program)
-    return why
-
-
-def _complaint(program: str) -> str | None:
-    tried = (program, *APART, "--", *HEARING, "true")
+    command = (program, *APART, "--", *HEARING, "true")
     try:
-        done = subprocess.run(tried, capture_output=True, text=True, timeout=TRY_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TRY_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as problem:
         return type(problem).__name__
-    lines = done.stderr.strip().splitlines()
-    return None if done.returncode == 0 else (lines[0] if lines else f"exit code {done.returncode}")
+    if done.returncode == 0:
+        WORKING.add(program)
+        return None
+    return next(iter(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
 
 
-def sandbox_of(agent: str, wanted: str | list[str], home: str, *, write: list[str], read: list[str]) -> Sandbox | None:
+def build_sandbox(
+    agent: str, wanted: str | list[str], home: str, *, write: list[str], read: list[str]
+) -> Sandbox | None:
     """Return the sandbox that `[agents.NAME]` asks for, or None. Raise BadConfig for one that makes no sense."""
     if wanted != "bwrap" and (write or read):
         raise BadConfig(f'agents.{agent}: sandbox_paths and sandbox_read need sandbox = "bwrap".')

@@ -24,7 +24,7 @@ from midwatch.loops.courier import Courier, Patience
 from midwatch.loops.pruner import PRUNE_SECONDS, Pruner, Retention
 from midwatch.loops.rescuer import Rescuer
 from midwatch.loops.scheduler import Scheduler
-from midwatch.programs.hook_program import program
+from midwatch.programs.hook_program import make_hook
 from midwatch.programs.reaper import identify, reap
 from midwatch.running.host import Host
 from midwatch.running.slots import Slots
@@ -190,7 +190,7 @@ class Crew:
         """Have the completion hook and the telemetry told of what ends."""
         desk, leads = self._desk, self.engine.leads
         if desk.settings.completion_hook:
-            hook = program(desk.settings.completion_hook, desk.child_env)
+            hook = make_hook(desk.settings.completion_hook, desk.child_env)
             await desk.hooks.add("completion", hook, leads)
         if self._telemetry is not None:
             workflows = Workflows(self._telemetry, desk.store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from midwatch.agents.acp import questions, settings
@@ -12,11 +13,12 @@ from midwatch.agents.acp.desk import Desk
 from midwatch.agents.acp.faults import convert_fault
 from midwatch.agents.acp.link import Gone, Link
 from midwatch.agents.acp.options import AcpOptions
-from midwatch.agents.acp.outcome import Ledger, make_blocks, outcome
+from midwatch.agents.acp.outcome import Ledger, judge_answer, make_blocks
 from midwatch.agents.acp.profiles import Profile
 from midwatch.agents.acp.updates import Transcript
-from midwatch.agents.base import ProgramAgent, build_prompt, message_id
-from midwatch.base.clock import SECOND
+from midwatch.agents.base import ProgramAgent, build_prompt, cancel, message_id
+from midwatch.agents.streams.reading import get, get_dict, get_dicts, get_text
+from midwatch.base.clock import SystemClock
 from midwatch.base.durations import duration
 from midwatch.base.errors import AgentError, MidwatchError
 from midwatch.base.version import __version__
@@ -25,10 +27,8 @@ from midwatch.domain.event import AgentFault, Payload
 from midwatch.domain.session import Session
 from midwatch.programs.process import Program
 
-VERSION = 1
-"""Version of the protocol."""
-BULK = 200_000
-"""Characters of an update above which it is handled in a thread."""
+VERSION = 1  # version of the protocol
+BULK = 200_000  # characters of an update above which it is handled in a thread
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 T = TypeVar("T")
 
@@ -48,8 +48,7 @@ class AcpConversation:
         self._link: Link | None = None
         self._desk: Desk | None = None
         self._can: Mapping[str, Any] = {}
-        self._id: str | None = None
-        """The agent's id of the session that is open in its process."""
+        self._id: str | None = None  # the agent's id of the session that is open in its process
         self._turn: Turn | None = None
         self._transcript: Transcript | None = None
         self._ledger = Ledger(running_total=profile.running_total)
@@ -150,8 +149,7 @@ class AcpConversation:
                 f"{self._agent.name} speaks version {answer.get('protocolVersion')} of the protocol, but "
                 f"midwatch speaks {VERSION}; install a version of the agent that speaks it: {self._profile.install}."
             )
-        agent_capabilities = answer.get("agentCapabilities")
-        self._can = agent_capabilities if isinstance(agent_capabilities, dict) else {}
+        self._can = get_dict(answer, "agentCapabilities")
         return link
 
     async def _open_session(self, turn: Turn, link: Link, session: str | None) -> None:
@@ -182,8 +180,7 @@ class AcpConversation:
         """
         from acp import RequestError
 
-        sessions = self._can.get("sessionCapabilities")
-        resumes = isinstance(sessions, dict) and sessions.get("resume") is not None
+        resumes = get(self._can, "sessionCapabilities", "resume") is not None
         method = "session/resume" if resumes else "session/load" if self._can.get("loadSession") else None
         reason = "it does not keep conversations"
         if method is not None:
@@ -226,7 +223,7 @@ class AcpConversation:
                     ) from None
                 continue
             if call is not None:
-                await self._request_before_prompt(link.ask(call.method, call.params), link)
+                await self._request_before_prompt(link.ask(*call), link)
 
     async def _request_before_prompt(self, request: Awaitable[T], link: Link, *, refusals: bool = False) -> T:
         """Wait for an answer that is needed before the prompt: with a time limit, and until somebody stops the turn."""
@@ -258,7 +255,7 @@ class AcpConversation:
         await self._end_process()
         name, profile = self._agent.name, self._profile
         sign_in = profile.program.sign_in
-        judged = convert_fault(name, 0, str(error), None, self._now(), sign_in=sign_in)
+        judged = convert_fault(name, 0, str(error), None, SystemClock().now(), sign_in=sign_in)
         if type(judged) is not AgentError:
             return judged
         return AgentError(f"{error}; see that it is new ({profile.install}) and set up ({sign_in}).")
@@ -273,9 +270,7 @@ class AcpConversation:
                 return answer.result()
             raise Stopped
         finally:
-            for future in (answer, *stops):
-                future.cancel()
-            await asyncio.gather(answer, *stops, return_exceptions=True)
+            await cancel(answer, *stops)
 
     # -- the prompt ----------------------------------------------------------------------------------------------
 
@@ -303,13 +298,10 @@ class AcpConversation:
             lines = link.lines.noise - noise
             text = f"{self._agent.name} wrote {lines} lines that are no messages: {link.lines.first_noise}"
             await self._emit_in_order([AgentFault(message=text, level="warning")])
-        agent, stopped = self._agent, self._stopped.is_set()
-        ending = outcome(agent.name, self._profile, answer, transcript, stopped=stopped, now=self._now())
-        await self._emit_in_order(ending.events)
-        return TurnResult(
-            text=ending.text, outcome=ending.outcome, error=ending.error, thread_id=self._id,
-            usage=self._ledger.usage(), iterations=None,
-        )  # fmt: skip
+        name, stopped, now = self._agent.name, self._stopped.is_set(), SystemClock().now()
+        result, left = judge_answer(name, self._profile, answer, transcript, stopped=stopped, now=now)
+        await self._emit_in_order(left)
+        return replace(result, thread_id=self._id, usage=self._ledger.usage())
 
     async def _end(self, transcript: Transcript, *, cut_off: bool) -> None:
         async with self._emitting:
@@ -346,9 +338,7 @@ class AcpConversation:
                     await link.tell("session/cancel", {"sessionId": self._id})
             return answer.result()
         finally:
-            for future in (answer, stop):
-                future.cancel()
-            await asyncio.gather(answer, stop, return_exceptions=True)
+            await cancel(answer, stop)
 
     async def _explain_death(self, link: Link) -> MidwatchError:
         interrupted = link.child is not None and link.child.interrupted
@@ -371,7 +361,7 @@ class AcpConversation:
             return
         async with self._emitting:
             transcript = self._transcript
-            if _bulk(update) > BULK:
+            if _measure_diffs(update) > BULK:
                 payloads = await asyncio.to_thread(transcript.update, update, more=more)
             else:
                 payloads = transcript.update(update, more=more)
@@ -391,8 +381,7 @@ class AcpConversation:
 
     async def _ask_permission(self, turn: Turn, params: Mapping[str, Any]) -> Any:
         """Ask a person for permission, one question after the other."""
-        call = params.get("toolCall")
-        call = call if isinstance(call, dict) else {}
+        call = get_dict(params, "toolCall")
         async with self._questions:
             transcript = self._transcript
             if transcript is None or not self._prompting or self._stopped.is_set() or self._desk is None:
@@ -442,11 +431,8 @@ class AcpConversation:
         self._heard_at = time.monotonic()
 
     def _fault(self, problem: Any) -> AgentError:
-        sign_in = self._profile.program.sign_in
-        return convert_fault(self._agent.name, problem.code, str(problem), problem.data, self._now(), sign_in=sign_in)
-
-    def _now(self) -> int:
-        return int(time.time() * SECOND)
+        name, sign_in = self._agent.name, self._profile.program.sign_in
+        return convert_fault(name, problem.code, str(problem), problem.data, SystemClock().now(), sign_in=sign_in)
 
     async def _end_process(self) -> None:
         """End the process and everything that midwatch started for it."""
@@ -458,9 +444,7 @@ class AcpConversation:
             await link.close()
 
 
-def _bulk(update: Mapping[str, Any]) -> int:
+def _measure_diffs(update: Mapping[str, Any]) -> int:
     """Return the number of characters in the diffs of an update."""
-    items = update.get("content")
-    listed = items if isinstance(items, list) else ()
-    texts = (item.get(name) for item in listed if isinstance(item, dict) for name in ("oldText", "newText"))
-    return sum(len(text) for text in texts if isinstance(text, str))
+    items = get_dicts(update, "content")
+    return sum(len(get_text(item, name)) for item in items for name in ("oldText", "newText"))

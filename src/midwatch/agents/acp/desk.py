@@ -26,6 +26,7 @@ class Desk:
 
         if self._sandboxed and method.startswith("fs/"):  # we are outside, where more can be read and written
             raise RequestError(-32602, "it is kept in a sandbox and reads and writes files itself.")
+        name = str(params.get("terminalId"))
         try:
             match method:
                 case "fs/read_text_file":
@@ -40,18 +41,14 @@ class Desk:
                     create = schema.CreateTerminalRequest.model_validate(params)
                     request = create.model_dump(mode="json", by_alias=True, exclude_none=True)
                     return {"terminalId": await self.terminals.create(turn, request)}
-            name = str(params.get("terminalId"))
-            match method:
                 case "terminal/output":
-                    return self.terminals.output(name)
+                    return self.terminals.get(name).output()
                 case "terminal/wait_for_exit":
-                    return await self.terminals.wait(name)
+                    return await self.terminals.get(name).wait()
                 case "terminal/kill":
-                    await self.terminals.kill(name)
-                    return {}
+                    return await self.terminals.get(name).kill()
                 case "terminal/release":
-                    await self.terminals.release(name)
-                    return {}
+                    return await self.terminals.release(name)
         except Refused as problem:
             raise RequestError(-32602, f"{problem}.") from problem
         except FileNotFoundError as problem:

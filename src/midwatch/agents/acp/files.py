@@ -1,5 +1,4 @@
-"""Files that an agent reads and writes through midwatch: only those below its root, by their real path, with a size
-limit."""
+"""Files that an agent reads and writes through midwatch: only below its root, by real path, with a size limit."""
 
 from __future__ import annotations
 
@@ -9,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-LONGEST_FILE = 10_000_000
-"""Bytes that are read or written at once."""
+LONGEST_FILE = 10_000_000  # bytes that are read or written at once
 
 
 class Refused(Exception):
@@ -42,7 +40,7 @@ class Files:
                 if line is None and limit is None:
                     data = file.read(self._longest + 1)
                 else:
-                    data = b"".join(_some(file, max(line or 1, 1), limit, path, self._longest))
+                    data = b"".join(_read_lines(file, max(line or 1, 1), limit, path, self._longest))
         if len(data) > self._longest:
             raise Refused(f"{path} is larger than {self._longest} bytes; ask for some of its lines")
         return data.decode("utf-8", "replace")
@@ -89,7 +87,7 @@ class Files:
             os.close(here)
 
 
-def _some(file: BinaryIO, first: int, limit: int | None, path: str, longest: int) -> Iterator[bytes]:
+def _read_lines(file: BinaryIO, first: int, limit: int | None, path: str, longest: int) -> Iterator[bytes]:
     size = 0
     for number, text in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
         if limit is not None and number >= first + limit:

@@ -17,15 +17,14 @@ from midwatch.agents.acp.faults import last_words
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Turn
-from midwatch.programs.process import DRAIN, Child, Output, Program, describe_exit, within
+from midwatch.programs.process import Child, Output, Program, describe_exit
 
 if TYPE_CHECKING:
     from acp.connection import Connection
 
 LONGEST_LINE = 64_000_000
 ERROR_LIMIT = 100_000
-MOST_REQUESTS = 64
-"""Requests of an agent that are answered at the same time."""
+MOST_REQUESTS = 64  # requests of an agent that are answered at the same time
 LARGEST_ID = 2**63
 UPDATE = "session/update"
 
@@ -51,8 +50,7 @@ class Wire:
 
     def __init__(self, child: Child, lines: Lines, host: Host) -> None:
         self.room = asyncio.Semaphore(MOST_REQUESTS)
-        self.failure: Exception | None = None
-        """The error of an update. Nothing is read after it."""
+        self.failure: Exception | None = None  # the error of an update; nothing is read after it
         self._child = child
         self._lines = lines
         self._host = host
@@ -98,7 +96,7 @@ class Link:
         self.errors = Output(ERROR_LIMIT)
         self.over = asyncio.Event()
         self._host = host
-        self._child: Child | None = None
+        self.child: Child | None = None  # its process, once there is one
         self._connection: Connection | None = None
         self._wire: Wire | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -106,27 +104,22 @@ class Link:
     async def open(self, turn: Turn) -> None:
         """Start the program once the store knows its group."""
         library = await asyncio.to_thread(import_module, "acp.connection")  # it takes a while
-        self._child = await Child.spawn(self.program, turn, self.lines, self.errors)
-        await self._child.admit(turn, more=True)
-        self._wire = Wire(self._child, self.lines, self._host)
+        self.child = await Child.spawn(self.program, turn, self.lines, self.errors)
+        await self.child.admit(turn, more=True)
+        self._wire = Wire(self.child, self.lines, self._host)
         self._connection = library.Connection(self._serve, self._wire)
         self._watching = asyncio.create_task(self._watch())
 
     @property
     def pgid(self) -> int:
         """Its process group."""
-        assert self._child is not None
-        return self._child.pgid
-
-    @property
-    def child(self) -> Child | None:
-        """Its process, once there is one."""
-        return self._child
+        assert self.child is not None
+        return self.child.pgid
 
     @property
     def alive(self) -> bool:
         """Whether it can answer requests."""
-        return self._child is not None and not self._child.exited.is_set() and not self.over.is_set()
+        return self.child is not None and not self.child.exited.is_set() and not self.over.is_set()
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request and return the answer.
@@ -154,8 +147,8 @@ class Link:
             self._watching.cancel()
         if self._connection is not None:
             await self._connection.close()
-        if self._child is not None:
-            await self._child.end()
+        if self.child is not None:
+            await self.child.end()
         self.over.set()
 
     async def explain_end(self, when: str) -> AgentError:
@@ -167,23 +160,21 @@ class Link:
         name = self.program.argv[0].rpartition("/")[2]
         if self.lines.too_long:
             return AgentError(f"{name} sent a message of more than {LONGEST_LINE} bytes and was ended; retry the task.")
-        code = self._child.returncode if self._child else None
+        code = self.child.returncode if self.child else None
         output = last_words(self.errors.text()) or self.lines.first_noise
         reason = f"it broke: {failure!r}" if failure is not None else output
         return AgentError(f"{name} {describe_exit(code)} {when}" + (f": {reason}" if reason else ""))
 
     async def _watch(self) -> None:
         """Notice the end of the process even if another process holds the pipe, and a pipe that is closed earlier."""
-        assert self._child is not None
-        ends = [asyncio.create_task(task.wait()) for task in (self._child.exited, self.lines.closed)]
+        assert self.child is not None
+        ends = [asyncio.create_task(task.wait()) for task in (self.child.exited, self.lines.closed)]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in ends:
                 task.cancel()
-        self.lines.hurry()
-        await within(DRAIN, self.lines.closed)
-        self.lines.finish()
+        await self.lines.drain()
         self.over.set()
 
     async def _serve(self, method: str, params: Any, notification: bool) -> Any:

@@ -27,7 +27,7 @@ class McpServer(BaseModel):
     headers: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _one_way(self) -> McpServer:
+    def _check_way(self) -> McpServer:
         if (self.command is None) == (self.url is None):
             raise ValueError("write either command or url")
         return self

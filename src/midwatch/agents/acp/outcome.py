@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from midwatch.agents.acp.questions import inside
 from midwatch.agents.acp.updates import Transcript, read_tokens
 from midwatch.agents.streams.reading import get_dict, get_dicts, get_text
 from midwatch.base.errors import AgentError
-from midwatch.domain.agent import Usage
+from midwatch.domain.agent import TurnResult, Usage
 from midwatch.domain.event import LlmResponse, MessageUpdate, Payload
-from midwatch.domain.task import Outcome
 
 NAMED_FILE = re.compile(r"^@(/.+?)\s*$", re.MULTILINE)
 MOST_FILES = 50
@@ -43,8 +41,7 @@ class Ledger:
 
     def __init__(self, *, running_total: bool) -> None:
         self.model: str | None = None
-        self.loaded = False
-        """Whether the session is older than this process, so that its earlier cost is not known."""
+        self.loaded = False  # whether the session is older than this process, so that its earlier cost is not known
         self._running_total = running_total
         self._totals: dict[str, int] = {}
         self._cost: float | None = None
@@ -101,20 +98,10 @@ class Ledger:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How a turn ended."""
-
-    text: str = ""
-    outcome: Outcome = "ok"
-    error: str | None = None
-    events: list[Payload]
-
-
-def outcome(
+def judge_answer(
     agent: str, profile: Profile, answer: Mapping[str, Any], transcript: Transcript, *, stopped: bool, now: int
-) -> Ending:
-    """Return what the agent's last answer means. Its text is kept even if it is no answer."""
+) -> tuple[TurnResult, list[Payload]]:
+    """Return the result that the agent's last answer means, and the event for a text that is no answer."""
     text, reason = transcript.text, str(answer.get("stopReason"))
     messages: list[Payload] = []
     if transcript.spoke_last:
@@ -124,14 +111,14 @@ def outcome(
         why = "it was interrupted." if stopped else f"{agent} cancelled its work by itself; retry the task."
         if wishes and not stopped:
             why = f"denied: {wishes}; {agent} then stopped."
-        return Ending(outcome="error", error=why, events=messages)
+        return TurnResult(outcome="error", error=why), messages
     if reason in EARLY:
-        return Ending(outcome="error", error=f"{agent} stopped early: {EARLY[reason]}.", events=messages)
+        return TurnResult(outcome="error", error=f"{agent} stopped early: {EARLY[reason]}."), messages
     certain = any(pattern.fullmatch(text) for pattern in profile.faults)
     if certain or any(pattern.fullmatch(text) for pattern in profile.doubtful):
         problem = convert_fault(agent, 0, text, None, now, sign_in=profile.program.sign_in)
         if certain or type(problem) is not AgentError:
             raise problem
     if wishes and not transcript.spoke_last:
-        return Ending(outcome="error", error=f"denied: {wishes}; {agent} then stopped without an answer.", events=[])
-    return Ending(text=text, events=[])
+        return TurnResult(outcome="error", error=f"denied: {wishes}; {agent} then stopped without an answer."), []
+    return TurnResult(text=text), []

@@ -15,22 +15,14 @@ class Profile:
 
     program: KnownProgram = UNKNOWN
     argv: tuple[str, ...] = ()
-    adapter: str | None = None
-    """How to install the program that speaks the protocol, if it is not the agent's own program."""
-    mode: str | None = None
-    """The mode that asks before it acts. It is used unless the configuration names a mode."""
-    model_argument: str | None = None
-    """The argument that names the model, for agents that accept it too late over the protocol."""
-    asides: tuple[re.Pattern[str], ...] = ()
-    """Whole pieces of text that are no part of an answer."""
-    faults: tuple[re.Pattern[str], ...] = ()
-    """Whole answers that are the text of an error."""
-    doubtful: tuple[re.Pattern[str], ...] = ()
-    """Whole answers that are an error if they name a limit, a sign-in or a temporary failure."""
-    own_files: bool = False
-    """Whether the agent opens files itself, because it does not understand the error for a missing file."""
-    running_total: bool = False
-    """Whether the reported tokens are those of all turns so far."""
+    adapter: str | None = None  # how to install what speaks the protocol, if it is not the agent's own program
+    mode: str | None = None  # the mode that asks before it acts, used unless the configuration names another
+    model_argument: str | None = None  # for agents that accept a model too late over the protocol
+    asides: tuple[re.Pattern[str], ...] = ()  # whole pieces of text that are no part of an answer
+    faults: tuple[re.Pattern[str], ...] = ()  # whole answers that are the text of an error
+    doubtful: tuple[re.Pattern[str], ...] = ()  # answers that are an error if they name a limit or another known fault
+    own_files: bool = False  # whether it opens files itself, because it misreads the error for a missing file
+    running_total: bool = False  # whether the reported tokens are those of all turns so far
 
     @property
     def install(self) -> str:
@@ -80,5 +72,4 @@ _ALL = (
     ),
 )
 PROFILES: Mapping[str, Profile] = {profile.program.name: profile for profile in _ALL}
-UNKNOWN_AGENT = Profile()
-"""Stands for a configured agent that midwatch does not know."""
+UNKNOWN_AGENT = Profile()  # stands for a configured agent that midwatch does not know

@@ -45,13 +45,13 @@ class Option:
 
 def read_options(listed: Any) -> tuple[Option, ...]:
     """Return the valid options; of equal names the first."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for item in get_dicts(listed)[:MOST_OPTIONS]:
         id, kind = item.get("optionId"), item.get("kind")
         if isinstance(id, str) and isinstance(kind, str) and kind in CHOICE_KINDS:
             name = str(item.get("name") or id)[:200]
-            found.setdefault(name, Option(id, name, cast(ChoiceKind, kind)))
-    return tuple(found.values())
+            options.setdefault(name, Option(id, name, cast(ChoiceKind, kind)))
+    return tuple(options.values())
 
 
 def make_question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str) -> Question:
@@ -97,17 +97,17 @@ def find_command(tool: Tool, call: Json) -> str | None:
     question does not repeat are taken from earlier updates of the call.
     """
     raw = get_dict(call.get("rawInput") or tool.arguments)
-    given, more = raw.get("command") or raw.get("cmd"), raw.get("args")
-    if isinstance(given, str) and given.strip() and more:
-        given = [given, *(more if isinstance(more, list) else [more])]
-    if isinstance(given, list) and given:
-        if not call.get("rawInput") and len(given) >= MOST_ITEMS:  # only its beginning was kept
+    command, more = raw.get("command") or raw.get("cmd"), raw.get("args")
+    if isinstance(command, str) and command.strip() and more:
+        command = [command, *(more if isinstance(more, list) else [more])]
+    if isinstance(command, list) and command:
+        if not call.get("rawInput") and len(command) >= MOST_ITEMS:  # only its beginning was kept
             return None
-        words = [str(word) for word in given]
+        words = [str(word) for word in command]
         shell = len(words) == 3 and re.fullmatch(r"(.*/)?(ba|z|da|k)?sh", words[0]) and re.fullmatch(r"-l?c", words[1])
-        given = words[2] if shell else shlex.join(words)
-    if isinstance(given, str) and given.strip():
-        return given.strip() if len(given) <= LONGEST_COMMAND else None
+        command = words[2] if shell else shlex.join(words)
+    if isinstance(command, str) and command.strip():
+        return command.strip() if len(command) <= LONGEST_COMMAND else None
     title = call.get("title")
     if tool.kind == "execute" and isinstance(title, str) and title.strip() and not re.search(r"…|\.\.\.", title):
         return title.strip() if len(title) < LONGEST_TITLE else None

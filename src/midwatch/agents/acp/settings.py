@@ -10,20 +10,12 @@ from midwatch.agents.streams.reading import get_dicts
 Setting = Literal["mode", "model"]
 
 
-class Call(NamedTuple):
-    """The request that changes a setting."""
-
-    method: str
-    params: dict[str, Any]
-
-
 class Offer(NamedTuple):
     """The values of one setting by id, with their names."""
 
     values: Mapping[str, str]
     current: str | None
-    option: str | None
-    """The id of the configuration option, for agents that describe settings as such."""
+    option: str | None  # the id of the configuration option, for agents that describe settings as such
 
     @property
     def label(self) -> str | None:
@@ -34,38 +26,37 @@ class Offer(NamedTuple):
 
 def read_offer(setting: Setting, answer: Mapping[str, Any]) -> Offer | None:
     """Return what the answer to a new or resumed session offers, or None."""
-    if setting == "mode" and isinstance(modes := answer.get("modes"), Mapping):
-        values = {item["id"]: str(item.get("name", "")) for item in _listed(modes.get("availableModes"), "id")}
-        return Offer(values, modes.get("currentModeId"), None)
-    if setting == "model" and isinstance(models := answer.get("models"), Mapping):
-        listed = _listed(models.get("availableModels"), "modelId")
-        values = {item["modelId"]: str(item.get("name", "")) for item in listed}
-        return Offer(values, models.get("currentModelId"), None)
-    for option in _listed(answer.get("configOptions"), "id"):
+    if isinstance(offered := answer.get(f"{setting}s"), Mapping):
+        noun, key = setting.title(), "id" if setting == "mode" else "modelId"
+        values = {item[key]: str(item.get("name", "")) for item in _select(offered.get(f"available{noun}s"), key)}
+        return Offer(values, offered.get(f"current{noun}Id"), None)
+    for option in _select(answer.get("configOptions"), "id"):
         if setting in (option.get("category"), option["id"]):
             values = {item["value"]: str(item.get("name", "")) for item in _values(option.get("options"))}
             return Offer(values, option.get("currentValue"), option["id"])
     return None
 
 
-def make_call(setting: Setting, offered: Offer, session: str, wanted: str) -> Call | None:
-    """Return the request that sets the wanted value; None if it is set already. Raise KeyError if it is not offered."""
-    value = next((known for known, name in offered.values.items() if _same(wanted, known, name)), None)
+def make_call(setting: Setting, offered: Offer, session: str, wanted: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the method and the parameters that choose the value; None if it is chosen already.
+
+    Raise KeyError if it is not offered.
+    """
+    value = next((known for known, name in offered.values.items() if _matches(wanted, known, name)), None)
     if value is None:
         raise KeyError(wanted)
     if value == offered.current:
         return None
     if offered.option is not None:
-        return Call("session/set_config_option", {"sessionId": session, "configId": offered.option, "value": value})
-    name = "modeId" if setting == "mode" else "modelId"
-    return Call(f"session/set_{setting}", {"sessionId": session, name: value})
+        return "session/set_config_option", {"sessionId": session, "configId": offered.option, "value": value}
+    return f"session/set_{setting}", {"sessionId": session, f"{setting}Id": value}
 
 
-def _same(wish: str, value: str, name: str) -> bool:
+def _matches(wish: str, value: str, name: str) -> bool:
     return wish == value or wish.lower() in (name.lower(), value.rpartition("#")[2].lower())
 
 
-def _listed(items: Any, key: str) -> list[Mapping[str, Any]]:
+def _select(items: Any, key: str) -> list[Mapping[str, Any]]:
     return [item for item in get_dicts(items) if isinstance(item.get(key), str)]
 
 

@@ -1,5 +1,4 @@
-"""Commands that an agent has midwatch run: below its root, in groups of their own, ended with the conversation at
-the latest."""
+"""Commands that an agent has midwatch run: below its root, in groups of their own, ended with the conversation."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from midwatch.domain.agent import Turn
 from midwatch.programs.process import DRAIN, TOGETHER, Child, Pipe, Program, signal_name, within
 
 OUTPUT_LIMIT = 1_000_000
-"""Bytes that are kept of one command, even if the agent wants more, because many commands may write at the same
-time."""
+"""Bytes that are kept of one command. An agent cannot raise it, because many commands may write at the same time."""
 MOST_TERMINALS = 50
 
 
@@ -58,12 +56,25 @@ class Terminal:
         code = self.child.returncode
         if code is None or code >= 0:
             return {"exitCode": code or 0, "signal": None}
-        return {"exitCode": None, "signal": signal_name(-code)}
+        return {"exitCode": None, "signal": signal_name(-code).removeprefix("signal ")}
 
-    async def wait(self) -> None:
-        """Return when the command has ended and its output is here."""
+    def output(self) -> dict[str, Any]:
+        """Return the output, and how the command ended if it did."""
+        answer = {"output": self.tail.text(), "truncated": self.tail.truncated}
+        status = self.status()
+        return answer if status is None else {**answer, "exitStatus": status}
+
+    async def wait(self) -> dict[str, Any]:
+        """Wait until the command has ended and its output is here, and return how it ended."""
         await self.child.exited.wait()
         await within(DRAIN, self.tail.closed)
+        return self.status() or {}
+
+    async def kill(self) -> dict[str, Any]:
+        """End the command. Its output can still be read."""
+        self.child.interrupt("terminate")
+        await self.child.end()
+        return {}
 
 
 class Terminals:
@@ -93,7 +104,7 @@ class Terminals:
             child = await Child.spawn(program, turn, tail, Pipe(), helper=True)
         except (AgentError, ValueError) as problem:  # a NUL character, or a name no variable can have
             raise Refused(str(problem)) from problem
-        child.admit_helper()
+        await child.admit(None)
         self._count += 1
         name = f"term-{self._count}"
         self._open[name] = Terminal(child, tail)
@@ -105,31 +116,11 @@ class Terminals:
             raise Refused(f"there is no terminal {name!r}")
         return self._open[name]
 
-    def output(self, name: str) -> dict[str, Any]:
-        """Return the output, and how the command ended if it did."""
-        terminal = self.get(name)
-        text = terminal.tail.text()
-        answer = {"output": text, "truncated": terminal.tail.truncated}
-        status = terminal.status()
-        return answer if status is None else {**answer, "exitStatus": status}
-
-    async def wait(self, name: str) -> dict[str, Any]:
-        """Wait for the end of the command and return how it ended."""
-        terminal = self.get(name)
-        await terminal.wait()
-        return terminal.status() or {}
-
-    async def kill(self, name: str) -> None:
-        """End the command. Its output can still be read."""
-        terminal = self.get(name)
-        terminal.child.interrupt("terminate")
-        await terminal.child.end()
-
-    async def release(self, name: str) -> None:
+    async def release(self, name: str) -> dict[str, Any]:
         """End the command and forget it."""
-        terminal = self._open.pop(name, None)
-        if terminal is not None:
-            await terminal.child.end()
+        if name in self._open:
+            await self._open.pop(name).child.end()
+        return {}
 
     async def close(self) -> None:
         """End all commands."""

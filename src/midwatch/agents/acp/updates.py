@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, get_args
 
 import orjson
@@ -23,16 +24,18 @@ from midwatch.domain.event import Payload
 
 Json = Mapping[str, Any]
 
-LONGEST_TEXT = 1_000_000
-"""Characters of one message or thought that are kept."""
+LONGEST_TEXT = 1_000_000  # characters of one message or thought that are kept
 LONGEST_RESULT = 20_000
 LONGEST_ARGUMENT = 2_000
 MOST_ITEMS = 50
 MOST_ENTRIES = 200
-MOST_TOOLS = 5000
-"""Tool calls that are remembered. With more, those that have ended are forgotten."""
+MOST_TOOLS = 5000  # tool calls that are remembered; with more, those that have ended are forgotten
 TITLE_SHOWN = 500
 OUTPUTS = ("formatted_output", "aggregated_output", "output", "content", "stdout", "stderr", "message", "error")
+IGNORED = (
+    "user_message_chunk", "available_commands_update", "current_mode_update", "config_option_update",
+    "session_info_update", "usage_update", "plan_removed",
+)  # fmt: skip
 CHUNKS = ("agent_message_chunk", "agent_thought_chunk")
 TOOL_KINDS = frozenset(get_args(QuestionKind)) - {"choice", "other"}
 TOKEN_NAMES = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
@@ -52,8 +55,7 @@ class Tool:
     result: str = ""
     started: float | None = None
     ended: bool = False
-    wish: str | None = None
-    """What the agent asked permission for."""
+    wish: str | None = None  # what the agent asked permission for
     denied: str | None = None
 
     @property
@@ -76,18 +78,16 @@ class Transcript:
         self.tools: dict[str, Tool] = {}
         self.usage: dict[str, int] = {}
         self.model: str | None = None
-        self.unknown: set[str] = set()
-        """Kinds of updates that were not understood."""
+        self.unknown: set[str] = set()  # kinds of updates that were not understood
         self._asides = asides
         self._seen_asides = set() if seen_asides is None else seen_asides
         self._clock = clock
         self._id = message_id
         self._text: LiveText | None = None
-        self._part: str | None = None
-        """The agent's id of the message that its last piece of text belongs to."""
+        self._part: str | None = None  # the agent's id of the message that its last piece of text belongs to
         self._last = ""
         self._thought: LiveText | None = None
-        self._messages = self._thoughts = 0
+        self._messages, self._thoughts = count(1), count(1)
 
     @property
     def text(self) -> str:
@@ -151,11 +151,7 @@ class Transcript:
                 yield from self._plan(update)
             case "tool_call" | "tool_call_update":
                 yield from self._tool(update)
-            case "user_message_chunk" | "available_commands_update" | "current_mode_update":
-                pass
-            case "config_option_update" | "session_info_update" | "usage_update" | "plan_removed":
-                pass
-            case other:
+            case other if other not in IGNORED:
                 self.unknown.add(str(other)[:50])
 
     def _add_text(self, update: Json) -> Iterator[Payload]:
@@ -172,8 +168,7 @@ class Transcript:
             return
         yield from self._end_thought()
         if self._text is None:
-            self._messages += 1
-            self._text, self._part = LiveText(f"{self._id}.{self._messages}", LONGEST_TEXT), None
+            self._text, self._part = LiveText(f"{self._id}.{next(self._messages)}", LONGEST_TEXT), None
         part = get_text(update, "messageId") or None
         if part and self._part and part != self._part:
             self._text.add("\n\n")
@@ -190,8 +185,7 @@ class Transcript:
 
     def _add_thought(self, text: str) -> None:
         if text and self._thought is None:
-            self._thoughts += 1
-            self._thought = LiveText(f"{self._id}.thought{self._thoughts}", LONGEST_TEXT, thought=True)
+            self._thought = LiveText(f"{self._id}.thought{next(self._thoughts)}", LONGEST_TEXT, thought=True)
         if self._thought is not None:
             self._thought.add(text)
 
@@ -210,7 +204,7 @@ class Transcript:
         status = update.get("status")
         if tool.ended:
             return
-        if status not in (None, "pending") or _say_what_is_done(tool.arguments):
+        if status not in (None, "pending") or _has_arguments(tool.arguments):
             yield from self._start(tool)
         if status in ("completed", "failed", "cancelled"):
             yield from self._finish(tool, failed=status != "completed")
@@ -232,7 +226,7 @@ class Transcript:
         elif tool.kind == "other" and tool.name:
             tool.kind = guess_kind(tool.name)
         if update.get("rawInput"):
-            tool.arguments = small(update["rawInput"])
+            tool.arguments = shorten(update["rawInput"])
         tool.locations = read_paths(update.get("locations")) or tool.locations or find_paths(tool.arguments)
         texts = [text for item in get_dicts(update, "content") if (text := self._read_content(tool, item))]
         if update.get("status") not in (None, "pending"):  # before, it is what the agent means to do
@@ -295,7 +289,7 @@ def read_paths(locations: Any) -> tuple[str, ...]:
     return tuple(path for item in get_dicts(locations)[:MOST_ITEMS] if isinstance(path := item.get("path"), str))
 
 
-def small(value: Any, depth: int = 4) -> Any:
+def shorten(value: Any, depth: int = 4) -> Any:
     """Return a value without long texts, long lists and deep levels."""
     if isinstance(value, str):
         return value if len(value) <= LONGEST_ARGUMENT else f"{value[:LONGEST_ARGUMENT]}… ({len(value)} characters)"
@@ -304,11 +298,11 @@ def small(value: Any, depth: int = 4) -> Any:
     if depth == 0:
         return "…"
     if isinstance(value, Mapping):
-        return {str(key)[:100]: small(item, depth - 1) for key, item in list(value.items())[:MOST_ITEMS]}
-    return [small(item, depth - 1) for item in value[:MOST_ITEMS]]
+        return {str(key)[:100]: shorten(item, depth - 1) for key, item in list(value.items())[:MOST_ITEMS]}
+    return [shorten(item, depth - 1) for item in value[:MOST_ITEMS]]
 
 
-def _say_what_is_done(arguments: Any) -> bool:
+def _has_arguments(arguments: Any) -> bool:
     """Whether the arguments say what is done. Some agents first name a tool and send the arguments later."""
     return bool(arguments.keys() - {"cwd"}) if isinstance(arguments, Mapping) else arguments is not None
 
@@ -351,7 +345,7 @@ def _raw_text(raw: Any, has_diffs: bool) -> str:
     texts = [text for name in OUTPUTS if isinstance(text := get(raw, name), str)]
     if texts or not raw or has_diffs:
         return next(filter(None, texts), "")
-    return orjson.dumps(small(raw), default=str).decode()
+    return orjson.dumps(shorten(raw), default=str).decode()
 
 
 def _cut(text: str) -> str:

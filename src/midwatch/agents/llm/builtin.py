@@ -20,13 +20,10 @@ from midwatch.programs.process import TOGETHER, Child, Output, Pipe, Program, wi
 from midwatch.programs.reaper import end_strays
 
 MOST_LINES = 2000
-LONGEST_PAGE = 60_000
-"""Characters of a file that are read at once."""
+LONGEST_PAGE = 60_000  # characters of a file that are read at once
 MOST_NAMES = 1000
-MOST_LOOKED_AT = 200_000
-"""Files that a listing looks at before it stops."""
-OUTPUT_LIMIT = 60_000
-"""Bytes of a command's output that a model gets; of more, head and tail."""
+MOST_LOOKED_AT = 200_000  # files that a listing looks at before it stops
+OUTPUT_LIMIT = 60_000  # bytes of a command's output that a model gets; of more, head and tail
 SHELL = ("/bin/sh", "-c")
 
 
@@ -119,7 +116,7 @@ def _skip_stars(reached: set[int], glob: list[str]) -> set[int]:
 def _walk(base: str) -> Iterator[str]:
     """Yield the names below a directory in order. A directory ends with a slash. Links are named, not followed."""
     for folder, folders, names in os.walk(base):
-        folders[:] = sorted(name_found for name_found in folders if name_found != ".git")
+        folders[:] = sorted(name for name in folders if name != ".git")
         above = os.path.relpath(folder, base)
         prefix = "" if above == "." else f"{above}/"
         yield from (f"{prefix}{name}/" for name in folders)

@@ -10,19 +10,19 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from midwatch.agents.base import message_id
+from midwatch.agents.base import cancel, message_id
 from midwatch.agents.function import OnLoop
 from midwatch.agents.llm import history
 from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool
-from midwatch.agents.llm.history import Call, Transcript, Trimmed, Window, newest
+from midwatch.agents.llm.history import Call, Transcript, Window, newest
 from midwatch.agents.llm.model import Caller, Connection, Fault, Live
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
-from midwatch.agents.llm.tools import Tool, Toolbox, Toolkit, ToolOutput, running_call
+from midwatch.agents.llm.tools import Toolbox, Toolkit, ToolOutput, running_call
 from midwatch.agents.streams.reading import find_paths, make_title
 from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shorten
 from midwatch.base.errors import AgentError
@@ -31,13 +31,11 @@ from midwatch.domain import event as events
 from midwatch.domain.agent import Turn, TurnResult, Usage
 from midwatch.domain.handoff import Transfer
 from midwatch.domain.session import Session
-from midwatch.domain.steering import Mode, Steer
+from midwatch.domain.steering import Mode
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
-    from pydantic_ai.tools import ToolDefinition
 
 
 SPOKEN_TO = "It was not run: a person sent a message meanwhile."
@@ -63,18 +61,6 @@ class Opener(Protocol):
     kit: Toolkit
     output: Output | None
     system: str
-
-    def settings(self) -> ModelSettings:
-        """Return the settings as pydantic-ai reads them."""
-        ...
-
-    def definitions(self, tools: Iterable[Tool]) -> Sequence[ToolDefinition]:
-        """Return the tools as the model sees them."""
-        ...
-
-    def parameters(self, definitions: Sequence[ToolDefinition]) -> ModelRequestParameters:
-        """Return the parameters of a request beside messages and settings."""
-        ...
 
 
 class LlmConversation(OnLoop):
@@ -103,6 +89,8 @@ class Loop:
     """One turn."""
 
     def __init__(self, agent: Opener, model: Model, turn: Turn, box: Toolbox, talk: Transcript) -> None:
+        from pydantic_ai.tools import ToolDefinition
+
         options = agent.options
         self._agent = agent
         self._options = options
@@ -110,27 +98,23 @@ class Loop:
         self._box = box
         self._talk = talk
         self._output = agent.output
-        self._caller = Caller(
-            model, turn, settings=agent.settings(), retries=options.retries, silence=options.silence,
-            hide=agent.connection.hide,
-        )  # fmt: skip
-        self._definitions = agent.definitions(box.tools.values())
-        passing = [one for one in box.tools.values() if isinstance(one, TransferTool)]
-        self._passing = passing[0].passing if passing else None
-        talk.transfers = frozenset(one.name for one in passing)
+        self._caller = Caller(model, turn, options, agent.connection.hide)
+        self._definitions = [
+            ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=dict(tool.schema))
+            for tool in box.tools.values()
+        ]
+        transfers = [tool for tool in box.tools.values() if isinstance(tool, TransferTool)]
+        self._passing = transfers[0].passing if transfers else None
+        talk.transfers = frozenset(tool.name for tool in transfers)
         if self._passing is not None:
             self._passing.talk = talk
         tokens = options.context_tokens or model.profile.get("context_window")
         overhead = len(agent.system) + len(str(self._definitions))
         self._window = Window(tokens, options.max_tokens or min(8192, (tokens or 0) // 4), overhead)
-        self._calls = 0
-        """Model calls of this attempt."""
-        self._messages = 0
-        """Messages emitted during the turn."""
-        self._lost = Usage()
-        """Usage of calls that were broken off."""
-        self._paid = len(talk.usages(turn.task_id))
-        """Answers that earlier attempts have paid for."""
+        self._calls = 0  # model calls of this attempt
+        self._messages = 0  # messages emitted during the turn
+        self._lost = Usage()  # usage of calls that were broken off
+        self._paid = len(talk.usages(turn.task_id))  # answers that earlier attempts have paid for
 
     async def run(self) -> TurnResult:
         """Run until there is an answer, or the budget is spent."""
@@ -145,22 +129,15 @@ class Loop:
             if talk.complete and not await self._continue_turn():
                 return self._build_result()
             if spent := turn.over_budget():
-                return TurnResult(
-                    text=talk.text, outcome="budget", error=spent, thread_id=turn.thread_id, usage=self._spent(),
-                    iterations=talk.requests,
-                )  # fmt: skip
-            if call := self._next_call():
-                await self._run_tool(call)
-            else:
-                await self._run_model()
+                return replace(self._build_result(), text=talk.text, outcome="budget", error=spent)
+            if calls := sorted(talk.open_calls(), key=lambda call: call.name in talk.transfers):  # transfers come last
+                await self._run_tool(calls[0])
+                continue
+            await self.before_model()
+            if (response := await self.model()) is not None:
+                await self.after_model(response)
 
     # -- the model -----------------------------------------------------------------------------------------------
-
-    async def _run_model(self) -> None:
-        await self.before_model()
-        response = await self.model()
-        if response is not None:
-            await self.after_model(response)
 
     async def before_model(self) -> None:
         """Pass on what people have sent meanwhile.
@@ -187,31 +164,27 @@ class Loop:
             await self._emit_trimmed("budget", trimmed)
         self._calls += 1
         request_id = f"{turn.task_id}.{turn.attempt}.{self._calls}"
-        event = events.LlmRequest(
+        await turn.emit(events.LlmRequest(
             model=options.model, messages_count=len(self._window.view(self._talk)),
             tools_count=0 if self._talk.closing else len(self._definitions), max_tokens=options.max_tokens,
             temperature=options.temperature, request_id=request_id,
-        )  # fmt: skip
-        await turn.emit(event)
+        ))  # fmt: skip
         live, began = Live(turn, request_id, self._messages), time.monotonic()
         asking = asyncio.create_task(self._ask(live, request_id))
-        reason = "error"
         try:
             await self._wait_unless_interrupted(asking)
             if asking.done():
                 response = asking.result()
                 await self._emit_response(response, request_id, time.monotonic() - began)
                 return response
-            reason = "interrupted"
         except Exception as problem:
             await turn.emit(events.LoopError(stage="llm", message=str(problem)))
-            await self._emit_no_answer(reason, request_id, live, began)
+            await self._emit_no_answer("error", request_id, live, began)
             raise
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            await cancel(asking)
         await live.discard()
-        await self._emit_no_answer(reason, request_id, live, began)
+        await self._emit_no_answer("interrupted", request_id, live, began)
         return None
 
     async def after_model(self, response: ModelResponse) -> None:
@@ -224,7 +197,7 @@ class Loop:
 
     async def _ask(self, live: Live, request_id: str) -> ModelResponse:
         """Call the model. If it says that the request is too long, leave out more."""
-        params = self._agent.parameters(self._definitions)
+        params = self._build_parameters()
         more = {"tool_choice": "none"} if self._talk.closing and self._definitions else {}
         while True:
             try:
@@ -237,6 +210,25 @@ class Loop:
                         f"window."
                     ) from fault
                 await self._emit_trimmed("refused", trimmed)
+
+    def _build_parameters(self) -> ModelRequestParameters:
+        """Return the parameters of a request beside messages and settings."""
+        from pydantic_ai.messages import InstructionPart
+        from pydantic_ai.models import ModelRequestParameters
+        from pydantic_ai.output import OutputObjectDefinition
+        from pydantic_ai.tools import ToolDefinition
+
+        more: dict[str, Any] = {}
+        if self._output is not None:
+            schema, description = self._output.schema, "Give the final result with it; this ends your work."
+            final = ToolDefinition(
+                name=OUTPUT_TOOL, description=description, parameters_json_schema=schema, kind="output"
+            )  # fmt: skip
+            form = OutputObjectDefinition(json_schema=schema, name=OUTPUT_TOOL)
+            more = {"output_mode": "auto", "output_tools": [final], "output_object": form}
+        if self._agent.system:
+            more["instruction_parts"] = [InstructionPart(content=self._agent.system)]
+        return ModelRequestParameters(function_tools=self._definitions, **more)
 
     async def _wait_unless_interrupted(self, asking: asyncio.Task[ModelResponse]) -> None:
         """Wait for the answer, or until somebody interrupts it. The closing answer cannot be interrupted."""
@@ -258,28 +250,24 @@ class Loop:
             name = f"{message_id(self._turn)}.t{self._messages}"
             await self._turn.emit(events.ThoughtUpdate(thought_id=name, text=thought[:TEXT_LIMIT]))
         self._window.note_tokens(response.usage.input_tokens)
-        event = events.LlmResponse(
+        await self._turn.emit(events.LlmResponse(
             model=self._options.model, content_len=len(response.text or ""), tool_calls=len(response.tool_calls),
-            has_reasoning=bool(thought), usage=figures(response.usage), finish_reason=response.finish_reason,
+            has_reasoning=bool(thought), usage=read_counts(response.usage), finish_reason=response.finish_reason,
             latency=round(latency, 6), request_id=request_id,
-        )  # fmt: skip
-        await self._turn.emit(event)
+        ))  # fmt: skip
 
     async def _emit_no_answer(self, reason: str, request_id: str, live: Live, began: float) -> None:
         """Report a model call that ended without an answer."""
-        usage = figures(live.usage) if live.usage is not None else {}
+        usage = read_counts(live.usage) if live.usage is not None else {}
         self._lost = _sum(self._lost, usage)
-        event = events.LlmResponse(
+        await self._turn.emit(events.LlmResponse(
             model=self._options.model, finish_reason=reason, latency=round(time.monotonic() - began, 6),
             request_id=request_id, usage=usage or None,
-        )  # fmt: skip
-        await self._turn.emit(event)
+        ))  # fmt: skip
 
-    async def _emit_trimmed(self, reason: str, trimmed: Trimmed) -> None:
-        event = events.ContextTrimmed(
-            reason=reason, dropped_messages=trimmed.dropped, remaining_messages=trimmed.remaining
-        )
-        await self._turn.emit(event)
+    async def _emit_trimmed(self, reason: str, trimmed: tuple[int, int]) -> None:
+        dropped, left = trimmed
+        await self._turn.emit(events.ContextTrimmed(reason=reason, dropped_messages=dropped, remaining_messages=left))
 
     async def _emit_message(self, text: str) -> None:
         """Emit a message before the turn is over."""
@@ -294,24 +282,23 @@ class Loop:
             await self._take_result(call)
             return
         if reason := await self.before_tool(call):
-            tool_id = call.part.tool_call_id
-            await self._turn.emit(events.ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
-            await self._keep(history.make_result_step(call, reason, "interrupted"))
+            await self._skip(call, reason)
             return
         began = time.monotonic()
         output = await self.tool(call)
         await self.after_tool(call, output, time.monotonic() - began)
 
-    def _next_call(self) -> Call | None:
-        """Return the next tool call. A transfer comes after all others."""
-        calls = sorted(self._talk.open_calls(), key=lambda call: call.name in self._talk.transfers)
-        return calls[0] if calls else None
+    async def _skip(self, call: Call, reason: str) -> None:
+        """Report that a tool call is not run, and give the model the reason as its result."""
+        tool_id = call.part.tool_call_id
+        await self._turn.emit(events.ToolExecSkipped(tool=call.name, reason=reason, tool_call_id=tool_id))
+        await self._keep(history.make_result_step(call, reason, "interrupted"))
 
     async def before_tool(self, call: Call) -> str | None:
         """Return why the tool is not run, as text for the model; None if it is run."""
         talk, turn = self._talk, self._turn
         tool = self._box.tools.get(call.name)
-        if talk.started(call) and not (tool is not None and tool.safe):
+        if talk.may_have_run(call) and not (tool is not None and tool.safe):
             return UNKNOWN
         if turn.steers("stop"):
             return STOPPED
@@ -320,14 +307,13 @@ class Loop:
     async def tool(self, call: Call) -> ToolOutput:
         """Run the tool. Unless it is safe to run it again, first note that it may have run."""
         tool = self._box.tools.get(call.name)
-        arguments = arguments_of(call)
-        event = events.ToolExecStart(
+        arguments = read_arguments(call)
+        await self._turn.emit(events.ToolExecStart(
             tool=cut(call.name, 200), arguments=shorten(arguments), tool_call_id=call.part.tool_call_id,
             title=make_title(call.name, arguments), tool_kind=tool.kind if tool else "other",
             locations=find_paths(arguments),
-        )  # fmt: skip
-        await self._turn.emit(event)
-        if tool is not None and not tool.safe and not self._talk.started(call):
+        ))  # fmt: skip
+        if tool is not None and not tool.safe and not self._talk.may_have_run(call):
             await self._keep({"kind": "started", "call": call.place})
         return await self._run(call)
 
@@ -337,12 +323,11 @@ class Loop:
 
     async def after_tool(self, call: Call, output: ToolOutput, duration: float) -> None:
         """Emit and keep the result of the tool."""
-        event = events.ToolExecEnd(
+        await self._turn.emit(events.ToolExecEnd(
             tool=cut(call.name, 200), tool_call_id=call.part.tool_call_id, duration=round(duration, 6),
             for_llm_len=len(output.text), for_user_len=None if output.for_user is None else len(output.for_user),
             is_error=output.is_error, async_=output.went_on, result=cut(output.text, RESULT_LIMIT), diffs=output.diffs,
-        )  # fmt: skip
-        await self._turn.emit(event)
+        ))  # fmt: skip
         if output.for_user:
             await self._emit_message(output.for_user)
         await self._keep(history.make_result_step(call, output.text, "failed" if output.is_error else "success"))
@@ -351,8 +336,8 @@ class Loop:
 
     async def _read_handoff(self) -> dict[str, Any]:
         """Return the messages that came with a handoff."""
-        given = await self._turn.handoff()
-        before = list(given.context.get("messages") or ()) if given is not None else []
+        handoff = await self._turn.handoff()
+        before = list(handoff.context.get("messages") or ()) if handoff is not None else []
         return {"before": before} if before else {}
 
     async def _find_transfer(self) -> Transfer | None:
@@ -364,9 +349,7 @@ class Loop:
             if self._passing.ready is None:
                 raise AgentError(f"the work could not be passed on: {output.text}")
         for left in list(self._talk.open_calls()):
-            event = events.ToolExecSkipped(tool=left.name, reason=ANOTHER, tool_call_id=left.part.tool_call_id)
-            await self._turn.emit(event)
-            await self._keep(history.make_result_step(left, ANOTHER, "interrupted"))
+            await self._skip(left, ANOTHER)
         return self._passing.ready
 
     # -- results of a form ---------------------------------------------------------------------------------------
@@ -397,15 +380,11 @@ class Loop:
         stop = any(steer.mode == "stop" for steer in messages)
         texts = [steer.text for steer in messages if steer.text.strip()] + ([CLOSE] if stop else [])
         await self._keep(history.make_text_step("\n\n".join(texts), closing=stop), [steer.id for steer in messages])
-        await self._emit_injected(messages)
-        return True
-
-    async def _emit_injected(self, messages: tuple[Steer, ...]) -> None:
-        event = events.SteeringInjected(
+        await self._turn.emit(events.SteeringInjected(
             count=len(messages), total_content_len=sum(len(steer.text) for steer in messages),
             steer_ids=tuple(steer.id for steer in messages),
-        )  # fmt: skip
-        await self._turn.emit(event)
+        ))  # fmt: skip
+        return True
 
     async def _continue_turn(self) -> bool:
         """Whether the turn goes on after an answer: because its form is wrong, or because of new messages."""
@@ -431,15 +410,13 @@ class Loop:
         if talk.final is None and talk.closing and talk.requests > self._options.max_steps:
             text = f"{text}\n\n{CUT_SHORT.format(self._options.max_steps)}".strip()
         text = text or (NOTHING if talk.closing else "")
-        return TurnResult(
-            text=text, thread_id=self._turn.thread_id, usage=self._spent(), iterations=talk.requests
-        )  # fmt: skip
+        return TurnResult(text=text, thread_id=self._turn.thread_id, usage=self._sum_usage(), iterations=talk.requests)
 
-    def _spent(self) -> Usage:
+    def _sum_usage(self) -> Usage:
         """Return the usage of this attempt."""
         total = self._lost
         for usage in self._talk.usages(self._turn.task_id)[self._paid :]:
-            total = _sum(total, figures(usage))
+            total = _sum(total, read_counts(usage))
         return total
 
     async def _keep(self, step: dict[str, Any], took: list[str] | None = None) -> None:
@@ -449,7 +426,7 @@ class Loop:
         self._talk.add(step)
 
 
-def figures(usage: Any) -> dict[str, int]:
+def read_counts(usage: Any) -> dict[str, int]:
     """Return the counts of a model's usage that are known."""
     names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
     return {name: count for name in names if (count := getattr(usage, name, 0))}
@@ -458,11 +435,13 @@ def figures(usage: Any) -> dict[str, int]:
 def _sum(total: Usage, usage: Mapping[str, int]) -> Usage:
     if not usage:
         return total
-    taken, made = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
-    return Usage(input_tokens=(total.input_tokens or 0) + taken, output_tokens=(total.output_tokens or 0) + made)
+    new_input, new_output = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+    return Usage(
+        input_tokens=(total.input_tokens or 0) + new_input, output_tokens=(total.output_tokens or 0) + new_output
+    )
 
 
-def arguments_of(call: Call) -> Any:
+def read_arguments(call: Call) -> Any:
     """Return the arguments of a call, as far as they can be read."""
     arguments = call.part.args
     if isinstance(arguments, str):

@@ -64,19 +64,19 @@ async def list_tasks(
 ) -> Any:
     """List tasks of the desk, newest first."""
     answer = await _call(turn, "GET", "tasks", query={"status": status, "limit": limit})
-    return [_shown(task, LISTED_TEXT) for task in answer.get("tasks", ())]
+    return [_shorten_task(task, LISTED_TEXT) for task in answer.get("tasks", ())]
 
 
 async def get_task(turn: Turn, id: str) -> Any:
     """Look at one task: how it stands, and its result when it is done."""
-    return _shown(await _call(turn, "GET", f"tasks/{quote(id, safe='')}"), None)
+    return _shorten_task(await _call(turn, "GET", f"tasks/{quote(id, safe='')}"), None)
 
 
 async def goal_complete(
     turn: Turn, evidence: Annotated[str, Field(description="What shows that it is reached.", max_length=20_000)]
 ) -> Any:
     """Say that the goal you work on is reached. It counts when this step has ended."""
-    goal = await _call(turn, "POST", f"goals/{_goal(turn)}/complete", {"evidence": evidence})
+    goal = await _call(turn, "POST", f"goals/{_read_goal(turn)}/complete", {"evidence": evidence})
     return {"id": goal.get("id"), "status": goal.get("status"), "told": True}
 
 
@@ -86,18 +86,18 @@ async def goal_delay(
     reason: Annotated[str, Field(description="What the goal waits for.", max_length=2000)],
 ) -> Any:
     """Have the goal you work on rest for a while after this step."""
-    goal = await _call(turn, "POST", f"goals/{_goal(turn)}/delay", {"duration": duration, "reason": reason})
+    goal = await _call(turn, "POST", f"goals/{_read_goal(turn)}/delay", {"duration": duration, "reason": reason})
     return {name: goal.get(name) for name in ("id", "status", "next_run_at")}
 
 
-def _goal(turn: Turn) -> str:
+def _read_goal(turn: Turn) -> str:
     goal = turn.env.get("MIDWATCH_GOAL")
     if not goal:
         raise ToolError("this task does not belong to a goal, so there is none to tell of.")
     return quote(goal, safe="")
 
 
-def _shown(task: dict[str, Any], cut: int | None) -> dict[str, Any]:
+def _shorten_task(task: dict[str, Any], cut: int | None) -> dict[str, Any]:
     fields = {name: task.get(name) for name in SHOWN if task.get(name) is not None}
     if cut is None:
         return fields

@@ -58,7 +58,7 @@ def fetch_tool(allows: Allows, seconds: float = FETCH_SECONDS) -> Tool:
         try:
             async with asyncio.timeout(seconds):
                 page = await _follow(url, allows)
-                text = await in_thread(lambda: _text(page))
+                text = await in_thread(lambda: _read_text(page))
         except TimeoutError:
             raise ToolError(f"{url} did not answer within {seconds:g} s.") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as problem:
@@ -76,7 +76,7 @@ async def _follow(url: str, allows: Allows) -> Page:
     async with httpx2.AsyncClient(trust_env=False, timeout=FETCH_SECONDS, limits=limits) as http:
         here = _parse(url)
         for _ in range(MOST_REDIRECTS + 1):
-            answer = await _get(http, here, allows)
+            answer = await _request(http, here, allows)
             if isinstance(answer, Page):
                 return answer
             here = _parse(str(answer))
@@ -95,7 +95,7 @@ def _parse(url: str) -> httpx2.URL:
     return parsed
 
 
-async def _get(http: httpx2.AsyncClient, url: httpx2.URL, allows: Allows) -> Page | httpx2.URL:
+async def _request(http: httpx2.AsyncClient, url: httpx2.URL, allows: Allows) -> Page | httpx2.URL:
     """Return the page, or the address that it redirects to."""
     address = await _resolve(url, allows)
     host = url.netloc.decode("ascii")
@@ -113,14 +113,14 @@ async def _get(http: httpx2.AsyncClient, url: httpx2.URL, allows: Allows) -> Pag
         encoding = response.headers.get("content-encoding", "identity").lower()
         if encoding not in ("", "identity"):
             raise ToolError(f"{url} sends {encoding} although plain content was asked for.")
-        body, cut = await _body(response)
+        body, cut = await _read_body(response)
         media = response.headers.get("content-type", "").lower()
         return Page(str(url), response.status_code, media, response.charset_encoding or "utf-8", body, cut)
     finally:
         await response.aclose()
 
 
-async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
+async def _read_body(response: httpx2.Response) -> tuple[bytes, bool]:
     body = bytearray()
     async for part in response.aiter_raw():
         body += part
@@ -158,7 +158,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 # -- text --------------------------------------------------------------------------------------------------------
 
 
-def _text(page: Page) -> str:
+def _read_text(page: Page) -> str:
     if page.media and not TEXTS.match(page.media):
         kind = page.media.partition(";")[0][:100]
         raise ToolError(f"{page.url} is {kind}, {len(page.body)} bytes or more; only text can be read.")
@@ -167,11 +167,11 @@ def _text(page: Page) -> str:
     except LookupError:
         text = page.body.decode("utf-8", "replace")
     if "html" in page.media or (not page.media and text.lstrip()[:9].lower().startswith(("<!doctype", "<html"))):
-        return text_of_html(text)
+        return extract_text(text)
     return text
 
 
-def text_of_html(html: str) -> str:
+def extract_text(html: str) -> str:
     """Return the words of a page."""
     reader = _Words()
     reader.feed(html)

@@ -13,8 +13,7 @@ Plain = dict[str, Any]
 
 OPENING = "What follows was said before this was handed to you."
 UNANSWERED = "What became of it is not known."
-MOST_CHARACTERS = 500_000
-"""Characters that go along with a handoff. The oldest messages are left out."""
+MOST_CHARACTERS = 500_000  # characters that go along with a handoff; the oldest messages are left out
 
 
 def to_messages(messages: Iterable[ModelMessage], without: frozenset[str] = frozenset()) -> list[Plain]:
@@ -65,7 +64,7 @@ def newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
     return tuple(messages[kept:])
 
 
-def of_model(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
+def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
     """Return plain messages as a model reads them: each call with its result, and no result without its call."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
@@ -81,7 +80,7 @@ def of_model(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
         converted += _answer_open_calls(waiting)
         if role == "assistant":
             response = _response(message, content)
-            waiting = {one.tool_call_id: one.tool_name for one in response.tool_calls}
+            waiting = {call.tool_call_id: call.tool_name for call in response.tool_calls}
             converted += [response] if response.parts else []
         elif content:
             converted.append(ModelRequest(parts=[UserPromptPart(content)]))

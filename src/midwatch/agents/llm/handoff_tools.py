@@ -1,5 +1,4 @@
-"""Tools with which a model hands work to other agents: one for each agent that takes over, and for each that does a
-part."""
+"""Tools with which a model hands work to other agents: to one that takes over, or to one that does a part."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from midwatch.agents.llm.history import Transcript
 
 ANOTHER = "Another transfer was made."
-MESSAGE = {
-    "type": "object",
-    "properties": {"message": {"type": "string", "description": "What the other agent should know beside."}},
-    "additionalProperties": False,
-}
-TASK = {
-    "type": "object",
-    "properties": {"task": {"type": "string", "description": "What to do, with all that is needed to do it."}},
-    "required": ["task"],
-    "additionalProperties": False,
-}
+
+
+def _make_schema(name: str, description: str, **more: Any) -> dict[str, Any]:
+    """Return the schema of arguments with one text."""
+    text = {"type": "string", "description": description}
+    return {"type": "object", "properties": {name: text}, **more, "additionalProperties": False}
+
+
+MESSAGE = _make_schema("message", "What the other agent should know beside.")
+TASK = _make_schema("task", "What to do, with all that is needed to do it.", required=["task"])
 
 
 class HandoffTo(KindOptions):
@@ -52,19 +51,18 @@ class HandoffTo(KindOptions):
     on_handoff: Callable[..., Any] | None = Field(None, description="In Python: called when it was accepted.")
 
 
-def _named(value: Any) -> Any:
+def _read_target(value: Any) -> Any:
     return {"agent": value} if isinstance(value, str) else value
 
 
-To = Annotated[HandoffTo, BeforeValidator(_named)]
+To = Annotated[HandoffTo, BeforeValidator(_read_target)]
 
 
 class Passing:
     """The transfer of one turn."""
 
     def __init__(self) -> None:
-        self.ready: Transfer | None = None
-        """Who takes over, once an agent has accepted."""
+        self.ready: Transfer | None = None  # who takes over, once an agent has accepted
         self.talk: Transcript | None = None
 
 
@@ -95,10 +93,33 @@ class Way:
 
     def handoff_options(self) -> Any:
         """Return the options of the handoff."""
-        to = self.to
         names = ("timeout", "max_retries", "nest_history", "input_filter", "on_handoff")
-        own = {"tool_name_override": self.name, "tool_description_override": to.description}
-        return {"once": running_call.get(None), **own, **{name: getattr(to, name) for name in names}}
+        own = {"tool_name_override": self.name, "tool_description_override": self.to.description}
+        return {"once": running_call.get(None), **own, **{name: getattr(self.to, name) for name in names}}
+
+    async def delegate(self, arguments: dict[str, Any], turn: Turn) -> Any:
+        """Have the other agent do the work and return its answer."""
+        checked = self.check_arguments(arguments)
+        if self.form is not None:
+            work = HandoffTask(input=checked)
+        elif set(checked) != {"task"} or not isinstance(checked["task"], str) or not checked["task"].strip():
+            raise ToolError("write what is to be done as the one argument `task`, a text.")
+        else:
+            work = HandoffTask(description=checked["task"])
+        return (await turn.delegate(self.to.agent, work, **self.handoff_options())).output
+
+    async def transfer(self, shared: Passing, arguments: dict[str, Any], turn: Turn) -> ToolOutput:
+        """Have the other agent take over. The turn ends with this."""
+        if shared.ready is not None:
+            raise ToolError(ANOTHER)
+        checked = self.check_arguments(arguments)
+        if self.form is None:
+            if set(checked) - {"message"} or not isinstance(checked.get("message", ""), str):
+                raise ToolError("it takes no argument but `message`, a text.")
+            checked = checked.get("message")
+        work = HandoffTask(description=turn.prompt, input=checked)
+        shared.ready = await turn.transfer(self.to.agent, work, **_history(shared), **self.handoff_options())
+        return ToolOutput(transfer_message(shared.ready.handoff.to_agent))
 
 
 class HandoffTools:
@@ -137,47 +158,19 @@ class HandoffTools:
         schema = way.form.schema if way.form is not None else MESSAGE if way.transfers else TASK
         if way.transfers:
             text = tool_description(way.to.agent, way.to.description, about)
-            call = _make_transfer(way, shared)
             return TransferTool(
-                name=way.name, description=text, schema=schema, call=call, safe=True, kind="switch_mode", passing=shared
-            )
+                name=way.name, description=text, schema=schema, call=partial(way.transfer, shared), safe=True,
+                kind="switch_mode", passing=shared,
+            )  # fmt: skip
         text = way.to.description or f"Have the {way.to.agent} agent do a part of the work, and get its answer. {about}"
-        return Tool(name=way.name, description=text.strip(), schema=schema, call=_make_delegation(way), safe=True)
-
-
-def _make_delegation(way: Way) -> Callable[[dict[str, Any], Turn], Any]:
-    async def call(arguments: dict[str, Any], turn: Turn) -> Any:
-        checked = way.check_arguments(arguments)
-        if way.form is not None:
-            work = HandoffTask(input=checked)
-        elif set(checked) != {"task"} or not isinstance(checked["task"], str) or not checked["task"].strip():
-            raise ToolError("write what is to be done as the one argument `task`, a text.")
-        else:
-            work = HandoffTask(description=checked["task"])
-        return (await turn.delegate(way.to.agent, work, **way.handoff_options())).output
-
-    return call
-
-
-def _make_transfer(way: Way, shared: Passing) -> Callable[[dict[str, Any], Turn], Any]:
-    async def call(arguments: dict[str, Any], turn: Turn) -> ToolOutput:
-        if shared.ready is not None:
-            raise ToolError(ANOTHER)
-        checked = way.check_arguments(arguments)
-        if way.form is None:
-            if set(checked) - {"message"} or not isinstance(checked.get("message", ""), str):
-                raise ToolError("it takes no argument but `message`, a text.")
-            checked = checked.get("message")
-        work = HandoffTask(description=turn.prompt, input=checked)
-        shared.ready = await turn.transfer(way.to.agent, work, **_history(shared), **way.handoff_options())
-        return ToolOutput(transfer_message(shared.ready.handoff.to_agent))
-
-    return call
+        return Tool(name=way.name, description=text.strip(), schema=schema, call=way.delegate, safe=True)
 
 
 def _history(shared: Passing) -> dict[str, Any]:
-    """Return the earlier messages and those of this turn, without its prompt, which is the work, and without
-    transfers."""
+    """Return the earlier messages and those of this turn.
+
+    The prompt is left out, because it is the work, and so are transfers.
+    """
     talk = shared.talk
     if talk is None:
         return {}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from midwatch.agents.llm.handoff_messages import of_model
+from midwatch.agents.llm.handoff_messages import to_model_messages
 from midwatch.base.errors import AgentError
 from midwatch.base.text import cut
 
@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 NOT_RUN = "It was not run: the turn ended before."
-SHORTENED = 300
-"""Characters that remain of a tool's result when old results are shortened."""
-CHARACTERS = 4.0
-"""Characters of a token, until a model has counted some."""
-ROOM = 0.75
-"""How much of the window is filled after it was too full, so that this does not happen at each step."""
-OVERHEAD = 30
-"""Characters that a part counts beside its text."""
+SHORTENED = 300  # characters that remain of a tool's result when old results are shortened
+CHARACTERS = 4.0  # characters of a token, until a model has counted some
+ROOM = 0.75  # how much of the window is filled after it was too full, so that this does not happen at each step
+OVERHEAD = 30  # characters that a part counts beside its text
 
 
 class Call(NamedTuple):
@@ -50,26 +46,17 @@ class Transcript:
 
     def __init__(self, earlier: Iterable[Sequence[Json]] = (), own: Iterable[Json] = ()) -> None:
         """Read the steps of earlier turns, turn by turn, and those of the current turn."""
-        self.turns: list[list[ModelMessage]] = []
-        """The messages of each turn. The last is the current turn."""
-        self.response: ModelResponse | None = None
-        """The last answer in this turn."""
-        self.requests = 0
-        """The number of answers in this turn."""
-        self.closing = False
-        """Whether the next answer is to be the last, without tools."""
-        self.final: str | None = None
-        """The result, if a tool call gave it."""
-        self.refused = 0
-        """How often a result had a wrong form."""
-        self.begun = False
-        """Whether the current turn has its prompt."""
+        self.turns: list[list[ModelMessage]] = []  # the messages of each turn; the last is the current turn
+        self.response: ModelResponse | None = None  # the last answer in this turn
+        self.requests = 0  # the number of answers in this turn
+        self.closing = False  # whether the next answer is to be the last, without tools
+        self.final: str | None = None  # the result, if a tool call gave it
+        self.refused = 0  # how often a result had a wrong form
+        self.begun = False  # whether the current turn has its prompt
         self.turn: str | None = None
         """The task that began the current turn. Its steps are marked with it, whichever task continues the turn."""
-        self.task_id: str | None = None
-        """The task of the last answer."""
-        self.transfers: frozenset[str] = frozenset()
-        """Names of tools that end the turn."""
+        self.task_id: str | None = None  # the task of the last answer
+        self.transfers: frozenset[str] = frozenset()  # names of tools that end the turn
         self._closed = False
         self._before = False
         self._usages: list[tuple[str, RequestUsage]] = []
@@ -99,14 +86,14 @@ class Transcript:
                 self.begun = True
                 self._before = bool(step.get("before"))
                 if self._before:  # what was said before it was handed over stands as a turn of its own
-                    self.turns[-1] += of_model(step["before"])
+                    self.turns[-1] += to_model_messages(step["before"])
                     self.turns.append([])
-                self._parts += parts_of(step["request"])
+                self._parts += read_parts(step["request"])
             case "said":
                 self.final = None
                 self.closing = self.closing or step.get("closing", False)
                 self.refused += step.get("refused", False)
-                self._parts += parts_of(step["request"])
+                self._parts += read_parts(step["request"])
             case "model":
                 self._add_answer(step["response"], step["task"])
             case "started":
@@ -114,7 +101,7 @@ class Transcript:
             case "tool":
                 self.final = step.get("final", self.final)
                 self.refused += step.get("refused", False)
-                self._returned[step["call"]] = parts_of(step["request"])[0]
+                self._returned[step["call"]] = read_parts(step["request"])[0]
 
     def _begin(self) -> None:
         if not self.turns or self.turns[-1]:
@@ -136,17 +123,15 @@ class Transcript:
 
     def _close_turn(self) -> None:
         """Answer the open tool calls at the end of a turn."""
-        from pydantic_ai.messages import ModelRequest, ToolReturnPart
+        from pydantic_ai.messages import ToolReturnPart
 
         for call in self.open_calls():
             part = ToolReturnPart(call.name, NOT_RUN, call.part.tool_call_id, outcome="interrupted")
             self._returned[call.place] = part
-        if unsent := self._unsent():
-            self.turns[-1].append(ModelRequest(parts=unsent))
+        self.turns[-1] += self.last()
 
     def _unsent(self) -> list[ModelRequestPart]:
-        """Return the parts of the next request: the results of tools in the order of their calls, then people's
-        texts."""
+        """Return the parts of the next request: the results of tools in the order of their calls, then the texts."""
         return [*(self._returned[place] for place in sorted(self._returned)), *self._parts]
 
     # -- what stands open ----------------------------------------------------------------------------------------
@@ -165,7 +150,7 @@ class Transcript:
                 return Call(place, part)
         return None
 
-    def started(self, call: Call) -> bool:
+    def may_have_run(self, call: Call) -> bool:
         """Whether a call may have been run already."""
         return call.place in self._started
 
@@ -221,7 +206,7 @@ def newest(steps: Iterable[Json], most: float) -> tuple[list[list[Json]], int]:
 # -- steps as data -----------------------------------------------------------------------------------------------
 
 
-def request_of(*parts: ModelRequestPart) -> Json:
+def make_request(*parts: ModelRequestPart) -> Json:
     """Return the parts of a request as data."""
     from pydantic_ai.messages import ModelRequest
 
@@ -232,7 +217,7 @@ def make_text_step(text: str, kind: str = "said", **more: Any) -> Json:
     """Return a step in which somebody speaks to the model."""
     from pydantic_ai.messages import UserPromptPart
 
-    return {"kind": kind, "request": request_of(UserPromptPart(text)), **more}
+    return {"kind": kind, "request": make_request(UserPromptPart(text)), **more}
 
 
 def make_answer_step(response: ModelResponse, task_id: str) -> Json:
@@ -245,10 +230,10 @@ def make_result_step(call: Call, text: str, outcome: Any = "success", **more: An
     from pydantic_ai.messages import ToolReturnPart
 
     part = ToolReturnPart(call.name, text, call.part.tool_call_id, outcome=outcome)
-    return {"kind": "tool", "call": call.place, "request": request_of(part), **more}
+    return {"kind": "tool", "call": call.place, "request": make_request(part), **more}
 
 
-def parts_of(data: Json) -> list[Any]:
+def read_parts(data: Json) -> list[Any]:
     """Return the parts of a stored request."""
     return list(_read(data).parts)
 
@@ -275,25 +260,15 @@ def _read(data: Json) -> Any:
 # -- the window --------------------------------------------------------------------------------------------------
 
 
-class Trimmed(NamedTuple):
-    """What was left out of a request."""
-
-    dropped: int
-    remaining: int
-
-
 class Window:
     """The part of a transcript that a model sees. The stored steps do not change, and what was left out stays out."""
 
     def __init__(self, tokens: int | None, reserve: int, overhead: int) -> None:
         self._limit = None if tokens is None else max(tokens - reserve, tokens // 2)
         self._overhead = overhead
-        self._dropped = 0
-        """Earlier turns that are left out."""
-        self._short = 0
-        """Earlier turns, from the oldest, whose tool results are shortened."""
-        self._own = False
-        """Whether the results of the current turn are shortened, too."""
+        self._dropped = 0  # earlier turns that are left out
+        self._short = 0  # earlier turns, from the oldest, whose tool results are shortened
+        self._own = False  # whether the results of the current turn are shortened, too
         self._characters = CHARACTERS
         self._sent = 0
         self._sizes: list[tuple[int, int]] = []
@@ -304,19 +279,22 @@ class Window:
         messages: list[ModelMessage] = []
         for number, turn in enumerate(talk.turns[:-1]):
             if number >= self._dropped:
-                messages += map(_shorter, turn) if number < self._short else turn
+                messages += map(_shorten, turn) if number < self._short else turn
         own = talk.turns[-1]
-        messages += map(_shorter, own) if self._own else own
+        messages += map(_shorten, own) if self._own else own
         return messages + talk.last()
 
-    def fit(self, talk: Transcript) -> Trimmed | None:
-        """Make room if the next request is too long for the window, and return what was left out."""
+    def fit(self, talk: Transcript) -> tuple[int, int] | None:
+        """Make room if the next request is too long for the window.
+
+        Return how many messages were left out and how many remain, or None if nothing was left out.
+        """
         self._sent = self._size(talk)
         if self._limit is None or self._sent / self._characters <= self._limit:
             return None
         return self._trim(talk, self._limit * ROOM * self._characters)
 
-    def make_room(self, talk: Transcript) -> Trimmed | None:
+    def make_room(self, talk: Transcript) -> tuple[int, int] | None:
         """Make room after a model refused a request as too long; None if nothing can be left out."""
         return self._trim(talk, self._size(talk) * ROOM)
 
@@ -325,7 +303,7 @@ class Window:
         if tokens > 100:
             self._characters = min(CHARACTERS, max(1.0, self._sent / tokens))
 
-    def _trim(self, talk: Transcript, most: float) -> Trimmed | None:
+    def _trim(self, talk: Transcript, most: float) -> tuple[int, int] | None:
         before, size = len(self.view(talk)), self._size(talk)
         left = size
         for saved in self._trim_more(talk):
@@ -333,11 +311,14 @@ class Window:
             if left <= most:
                 break
         after = len(self.view(talk))
-        return Trimmed(before - after, after) if left < size else None
+        return (before - after, after) if left < size else None
 
     def _trim_more(self, talk: Transcript) -> Iterator[int]:
-        """Leave out a little more each time and yield how many characters: old results, old turns, then this turn's
-        results."""
+        """Leave out a little more each time and yield how many characters that were.
+
+        First the results of old turns are shortened, then old turns are left out, then the results of this turn are
+        shortened.
+        """
         while self._short < len(self._sizes):
             whole, short = self._sizes[self._short]
             self._short += 1
@@ -347,34 +328,33 @@ class Window:
             yield self._sizes[self._dropped - 1][1]
         if not self._own:
             self._own = True
-            yield sum(map(_size, talk.turns[-1])) - sum(map(_size, map(_shorter, talk.turns[-1])))
+            yield sum(map(_size, talk.turns[-1])) - sum(map(_size, map(_shorten, talk.turns[-1])))
 
     def _size(self, talk: Transcript) -> int:
         """Return the size of the next request in characters."""
         for turn in talk.turns[len(self._sizes) : -1]:
-            self._sizes.append((sum(map(_size, turn)), sum(map(_size, map(_shorter, turn)))))
+            self._sizes.append((sum(map(_size, turn)), sum(map(_size, map(_shorten, turn)))))
         size = self._overhead + sum(map(_size, talk.last()))
         for number, (whole, short) in enumerate(self._sizes):
             if number >= self._dropped:
                 size += short if number < self._short else whole
-        return size + sum(map(_size, map(_shorter, talk.turns[-1]) if self._own else talk.turns[-1]))
+        return size + sum(map(_size, map(_shorten, talk.turns[-1]) if self._own else talk.turns[-1]))
 
 
-def _shorter(message: ModelMessage) -> ModelMessage:
+def _shorten(message: ModelMessage) -> ModelMessage:
     """Return the message with shortened results of tools."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart
 
     if not isinstance(message, ModelRequest) or not any(isinstance(part, ToolReturnPart) for part in message.parts):
         return message
-    return replace(message, parts=[_short_part(part) for part in message.parts])
-
-
-def _short_part(part: Any) -> Any:
-    from pydantic_ai.messages import ToolReturnPart
-
-    if not isinstance(part, ToolReturnPart) or not isinstance(part.content, str):
-        return part
-    return replace(part, content=cut(part.content, SHORTENED))
+    parts: list[Any] = list(message.parts)
+    shorter = [
+        replace(part, content=cut(part.content, SHORTENED))
+        if isinstance(part, ToolReturnPart) and isinstance(part.content, str)
+        else part
+        for part in parts
+    ]
+    return replace(message, parts=shorter)
 
 
 def _size(message: ModelMessage) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel
 
@@ -12,17 +12,12 @@ from midwatch.agents.base import BaseAgent
 from midwatch.agents.llm.conversation import LlmConversation
 from midwatch.agents.llm.model import Connection
 from midwatch.agents.llm.options import LlmOptions
-from midwatch.agents.llm.output import OUTPUT_TOOL, Output
-from midwatch.agents.llm.toolkit import DESK, toolkit
+from midwatch.agents.llm.output import Output
+from midwatch.agents.llm.toolkit import DESK, build_toolkit
 from midwatch.agents.llm.tools import Tool
 from midwatch.base.errors import BadConfig
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.session import Session
-
-if TYPE_CHECKING:
-    from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
-    from pydantic_ai.tools import ToolDefinition
 
 
 class LlmAgent(BaseAgent):
@@ -31,6 +26,7 @@ class LlmAgent(BaseAgent):
     kind = "llm"
     starts_programs = True
     takes_history = True
+    options_class: ClassVar[type[LlmOptions]] = LlmOptions
     terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=16)
 
     def __init__(
@@ -57,12 +53,12 @@ class LlmAgent(BaseAgent):
         self.options = options or LlmOptions.read(name, {"model": model, "tools": names, **more})
         form = output if output is not None else self.options.output
         self.output = None if form is None else Output(name, form)
-        self.system = self._system()
+        self.system = self._read_system()
         self.connection = Connection(name, self.options.model, self.options.base_url, self.options.api_key_env)
         self.hands_to = {
             to.agent: option for option in ("handoffs", "delegates") for to in getattr(self.options, option)
         }
-        self.kit = toolkit(self, self.options, [tool for tool in all_tools if not isinstance(tool, str)])
+        self.kit = build_toolkit(self, self.options, [tool for tool in all_tools if not isinstance(tool, str)])
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
@@ -70,11 +66,11 @@ class LlmAgent(BaseAgent):
         return cls.terms._replace(submits=DESK in (options.get("tools") or ()))
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> LlmAgent:
+    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
         """Return the agent that `[agents.NAME]` describes."""
-        return cls(name, options=LlmOptions.read(name, options), terms=terms, description=description)
+        return cls(name, options=cls.options_class.read(name, options), terms=terms, description=description)
 
-    def _system(self) -> str:
+    def _read_system(self) -> str:
         if self.options.system_file is None:
             return self.options.system
         try:
@@ -93,40 +89,3 @@ class LlmAgent(BaseAgent):
         if problem := self.connection.problem():
             description["problem"] = problem
         return description
-
-    # -- what a request says beside its messages -----------------------------------------------------------------
-
-    def settings(self) -> ModelSettings:
-        """Return the settings as pydantic-ai reads them."""
-        wanted = {"temperature": self.options.temperature, "max_tokens": self.options.max_tokens}
-        settings: ModelSettings = {key: value for key, value in wanted.items() if value is not None}  # type: ignore[assignment]
-        return settings
-
-    def definitions(self, tools: Iterable[Tool]) -> Sequence[ToolDefinition]:
-        """Return the tools as the model sees them."""
-        from pydantic_ai.tools import ToolDefinition
-
-        return [
-            ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=dict(tool.schema))
-            for tool in tools
-        ]
-
-    def parameters(self, definitions: Sequence[ToolDefinition]) -> ModelRequestParameters:
-        """Return the parameters of a request beside messages and settings."""
-        from pydantic_ai.messages import InstructionPart
-        from pydantic_ai.models import ModelRequestParameters
-        from pydantic_ai.output import OutputObjectDefinition
-        from pydantic_ai.tools import ToolDefinition
-
-        more: dict[str, Any] = {}
-        if self.output is not None:
-            schema = self.output.schema
-            description = "Give the final result with it; this ends your work."
-            final = ToolDefinition(
-                name=OUTPUT_TOOL, description=description, parameters_json_schema=schema, kind="output"
-            )  # fmt: skip
-            form = OutputObjectDefinition(json_schema=schema, name=OUTPUT_TOOL)
-            more = {"output_mode": "auto", "output_tools": [final], "output_object": form}
-        if self.system:
-            more["instruction_parts"] = [InstructionPart(content=self.system)]
-        return ModelRequestParameters(function_tools=list(definitions), **more)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,11 +19,11 @@ import httpx2
 
 from midwatch.agents.base import BaseAgent, last_lines
 from midwatch.agents.llm.mcp_server import McpServer
-from midwatch.agents.llm.tools import NAME, Tool, ToolError, ToolOutput, check_allowed
+from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, check_allowed
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError
 from midwatch.domain.agent import Question, Turn
-from midwatch.programs.process import Child, Output
+from midwatch.programs.process import Child, Output, within
 
 if TYPE_CHECKING:
     from mcp.client.client import Client
@@ -32,11 +32,9 @@ LONGEST_MESSAGE = 32_000_000
 LONGEST_DESCRIPTION = 8000
 MOST_TOOLS = 500
 MOST_PAGES = 50
-MOST_NOISE = 1000
-"""Lines that are no message after which a server is not read any more."""
+MOST_NOISE = 1000  # lines that are no message after which a server is not read any more
 ERROR_LIMIT = 100_000
-FAREWELL = 2.0
-"""Seconds that a server has to end by itself."""
+FAREWELL = 2.0  # seconds that a server has to end by itself
 CANCELLED = 1.0
 HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -73,8 +71,8 @@ class Servers:
         used, tools = set(taken), []
         for server in running:
             for own in server.tools:
-                plain = _valid(own)
-                name = plain if names.count(own) == 1 and plain not in taken else _valid(f"{server.name}_{own}")
+                plain = _make_name(own)
+                name = plain if names.count(own) == 1 and plain not in taken else _make_name(f"{server.name}_{own}")
                 if name in used:
                     raise AgentError(f"agents.{self._agent.name}.mcp.{server.name}: it has two tools {own[:100]!r}.")
                 used.add(name)
@@ -82,9 +80,8 @@ class Servers:
         return tools
 
 
-def _valid(name: str) -> str:
-    valid = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
-    return valid if NAME.fullmatch(valid) else "tool"
+def _make_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "tool"
 
 
 class Running:
@@ -92,8 +89,7 @@ class Running:
 
     def __init__(self, agent: BaseAgent, name: str, server: McpServer, turn: Turn) -> None:
         self.name = name
-        self.tools: list[str] = []
-        self._known: dict[str, Any] = {}
+        self.tools: dict[str, Any] = {}
         self._agent = agent
         self._server = server
         self._turn = turn
@@ -114,7 +110,7 @@ class Running:
             return
         if not life.done():
             raise TransientError(f"{self._where}: it did not tell its tools within {limit:g} s.{self._last_output()}")
-        problem = _first(life.exception())
+        problem = _find_first(life.exception())
         if isinstance(problem, MidwatchError):
             raise problem
         raise TransientError(f"{self._where}: it could not be used: {_short(problem)}.{self._last_output()}")
@@ -122,16 +118,16 @@ class Running:
     async def stop(self) -> None:
         """Let the server end, or end it."""
         self._leave.set()
-        if self._life is not None and not await _over(self._life, FAREWELL):
+        if self._life is not None and not await _wait_for_end(self._life, FAREWELL):
             self._life.cancel()
-            await _over(self._life, 2 * FAREWELL)
+            await _wait_for_end(self._life, 2 * FAREWELL)
             if self._child is not None:
                 await self._child.end()
         self._ready.cancel()
 
     def tool(self, own: str, name: str) -> Tool:
         """Return one of its tools under this name."""
-        about = self._known[own]
+        about = self.tools[own]
         hints = about.annotations
         looks = bool(hints and hints.read_only_hint)
         asks = self._server.ask == "always" or (self._server.ask == "writes" and not looks)
@@ -164,7 +160,7 @@ class Running:
             why = "has ended" if life.done() else f"did not answer within {limit:g} s"
             raise ToolError(f"the server {self.name} {why}.{self._last_output()}")
         if problem := call.exception():
-            raise ToolError(f"the server {self.name} failed: {_short(_first(problem))}.{self._last_output()}")
+            raise ToolError(f"the server {self.name} failed: {_short(_find_first(problem))}.{self._last_output()}")
         return _output(call.result())
 
     # -- in a task of its own ------------------------------------------------------------------------------------
@@ -173,7 +169,8 @@ class Running:
         """Use the library in a task of its own, because it ends its task when a connection fails."""
         from mcp.client.client import Client
 
-        async with Client(self._transport(), mode="auto", cache=None) as client:
+        transport = self._over_http(self._server.url) if self._server.url else self._over_pipes()
+        async with Client(transport, mode="auto", cache=None) as client:
             await self._list_tools(client)
             if not self._ready.done():
                 self._ready.set_result(client)
@@ -184,16 +181,12 @@ class Running:
         for _ in range(MOST_PAGES):
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
-                if tool.name in self._known or len(self._known) >= MOST_TOOLS:
+                if tool.name in self.tools or len(self.tools) >= MOST_TOOLS:
                     raise AgentError(f"{self._where}: it has two tools {tool.name[:100]!r}, or more than {MOST_TOOLS}.")
-                self._known[tool.name] = tool
-                self.tools.append(tool.name)
+                self.tools[tool.name] = tool
             cursor = page.next_cursor
             if not cursor:
                 return
-
-    def _transport(self) -> AbstractAsyncContextManager[Any]:
-        return self._over_http(self._server.url) if self._server.url else self._over_pipes()
 
     @asynccontextmanager
     async def _over_http(self, url: str) -> AsyncIterator[Any]:
@@ -259,13 +252,11 @@ async def _send(child: Child, sent: Any) -> None:
 
 async def _end(child: Child) -> None:
     """Wait until the server ends after its input has ended, or end it."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(FAREWELL / 2):
-            await child.exited.wait()
+    await within(FAREWELL / 2, child.exited)
     await child.end()
 
 
-async def _over(task: asyncio.Task[None], seconds: float) -> bool:
+async def _wait_for_end(task: asyncio.Task[None], seconds: float) -> bool:
     """Whether a task has ended in time, in whatever way."""
     await asyncio.wait({task}, timeout=seconds)
     if task.done() and not task.cancelled():
@@ -273,7 +264,7 @@ async def _over(task: asyncio.Task[None], seconds: float) -> bool:
     return task.done()
 
 
-def _first(problem: BaseException | None) -> BaseException | None:
+def _find_first(problem: BaseException | None) -> BaseException | None:
     """Return the first error of a group."""
     while isinstance(problem, BaseExceptionGroup):
         problem = problem.exceptions[0]

@@ -27,7 +27,7 @@ class McpServer(KindOptions):
     timeout: Seconds = Field(120.0, gt=0, description="Time for one call.")
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_way(self) -> Self:
         if bool(self.command) == bool(self.url):
             raise ValueError("write command, or url")
         if self.url and not re.match(r"https?://[^\s/?#]", self.url):

@@ -13,7 +13,8 @@ from dataclasses import fields, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from midwatch.agents.base import message_id
+from midwatch.agents.base import cancel, message_id
+from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.streams.faults import find_reset_time
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError, UsageLimit
@@ -21,37 +22,28 @@ from midwatch.base.text import cut
 from midwatch.domain.agent import Turn
 from midwatch.domain.event import LlmDelta, LlmRetry, MessageDelta, ThoughtDelta
 from midwatch.programs.process import within
-from midwatch.wire.fields import Seconds
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponseStreamEvent
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.providers import Provider
-    from pydantic_ai.settings import ModelSettings
 
 EXTRA = "kind llm needs pydantic-ai: pip install 'midwatch[llm]'"
 KEYS: Mapping[str, tuple[str, ...]] = {
-    "anthropic": ("ANTHROPIC_API_KEY",),
-    "deepseek": ("DEEPSEEK_API_KEY",),
     "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
-    "groq": ("GROQ_API_KEY",),
-    "mistral": ("MISTRAL_API_KEY",),
-    "openai": ("OPENAI_API_KEY",),
     "openai-chat": ("OPENAI_API_KEY",),
     "openai-responses": ("OPENAI_API_KEY",),
-    "openrouter": ("OPENROUTER_API_KEY",),
-    "xai": ("XAI_API_KEY",),
+    **{
+        provider: (f"{provider.upper()}_API_KEY",)
+        for provider in ("anthropic", "deepseek", "groq", "mistral", "openai", "openrouter", "xai")
+    },
 }
 """The variables with the keys of the usual providers, to report early that one is missing."""
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds before a call is repeated: doubled each time, and half of it random."""
-PATIENCE = 60.0
-"""Seconds that a provider may ask to wait. For longer the task gives back its slot."""
-SILENCE = 600.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a call is repeated: doubled each time, and half of it random
+PATIENCE = 60.0  # seconds that a provider may ask to wait; for longer the task gives back its slot
 SHOWN_EVERY = 0.05
 ERROR_SHOWN = 500
-VISIBLE = re.compile(r"[!-~]+")
-"""The characters of a key."""
+VISIBLE = re.compile(r"[!-~]+")  # the characters of a key
 SHORTEST_KEY = 8
 LONGEST_NAME = 64
 OTHER_THAN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
@@ -157,19 +149,18 @@ class Live:
 
     def take(self, event: ModelResponseStreamEvent) -> None:
         """Take in a piece of the answer."""
-        from pydantic_ai.messages import (
-            PartDeltaEvent,
-            PartStartEvent,
-            TextPart,
-            TextPartDelta,
-            ThinkingPart,
-            ThinkingPartDelta,
-        )
+        from pydantic_ai import messages
 
-        if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart | ThinkingPart):
-            self._new[isinstance(event.part, ThinkingPart)].append(event.part.content)
-        elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta | ThinkingPartDelta):
-            self._new[isinstance(event.delta, ThinkingPartDelta)].append(event.delta.content_delta or "")
+        texts, thoughts = self._new
+        match event:
+            case messages.PartStartEvent(part=messages.TextPart(content=text)):
+                texts.append(text)
+            case messages.PartStartEvent(part=messages.ThinkingPart(content=thought)):
+                thoughts.append(thought)
+            case messages.PartDeltaEvent(delta=messages.TextPartDelta(content_delta=text)):
+                texts.append(text)
+            case messages.PartDeltaEvent(delta=messages.ThinkingPartDelta(content_delta=thought)):
+                thoughts.append(thought or "")
         self._news.set()
 
     @asynccontextmanager
@@ -183,8 +174,7 @@ class Live:
             self._news.set()
             await shown
         finally:
-            shown.cancel()
-            await asyncio.gather(shown, return_exceptions=True)
+            await cancel(shown)
 
     async def _show_all(self) -> None:
         while not self._over.is_set():
@@ -223,16 +213,13 @@ class Live:
 class Caller:
     """Calls a model, and again if that may help."""
 
-    def __init__(
-        self, model: Model, turn: Turn, *, settings: ModelSettings, retries: int, silence: Seconds,
-        hide: Callable[[str], str],
-    ) -> None:  # fmt: skip
+    def __init__(self, model: Model, turn: Turn, options: LlmOptions, hide: Callable[[str], str]) -> None:
         self._model = model
         self._turn = turn
         self._hide = hide
-        self._settings = settings
-        self._retries = retries
-        self._silence = silence
+        self._retries, self._silence = options.retries, options.silence
+        wanted = {"temperature": options.temperature, "max_tokens": options.max_tokens}
+        self._settings = {name: value for name, value in wanted.items() if value is not None}
 
     async def call(
         self, messages: list[ModelMessage], params: ModelRequestParameters, live: Live, request_id: str, **more: Any
@@ -244,11 +231,11 @@ class Caller:
         attempt = 0
         while True:
             try:
-                return await self._once(messages, params, live, more)
+                return await self._call_once(messages, params, live, more)
             except Fault as fault:
                 await live.discard()
                 attempt += 1
-                pause = _pause(fault, attempt)
+                pause = _choose_pause(fault, attempt)
                 if fault.kind == "context":
                     raise
                 if fault.kind in ("refused", "quota") or attempt > self._retries or pause > PATIENCE:
@@ -260,7 +247,7 @@ class Caller:
             await self._turn.emit(event)
             await asyncio.sleep(pause)
 
-    async def _once(
+    async def _call_once(
         self, messages: list[ModelMessage], params: ModelRequestParameters, live: Live, more: Mapping[str, Any]
     ) -> ModelResponse:
         from pydantic_ai.direct import model_request_stream
@@ -287,7 +274,7 @@ class Caller:
         return _clean(response)
 
 
-def _pause(fault: Fault, attempt: int) -> float:
+def _choose_pause(fault: Fault, attempt: int) -> float:
     """Return the seconds before the next attempt: what the provider asked for, or longer each time, partly random."""
     if fault.wait is not None:
         return fault.wait * random.uniform(1.0, 1.1)  # noqa: S311 - nothing secret depends on it

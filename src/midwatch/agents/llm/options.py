@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from midwatch.agents.llm.model import SILENCE
 from midwatch.agents.llm.toolkit import ToolOptions
 from midwatch.wire.fields import Seconds
 
 
-def _named(model: str) -> str:
+def _check_model(model: str) -> str:
     provider, colon, name = model.partition(":")
     if not (provider.strip() and colon and name.strip()):
         raise ValueError("write provider:model, such as anthropic:claude-sonnet-4-5 or openai:gpt-5")
@@ -21,7 +20,9 @@ def _named(model: str) -> str:
 class LlmOptions(ToolOptions):
     """Options of kind `llm`."""
 
-    model: Annotated[str, AfterValidator(_named)] = Field(description="provider:model, as pydantic-ai names them.")
+    model: Annotated[str, AfterValidator(_check_model)] = Field(
+        description="provider:model, as pydantic-ai names them."
+    )
     base_url: str | None = Field(
         None, pattern=r"^https?://", description="Another address of the provider. With `openai:` any server like it."
     )
@@ -39,12 +40,12 @@ class LlmOptions(ToolOptions):
     retries: int = Field(
         3, ge=0, le=20, description="How often a failed call, or a result of a wrong form, is tried again."
     )
-    silence: Seconds = Field(SILENCE, gt=0, description="A model that says nothing for so long is asked again.")
+    silence: Seconds = Field(600.0, gt=0, description="A model that says nothing for so long is asked again.")
     output: dict[str, Any] | None = Field(None, description="JSON schema of its result.")
     workdir: str | None = Field(None, description="Working directory of tasks that name none.")
 
     @model_validator(mode="after")
-    def _one_system(self) -> LlmOptions:
+    def _check_system(self) -> LlmOptions:
         if self.system and self.system_file:
             raise ValueError("give system or system_file, not both")
         return self

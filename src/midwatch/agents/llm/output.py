@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -22,14 +22,13 @@ class Output:
     """The form of a result: a JSON schema of an object, or a pydantic model."""
 
     def __init__(self, agent: str, form: Mapping[str, Any] | type[BaseModel]) -> None:
-        self._model: TypeAdapter[Any] | None = None
-        self._validator: Validator | None = None
+        self._check: TypeAdapter[Any] | Validator
         if isinstance(form, Mapping):
             self.schema = dict(form)
-            self._validator = _validator(agent, self.schema)
+            self._check = _build_validator(agent, self.schema)
         else:
-            self._model = TypeAdapter(form)
-            self.schema = self._model.json_schema()
+            self._check = TypeAdapter(form)
+            self.schema = self._check.json_schema()
         if self.schema.get("type", "object") != "object":
             raise BadConfig(f"agents.{agent}.output: write the schema of an object; put other values into one.")
 
@@ -45,19 +44,19 @@ class Output:
         return json.dumps(value, ensure_ascii=False), None
 
     def _problems(self, value: Any) -> str:
-        if self._model is not None:
+        wrong: list[tuple[Iterable[Any], str]] = []
+        if isinstance(self._check, TypeAdapter):
             try:
-                self._model.validate_python(value)
+                self._check.validate_python(value)
             except ValidationError as problem:
                 errors = problem.errors(include_url=False, include_input=False, include_context=False)
-                return "; ".join(f"{'.'.join(map(str, error['loc'])) or 'it'}: {error['msg']}" for error in errors[:10])
-            return ""
-        assert self._validator is not None
-        wrong = [(list(error.absolute_path), error.message) for error in self._validator.iter_errors(value)]
-        return "; ".join(f"{'.'.join(map(str, path)) or 'it'}: {message[:200]}" for path, message in wrong[:10])
+                wrong = [(error["loc"], error["msg"]) for error in errors]
+        else:
+            wrong = [(error.absolute_path, error.message[:200]) for error in self._check.iter_errors(value)]
+        return "; ".join(f"{'.'.join(map(str, path)) or 'it'}: {message}" for path, message in wrong[:10])
 
 
-def _validator(agent: str, schema: Mapping[str, Any]) -> Validator:
+def _build_validator(agent: str, schema: Mapping[str, Any]) -> Validator:
     try:
         import jsonschema
     except ImportError:

@@ -1,4 +1,4 @@
-"""The tools of an agent: its options, and the toolkit they make."""
+"""The tools of an agent: its options, and the toolkit that is built from them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from midwatch.domain.agent import Turn
 from midwatch.wire.fields import Seconds
 
 DESK = "desk"
-BUILT_IN = ("files", "command", "fetch", DESK)
-"""Names that enable the built-in tools."""
+BUILT_IN = ("files", "command", "fetch", DESK)  # names that enable the built-in tools
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
-def _tool(name: str) -> str:
+def _check_tool(name: str) -> str:
     if name not in BUILT_IN and not DOTTED.fullmatch(name):
         raise ValueError(f"write {', '.join(BUILT_IN)}, or a function as package.module:name")
     return name
@@ -34,7 +33,7 @@ def _tool(name: str) -> str:
 class ToolOptions(KindOptions):
     """Options of the kinds whose models use tools."""
 
-    tools: tuple[Annotated[str, AfterValidator(_tool)], ...] = Field(
+    tools: tuple[Annotated[str, AfterValidator(_check_tool)], ...] = Field(
         (), description="What it may use: files, command, fetch, desk, or functions as package.module:name."
     )
     handoffs: tuple[To, ...] = Field((), description="Agents that may take over: names, or tables with more.")
@@ -47,7 +46,9 @@ class ToolOptions(KindOptions):
     )
 
 
-def toolkit(agent: BaseAgent, options: ToolOptions, functions: Iterable[Tool | Callable[..., Any]] = ()) -> Toolkit:
+def build_toolkit(
+    agent: BaseAgent, options: ToolOptions, functions: Iterable[Tool | Callable[..., Any]] = ()
+) -> Toolkit:
     """Return the tools of an agent: built-in ones, functions, and those of servers.
 
     Raise BadConfig if two have the same name.

@@ -12,7 +12,8 @@ import re
 import threading
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
@@ -28,11 +29,9 @@ from midwatch.domain.agent import Answer, Question, QuestionKind, Turn
 
 T = TypeVar("T")
 
-LONGEST_RESULT = 100_000
-"""Characters of a result that a model gets."""
+LONGEST_RESULT = 100_000  # characters of a result that a model gets
 LONGEST_PROBLEM = 2000
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Names that every provider accepts."""
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names that every provider accepts
 NO_RESULT = "done, without a result"
 
 
@@ -242,31 +241,19 @@ async def in_thread(function: Callable[[], T]) -> T:
     A function that hangs blocks nobody, not even the end of the process. If the caller is cancelled, it continues
     without a listener.
     """
-    loop = asyncio.get_running_loop()
-    settled: asyncio.Future[T] = loop.create_future()
-
-    def tell(value: T | None, problem: BaseException | None) -> None:
-        if settled.done():
-            return
-        if problem is not None:
-            settled.set_exception(problem)
-        else:
-            settled.set_result(value)  # type: ignore[arg-type]  # there is one when there is no problem
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # whoever stops waiting does not cancel it
 
     def main() -> None:
-        value: T | None = None
-        problem: BaseException | None = None
         try:
-            value = function()
-        except StopIteration as stopped:  # which no future takes
-            problem = RuntimeError(f"it raised {stopped!r}")
-        except BaseException as raised:
-            problem = raised
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(tell, value, problem)
+            future.set_result(function())
+        except StopIteration as stopped:  # which no future of asyncio takes
+            future.set_exception(RuntimeError(f"it raised {stopped!r}"))
+        except BaseException as problem:
+            future.set_exception(problem)
 
     threading.Thread(target=main, name="midwatch-tool", daemon=True).start()
-    return await settled
+    return await asyncio.wrap_future(future)
 
 
 # -- what goes in and what comes out -----------------------------------------------------------------------------

@@ -10,4 +10,3 @@ from midwatch.agents.streams.base import Profile
 PROFILES: Mapping[str, Profile] = {
     known.PROFILE.name: known.PROFILE for known in (claude, codex, gemini, opencode, qwen, copilot, goose)
 }
-"""Every program by its name."""

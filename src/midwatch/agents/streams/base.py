@@ -9,12 +9,17 @@ from typing import Any, Literal
 from midwatch.agents.known import KNOWN, KnownProgram
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.faults import Fault, judge
-from midwatch.agents.streams.reading import read_change
+from midwatch.agents.streams.reading import read_change, read_plan
 from midwatch.base.clock import SystemClock
 
 Line = Mapping[str, Any]
 Permissions = Literal["read", "edit", "all"]
 """What an agent may do without asking: read, change files in its directory, or everything."""
+
+
+def map_modes(option: str, *, read: str, edit: str, all: str) -> Mapping[Permissions, tuple[str, ...]]:
+    """Return the arguments for each permission of a program that has one option for all of them."""
+    return {"read": (option, read), "edit": (option, edit), "all": (option, all)}
 
 
 class Parser:
@@ -39,6 +44,14 @@ class Parser:
     def fault(self, text: str, status: int | None = None, resets_at: int | None = None) -> Fault:
         """Return what an error means."""
         return judge(text, now=self.now(), status=status, resets_at=resets_at)
+
+    def fail(self, text: str, status: int | None = None, resets_at: int | None = None) -> steps.Failed:
+        """Return the step for a turn that has failed with this error."""
+        return steps.Failed(self.fault(text or "its turn failed", status, resets_at))
+
+    def plan(self, todos: Any) -> steps.Plan:
+        """Return the step for a list of things to do."""
+        return steps.Plan(read_plan(todos))
 
     def start_tool(self, id: str, name: str, arguments: Any, title: str | None = None) -> steps.ToolStart:
         """Return the step for a tool call that begins, and remember the call for `end_tool`."""
@@ -79,16 +92,13 @@ class Profile:
     start: tuple[str, ...]
     resume: tuple[str, ...]
     parser: Callable[[], Parser]
-    known_version: str
-    """The oldest version it was tried with."""
+    known_version: str  # the oldest version it was tried with
     model: tuple[str, ...] = ("--model", "{model}")
     permissions: Mapping[Permissions, tuple[str, ...]] = field(default_factory=dict)
     permission_env: Mapping[Permissions, Mapping[str, str]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    names_thread: bool = False
-    """Whether the caller chooses the id of the conversation."""
-    leaves_daemon: bool = False
-    """Whether a process of it may continue after its end."""
+    names_thread: bool = False  # whether the caller chooses the id of the conversation
+    leaves_daemon: bool = False  # whether a process of it may continue after its end
 
     @property
     def program(self) -> KnownProgram:

@@ -6,17 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from midwatch.agents.streams import steps
-from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import (
-    add_counts,
-    get_count,
-    get_dict,
-    get_dicts,
-    get_text,
-    join_text,
-    read_patch,
-    read_plan,
-)
+from midwatch.agents.streams.base import Line, Parser, Profile, map_modes
+from midwatch.agents.streams.reading import add_counts, get_count, get_dict, get_dicts, get_text, join_text, read_patch
 from midwatch.base.clock import SECOND
 
 
@@ -55,7 +46,7 @@ class ClaudeStream(Parser):
             case "init" if model := get_text(line, "model"):
                 yield steps.Model(model)
             case "permission_denied":
-                yield from _denied(line)
+                yield from _report_denial(line)
             case "api_retry":
                 status, reason = get_count(line, "error_status"), get_text(line, "error")
                 known = reason if reason != "unknown" else ""
@@ -81,12 +72,9 @@ class ClaudeStream(Parser):
                 self._answering["reason"] = get_dict(event, "delta").get("stop_reason")
             case "message_stop" if self._answering:
                 seen = self._answering
-                yield steps.Reply(
-                    model=get_text(seen, "model") or None,
-                    input_tokens=_input(seen),
-                    output_tokens=get_count(seen, "output_tokens"),
-                    finish_reason=get_text(seen, "reason") or None,
-                )
+                model, reason = get_text(seen, "model") or None, get_text(seen, "reason") or None
+                tokens = {"input_tokens": _count_input(seen), "output_tokens": get_count(seen, "output_tokens")}
+                yield steps.Reply(model=model, finish_reason=reason, **tokens)
 
     def _synthetic(self, line: Line) -> bool:
         """Whether the program wrote the message itself to report an error. The result reports it, too."""
@@ -104,7 +92,7 @@ class ClaudeStream(Parser):
                     name, arguments = get_text(block, "name"), block.get("input")
                     yield self.start_tool(get_text(block, "id"), name, arguments)
                     if name in ("TodoWrite", "todo_write"):
-                        yield steps.Plan(read_plan(get_dict(block, "input").get("todos")))
+                        yield self.plan(get_dict(block, "input").get("todos"))
 
     def _user(self, line: Line) -> Iterator[steps.Step]:
         for block in get_dicts(line, "message", "content"):
@@ -112,9 +100,9 @@ class ClaudeStream(Parser):
                 continue
             id, failed = get_text(block, "tool_use_id"), block.get("is_error") is True
             (name, arguments), result = self.find_tool(id), line.get("tool_use_result")
-            yield from self.end_tool(id, join_text(block.get("content")), failed=failed, diffs=_patches(result))
+            yield from self.end_tool(id, join_text(block.get("content")), failed=failed, diffs=_read_patches(result))
             if not failed and self._update_plan(name, get_dict(arguments), get_dict(result)):
-                yield steps.Plan(read_plan(list(self._tasks.values())))
+                yield self.plan(list(self._tasks.values()))
 
     def _update_plan(self, name: str, arguments: Line, result: Line) -> bool:
         """Update the list of things to do after a tool call, and return whether it changed."""
@@ -132,34 +120,34 @@ class ClaudeStream(Parser):
     def _result(self, line: Line) -> Iterator[steps.Step]:
         usage = get_dict(line, "usage")
         yield steps.Spent(
-            input_tokens=_input(usage), output_tokens=get_count(usage, "output_tokens"), cost_usd=_cost(line)
+            input_tokens=_count_input(usage), output_tokens=get_count(usage, "output_tokens"), cost_usd=_read_cost(line)
         )
         for denial in get_dicts(line, "permission_denials"):
-            yield from _denied(denial)
+            yield from _report_denial(denial)
         if not line.get("is_error"):
             yield steps.Done(get_text(line, "result"))
             return
-        errors = [denial for denial in line.get("errors") or () if isinstance(denial, str)]
+        errors = [error for error in line.get("errors") or () if isinstance(error, str)]
         message = get_text(line, "result") or get_text(line, "error", "message") or "; ".join(errors)
         status = get_count(line, "api_error_status")
         text = message or f"it ended with {line.get('subtype') or 'an error'}"
-        yield steps.Failed(self.fault(text, status=status, resets_at=self._resets_at))
+        yield self.fail(text, status, self._resets_at)
 
 
-def _denied(denial: Line) -> Iterator[steps.Step]:
+def _report_denial(denial: Line) -> Iterator[steps.Step]:
     """Yield the step for a denied tool, unless the tool only asks a person."""
     name = get_text(denial, "tool_name") or "a tool"
     if name not in ("AskUserQuestion", "ExitPlanMode"):
         yield steps.Denied(name)
 
 
-def _input(usage: Line) -> int | None:
+def _count_input(usage: Line) -> int | None:
     """Return all input tokens, whether the provider had them cached or not."""
     cached = (usage.get("cache_creation_input_tokens"), usage.get("cache_read_input_tokens"))
     return add_counts(usage.get("input_tokens"), *cached)
 
 
-def _cost(line: Line) -> float | None:
+def _read_cost(line: Line) -> float | None:
     """Return the cost of this turn. The plain total includes earlier turns of the conversation."""
     models = line.get("model_usage_since_last_result")
     if isinstance(models, Mapping) and models:
@@ -168,7 +156,7 @@ def _cost(line: Line) -> float | None:
     return None
 
 
-def _patches(result: Any) -> tuple[Mapping[str, Any], ...]:
+def _read_patches(result: Any) -> tuple[Mapping[str, Any], ...]:
     """Return the patch in the structured result of a tool that changed a file."""
     hunks = list(get_dicts(result, "structuredPatch"))
     path = get_text(result, "filePath")
@@ -188,9 +176,5 @@ PROFILE = Profile(
     resume=(*START, "--resume", "{thread}"),
     parser=ClaudeStream,
     known_version="2.1.325",
-    permissions={
-        "read": ("--permission-mode", "plan"),
-        "edit": ("--permission-mode", "acceptEdits"),
-        "all": ("--permission-mode", "bypassPermissions"),
-    },
+    permissions=map_modes("--permission-mode", read="plan", edit="acceptEdits", all="bypassPermissions"),
 )

@@ -8,15 +8,7 @@ from typing import Any
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import (
-    get_count,
-    get_dict,
-    get_dicts,
-    get_text,
-    join_text,
-    read_plan,
-    unwrap_command,
-)
+from midwatch.agents.streams.reading import get_dict, get_dicts, get_text, join_text, read_tokens, unwrap_command
 
 SANDBOX_WORDS = ("Read-only file system", "blocked by read-only sandbox", "rejected by user approval settings")
 LOGGED_REFUSAL = re.compile(r"codex_core::tools::router: error=.*(?:reject|approval policy|sandbox).*")
@@ -41,15 +33,9 @@ class CodexStream(Parser):
                 if message.startswith("Reconnecting"):
                     yield steps.Retry(message=f"codex tries again: {message}", fault=self.fault(message))
             case "turn.failed":
-                message = get_text(line, "error", "message") or "its turn failed"
-                yield steps.Failed(self.fault(message))
+                yield self.fail(get_text(line, "error", "message"))
             case "turn.completed":
-                usage = get_dict(line, "usage")
-                yield steps.Spent(
-                    input_tokens=get_count(usage, "input_tokens"),
-                    output_tokens=get_count(usage, "output_tokens"),
-                    of_thread=True,
-                )
+                yield steps.Spent(**read_tokens(get_dict(line, "usage")), of_thread=True)
                 yield steps.Done()
 
     def aside(self, line: str) -> Iterator[steps.Step]:
@@ -62,7 +48,7 @@ class CodexStream(Parser):
         if kind in TOOLS:
             yield from self._tool(item, kind, phase)
         elif kind == "todo_list":
-            yield steps.Plan(read_plan(item.get("items")))
+            yield self.plan(item.get("items"))
         elif phase == "completed" and kind == "agent_message":
             yield steps.Text(get_text(item, "text"))
         elif phase == "completed" and kind == "reasoning":
@@ -94,12 +80,8 @@ def _describe_tool(item: Line, kind: str) -> tuple[str, Any, tuple[str, ...]]:
     if kind == "command_execution":
         return "shell", {"command": unwrap_command(get_text(item, "command"))}, ()
     if kind == "file_change":
-        changes = list(get_dicts(item, "changes"))
-        return (
-            "file_change",
-            {"changes": changes},
-            tuple(get_text(change, "path") for change in changes if change.get("path")),
-        )
+        changes = get_dicts(item, "changes")
+        return kind, {"changes": changes}, tuple(get_text(change, "path") for change in changes if change.get("path"))
     if kind == "mcp_tool_call":
         return f"{get_text(item, 'server')}.{get_text(item, 'tool')}", item.get("arguments"), ()
     return kind, {"query": item.get("query")} if kind == "web_search" else None, ()

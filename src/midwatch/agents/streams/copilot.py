@@ -26,8 +26,7 @@ class CopilotStream(Parser):
             fault = self.fault(reason, status=status)
             yield steps.Retry(message=f"a call of the model failed ({status or reason})", fault=fault)
         elif kind == "session.error":
-            message = get_text(data, "message") or "its turn failed"
-            yield steps.Failed(self.fault(message, status=get_count(data, "statusCode")))
+            yield self.fail(get_text(data, "message"), get_count(data, "statusCode"))
         elif kind == "result":
             if thread := get_text(line, "sessionId"):
                 yield steps.Thread(thread)
@@ -56,11 +55,7 @@ class CopilotStream(Parser):
             yield self.start_tool(number, name, arguments, make_title(name, arguments))
         elif phase == "complete":
             _, arguments = self.find_tool(number)
-            failed, error, result = (
-                data.get("success") is not True,
-                get_dict(data, "error"),
-                get_dict(data, "result"),
-            )
+            failed, error, result = (data.get("success") is not True, get_dict(data, "error"), get_dict(data, "result"))
             text = get_text(result, "content") or get_text(error, "message")
             edited = [get_text(edit, "path") for edit in get_dicts(data, "fileEdits")] or find_paths(arguments)
             patch = get_text(result, "detailedContent")

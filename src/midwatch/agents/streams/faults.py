@@ -59,13 +59,13 @@ WORDS = {kind: re.compile("|".join(patterns), re.I) for kind, patterns in PATTER
 
 def judge(text: str, *, now: int, status: int | None = None, resets_at: int | None = None) -> Fault:
     """Return what an error means. `status` is the HTTP status of the provider, if it is known."""
-    kind = _by_status(status) or _by_words(text)
+    kind = _judge_status(status) or _judge_words(text)
     if kind != "limit":
         return Fault(kind, text)
     return Fault(kind, text, resets_at if resets_at is not None else find_reset_time(text, now))
 
 
-def _by_status(status: int | None) -> FaultKind | None:
+def _judge_status(status: int | None) -> FaultKind | None:
     if status == 429:
         return "limit"
     if status in (401, 403):
@@ -73,7 +73,7 @@ def _by_status(status: int | None) -> FaultKind | None:
     return "passing" if status is not None and status >= 500 else None
 
 
-def _by_words(text: str) -> FaultKind:
+def _judge_words(text: str) -> FaultKind:
     return next((kind for kind, words in WORDS.items() if words.search(text)), "other")
 
 
@@ -101,8 +101,7 @@ CLOCK = re.compile(
     re.I,
 )
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-CLOCK_ROUNDING = timedelta(minutes=1)
-"""A time given in minutes may mean any moment of that minute."""
+CLOCK_ROUNDING = timedelta(minutes=1)  # a time given in minutes may mean any moment of that minute
 JUST_PAST = timedelta(minutes=10)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
-from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import get_count, get_dict, get_text, read_plan
+from midwatch.agents.streams.base import Line, Parser, Profile, map_modes
+from midwatch.agents.streams.reading import get_dict, get_text, read_tokens
 
 REFUSALS = ("policy_violation", "permission_denied")
 
@@ -33,7 +33,7 @@ class GeminiStream(Parser):
                 name, number = get_text(line, "tool_name"), get_text(line, "tool_id")
                 yield self.start_tool(number, name, line.get("parameters"))
                 if name == "write_todos":
-                    yield steps.Plan(read_plan(get_dict(line, "parameters").get("todos")))
+                    yield self.plan(get_dict(line, "parameters").get("todos"))
             case "tool_result":
                 yield from self._end_of_tool(line)
             case "error":
@@ -49,16 +49,11 @@ class GeminiStream(Parser):
         yield from self.end_tool(number, text, failed=failed, denied=denied)
 
     def _result(self, line: Line) -> Iterator[steps.Step]:
-        figures = get_dict(line, "stats")
-        yield steps.Spent(
-            input_tokens=get_count(figures, "input_tokens"),
-            output_tokens=get_count(figures, "output_tokens"),
-        )
+        yield steps.Spent(**read_tokens(get_dict(line, "stats")))
         if line.get("status") == "success":
             yield steps.Done()
         else:
-            message = get_text(line, "error", "message") or "its turn failed"
-            yield steps.Failed(self.fault(message))
+            yield self.fail(get_text(line, "error", "message"))
 
 
 START = ("--output-format", "stream-json", "{options}")
@@ -69,10 +64,6 @@ PROFILE = Profile(
     resume=(*START, "--resume", "{thread}"),
     parser=GeminiStream,
     known_version="0.61.0",
-    permissions={
-        "read": ("--approval-mode", "plan"),
-        "edit": ("--approval-mode", "auto_edit"),
-        "all": ("--approval-mode", "yolo"),
-    },
+    permissions=map_modes("--approval-mode", read="plan", edit="auto_edit", all="yolo"),
     permission_env={"read": TRUST, "edit": TRUST, "all": TRUST},
 )

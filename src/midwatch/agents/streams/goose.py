@@ -25,7 +25,7 @@ class GooseStream(Parser):
             case "message":
                 yield from self._message_line(get_dict(line, "message"))
             case "error" if not self._failed:
-                yield self._failure(get_text(line, "error") or "its turn failed")
+                yield self._failure(get_text(line, "error"))
             case "complete":
                 input, output = get_count(line, "input_tokens"), get_count(line, "output_tokens")
                 yield steps.Spent(input_tokens=input or None, output_tokens=output or None, of_thread=True)
@@ -34,7 +34,7 @@ class GooseStream(Parser):
 
     def _failure(self, message: str) -> steps.Failed:
         self._failed = True
-        return steps.Failed(self.fault(message))
+        return self.fail(message)
 
     def _message_line(self, message: Line) -> Iterator[steps.Step]:
         inference = get_dict(message, "metadata", "inference")

@@ -9,14 +9,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from midwatch.programs.process import Pipe
+from midwatch.programs.process import DRAIN, Pipe, within
 
 LINE_LIMIT = 10_000_000
-WAITING_LIMIT = 4_000_000
-"""Bytes that may wait to be read. With more, the child has to wait."""
+WAITING_LIMIT = 4_000_000  # bytes that may wait to be read; with more, the child has to wait
 SHOWN = 200
-HALF_CHARACTERS = re.compile(rb"\\u(d[89a-f]|0000)", re.I)
-"""Escapes of half characters and NULs."""
+HALF_CHARACTERS = re.compile(rb"\\u(d[89a-f]|0000)", re.I)  # escapes of half characters and NULs
 
 
 def repair(value: Any) -> Any:
@@ -44,8 +42,7 @@ class Lines(Pipe):
         noise_limit: int | None = None,
     ) -> None:
         super().__init__()
-        self.noise = 0
-        """Lines that were no JSON object."""
+        self.noise = 0  # lines that were no JSON object
         self.first_noise = ""
         self.too_long = 0
         self.objects = 0
@@ -96,6 +93,12 @@ class Lines(Pipe):
         """Read the rest of the pipe without a limit, because the child has ended."""
         self._hurried = True
         self._resume()
+
+    async def drain(self) -> None:
+        """Read the rest after the child has exited, even if a process that it left behind holds the pipe open."""
+        self.hurry()
+        await within(DRAIN, self.closed)
+        self.finish()
 
     def wake(self) -> None:
         """Make `next` return with TimeoutError."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
 from midwatch.agents.streams.base import Line, Parser, Profile
-from midwatch.agents.streams.reading import add_counts, get_count, get_dict, get_text, read_patch, read_plan
+from midwatch.agents.streams.reading import add_counts, get_count, get_dict, get_text, read_patch
 
 LOGGED_ERROR = re.compile(r'level=ERROR .*message="stream error".* error\.error="(?P<why>[^"]*)"')
 
@@ -36,8 +36,8 @@ class OpencodeStream(Parser):
                 yield from self._step(part)
             case "error":
                 data = get_dict(line, "error", "data")
-                message = get_text(data, "message") or get_text(line, "error", "name") or "its turn failed"
-                yield steps.Failed(self.fault(message, status=get_count(data, "statusCode")))
+                message = get_text(data, "message") or get_text(line, "error", "name")
+                yield self.fail(message, get_count(data, "statusCode"))
 
     def aside(self, line: str) -> Iterator[steps.Step]:
         """Read failed attempts, which are only in its log."""
@@ -55,7 +55,7 @@ class OpencodeStream(Parser):
         title = get_text(state, "title")
         yield self.start_tool(number, name, arguments, f"{name}: {title}" if title else None)
         if name == "todowrite":
-            yield steps.Plan(read_plan(get_dict(arguments).get("todos")))
+            yield self.plan(get_dict(arguments).get("todos"))
         diff, path = get_text(state, "metadata", "diff"), get_text(arguments, "filePath")
         diffs = (read_patch(path, diff),) if diff else ()
         result = get_text(state, "error") if failed else get_text(state, "output")

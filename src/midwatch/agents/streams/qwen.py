@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from midwatch.agents.streams import steps
-from midwatch.agents.streams.base import Line, Profile
+from midwatch.agents.streams.base import Line, Profile, map_modes
 from midwatch.agents.streams.claude import ClaudeStream
-from midwatch.agents.streams.reading import get_count, get_dict, get_text
+from midwatch.agents.streams.reading import get_dict, get_text, read_tokens
 
 ERROR_PREFIX = "[API Error:"
 
@@ -19,27 +19,20 @@ class QwenStream(ClaudeStream):
         for step in super().read(line):
             if isinstance(step, steps.Spent):
                 yield steps.Spent(input_tokens=step.input_tokens, output_tokens=step.output_tokens, of_thread=True)
-            elif not isinstance(step, steps.Reply) and not _is_error(step):
+            elif isinstance(step, steps.TextPiece) and step.text.startswith(ERROR_PREFIX):
+                continue  # the result reports the error, too
+            elif not isinstance(step, steps.Reply):
                 yield step
         message = get_dict(line, "message")
         usage = get_dict(message, "usage")
         if line.get("type") == "assistant" and usage.get("total_tokens"):
-            yield steps.Reply(
-                model=get_text(message, "model") or None,
-                input_tokens=get_count(usage, "input_tokens"),
-                output_tokens=get_count(usage, "output_tokens"),
-                finish_reason=get_text(message, "stop_reason") or None,
-            )
+            model, reason = get_text(message, "model") or None, get_text(message, "stop_reason") or None
+            yield steps.Reply(**read_tokens(usage), model=model, finish_reason=reason)
 
     def _synthetic(self, line: Line) -> bool:
-        said = get_dict(line, "message").get("content")
-        first = said[0] if isinstance(said, list) and said else None
+        content = get_dict(line, "message").get("content")
+        first = content[0] if isinstance(content, list) and content else None
         return get_text(first, "text").startswith(ERROR_PREFIX)
-
-
-def _is_error(step: steps.Step) -> bool:
-    """Whether a text is an error. The result reports it, too."""
-    return isinstance(step, steps.TextPiece) and step.text.startswith(ERROR_PREFIX)
 
 
 START = ("--output-format", "stream-json", "--include-partial-messages", "{options}")
@@ -49,10 +42,6 @@ PROFILE = Profile(
     resume=(*START, "--resume", "{thread}"),
     parser=QwenStream,
     known_version="0.24.4",
-    permissions={
-        "read": ("--approval-mode", "plan"),
-        "edit": ("--approval-mode", "auto-edit"),
-        "all": ("--approval-mode", "yolo"),
-    },
+    permissions=map_modes("--approval-mode", read="plan", edit="auto-edit", all="yolo"),
     env={"QWEN_CODE_SUPPRESS_YOLO_WARNING": "1"},
 )

@@ -116,6 +116,11 @@ def get_count(data: Any, *path: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
+def read_tokens(usage: Any) -> dict[str, Any]:
+    """Return the counts of input and output tokens in a usage; None for a count that it does not have."""
+    return {name: get_count(usage, name) for name in ("input_tokens", "output_tokens")}
+
+
 def add_counts(*values: Any) -> int | None:
     """Return the sum of the counts among the values, or None without any."""
     known = [count for count in map(get_count, values) if count is not None]

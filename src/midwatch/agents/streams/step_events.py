@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 from midwatch.agents.base import message_id
@@ -15,8 +16,7 @@ from midwatch.base.text import cut
 from midwatch.domain import event as events
 from midwatch.domain.agent import Turn
 
-PAUSE = 0.05
-"""Seconds between two live pieces of text."""
+PAUSE = 0.05  # seconds between two live pieces of text
 TEXT_LIMIT = 10_000_000
 ARGUMENT_LIMIT = 4_000
 DEPTH_LIMIT = 50
@@ -33,8 +33,7 @@ class StepEvents:
         self.thread: str | None = None
         self.denied: dict[str, None] = {}
         self.fault: Fault | None = None
-        self.retry: steps.Retry | None = None
-        """What the program waits for, when it tries again by itself."""
+        self.retry: steps.Retry | None = None  # what the program waits for, when it tries again by itself
         self.done = False
         self.replies = 0
         self.own: list[steps.Spent] = []
@@ -44,9 +43,8 @@ class StepEvents:
         self._answer: str | None = None
         self._text: LiveText | None = None
         self._thought: LiveText | None = None
-        self._ready: tuple[str, str] | None = None
-        """The id and the text of the last text, which may be the answer."""
-        self._texts = self._thoughts = 0
+        self._ready: tuple[str, str] | None = None  # the id and the text of the last text, which may be the answer
+        self._texts, self._thoughts = count(), count()
         self._tools: dict[str, tuple[str, float]] = {}
         self._shown_at = 0.0
 
@@ -138,8 +136,7 @@ class StepEvents:
         await self._end_thought()
         await self._emit_message()
         if self._text is None:
-            self._text = LiveText(f"{message_id(self._turn)}.{self._texts}", TEXT_LIMIT)
-            self._texts += 1
+            self._text = LiveText(f"{message_id(self._turn)}.{next(self._texts)}", TEXT_LIMIT)
         if isinstance(step, steps.Text):
             await self._end_text(step.text[:TEXT_LIMIT])
         else:
@@ -162,8 +159,7 @@ class StepEvents:
         if not step.text:
             return
         if self._thought is None:
-            self._thought = LiveText(f"{message_id(self._turn)}.t{self._thoughts}", TEXT_LIMIT, thought=True)
-            self._thoughts += 1
+            self._thought = LiveText(f"{message_id(self._turn)}.t{next(self._thoughts)}", TEXT_LIMIT, thought=True)
         if isinstance(step, steps.Thought):
             await self._end_thought(step.text[:TEXT_LIMIT])
         else:
@@ -187,31 +183,21 @@ class StepEvents:
         await self._end_text()
         await self._emit_message()
         self._tools[step.id] = (step.name, time.monotonic())
-        event = events.ToolExecStart(
-            tool=step.name,
-            arguments=shorten(step.arguments),
-            tool_call_id=step.id,
-            title=step.title or make_title(step.name, step.arguments),
-            tool_kind=guess_kind(step.name),
+        await self._turn.emit(events.ToolExecStart(
+            tool=step.name, arguments=shorten(step.arguments), tool_call_id=step.id,
+            title=step.title or make_title(step.name, step.arguments), tool_kind=guess_kind(step.name),
             locations=step.locations or find_paths(step.arguments),
-        )
-        await self._turn.emit(event)
+        ))  # fmt: skip
 
     async def _end_tool(self, step: steps.ToolEnd) -> None:
         if step.id not in self._tools:
             return
         name, began = self._tools.pop(step.id)
         duration = time.monotonic() - began if step.seconds is None else step.seconds
-        event = events.ToolExecEnd(
-            tool=name,
-            tool_call_id=step.id,
-            duration=round(duration, 6),
-            for_llm_len=len(step.result),
-            is_error=step.is_error,
-            result=cut(step.result, RESULT_LIMIT),
-            diffs=step.diffs,
-        )
-        await self._turn.emit(event)
+        await self._turn.emit(events.ToolExecEnd(
+            tool=name, tool_call_id=step.id, duration=round(duration, 6), for_llm_len=len(step.result),
+            is_error=step.is_error, result=cut(step.result, RESULT_LIMIT), diffs=step.diffs,
+        ))  # fmt: skip
 
     async def _add_reply(self, step: steps.Reply) -> None:
         self.replies += 1
@@ -219,8 +205,9 @@ class StepEvents:
         figures = {"input_tokens": step.input_tokens, "output_tokens": step.output_tokens}
         known = {name: value for name, value in figures.items() if value is not None}
         self.answered.append(steps.Spent(input_tokens=step.input_tokens, output_tokens=step.output_tokens))
-        reply = events.LlmResponse(model=self.model, usage=known or None, finish_reason=step.finish_reason)
-        await self._turn.emit(reply)
+        await self._turn.emit(
+            events.LlmResponse(model=self.model, usage=known or None, finish_reason=step.finish_reason)
+        )
 
 
 def shorten(value: Any, depth: int = 0) -> Any:

@@ -3,68 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from midwatch.agents.streams.faults import Fault
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(NamedTuple):
     """The id by which the program knows the conversation."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(NamedTuple):
     """The model that works."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(NamedTuple):
     """A piece of the text that is being written."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """A whole text, which replaces its pieces."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class TextEnd:
+class TextEnd(NamedTuple):
     """The end of a text. The next piece belongs to another text."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThoughtPiece:
+class ThoughtPiece(NamedTuple):
     """A piece of a thought."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Thought:
+class Thought(NamedTuple):
     """A whole thought."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """The plan as it is now."""
 
     entries: tuple[Mapping[str, Any], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStart:
+class ToolStart(NamedTuple):
     """A tool call begins."""
 
     id: str
@@ -74,8 +64,7 @@ class ToolStart:
     locations: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolEnd:
+class ToolEnd(NamedTuple):
     """A tool call has ended. `seconds` is set only if the program reports it."""
 
     id: str
@@ -85,8 +74,7 @@ class ToolEnd:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(NamedTuple):
     """A model has answered."""
 
     model: str | None = None
@@ -95,8 +83,7 @@ class Reply:
     finish_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Spent(NamedTuple):
     """The usage of this turn, or with `of_thread` of the conversation since its beginning. Several add up."""
 
     input_tokens: int | None = None
@@ -105,15 +92,13 @@ class Spent:
     of_thread: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(NamedTuple):
     """A tool call was denied."""
 
     tool: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
+class Retry(NamedTuple):
     """The program tries again by itself. `seconds` is how long it waits, if the program reports it."""
 
     message: str
@@ -121,22 +106,19 @@ class Retry:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """An error that does not end the work."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """The turn has failed."""
 
     fault: Fault
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """The turn is over. Without a text, the last text is the answer."""
 
     text: str | None = None

@@ -6,12 +6,12 @@ import asyncio
 import re
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from midwatch.agents.base import ProgramAgent, build_prompt, last_lines, message_id
+from midwatch.agents.base import ProgramAgent, build_prompt, cancel, last_lines, message_id
 from midwatch.agents.terminal.dialog import Dialog, read_dialog
 from midwatch.agents.terminal.extract import extract_reply
 from midwatch.agents.terminal.live import Live
@@ -27,17 +27,13 @@ from midwatch.programs.reaper import members
 
 START_SECONDS = 120.0
 QUIT_SECONDS = 0.5
-STOP_SECONDS = 2.0
-"""Seconds after which a program that ignored its own key for interrupts gets SIGINT."""
+STOP_SECONDS = 2.0  # seconds after which a program that ignored its own key for interrupts gets SIGINT
 ANSWER_SECONDS = 5.0
 PAINT_SECONDS = 2.0
-LATE_SECONDS = 5.0
-"""How long a reply may take to appear after the program has said that it waits again."""
-MOST_REPEATS = 20
-"""How often a turn may ask the same question."""
+LATE_SECONDS = 5.0  # how long a reply may take to appear after the program has said that it waits again
+MOST_REPEATS = 20  # how often a turn may ask the same question
 SHOWN_EVERY = 0.1
-READING_SHARE = 10
-"""A long reply takes time to read. At most one part in so many is spent on reading."""
+READING_SHARE = 10  # a long reply takes time to read; at most one part in so many is spent on reading
 
 
 class TerminalConversation:
@@ -178,16 +174,16 @@ class TerminalConversation:
 
         How it ended is known as soon as nobody can type into it, not only when the processes it left behind are gone.
         """
-        code = await live.left()
+        code = await live.wait_for_exit()
         if self._turn is None and not self._closed:
             self._exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
-        await live.ended()
+        await live.wait_for_end()
         if self._turn is None and not self._closed and self._live is live and self._listener is not None:
             self._listener(live.screen.text())  # whoever watches looks again, and finds it ended
 
     async def _report_exit(self, turn: Turn, live: Live) -> AgentError:
         """Return the error of a program that ended during a turn, and report its last screen and exit code."""
-        code = await live.ended()
+        code = await live.wait_for_end()
         screen = live.screen.text()
         await turn.emit(AgentExited(code=code, screen=screen))
         lines = last_lines(live.screen.read())
@@ -208,13 +204,18 @@ class TerminalConversation:
 
         try:
             await send(live, prompt)  # what stands on the screen before is no reply
-            async with self._showing_reply(turn, live, written):
+            showing = asyncio.create_task(self._show_reply(turn, live, written))
+            try:
                 await self._keep_thread(turn, live)
                 await self._wait_until_idle(turn, None)
                 if live.profile.marker and not written():  # it says that it waits before it has painted what it said
                     await live.until(lambda _: bool(written()), LATE_SECONDS)
                     await self._wait_until_idle(turn, None)
                 await self._keep_thread(turn, live)
+            finally:
+                showing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await showing
             return TurnResult(text=written(), thread_id=self._thread)
         finally:
             live.record(False)
@@ -276,10 +277,7 @@ class TerminalConversation:
                 raise AgentError(f"it asked something that was not answered: {dialog.text}")
             await asyncio.wait({gone}, timeout=ANSWER_SECONDS if keys else None)
         finally:
-            for task in (asking, gone):
-                task.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await task
+            await cancel(asking, gone)
 
     async def _read_question(self, live: Live) -> Dialog:
         """Return the question on the screen. A program may report that it asks before it shows the question."""
@@ -298,22 +296,12 @@ class TerminalConversation:
         """Keep the id by which the agent can resume this conversation."""
         pattern = live.profile.thread
         if self._thread is None and pattern not in ("", "uuid"):
-            self._thread = await asyncio.to_thread(_open_file, live.child.pgid, pattern)
+            self._thread = await asyncio.to_thread(_find_open_file, live.child.pgid, pattern)
         if self._thread is not None:
             await turn.keep_thread(self._thread)
 
-    @asynccontextmanager
-    async def _showing_reply(self, turn: Turn, live: Live, written: Callable[[], str]) -> AsyncIterator[None]:
-        """Show the reply inside the block while it is written."""
-        showing = asyncio.create_task(self._show_reply(turn, live, written))
-        try:
-            yield
-        finally:
-            showing.cancel()
-            with suppress(asyncio.CancelledError):
-                await showing
-
     async def _show_reply(self, turn: Turn, live: Live, written: Callable[[], str]) -> None:
+        """Show the reply while it is written, until this is cancelled."""
         shown, seen = "", 0
         loop = asyncio.get_running_loop()
         while True:
@@ -323,13 +311,13 @@ class TerminalConversation:
             if live.watch.reacted:
                 text = written()
                 if text != shown:
-                    same = _common(shown, text)
+                    same = _count_common(shown, text)
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
                     shown = text
             await asyncio.sleep(max(SHOWN_EVERY, READING_SHARE * (loop.time() - began)))
 
 
-def _common(first: str, second: str) -> int:
+def _count_common(first: str, second: str) -> int:
     """Return how many characters both texts begin with."""
     if second.startswith(first):
         return len(first)
@@ -340,7 +328,7 @@ def _common(first: str, second: str) -> int:
     return low
 
 
-def _open_file(pgid: int, pattern: str) -> str | None:
+def _find_open_file(pgid: int, pattern: str) -> str | None:
     """Return what `pattern` finds in the names of the files that a group keeps open."""
     for pid in members(pgid):
         with suppress(OSError):

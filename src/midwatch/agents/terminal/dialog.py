@@ -51,12 +51,14 @@ def read_dialog(profile: Profile, shown: str) -> Dialog:
     raw = shown.split("\n")
     lines = [line.strip(FRAME) for line in raw]
     if profile.answers:
-        options = tuple(Option(Choice(name, _kind(name)), keys) for name, keys in profile.answers.items())
-        return Dialog(_text_above(raw, len(raw)), options)
+        options = tuple(Option(Choice(name, _judge_kind(name)), keys) for name, keys in profile.answers.items())
+        return Dialog(_read_text_above(raw, len(raw)), options)
     first, choices = _read_choices(profile, lines)
     if not choices:
         first, choices = _read_menu(profile, raw)
-    return Dialog(_text_above(raw, first), tuple(Option(Choice(words, _kind(words)), keys) for keys, words in choices))
+    return Dialog(
+        _read_text_above(raw, first), tuple(Option(Choice(words, _judge_kind(words)), keys) for keys, words in choices)
+    )
 
 
 def _read_choices(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
@@ -98,13 +100,13 @@ def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str,
     return (first, list(zip(moves, words, strict=True))) if len(words) > 1 else (len(lines), [])
 
 
-def _text_above(raw: list[str], end: int) -> str:
+def _read_text_above(raw: list[str], end: int) -> str:
     """Return the lines of the question: those below the last rule across the screen, or the last few."""
     first = next((at for at in range(end - 1, -1, -1) if RULE.search(raw[at])), 0)
     return "\n".join(line.strip(FRAME) for line in raw[max(first, end - MOST_LINES) : end] if line.strip(FRAME))
 
 
-def _kind(words: str) -> ChoiceKind:
+def _judge_kind(words: str) -> ChoiceKind:
     if NO.match(words):
         return "reject_once"
     return "allow_always" if ALWAYS.search(words) else "allow_once"

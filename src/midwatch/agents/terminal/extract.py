@@ -8,14 +8,11 @@ import textwrap
 from midwatch.agents.terminal.format import WHITE, format_tool_calls, remove_user_input
 from midwatch.agents.terminal.profiles import Profile
 
-TAIL = 40
-"""Lines at the end in which the input box is searched."""
+TAIL = 40  # lines at the end in which the input box is searched
 HIDDEN = re.compile(r"\d+ (more )?lines? hidden|\+\d+ (more )?lines")
 """Text that a program shows in place of the middle of a long prompt."""
-MOST_SHOWN = 100
-"""Lines that are shown of each end of such a prompt."""
-RECOGNISED = 12
-"""Characters by which the echo of a prompt is recognised."""
+MOST_SHOWN = 100  # lines that are shown of each end of such a prompt
+RECOGNISED = 12  # characters by which the echo of a prompt is recognised
 
 
 def extract_reply(text: str, prompt: str, profile: Profile) -> str:
@@ -79,7 +76,7 @@ def _cut_box(lines: list[str], profile: Profile) -> list[str]:
     if not profile.box:
         return lines
     before, tail = lines[:-TAIL], "\n".join(lines[-TAIL:])
-    places = [found.start() for found in re.finditer(profile.box, tail, re.MULTILINE)]
+    places = [match.start() for match in re.finditer(profile.box, tail, re.MULTILINE)]
     return before + tail[: places[-1]].split("\n") if places else lines
 
 
@@ -94,5 +91,5 @@ def _remove_markers(lines: list[str], profile: Profile) -> list[str]:
     """Return the lines without the signs before their parts and without their common indent."""
     if profile.marker:
         marker = re.compile(profile.marker)
-        lines = [marker.sub(lambda found: " " * len(found[0]), line) for line in lines]
+        lines = [marker.sub(lambda match: " " * len(match[0]), line) for line in lines]
     return textwrap.dedent("\n".join(lines)).split("\n")

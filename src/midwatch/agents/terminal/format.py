@@ -7,31 +7,18 @@ a line.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-BLANK = " \t\n\r\f\v"
-"""Characters that do not count when an echo is compared with the prompt."""
+BLANK = " \t\n\r\f\v"  # characters that do not count when an echo is compared with the prompt
 WHITE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004"
     "\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
 """Characters of a blank line. Unlike `str.strip` they do not include the four separators of ASCII."""
 NAMES = {"q": "amazonq", "cursor-agent": "cursor"}
-"""Other names of agents."""
 TYPES = (
-    "claude",
-    "goose",
-    "aider",
-    "codex",
-    "gemini",
-    "copilot",
-    "amp",
-    "cursor",
-    "auggie",
-    "amazonq",
-    "opencode",
+    "claude", "goose", "aider", "codex", "gemini", "copilot", "amp", "cursor", "auggie", "amazonq", "opencode",
     "custom",
-)
+)  # fmt: skip
 
 PREFIX, WINDOW_LINES, WINDOW_CHARACTERS, REACH = 6, 6, 25, 5
 RULES = ("─" * 15, "╌" * 15)
@@ -39,7 +26,7 @@ CLAUDE_CALL, CLAUDE_DONE = "coder - coder_report_task (MCP)", '"message": "Thank
 CODEX_CALL, CODEX_DONE = "Coder.coder_report_task", '{"message": "Thanks for reporting!"}'
 
 
-def agent_type(name: str) -> str:
+def find_agent_type(name: str) -> str:
     """Return the type that an agent's name stands for."""
     kind = NAMES.get(name, name)
     return kind if kind in TYPES else "custom"
@@ -48,30 +35,24 @@ def agent_type(name: str) -> str:
 # -- the echo of the prompt --------------------------------------------------------------------------------------
 
 
-class _Visible(NamedTuple):
-    """The characters that are not blank, and the line of each."""
-
-    characters: str
-    lines: list[int]
-
-
-def _visible(text: str) -> _Visible:
+def _read_visible(text: str) -> tuple[str, list[int]]:
+    """Return the characters that are not blank, and the line of each."""
     characters = [(char, number) for number, line in enumerate(text.split("\n")) for char in line if char not in BLANK]
-    return _Visible("".join(char for char, _ in characters), [number for _, number in characters])
+    return "".join(char for char, _ in characters), [number for _, number in characters]
 
 
 def remove_user_input(message: str, user_input: str, agent_type: str) -> str:
     """Return the message without the echo of the user's input, which stands near its beginning, wrapped and framed."""
-    typed, shown = _visible(user_input), _visible(message)
-    prefix = typed.characters[: min(PREFIX, typed.lines.count(0))]
+    (typed, typed_lines), (shown, shown_lines) = _read_visible(user_input), _read_visible(message)
+    prefix = typed[: min(PREFIX, typed_lines.count(0))]
     if not prefix:
         return message
-    window = max(sum(number < WINDOW_LINES for number in shown.lines), WINDOW_CHARACTERS)
-    start = shown.characters[:window].find(prefix)
+    window = max(sum(number < WINDOW_LINES for number in shown_lines), WINDOW_CHARACTERS)
+    start = shown[:window].find(prefix)
     if start < 0:
         return message
     lines = message.split("\n")
-    last = shown.lines[_end_of_echo(typed.characters, shown.characters, start)]
+    last = shown_lines[_end_of_echo(typed, shown, start)]
     return "\n".join(lines[_after_frame(agent_type, lines, last) + 1 :])
 
 
@@ -142,20 +123,12 @@ BOXES: dict[str, Callable[[list[str]], list[str]]] = {
 }
 
 
-def _remove_box(agent_type: str, text: str) -> str:
-    return "\n".join(BOXES.get(agent_type, _without_box)(text.split("\n")))
-
-
-def _trim(text: str) -> str:
-    """Return the text without blank lines at both ends."""
-    lines = text.split("\n")
-    filled = [at for at, line in enumerate(lines) if line.strip(WHITE)]
-    return "\n".join(lines[filled[0] : filled[-1] + 1]) if filled else ""
-
-
 def format_agent_message(agent_type: str, message: str, user_input: str) -> str:
     """Return the agent's message in the text that appeared since the user's."""
-    text = _trim(_remove_box(agent_type, remove_user_input(message, user_input, agent_type)))
+    shown = remove_user_input(message, user_input, agent_type).split("\n")
+    lines = BOXES.get(agent_type, _without_box)(shown)
+    filled = [at for at, line in enumerate(lines) if line.strip(WHITE)]
+    text = "\n".join(lines[filled[0] : filled[-1] + 1]) if filled else ""
     return "Welcome to Amp" if agent_type == "amp" and not text else text
 
 

@@ -51,13 +51,10 @@ class TerminalAgent(ProgramAgent[TerminalOptions]):
     options_class = TerminalOptions
     terms = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4)
 
-    def __init__(
-        self, name: str, options: TerminalOptions, *, terms: AgentTerms | None = None, description: str = ""
-    ) -> None:
-        super().__init__(name, options, terms=terms, description=description)
+    def __init__(self, name: str, options: TerminalOptions, **more: Any) -> None:
+        super().__init__(name, options, **more)
         self.profile = options.build_profile(name)
-        self.exits: dict[str, AgentExited] = {}
-        """How programs ended between turns, by session."""
+        self.exits: dict[str, AgentExited] = {}  # how programs ended between turns, by session
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:

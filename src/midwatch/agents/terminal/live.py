@@ -14,13 +14,11 @@ from midwatch.base.errors import AgentError
 from midwatch.domain.agent import ProgramOwner, Screenshot
 from midwatch.programs.process import Program, within
 
-BURST = 0.01
-"""Seconds in which output that belongs together usually arrives."""
+BURST = 0.01  # seconds in which output that belongs together usually arrives
 SHOWN_EVERY, SHOWN_AT_LEAST_EVERY = 0.05, 1.0
 """Seconds between two screens that are shown: short after keys or silence, longer while the program goes on writing."""
 SILENCE = 0.5
-UNWANTED_LINES = 2000
-"""Lines that scrolled off and are kept while nobody waits for a reply."""
+UNWANTED_LINES = 2000  # lines that scrolled off and are kept while nobody waits for a reply
 
 
 class Live:
@@ -28,11 +26,10 @@ class Live:
 
     def __init__(self, profile: Profile, size: tuple[int, int]) -> None:
         self.profile = profile
-        self.screen = Screen(*size, reply=self._answer, signal=self._signalled)
+        self.screen = Screen(*size, reply=self._answer, signal=self._pass_signal)
         self.watch = Watch(profile, self.screen)
         self.listener: Callable[[str], None] | None = None
-        self.news = asyncio.Event()
-        """Set when the program has written, or when everybody should look again."""
+        self.news = asyncio.Event()  # set when the program has written, or when everybody should look again
         self._child: TerminalChild | None = None
         self._showing: asyncio.TimerHandle | None = None
         self._pace = SHOWN_EVERY
@@ -43,7 +40,7 @@ class Live:
     async def start(self, program: Program, turn: ProgramOwner) -> None:
         """Start the program once the store knows its group."""
         self.watch.output(self._now())
-        self._child = await TerminalChild.begin(program, turn, self.screen.size, self._heard)
+        self._child = await TerminalChild.begin(program, turn, self.screen.size, self._take_output)
         await self._child.admit(turn)
 
     @property
@@ -111,28 +108,22 @@ class Live:
         reading, screen = self.read(), self.screen
         columns, rows = screen.size
         return Screenshot(
-            text=screen.text(),
-            columns=columns,
-            rows=rows,
-            cursor=screen.cursor,
-            title=screen.title,
-            status=reading.state,
-            evidence=reading.evidence,
-            certain=reading.certain,
+            text=screen.text(), columns=columns, rows=rows, cursor=screen.cursor, title=screen.title,
+            status=reading.state, evidence=reading.evidence, certain=reading.certain,
             styled=screen.styled() if styled else "",
-        )
+        )  # fmt: skip
 
     # -- its end -------------------------------------------------------------------------------------------------
 
-    async def left(self) -> int | None:
+    async def wait_for_exit(self) -> int | None:
         """Wait until the program has ended and all its output is on the screen, and return its exit code."""
         await self.child.exited.wait()
         self.child.drain()
         return self.child.returncode
 
-    async def ended(self) -> int | None:
+    async def wait_for_end(self) -> int | None:
         """Wait until the program and all its processes have ended, and return its exit code."""
-        await self.left()
+        await self.wait_for_exit()
         await self.child.end()
         self.news.set()
         return self.child.returncode
@@ -154,7 +145,7 @@ class Live:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _heard(self, data: bytes) -> None:
+    def _take_output(self, data: bytes) -> None:
         if self._closed:
             return
         self.screen.feed(data)
@@ -172,8 +163,8 @@ class Live:
         with suppress(AgentError):  # a program that asks and asks and reads no answer does without
             self.type(data)
 
-    def _signalled(self, signal: object) -> None:
-        self.watch.heard(signal)  # type: ignore[arg-type]  # the screen is made before the watch that reads it
+    def _pass_signal(self, signal: object) -> None:
+        self.watch.take_signal(signal)  # type: ignore[arg-type]  # the screen is made before the watch that reads it
 
     def _show_soon(self) -> None:
         if self.listener is not None and self._showing is None:

@@ -23,10 +23,8 @@ OUTER = "COLUMNS LINES TERM_PROGRAM TERM_PROGRAM_VERSION TMUX STY VTE_VERSION KI
 ENTER = f'unset {OUTER}; tty=$1; shift; exec <>"$tty" >&0 2>&1; exec "$@"'
 """The first terminal that the leader of a session opens becomes its controlling terminal."""
 PIECE = 65536
-MOST_AT_ONCE = 64
-"""Pieces that are read before others have a turn. The kernel gives 4 KB in each."""
-MOST_UNREAD = 4_000_000
-"""Bytes that may wait for a program that does not read."""
+MOST_AT_ONCE = 64  # pieces that are read before others have a turn; the kernel gives 4 KB in each
+MOST_UNREAD = 4_000_000  # bytes that may wait for a program that does not read
 
 
 class TerminalChild(Child):
@@ -59,7 +57,7 @@ class TerminalChild(Child):
         child._master, child._slave, child._heard = master, slave, heard
         child._unsent = bytearray()
         os.set_blocking(master, False)
-        asyncio.get_running_loop().add_reader(master, child._readable)
+        asyncio.get_running_loop().add_reader(master, child._read_more)
         return child
 
     _heard: Callable[[bytes], None]
@@ -76,15 +74,15 @@ class TerminalChild(Child):
         waiting = bool(self._unsent)
         self._unsent += data
         if not waiting:
-            self._writable()
+            self._write_more()
 
-    def _writable(self) -> None:
+    def _write_more(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             while self._unsent:
                 del self._unsent[: os.write(self._master, self._unsent[:PIECE])]
         except BlockingIOError:
-            loop.add_writer(self._master, self._writable)
+            loop.add_writer(self._master, self._write_more)
             return
         except OSError:  # nobody reads any more
             self._unsent.clear()
@@ -92,7 +90,7 @@ class TerminalChild(Child):
 
     # -- in ------------------------------------------------------------------------------------------------------
 
-    def _readable(self) -> None:
+    def _read_more(self) -> None:
         with suppress(BlockingIOError):
             for _ in range(MOST_AT_ONCE):
                 try:
@@ -109,7 +107,7 @@ class TerminalChild(Child):
     def drain(self) -> None:
         """Read what the program wrote before it ended."""
         if self._master >= 0:
-            self._readable()
+            self._read_more()
 
     # -- the terminal --------------------------------------------------------------------------------------------
 
@@ -132,7 +130,7 @@ class TerminalChild(Child):
     async def _end(self) -> None:
         await super()._end()
         if self._master >= 0:
-            self._readable()
+            self._read_more()
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._master)
             loop.remove_writer(self._master)

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 from midwatch.agents.base import KindOptions
 
 
-def _regex(text: str) -> str:
+def _check_regex(text: str) -> str:
     try:
         re.compile(text, re.MULTILINE)
     except re.error as problem:
@@ -23,7 +23,7 @@ def _regex(text: str) -> str:
     return text
 
 
-Regex = Annotated[str, AfterValidator(_regex)]
+Regex = Annotated[str, AfterValidator(_check_regex)]
 ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U = "\x1b", "\x03", "\x04", "\x15"
 RIGHT = "\x1b[C"
 BRAILLE = "^[\u2801-\u28ff]"
@@ -251,4 +251,3 @@ PROFILES: Mapping[str, Profile] = {
     ),
     "custom": Profile(quiet=2.0, settle=0.05),
 }
-"""The known profiles by name."""

@@ -16,12 +16,10 @@ MOST_LINES = 200_000
 MOST_BYTES = 256 << 20
 LONGEST_TITLE = 500
 LONGEST_SIGNAL = 4096
-STATUS = b"7501"
-"""The OSC sequence by which a program reports its status."""
+STATUS = b"7501"  # the OSC sequence by which a program reports its status
 PASTE_OFF = b"\x1b[?2004l"
 CLEAR_HISTORY = b"\x1b[3J"
-PALETTE = re.compile(r"\x1b\]4;\d+;[^\x1b]*\x1b\\")
-"""The emulator's own colours, which a viewer also has."""
+PALETTE = re.compile(r"\x1b\]4;\d+;[^\x1b]*\x1b\\")  # the emulator's own colours, which a viewer also has
 
 SignalKind = Literal["program", "title", "bell", "progress", "paste_off"]
 
@@ -167,30 +165,30 @@ class Screen:
         terminal.on_unknown_sequence(self._unknown, LONGEST_SIGNAL)
         bell = lambda *_: self._signal(Signal("bell"))  # noqa: E731
         for option, ctype, handler in (
-            (lib.GHOSTTY_TERMINAL_OPT_TITLE_CHANGED, "GhosttyTerminalTitleChangedFn", self._retitled),
+            (lib.GHOSTTY_TERMINAL_OPT_TITLE_CHANGED, "GhosttyTerminalTitleChangedFn", self._change_title),
             (lib.GHOSTTY_TERMINAL_OPT_BELL, "GhosttyTerminalBellFn", bell),
-            (lib.GHOSTTY_TERMINAL_OPT_PROGRESS_REPORT, "GhosttyTerminalProgressReportFn", self._progress),
-            (lib.GHOSTTY_TERMINAL_OPT_COLOR_SCHEME, "GhosttyTerminalColorSchemeFn", self._scheme),
-            (lib.GHOSTTY_TERMINAL_OPT_SIZE, "GhosttyTerminalSizeFn", self._measured),
+            (lib.GHOSTTY_TERMINAL_OPT_PROGRESS_REPORT, "GhosttyTerminalProgressReportFn", self._report_progress),
+            (lib.GHOSTTY_TERMINAL_OPT_COLOR_SCHEME, "GhosttyTerminalColorSchemeFn", self._report_scheme),
+            (lib.GHOSTTY_TERMINAL_OPT_SIZE, "GhosttyTerminalSizeFn", self._report_size),
         ):
             callback = ffi.callback(ctype, handler, onerror=terminal._on_cb_err)
             self._kept.append(callback)  # the library keeps no reference of its own
             lib.ghostty_terminal_set(terminal._t[0], option, callback)
 
-    def _retitled(self, *_: Any) -> None:
+    def _change_title(self, *_: Any) -> None:
         title = self._terminal.get("title", "GhosttyString")
         text = bytes(self._ffi.buffer(title.ptr, min(title.len, LONGEST_TITLE)))
         self.title = text.decode("utf-8", "replace")
         self._signal(Signal("title", self.title))
 
-    def _progress(self, _: Any, __: Any, report: Any) -> None:
+    def _report_progress(self, _: Any, __: Any, report: Any) -> None:
         self._signal(Signal("progress", str(int(report.state))))
 
-    def _scheme(self, _: Any, __: Any, out: Any) -> bool:
+    def _report_scheme(self, _: Any, __: Any, out: Any) -> bool:
         out[0] = self._lib.GHOSTTY_COLOR_SCHEME_DARK
         return True
 
-    def _measured(self, _: Any, __: Any, out: Any) -> bool:
+    def _report_size(self, _: Any, __: Any, out: Any) -> bool:
         out.columns, out.rows = self.size
         out.cell_width, out.cell_height = 8, 16
         return True

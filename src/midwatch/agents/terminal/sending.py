@@ -17,12 +17,10 @@ PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """All control characters but tab and newline. They could end a paste, press a key or interrupt."""
 HIDDEN = re.compile(f"[{re.escape(FRAME)}\\s]+")
-LONGEST_LINE = 4000
-"""Bytes of a line that the kernel collects for a program. It would lose the end of a longer line."""
+LONGEST_LINE = 4000  # bytes of a line that the kernel collects for a program; it would lose the end of a longer line
 RECOGNISED = 24
 ECHO_SECONDS = 10.0
-UNKNOWN_ECHO_SECONDS = 1.0
-"""For a program that may not show what is typed."""
+UNKNOWN_ECHO_SECONDS = 1.0  # for a program that may not show what is typed
 REACTION_SECONDS = 2.0
 LAST_REACTION_SECONDS = 5.0
 
@@ -59,7 +57,7 @@ async def _enter(live: Live, tail: str) -> None:
     def reacted(reading: Reading) -> bool:
         return watch.reacted or reading.state == "asking"
 
-    watch.submitted(asyncio.get_running_loop().time())
+    watch.note_enter(asyncio.get_running_loop().time())
     live.type("\r")
     await live.until(reacted, REACTION_SECONDS)
     if reacted(live.read()) or not _in_box(live, tail):

@@ -16,12 +16,10 @@ State = Literal["starting", "idle", "busy", "asking", "exited"]
 Evidence = Literal["program", "title", "mode", "progress", "text", "prompt", "silence", "process", "reaction"]
 
 LAST_ROWS = 25
-GRACE = 5.0
-"""Seconds after Enter in which a program counts as idle only if it was seen busy."""
+GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was seen busy
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
-LONGER = 10
-"""How many times as long a silence must be for a program that was seen to return to its prompt."""
+LONGER = 10  # how many times as long a silence must be for a program that was seen to return to its prompt
 
 
 class Reading(NamedTuple):
@@ -30,8 +28,7 @@ class Reading(NamedTuple):
     state: State
     evidence: Evidence
     certain: bool = True
-    again: float | None = None
-    """Seconds of silence after which the reading changes, if it would."""
+    again: float | None = None  # seconds of silence after which the reading changes, if it would
 
 
 class Watch:
@@ -43,24 +40,22 @@ class Watch:
         self._program = ""
         self._progress = ""
         self._paste_tells = profile.paste_tells
-        self._prompt: str | None = None
-        """The line of the cursor before the first prompt, where nothing else tells."""
+        self._prompt: str | None = None  # the line of the cursor before the first prompt, where nothing else tells
         self._last_output = 0.0
         self._submitted: float | None = None
         self._place = (0, "")
         self._busy_seen = False
         self._was_idle = False
         self._comes_back = False
-        self.shown = ""
-        """The last rows at the last reading."""
+        self.shown = ""  # the last rows at the last reading
 
     # -- what happens --------------------------------------------------------------------------------------------
 
-    def heard(self, signal: Signal) -> None:
+    def take_signal(self, signal: Signal) -> None:
         """Take in a signal of the program. A state that lasts only a moment counts, too."""
         profile = self._profile
         if signal.kind == "program":
-            self._program = _state(signal.value)
+            self._program = _read_state(signal.value)
             self._busy_seen |= self._program == "working"
         elif signal.kind == "progress":
             self._progress = signal.value
@@ -76,7 +71,7 @@ class Watch:
         """Note that the program wrote something."""
         self._last_output = now
 
-    def submitted(self, now: float) -> None:
+    def note_enter(self, now: float) -> None:
         """Note that Enter is pressed."""
         self._submitted = now
         self._busy_seen = False
@@ -169,7 +164,7 @@ class Watch:
         return self._screen.cursor_row, self._screen.line_to_cursor()
 
 
-def _state(text: str) -> str:
+def _read_state(text: str) -> str:
     """Return the state in the text of OSC 7501, such as `state=blocked:kind=permission`; empty if it is cleared."""
     for part in text.split(":"):
         name, _, value = part.partition("=")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
-from midwatch.agents.terminal.format import BLANK, agent_type, format_agent_message
+from midwatch.agents.terminal.format import BLANK, find_agent_type, format_agent_message
 from midwatch.agents.terminal.sending import clean
 from midwatch.api.agentapi.bodies import ConversationRole, MessageUpdateBody, Transport
 from midwatch.api.agentapi.feed import Feed
@@ -380,4 +380,4 @@ async def find_kind(desk: Desk, session: Session) -> str:
 
 def _find_agent_type(desk: Desk, session: Session) -> str:
     options = getattr(desk.agents.get(session.agent), "options", None)
-    return agent_type(str(getattr(options, "profile", None) or session.agent))
+    return find_agent_type(str(getattr(options, "profile", None) or session.agent))
