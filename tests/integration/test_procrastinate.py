@@ -57,10 +57,9 @@ async def started_by(runtime: Runtime, task_id: str) -> list[str]:
 
 
 async def test_a_job_is_deferred_in_the_transaction_that_makes_work_and_only_there(database: str) -> None:
-    store = await PostgresStore.open(database)
+    store = await PostgresStore.open(database, Hinter())
     await prepare(database)
     await prepare(database)
-    store.set_hint(Hinter())
     try:
         task = await put(store, session_key="chat:1")
         await put(store, session_key="chat:1", due_at=task.due_at + 3_600_000_000, agent="other")
@@ -131,10 +130,9 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
 
 
 async def test_the_leader_deletes_jobs_that_have_no_work_left(database: str) -> None:
-    store = await PostgresStore.open(database)
+    store = await PostgresStore.open(database, Hinter())
     await prepare(database)
     try:
-        store.set_hint(Hinter())
         for _ in range(SPARE_JOBS + 20):
             await put(store, agent="it")
         later = await put(store, agent="it", due_at=CLOCK.now() + 3600 * SECOND, wait="delay")

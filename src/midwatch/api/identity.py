@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 
 from midwatch.api.admission import COOKIE
 from midwatch.api.bodies import SignInBody, TokenBody
@@ -15,6 +15,7 @@ from midwatch.base.clock import Clock, iso
 from midwatch.base.errors import InvalidInput, LimitReached, Unauthorized
 from midwatch.base.version import __version__
 from midwatch.domain.identity import LIVES_SECONDS
+from midwatch.services.tokens import check_owner
 from midwatch.wire.identity import Link, Me, SignedIn, SignedOut, TokenInfo, TokenMade, TokenPage
 
 MINUTE = 60.0
@@ -99,7 +100,12 @@ async def list_tokens(desk: DeskDep, actor: Caller) -> Json:
     return Json({"tokens": [token.snapshot() for token in await desk.tokens.list(by=actor)]})
 
 
-@router.post("/tokens", status_code=201, responses={201: {"model": TokenMade}})
+async def require_owner(actor: Caller) -> None:
+    """Raise Forbidden unless the actor is an owner. As a dependency it runs before the body is checked."""
+    check_owner(actor)
+
+
+@router.post("/tokens", status_code=201, responses={201: {"model": TokenMade}}, dependencies=[Depends(require_owner)])
 async def create_token(desk: DeskDep, actor: Caller, body: TokenBody) -> Json:
     """Make a token for a program. Its secret is in this reply and nowhere else."""
     token, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=actor)

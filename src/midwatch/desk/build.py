@@ -39,13 +39,12 @@ async def open_store(settings: Settings, home: Home) -> Store:
     except ImportError as problem:
         raise BadConfig(f"{problem.name} is missing; install it with `pip install 'midwatch[postgres]'`.") from None
     check_address(settings.db)
-    store = await PostgresStore.open(settings.db)
+    store = await PostgresStore.open(settings.db, Hinter())
     try:
         await prepare(settings.db)
     except BaseException:
         await store.close()
         raise
-    store.set_hint(Hinter())
     return store
 
 

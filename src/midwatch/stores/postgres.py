@@ -78,12 +78,12 @@ KEPT = "SELECT 1 FROM events WHERE seq > %s AND id = %s"
 class PostgresStore(VerbStore):
     """A store in a PostgreSQL database that many processes share."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, hint: Hint | None = None) -> None:
         super().__init__(READERS)
         self.url = url
         self.id = uuid.uuid4().hex[:12]
         self._statements = load_statements()
-        self._hint: Hint | None = None
+        self._hint = hint
         self._waiting: deque[Op] = deque()
         self._groupers = ThreadPoolExecutor(GROUPERS, "midwatch-grouper")
         self._writers = ThreadPoolExecutor(WRITERS, "midwatch-writer")
@@ -93,13 +93,16 @@ class PostgresStore(VerbStore):
         self._listener = threading.Thread(target=self._listen, name="midwatch-listen", daemon=True)
 
     @classmethod
-    async def open(cls, url: str) -> PostgresStore:
-        """Connect, making or upgrading the tables as needed; StoreError when it cannot be used."""
+    async def open(cls, url: str, hint: Hint | None = None) -> PostgresStore:
+        """Connect, and create or upgrade the tables. Raise StoreError if the database cannot be used.
+
+        `hint` tells the engine of every task that may be taken, in the transaction that makes it so.
+        """
         try:
             await asyncio.to_thread(prepare, url)
         except psycopg.Error as problem:
             raise explain(problem, url) from None
-        store = cls(url)
+        store = cls(url, hint)
         store._listener.start()
         return store
 
@@ -118,10 +121,6 @@ class PostgresStore(VerbStore):
             threads.shutdown()
         for connection in self._connections:
             connection.close()
-
-    def set_hint(self, hint: Hint) -> None:
-        """Tell the engine, in the same transaction, of every task that may be taken."""
-        self._hint = hint
 
     def _submit(self, op: Op) -> None:
         """Have a verb run. Those of tasks that wait together are committed together: commits with events go one after
