@@ -22,7 +22,7 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.event import EventFilter
 from midwatch.domain.instance import DEAD_SECONDS, Beat, Instance
 from midwatch.engines.heartbeat import BEAT_SECONDS, SOUND_SECONDS, Heartbeat
-from midwatch.engines.jobs import LOOK, open_queue, queue_app, queue_of
+from midwatch.engines.jobs import LOOK, build_queue, name_queue, open_queue
 from midwatch.engines.procrastinate import Hinter, ProcrastinateEngine, prepare
 from midwatch.engines.queue_upkeep import SPARE_JOBS, STALLED_SECONDS, QueueUpkeep
 from midwatch.stores.postgres import PostgresStore
@@ -66,8 +66,8 @@ async def test_a_job_is_deferred_in_the_transaction_that_makes_work_and_only_the
         with psycopg.connect(database, autocommit=True) as admin:
             made = admin.execute("SELECT queue_name, scheduled_at, task_name, lock, args FROM procrastinate_jobs")
             first, second = made.fetchall()
-        assert first == (queue_of("demo"), None, LOOK, None, {})
-        assert second[0] == queue_of("other") and second[1].timestamp() == pytest.approx(
+        assert first == (name_queue("demo"), None, LOOK, None, {})
+        assert second[0] == name_queue("other") and second[1].timestamp() == pytest.approx(
             task.due_at / 1e6 + 3600, abs=1
         )
     finally:
@@ -110,7 +110,7 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
         assert jobs(database) == []  # nobody is there to look
         await store.add_instance(instance("i_1", "it"))
         await queue_upkeep.run_once()
-        assert jobs(database) == [(queue_of("it"), "todo")] * 3
+        assert jobs(database) == [(name_queue("it"), "todo")] * 3
         await queue_upkeep.run_once()
         assert len(jobs(database)) == 4  # one more in any case: some may be for later
         with psycopg.connect(database, autocommit=True) as admin:
@@ -124,7 +124,7 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
             admin.execute(f"UPDATE procrastinate_jobs SET worker_id = %s WHERE id = {newest}", (alive,))
         await take(store, agents={"it": 10, "nobody": 10})
         await queue_upkeep.run_once()
-        assert jobs(database) == [(queue_of("it"), "doing")]
+        assert jobs(database) == [(name_queue("it"), "doing")]
     finally:
         await store.close()
 
@@ -240,7 +240,7 @@ async def test_a_queue_whose_opening_is_cancelled_leaves_nothing_behind() -> Non
         host, port = server.getsockname()
 
         async def use() -> None:
-            async with open_queue(queue_app(f"postgresql://nobody@{host}:{port}/nothing")):
+            async with open_queue(build_queue(f"postgresql://nobody@{host}:{port}/nothing")):
                 raise AssertionError("nobody answers")
 
         using = asyncio.create_task(use())

@@ -252,7 +252,7 @@ def call(
     said = list(headers.items()) if isinstance(headers, dict) else headers or []
     if host is not None:
         said.append(("host", host))
-    return made.look(
+    return made.read_call(
         {
             "type": "http",
             "method": method,

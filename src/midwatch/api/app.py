@@ -34,7 +34,7 @@ from midwatch.api.admission import Admission
 from midwatch.api.agentapi.app import mount as mount_agentapi
 from midwatch.api.dependencies import PREFIX
 from midwatch.api.guard import HEADERS, Guard
-from midwatch.api.reply import Problem, not_valid, problem, refused
+from midwatch.api.reply import Problem, handle_error, handle_invalid, make_problem
 from midwatch.api.sse import Streams
 from midwatch.base.errors import InvalidInput, MidwatchError
 from midwatch.base.version import __version__
@@ -62,31 +62,31 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
     app.state.failures = identity.Failures(desk.clock)
     for noun in NOUNS:
         app.router.routes.extend(noun.router.routes)  # include_router would build every route a second time
-    mount_agentapi(app, desk, unexpected)
+    mount_agentapi(app, desk, handle_unexpected)
     web.mount(app)
     describe.describe(app)
     app.add_middleware(sessions.Keys)
-    app.add_middleware(Guard, tokens=desk.tokens, door=Admission(desk.settings, hosts))
-    app.add_exception_handler(MidwatchError, refused)
-    app.add_exception_handler(RequestValidationError, not_valid)
-    app.add_exception_handler(HTTPException, no_route)
-    app.add_exception_handler(Exception, unexpected)
+    app.add_middleware(Guard, tokens=desk.tokens, admission=Admission(desk.settings, hosts))
+    app.add_exception_handler(MidwatchError, handle_error)
+    app.add_exception_handler(RequestValidationError, handle_invalid)
+    app.add_exception_handler(HTTPException, handle_http_error)
+    app.add_exception_handler(Exception, handle_unexpected)
     return app
 
 
-async def no_route(request: Request, error: Exception) -> Response:
+async def handle_http_error(request: Request, error: Exception) -> Response:
     """Reply to a wrong path, a wrong method, or a body that is not text."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
-        return problem(InvalidInput("the body cannot be read; send JSON in UTF-8.", field="body"))
+        return make_problem(InvalidInput("the body cannot be read; send JSON in UTF-8.", field="body"))
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "error")
     detail = f"{request.method} {request.url.path}: {error.detail}; see the API page of the documentation."
     body = {"type": "about:blank", "title": error.detail, "status": error.status_code, "code": code, "detail": detail}
-    headers = {"allow": allowed(request)} if error.status_code == 405 else dict(error.headers or {})
+    headers = {"allow": list_methods(request)} if error.status_code == 405 else dict(error.headers or {})
     return Problem({**body, "field": None}, error.status_code, headers=headers)
 
 
-def allowed(request: Request) -> str:
+def list_methods(request: Request) -> str:
     """Return the methods of a path; the router knows only those of the first route that has it."""
 
     if operations := request.app.openapi()["paths"].get(request.url.path):
@@ -99,8 +99,8 @@ def allowed(request: Request) -> str:
     return ", ".join(method for method in ("DELETE", "GET", "PATCH", "POST") if fits(method))
 
 
-async def unexpected(request: Request, error: Exception) -> Response:
+async def handle_unexpected(request: Request, error: Exception) -> Response:
     """Reply to a bug in midwatch: the log has the details, the reply has none."""
-    reply = problem(MidwatchError("something went wrong inside; the server's log has the details."))
+    reply = make_problem(MidwatchError("something went wrong inside; the server's log has the details."))
     reply.headers.update(HEADERS)  # the guard does not see this reply
     return reply

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api import bodies
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
-from midwatch.api.reply import Json, created
+from midwatch.api.reply import Json, reply_created
 from midwatch.wire.automations import AutomationInfo, AutomationPage, DayPage, PreviewInfo, RunPage, TakenPage
 from midwatch.wire.tasks import TaskInfo
 
@@ -29,7 +29,7 @@ async def list_automations(desk: DeskDep, query: Annotated[bodies.AutomationQuer
 async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> Json:
     """Create an automation. Exactly one of `at`, `every` and `cron` says when it runs."""
     automation = await desk.automations.create(actor=actor, **body.model_dump(exclude_unset=True))
-    return created("automations", await desk.automations.describe(automation))
+    return reply_created("automations", await desk.automations.describe(automation))
 
 
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
@@ -75,7 +75,7 @@ async def resume(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
 @router.post("/automations/{automation_id}/run", status_code=201, responses={201: {"model": TaskInfo}})
 async def run(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
     """Run an automation now, beside its schedule."""
-    return created("tasks", (await desk.automations.run(automation_id, actor=actor)).snapshot())
+    return reply_created("tasks", (await desk.automations.run(automation_id, actor=actor)).snapshot())
 
 
 @router.get("/automations/{automation_id}/history", responses={200: {"model": RunPage}})

@@ -39,7 +39,7 @@ LONGEST_WAIT = 15.0
 DEEPEST = 100
 
 
-def absolute(value: str | None) -> str | None:
+def check_absolute(value: str | None) -> str | None:
     """A directory that does not depend on where somebody stands."""
     if value is not None and not Path(value).is_absolute():
         raise ValueError("the working directory must be an absolute path")
@@ -51,12 +51,12 @@ def check_json(value: Any, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise ValueError(f"it is nested more than {DEEPEST} times")
     if isinstance(value, str):
-        text(value)
+        check_text(value)
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("a number in it is too large; write it as text")
     elif isinstance(value, dict):
         for name, part in value.items():
-            text(name)
+            check_text(name)
             check_json(part, depth + 1)
     elif isinstance(value, list):
         for part in value:
@@ -64,7 +64,7 @@ def check_json(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def text(value: str) -> str:
+def check_text(value: str) -> str:
     """Text that can be kept."""
     if "\0" in value:
         raise ValueError("this is not plain text: it has a NUL")
@@ -83,7 +83,7 @@ class Strict(BaseModel):
     @field_validator("*")
     @classmethod
     def _text(cls, value: Any) -> Any:
-        return text(value) if isinstance(value, str) else value
+        return check_text(value) if isinstance(value, str) else value
 
 
 @body_of(Submission, seconds=Duration)
@@ -95,7 +95,7 @@ class SubmitBody(Strict):
     @field_validator("workdir", check_fields=False)
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
-        return absolute(value)
+        return check_absolute(value)
 
 
 class RetryBody(Strict):
@@ -449,7 +449,7 @@ class HandoffBody(Strict):
     timeout: Duration | None = None
     max_retries: int = Field(0, strict=True, ge=0, le=MAX_RETRIES)
     nest_history: bool | None = Field(None, strict=True)
-    workdir: Annotated[str | None, AfterValidator(absolute)] = Field(None, max_length=4096)
+    workdir: Annotated[str | None, AfterValidator(check_absolute)] = Field(None, max_length=4096)
     wait: float = Field(0.0, ge=0, le=LONGEST_WAIT, description="Seconds the reply may wait for its end.")
 
 

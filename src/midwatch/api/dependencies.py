@@ -37,7 +37,7 @@ async def call_of(request: Request) -> Call:
     return cast(Call, request.scope[CALL])
 
 
-async def still_allowed(request: Request) -> Callable[[], Awaitable[bool]]:
+async def make_access_check(request: Request) -> Callable[[], Awaitable[bool]]:
     """Return a check whether the actor is still admitted; event streams repeat it. Only the proxy knows whom it admits,
     so an actor that it names must connect again after a while."""
     actor, desk = await actor_of(request), await desk_of(request)
@@ -59,4 +59,4 @@ DeskDep = Annotated[Desk, Depends(desk_of)]
 Caller = Annotated[Actor, Depends(actor_of)]
 IdempotencyKey = Annotated[str | None, Header()]
 FromWhere = Annotated[Call, Depends(call_of)]
-StillAllowed = Annotated[Callable[[], Awaitable[bool]], Depends(still_allowed)]
+StillAllowed = Annotated[Callable[[], Awaitable[bool]], Depends(make_access_check)]

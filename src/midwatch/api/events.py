@@ -47,12 +47,12 @@ async def events(
     after = resume_point(last_event_id, query.after)
     scoped = which.task_id is not None or which.session_key is not None
     if query.state:
-        return stream(streams, await watched(desk, which, after), Shape(True, scoped), actor, still_allowed)
+        return open_stream(streams, await watch(desk, which, after), Shape(True, scoped), actor, still_allowed)
     followed: Batches = desk.bus.batches(after or 0, which, live=query.live)
-    return stream(streams, followed, Shape(False, scoped), actor, still_allowed)
+    return open_stream(streams, followed, Shape(False, scoped), actor, still_allowed)
 
 
-async def watched(desk: Desk, which: EventFilter, after: int | None) -> Batches:
+async def watch(desk: Desk, which: EventFilter, after: int | None) -> Batches:
     """Return the state of what a filter names and everything after it; NotFound if there is no such thing."""
     first = [await desk.events.state(which)]  # an error must be a reply, not the end of a stream
 
@@ -62,7 +62,9 @@ async def watched(desk: Desk, which: EventFilter, after: int | None) -> Batches:
     return desk.bus.watch(which, look, after)
 
 
-def stream(streams: Streams, batches: Batches, shape: Shape, actor: Actor, still_allowed: StillAllowed) -> EventStream:
+def open_stream(
+    streams: Streams, batches: Batches, shape: Shape, actor: Actor, still_allowed: StillAllowed
+) -> EventStream:
     """Return the reply, unless the server is about to stop or this actor has too many streams open."""
     if streams.closing:
         raise StoreUnavailable("the server is stopping; connect again when it is back.")

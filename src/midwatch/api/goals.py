@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import CompleteBody, DelayBody, GoalBody, GoalPatch, GoalQuery, HistoryQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
-from midwatch.api.reply import Json, created
+from midwatch.api.reply import Json, reply_created
 from midwatch.wire.automations import RunPage
 from midwatch.wire.goals import GoalInfo, GoalPage
 
@@ -28,7 +28,7 @@ async def list_goals(desk: DeskDep, query: Annotated[GoalQuery, Query()]) -> Jso
 async def create(desk: DeskDep, actor: Caller, body: GoalBody) -> Json:
     """Set a goal; its first step begins at once, or when its session has a thread."""
     goal = await desk.goals.create(actor=actor, **body.model_dump(exclude_unset=True))
-    return created("goals", await desk.goals.describe(goal))
+    return reply_created("goals", await desk.goals.describe(goal))
 
 
 @router.get("/goals/{goal_id}", responses=ONE)

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midwatch.api.admission import Admission, Call
 from midwatch.api.dependencies import ACTOR, CALL
-from midwatch.api.refusal import Seldom
-from midwatch.api.reply import problem
+from midwatch.api.refusal import LogLimiter
+from midwatch.api.reply import make_problem
 from midwatch.base.errors import Forbidden, InvalidInput, MidwatchError, Unauthorized, UnsupportedMediaType
 from midwatch.base.trace import incoming, noted
 from midwatch.domain.identity import Actor
@@ -44,11 +44,11 @@ log = logging.getLogger("midwatch.guard")
 class Guard:
     """Middleware that passes a request on to its route, with its actor, or refuses it."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, door: Admission) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens, admission: Admission) -> None:
         self._app = app
         self._tokens = tokens
-        self._door = door
-        self._log = Seldom()
+        self._admission = admission
+        self._log = LogLimiter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,24 +57,24 @@ class Guard:
             else:
                 await self._app(scope, receive, send)
             return
-        call = self._door.look(scope)
+        call = self._admission.read_call(scope)
         reply = self._add_headers(send, call)
         try:
-            self._door.check(call)
-            if call.method == "OPTIONS" and self._door.is_listed(call.origin):
+            self._admission.check(call)
+            if call.method == "OPTIONS" and self._admission.is_listed(call.origin):
                 await Response(status_code=204, headers=PREFLIGHT)(scope, receive, reply)
                 return
             actor = None if call.open else await self._identify(call)
             scope[CALL], scope[ACTOR] = call, actor
             self._allow(call, actor)
-            body = await read_body(call, receive, largest_body(call) if actor else MAX_STRANGERS_BODY)
+            body = await read_body(call, receive, limit_body(call) if actor else MAX_STRANGERS_BODY)
             _check_media(call, body)
         except MidwatchError as refused:
             self._log_refusal(call, refused)
-            await problem(refused)(scope, receive, reply)
+            await make_problem(refused)(scope, receive, reply)
         except _TooLarge as limit:
             too_large = InvalidInput(f"the body is larger than {limit} bytes; send less.", field="body")
-            await problem(too_large, 413)(scope, receive, reply)
+            await make_problem(too_large, 413)(scope, receive, reply)
         except _Gone:
             pass
         else:
@@ -98,7 +98,7 @@ class Guard:
             found = await self._tokens.cookie(cookie)
             if found is not None:
                 return found
-        named = self._door.named_by_proxy(call)
+        named = self._admission.find_proxy_actor(call)
         if named is None:
             raise Unauthorized(
                 "no valid token came with this; send that of $MIDWATCH_HOME/token as bearer, or sign in by the link "
@@ -131,7 +131,7 @@ class Guard:
                     headers.setdefault(name, value)
                 if call.of_api:
                     headers.setdefault("cache-control", "no-store")
-                if call.origin and self._door.is_listed(call.origin):
+                if call.origin and self._admission.is_listed(call.origin):
                     headers["access-control-allow-origin"] = call.origin
                     headers["vary"] = "origin"
             await send(message)
@@ -147,7 +147,7 @@ class _Gone(Exception):
     """Raised when the client has disconnected."""
 
 
-def largest_body(call: Call) -> int:
+def limit_body(call: Call) -> int:
     """Return the most bytes that a recognised actor may send."""
     return MAX_UPLOAD if call.of_agentapi and call.path.endswith("/upload") else MAX_BODY
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import HandoffBody, HandoffQuery, WaitQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
-from midwatch.api.reply import Json, created, list_page
+from midwatch.api.reply import Json, list_page, reply_created
 from midwatch.domain.handoff import HandoffFilter, HandoffTask
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.services.handoffs import HandoffOptions
@@ -30,7 +30,7 @@ async def create(desk: DeskDep, actor: Caller, body: HandoffBody, idempotency_ke
     handoff = await desk.handoff_requests.create(
         options, context, actor=actor, idempotency_key=idempotency_key, wait=body.wait
     )
-    return created("handoffs", handoff.snapshot())
+    return reply_created("handoffs", handoff.snapshot())
 
 
 @router.get("/handoffs", responses={200: {"model": HandoffPage}})
@@ -58,4 +58,4 @@ async def cancel(desk: DeskDep, actor: Caller, handoff_id: str) -> Json:
 async def retry(desk: DeskDep, actor: Caller, handoff_id: str, idempotency_key: IdempotencyKey = None) -> Json:
     """Hand the same work to the same agent again, as a new handoff."""
     handoff = await desk.handoff_requests.retry(handoff_id, actor=actor, idempotency_key=idempotency_key)
-    return created("handoffs", handoff.snapshot())
+    return reply_created("handoffs", handoff.snapshot())

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from midwatch.api.admission import COOKIE
 from midwatch.api.bodies import SignInBody, TokenBody
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, FromWhere
-from midwatch.api.reply import Json, problem
+from midwatch.api.reply import Json, make_problem
 from midwatch.base.clock import Clock, iso
 from midwatch.base.errors import InvalidInput, LimitReached, Unauthorized
 from midwatch.base.version import __version__
@@ -66,7 +66,9 @@ async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignIn
         failures: Failures = request.app.state.failures
         if (wait := failures.add(call.peer)) is None:
             raise
-        too_many = problem(LimitReached("too many failed sign-ins; wait a minute, then try again with a new link."))
+        too_many = make_problem(
+            LimitReached("too many failed sign-ins; wait a minute, then try again with a new link.")
+        )
         too_many.headers["retry-after"] = str(int(wait) + 1)
         return too_many
     reply = Json({"actor": token.actor, "role": token.role, "expires_at": iso(token.expires_at)})

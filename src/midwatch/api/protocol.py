@@ -20,7 +20,7 @@ import httptools
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from midwatch.api.refusal import CROWDED, EARLY, LARGE, LATE, UNREAD, Refusal, Seldom, check_head, malformed
+from midwatch.api.refusal import CROWDED, EARLY, LARGE, LATE, UNREAD, LogLimiter, Refusal, check_head, refuse_malformed
 from midwatch.api.sse import ABORT
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Shared:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.log = Seldom()
+        self.log = LogLimiter()
         self.turned_away: set[Connection] = set()
 
 
@@ -139,7 +139,7 @@ class Connection(HttpToolsProtocol):
                 self._log(EARLY)
                 self._hear_no_more()
             else:
-                self._refuse(self._refusal or malformed(str(error)))
+                self._refuse(self._refusal or refuse_malformed(str(error)))
         else:  # the parser may have taken in an endless header, trailer or size of a chunk
             if self._received > self.limits.head_bytes * (1 if self._stage == "head" else 2):
                 self._refuse(LARGE)

@@ -50,7 +50,7 @@ class Json(Response):
         return to_json(content)
 
 
-def created(noun: str, shown: Mapping[str, Any]) -> Json:
+def reply_created(noun: str, shown: Mapping[str, Any]) -> Json:
     """Return the reply to a request that made something, with its address."""
     return Json(shown, 201, headers={"location": f"/api/v1/{noun}/{shown['id']}"})
 
@@ -66,7 +66,7 @@ class Problem(Json):
     media_type = "application/problem+json"
 
 
-def problem(error: MidwatchError, status: int | None = None) -> Problem:
+def make_problem(error: MidwatchError, status: int | None = None) -> Problem:
     """Return the reply for an error. Beside the fixed members it carries the error's own attributes."""
     if status is None:
         status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
@@ -82,7 +82,7 @@ def problem(error: MidwatchError, status: int | None = None) -> Problem:
     return Problem(body, status, headers=HEADERS.get(status))
 
 
-def invalid(error: RequestValidationError) -> InvalidInput:
+def explain_invalid(error: RequestValidationError) -> InvalidInput:
     """Return the first mistake of a request as one of our own errors."""
     first = error.errors()[0]
     names = [str(part) for part in first["loc"][1:] if isinstance(part, str)]
@@ -95,13 +95,13 @@ def invalid(error: RequestValidationError) -> InvalidInput:
     return InvalidInput(f"{field}: {message[:LONGEST_ECHO]}.", field=field)
 
 
-async def refused(request: Request, error: Exception) -> Response:
+async def handle_error(request: Request, error: Exception) -> Response:
     """Reply to an error that a service raised."""
     assert isinstance(error, MidwatchError)
-    return problem(error)
+    return make_problem(error)
 
 
-async def not_valid(request: Request, error: Exception) -> Response:
+async def handle_invalid(request: Request, error: Exception) -> Response:
     """Reply to a request with a wrong field or body."""
     assert isinstance(error, RequestValidationError)
-    return problem(invalid(error))
+    return make_problem(explain_invalid(error))

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midwatch.api.bodies import InterruptBody, MessageBody, MessageQuery, SessionBody, SessionQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey, StillAllowed
-from midwatch.api.events import LastEventId, resume_point, stream, watched
+from midwatch.api.events import LastEventId, open_stream, resume_point, watch
 from midwatch.api.markdown import to_html
 from midwatch.api.reply import Json, list_page
 from midwatch.api.sse import Shape
@@ -133,8 +133,8 @@ async def live(
 ) -> Response:
     """Follow a conversation: its state, then its events, also texts that are being written."""
     which = EventFilter(session_key=key)
-    batches = await watched(desk, which, resume_point(last_event_id, None))
-    return stream(request.app.state.streams, batches, Shape(True, True), actor, still_allowed)
+    batches = await watch(desk, which, resume_point(last_event_id, None))
+    return open_stream(request.app.state.streams, batches, Shape(True, True), actor, still_allowed)
 
 
 @router.get("/sessions/{key}", responses={200: {"model": SessionInfo}})

@@ -179,10 +179,10 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send(chunk(HEARTBEAT))  # the headers leave now, so that the reader knows it is connected
+        await send(make_chunk(HEARTBEAT))  # the headers leave now, so that the reader knows it is connected
         writer = asyncio.create_task(self._write(send))
         revoked = asyncio.create_task(self._keep_alive(send))
-        gone = asyncio.create_task(disconnect(receive))
+        gone = asyncio.create_task(wait_for_disconnect(receive))
         self._streams.add(writer, self._actor)
         try:
             await asyncio.wait({writer, revoked, gone}, return_when="FIRST_COMPLETED")
@@ -191,7 +191,7 @@ class EventStream(Response):
             for task in (writer, revoked, gone):
                 task.cancel()
             await asyncio.gather(writer, revoked, gone, return_exceptions=True)
-        if (ended and self._sending) or not await _send_in_time(send, chunk(b"", more=False)):
+        if (ended and self._sending) or not await _send_in_time(send, make_chunk(b"", more=False)):
             abort = scope.get("extensions", {}).get(ABORT)
             if abort is not None:
                 abort["call"]()  # the reader must not, or will not, read the rest
@@ -203,7 +203,7 @@ class EventStream(Response):
             if not await self._still_allowed():
                 return
             if not self._sending:
-                await _send_in_time(send, chunk(HEARTBEAT))
+                await _send_in_time(send, make_chunk(HEARTBEAT))
 
     def _encode(self, event: Any) -> bytes:
         return self._streams.frame(event, self._shape)
@@ -229,10 +229,10 @@ class EventStream(Response):
         """Send in pieces: the part that the reader has not taken yet must stay small."""
         self._sending = True
         if len(body) <= 2 * PIECE:
-            await send(chunk(body))
+            await send(make_chunk(body))
         else:
             for start in range(0, len(body), PIECE):
-                await send(chunk(body[start : start + PIECE]))
+                await send(make_chunk(body[start : start + PIECE]))
         self._sending = False
 
 
@@ -246,12 +246,12 @@ async def _send_in_time(send: Send, message: Message) -> bool:
     return True
 
 
-def chunk(body: bytes, *, more: bool = True) -> Message:
+def make_chunk(body: bytes, *, more: bool = True) -> Message:
     """Return a piece of the reply."""
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
-async def disconnect(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Return when the reader has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from midwatch.api.bodies import RetryBody, SubmitBody, TaskQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
 from midwatch.api.markdown import to_html
-from midwatch.api.reply import Json, created, list_page
+from midwatch.api.reply import Json, list_page, reply_created
 from midwatch.base.clock import iso
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.handoff import HandoffFilter
@@ -31,7 +31,7 @@ async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key
         )
     if idempotency_key is not None:
         wish["idempotency_key"] = idempotency_key
-    return created("tasks", (await desk.tasks.submit(actor=actor, **wish)).snapshot())
+    return reply_created("tasks", (await desk.tasks.submit(actor=actor, **wish)).snapshot())
 
 
 @router.get("/tasks", responses={200: {"model": TaskPage}})
@@ -92,7 +92,7 @@ async def retry(
     """Submit a failed or cancelled task again, as a new task."""
     budget = body.budget if body else None
     task = await desk.tasks.retry(task_id, actor=actor, idempotency_key=idempotency_key, budget=budget)
-    return created("tasks", task.snapshot())
+    return reply_created("tasks", task.snapshot())
 
 
 @router.get("/summary", responses={200: {"model": Counts}})

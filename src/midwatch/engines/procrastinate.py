@@ -22,7 +22,7 @@ from midwatch.domain.event import TaskInterrupted, event
 from midwatch.domain.instance import Instance, Pulse
 from midwatch.domain.task import Task, TaskStep, end, guard_ownership, meta
 from midwatch.engines.heartbeat import Heartbeat
-from midwatch.engines.jobs import AWAY, LOOK, Jobs, look_for, open_queue, queue_app, queue_of, reason
+from midwatch.engines.jobs import AWAY, LOOK, Jobs, build_queue, explain, make_job, name_queue, open_queue
 from midwatch.engines.jobs import Hinter as Hinter
 from midwatch.engines.jobs import prepare as prepare
 from midwatch.engines.queue_upkeep import UPKEEP_SECONDS, QueueUpkeep, SharedStore
@@ -59,7 +59,7 @@ class ProcrastinateEngine:
         self._clock = clock
         self._worker = worker
         self._instance = instance
-        self._app = queue_app(url)
+        self._app = build_queue(url)
         self._app.job_manager = Jobs(self._app.connector, self._room)
         self._app.task(name=LOOK, pass_context=True)(self._handle)
         self._queue_upkeep = QueueUpkeep(store, url, clock, self.leads)
@@ -142,7 +142,7 @@ class ProcrastinateEngine:
     def _room(self, queue: str) -> bool:
         """Return whether a task of this queue's agent could start here now, besides those it already looks for."""
         free = self._worker.slots.free()
-        by_agent = {queue_of(agent): room for agent, room in self._worker.slots.free_by_agent().items()}
+        by_agent = {name_queue(agent): room for agent, room in self._worker.slots.free_by_agent().items()}
         return self._taking and self._heartbeat.sound() and min(free, by_agent.get(queue, 0)) > self._looking
 
     async def _handle(self, context: procrastinate.JobContext) -> None:
@@ -150,7 +150,7 @@ class ProcrastinateEngine:
         if self._room(context.job.queue):
             await asyncio.shield(self._start_look())
         elif self._taking:
-            later = look_for(context.job.queue, self._clock.now() + int(AGAIN_SECONDS * SECOND))
+            later = make_job(context.job.queue, self._clock.now() + int(AGAIN_SECONDS * SECOND))
             with suppress(*AWAY):
                 await self._app.job_manager.defer_job_async(later)
 
@@ -236,7 +236,7 @@ class ProcrastinateEngine:
             try:
                 async with asyncio.timeout(None) as self._listening, open_queue(self._app):
                     await self._app.run_worker_async(
-                        queues=[queue_of(agent) for agent in self._instance.agents],
+                        queues=[name_queue(agent) for agent in self._instance.agents],
                         concurrency=self._instance.slots,
                         name=self._instance.id,
                         fetch_job_polling_interval=POLL_SECONDS,
@@ -245,7 +245,7 @@ class ProcrastinateEngine:
                         install_signal_handlers=False,
                     )
             except Exception as problem:
-                why = reason(problem)
+                why = explain(problem)
             offered = self._listening is not None and self._listening.expired()
             self._listening = None
             if self._taking and not offered:

@@ -14,7 +14,7 @@ from midwatch.base.clock import Clock
 from midwatch.base.errors import MidwatchError
 from midwatch.domain.instance import Instance
 from midwatch.domain.store import Store
-from midwatch.engines.jobs import AWAY, look_for, open_queue, queue_app, queue_of, reason
+from midwatch.engines.jobs import AWAY, build_queue, explain, make_job, name_queue, open_queue
 
 log = logging.getLogger("midwatch.engine")
 
@@ -59,11 +59,11 @@ class QueueUpkeep:
                 try:
                     await self.run_once()
                 except (MidwatchError, *AWAY) as problem:
-                    log.warning("the upkeep of the job queue has to wait: %s", reason(problem))
+                    log.warning("the upkeep of the job queue has to wait: %s", explain(problem))
 
     async def run_once(self) -> None:
         """Replace lost jobs, drop needless and stalled ones, refresh statistics."""
-        async with open_queue(queue_app(self._url)) as app:
+        async with open_queue(build_queue(self._url)) as app:
             await self._defer_again(app)
             for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS):
                 await app.job_manager.finish_job(job, jobs.Status.FAILED, delete_job=True)
@@ -78,9 +78,9 @@ class QueueUpkeep:
         waiting = {queue["name"]: queue["todo"] for queue in await app.job_manager.list_queues_async()}
         served = {agent for instance in await self._store.living() for agent in instance.agents}
         for agent in served:
-            queue, count = queue_of(agent), due.get(agent, 0)
+            queue, count = name_queue(agent), due.get(agent, 0)
             if waiting.get(queue, 0) > count + SPARE_JOBS:
                 await self._store.drop_jobs(queue, count + SPARE_JOBS)
             if count:
                 missing = min(count - waiting.get(queue, 0), SPARE_JOBS)
-                await app.job_manager.batch_defer_jobs_async([look_for(queue)] * max(1, missing))
+                await app.job_manager.batch_defer_jobs_async([make_job(queue)] * max(1, missing))

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 Tables = Mapping[str, tuple[str, ...]]
 """The columns of each table."""
-Told = Callable[[str, int], None]
+OnProgress = Callable[[str, int], None]
 """Is called with a table and how many of its rows were copied so far."""
 
 LEFT_OUT = frozenset({"instances"})
 """Processes belong to the database on which they run."""
 HEAD = "event_head"
-TOLD_EVERY = 1000
+REPORT_EVERY = 1000
 FETCHED = 100
 """Rows fetched from PostgreSQL at a time; a row may have megabytes."""
 MASK = 2**64 - 1
@@ -234,12 +234,12 @@ def postgres_side(url: str, *, writes: bool) -> Iterator[PostgresSide]:
         raise explain(problem, url) from None
 
 
-def copy(source: Side, target: Side, tables: Tables, told: Told) -> dict[str, Tally]:
+def copy(source: Side, target: Side, tables: Tables, on_progress: OnProgress) -> dict[str, Tally]:
     """Replace everything in `target` by the rows of `source`; StoreCorrupt when the copy differs."""
     target.clear(tables)
     copied = {}
     for table, columns in tables.items():
-        counter = _Counter(table, told)
+        counter = _Counter(table, on_progress)
         with closing(source.rows(table, columns)) as rows:
             target.fill(table, columns, counter.over(map(target.fit, rows)))
         copied[table] = counter.tally()
@@ -264,21 +264,21 @@ def compare(side: Side, tables: Tables, wanted: Mapping[str, Tally]) -> None:
 class _Counter:
     """Counts rows as they go through, and sums their checksums."""
 
-    def __init__(self, table: str, told: Told) -> None:
+    def __init__(self, table: str, on_progress: OnProgress) -> None:
         self.rows = 0
         self._mark = 0
         self._table = table
-        self._told = told
+        self._on_progress = on_progress
 
     def over(self, rows: Iterable[Row]) -> Iterator[Row]:
         for row in rows:
             self.rows += 1
             self._mark = (self._mark + hash(row)) & MASK
-            if self.rows % TOLD_EVERY == 0:
-                self._told(self._table, self.rows)
+            if self.rows % REPORT_EVERY == 0:
+                self._on_progress(self._table, self.rows)
             yield row
-        if self.rows % TOLD_EVERY or not self.rows:
-            self._told(self._table, self.rows)
+        if self.rows % REPORT_EVERY or not self.rows:
+            self._on_progress(self._table, self.rows)
 
     def tally(self) -> Tally:
         return Tally(self.rows, self._mark)

@@ -15,7 +15,7 @@ from midwatch.api.agentapi.replies import Refusal
 from midwatch.api.agentapi.requests import read_body
 from midwatch.api.dependencies import DeskDep
 from midwatch.api.guard import MAX_BODY, replay
-from midwatch.api.reply import Json, not_valid, refused
+from midwatch.api.reply import Json, handle_error, handle_invalid
 from midwatch.api.sse import Streams
 from midwatch.base.errors import MidwatchError, NotFound
 from midwatch.desk.desk import Desk
@@ -33,8 +33,8 @@ class Console:
         app.state.desk, app.state.streams, app.state.session_key = desk, streams, key
         for method, path, route, check in ROUTES:
             app.add_api_route(PREFIX + path, route, methods=[method], dependencies=[Depends(check)])
-        app.add_exception_handler(MidwatchError, refused)
-        app.add_exception_handler(RequestValidationError, not_valid)
+        app.add_exception_handler(MidwatchError, handle_error)
+        app.add_exception_handler(RequestValidationError, handle_invalid)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(Request(scope, receive), MAX_BODY)

@@ -12,7 +12,7 @@ from midwatch.agents.terminal.format import BLANK, agent_type, format_agent_mess
 from midwatch.agents.terminal.sending import clean
 from midwatch.api.agentapi.bodies import ConversationRole, MessageUpdateBody, Transport
 from midwatch.api.agentapi.feed import Feed
-from midwatch.api.events import watched
+from midwatch.api.events import watch
 from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, StoreError
 from midwatch.desk.desk import Desk
 from midwatch.domain.agent import Screenshot
@@ -89,7 +89,7 @@ class SessionFollower:
 
     async def start(self) -> None:
         """Follow the session; return when its state is known."""
-        batches = await watched(self._desk, EventFilter(session_key=self.key), None)
+        batches = await watch(self._desk, EventFilter(session_key=self.key), None)
         known = asyncio.Event()
 
         async def follow() -> None:
