@@ -159,7 +159,7 @@ async def test_a_full_process_leaves_jobs_to_those_with_room(database: str, tmp_
         busy = await first.tasks.submit("x", agent="it")
         await until(lambda: first.running == 1)
         async with desk(tmp_path, "b", database, agents={"it": scripted(result("quick"), slots=1)}) as second:
-            await until(lambda: heart_of(second).connected())
+            await until(lambda: heart_of(second).is_connected())
             spent = []
             for _ in range(10):
                 began = time.monotonic()
@@ -316,7 +316,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back(database: str, tmp_pa
     agents = {"it": scripted(result("ok"), on_crash="fail")}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         assert isinstance(engine_of(runtime), ProcrastinateEngine)
-        await until(heart_of(runtime).connected)
+        await until(heart_of(runtime).is_connected)
         real, answers = runtime.store.claim, [StoreUnavailable("the answer was lost")]
 
         async def claim(request: Any, now: int) -> Any:
@@ -347,7 +347,7 @@ async def test_a_process_that_was_removed_while_it_lives_makes_itself_known_agai
         with psycopg.connect(database, autocommit=True) as admin:  # not looked for afterwards: it may be back at once
             gone = admin.execute("DELETE FROM instances RETURNING id").fetchall()
         assert gone == [(runtime.id,)]
-        await until(lambda: not heart_of(runtime).sound())  # for a while it takes nothing that could be taken
+        await until(lambda: not heart_of(runtime).is_sound())  # for a while it takes nothing that could be taken
         await until(lambda: _lives(runtime))
         go_on.set()
         assert (await runtime.tasks.wait(task.id)).attempt == 1
@@ -440,7 +440,7 @@ async def test_who_was_away_itself_judges_nobody_until_it_has_been_back_for_long
         await hearts.beat(beat("i_me"))
     assert hearts.heart.dead({"i_gone"}) == {"i_gone"}
     await hearts.beat(None)
-    assert hearts.heart.dead({"i_gone"}) == set() and not hearts.heart.leads() and not hearts.heart.connected()
+    assert hearts.heart.dead({"i_gone"}) == set() and not hearts.heart.leads() and not hearts.heart.is_connected()
     for _ in range(4):
         await hearts.beat(beat("i_me"))
         assert hearts.heart.dead({"i_gone"}) == set()
@@ -455,15 +455,15 @@ async def test_who_was_away_itself_judges_nobody_until_it_has_been_back_for_long
 async def test_a_process_that_missed_beats_takes_nothing_until_it_is_certainly_known() -> None:
     hearts = Hearts()
     await hearts.beat(beat("i_me"))
-    assert hearts.heart.sound()
+    assert hearts.heart.is_sound()
     await hearts.clock.advance(SOUND_SECONDS + 1)
-    assert not hearts.heart.sound()
+    assert not hearts.heart.is_sound()
     await hearts.beat(beat("i_me", known=False))
-    assert hearts.introduced == 1 and not hearts.heart.sound()
+    assert hearts.introduced == 1 and not hearts.heart.is_sound()
     await hearts.beat(beat("i_me"))
-    assert not hearts.heart.sound()
+    assert not hearts.heart.is_sound()
     await hearts.beat(beat("i_me"))
-    assert hearts.heart.sound()
+    assert hearts.heart.is_sound()
 
 
 async def test_the_loops_are_woken_when_the_lead_comes_and_when_somebody_is_gone() -> None:
@@ -482,7 +482,7 @@ async def test_claims_of_a_process_that_is_not_sound_are_left_to_others(database
     agents = {"it": scripted(result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as first:
         heart = heart_of(first)
-        await until(heart.connected)
+        await until(heart.is_connected)
         heart._sound_from = first.clock.monotonic() + 600
         task = await first.tasks.submit("x", agent="it")
         async with desk(tmp_path, "b", database, agents=agents) as second, asyncio.timeout(60):

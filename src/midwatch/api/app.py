@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
@@ -32,9 +31,11 @@ from midwatch.api import (
 )  # fmt: skip
 from midwatch.api.admission import Admission
 from midwatch.api.agentapi.app import mount as mount_agentapi
+from midwatch.api.agentapi.console import NO_TELEMETRY
 from midwatch.api.dependencies import PREFIX
-from midwatch.api.guard import HEADERS, Guard
-from midwatch.api.reply import Problem, handle_error, handle_invalid, make_problem
+from midwatch.api.guard import HEADERS as GUARD_HEADERS
+from midwatch.api.guard import Guard
+from midwatch.api.reply import HANDLERS, Problem, describe_problem, make_problem
 from midwatch.api.sse import Streams
 from midwatch.base.errors import InvalidInput, MidwatchError
 from midwatch.base.version import __version__
@@ -47,15 +48,19 @@ NOUNS = (
 
 
 def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
-    """Build the HTTP interface of a desk; `hosts` are further names of the server. `app.state.streams` holds the open
-    event streams."""
-    app = FastAPI(
+    """Build the HTTP interface of a desk.
+
+    `hosts` are further names of the server. `app.state.streams` holds the open event streams.
+    """
+    app = describe.DescribedApp(
         title="midwatch",
+        summary=describe.SUMMARY,
         version=__version__,
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
-        telemetry={"tracing": False, "metrics": False, "logs": False},
+        telemetry=NO_TELEMETRY,
+        exception_handlers={**HANDLERS, HTTPException: handle_http_error, Exception: handle_unexpected},
     )
     app.state.desk = desk
     app.state.streams = Streams(max(10, desk.settings.max_connections * 3 // 5))
@@ -64,13 +69,8 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
         app.router.routes.extend(noun.router.routes)  # include_router would build every route a second time
     mount_agentapi(app, desk, handle_unexpected)
     web.mount(app)
-    describe.describe(app)
     app.add_middleware(sessions.Keys)
     app.add_middleware(Guard, tokens=desk.tokens, admission=Admission(desk.settings, hosts))
-    app.add_exception_handler(MidwatchError, handle_error)
-    app.add_exception_handler(RequestValidationError, handle_invalid)
-    app.add_exception_handler(HTTPException, handle_http_error)
-    app.add_exception_handler(Exception, handle_unexpected)
     return app
 
 
@@ -81,9 +81,8 @@ async def handle_http_error(request: Request, error: Exception) -> Response:
         return make_problem(InvalidInput("the body cannot be read; send JSON in UTF-8.", field="body"))
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "error")
     detail = f"{request.method} {request.url.path}: {error.detail}; see the API page of the documentation."
-    body = {"type": "about:blank", "title": error.detail, "status": error.status_code, "code": code, "detail": detail}
     headers = {"allow": list_methods(request)} if error.status_code == 405 else dict(error.headers or {})
-    return Problem({**body, "field": None}, error.status_code, headers=headers)
+    return Problem(describe_problem(error.status_code, code, detail), error.status_code, headers=headers)
 
 
 def list_methods(request: Request) -> str:
@@ -102,5 +101,5 @@ def list_methods(request: Request) -> str:
 async def handle_unexpected(request: Request, error: Exception) -> Response:
     """Reply to a bug in midwatch: the log has the details, the reply has none."""
     reply = make_problem(MidwatchError("something went wrong inside; the server's log has the details."))
-    reply.headers.update(HEADERS)  # the guard does not see this reply
+    reply.headers.update(GUARD_HEADERS)  # the guard does not see this reply
     return reply

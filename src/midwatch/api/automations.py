@@ -21,8 +21,8 @@ router = APIRouter(prefix=PREFIX, tags=["automations"])
 async def list_automations(desk: DeskDep, query: Annotated[bodies.AutomationQuery, Query()]) -> Json:
     """List automations, newest first: all but deleted ones, unless `status` says otherwise."""
     scope = (query.scope_kind, query.scope_id) if query.scope_id else None
-    found = await desk.automations.list(query.status, scope=scope, limit=query.limit)
-    return Json({"automations": [await desk.automations.describe(automation) for automation in found]})
+    automations = await desk.automations.list(query.status, scope=scope, limit=query.limit)
+    return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
 
 
 @router.post("/automations", status_code=201, responses={201: {"model": AutomationInfo}})
@@ -35,15 +35,15 @@ async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> J
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
 async def export(desk: DeskDep, query: Annotated[bodies.ExportQuery, Query()]) -> Json:
     """Return all automations that are not deleted, or those that are named, for an import."""
-    found = await desk.snapshots.export(query.id)
-    return Json({"automations": [await desk.automations.describe(automation) for automation in found]})
+    automations = await desk.snapshots.export(query.id)
+    return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
 
 
 @router.post("/automations/import", responses={200: {"model": TakenPage}})
 async def take(desk: DeskDep, actor: Caller, body: bodies.ImportBody) -> Json:
     """Create the automations that are not here and change those that differ; all of them or none."""
-    taken = await desk.snapshots.take([shot.model_dump() for shot in body.automations], actor=actor)
-    return Json({"automations": [result._asdict() for result in taken]})
+    results = await desk.snapshots.take([shot.model_dump() for shot in body.automations], actor=actor)
+    return Json({"automations": [result._asdict() for result in results]})
 
 
 @router.get("/automations/{automation_id}", responses=ONE)

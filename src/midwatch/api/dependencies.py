@@ -14,7 +14,6 @@ from midwatch.desk.desk import Desk
 from midwatch.domain.identity import Actor
 
 PREFIX = "/api/v1"
-"""Every route of this API version starts with this path."""
 ACTOR = "midwatch.actor"
 CALL = "midwatch.call"
 """Where the guard puts the actor and the call into the scope of a request."""
@@ -38,8 +37,10 @@ async def call_of(request: Request) -> Call:
 
 
 async def make_access_check(request: Request) -> Callable[[], Awaitable[bool]]:
-    """Return a check whether the actor is still admitted; event streams repeat it. Only the proxy knows whom it admits,
-    so an actor that it names must connect again after a while."""
+    """Return a check whether the actor is still admitted; event streams repeat it.
+
+    Only the proxy knows whom it admits, so an actor that it names must connect again after a while.
+    """
     actor, desk = await actor_of(request), await desk_of(request)
     tokens, clock = desk.tokens, desk.clock
     until = clock.monotonic() + PROXY_SECONDS if actor.way == "proxy" else math.inf

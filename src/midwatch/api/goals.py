@@ -20,8 +20,8 @@ router = APIRouter(prefix=PREFIX, tags=["goals"])
 @router.get("/goals", responses={200: {"model": GoalPage}})
 async def list_goals(desk: DeskDep, query: Annotated[GoalQuery, Query()]) -> Json:
     """List goals, newest first."""
-    found = await desk.goals.list(query.status, limit=query.limit)
-    return Json({"goals": [await desk.goals.describe(goal) for goal in found]})
+    goals = await desk.goals.list(query.status, limit=query.limit)
+    return Json({"goals": [await desk.goals.describe(goal) for goal in goals]})
 
 
 @router.post("/goals", status_code=201, responses={201: {"model": GoalInfo}})

@@ -85,26 +85,26 @@ class Guard:
                 incoming.reset(trace)
 
     async def _identify(self, call: Call) -> Actor:
-        """Return the actor, or raise Unauthorized. A wrong token is refused, whatever else the request carries. From
-        pages of other sites only a token counts: browsers and proxies add cookies and names without their doing."""
+        """Return the actor, or raise Unauthorized.
+
+        A wrong token is refused even if the request has a valid cookie. For pages of other sites only a token counts:
+        browsers and proxies add cookies and names to requests that such a page sends.
+        """
         if (secret := call.bearer()) is not None:
-            found = await self._tokens.bearer(secret)
-            if found is None:
-                raise Unauthorized("the token is wrong or was revoked; look with `midwatch token list`.")
-            return found
+            actor = await self._tokens.bearer(secret)
+            if actor is None:
+                raise Unauthorized("the token is wrong or was revoked; see `midwatch token list`.")
+            return actor
         if call.origin and call.origin != call.own_origin:
             raise Unauthorized("a page of another site needs a token; send it as bearer.")
-        if cookie := call.cookie():
-            found = await self._tokens.cookie(cookie)
-            if found is not None:
-                return found
-        named = self._admission.find_proxy_actor(call)
-        if named is None:
-            raise Unauthorized(
-                "no valid token came with this; send that of $MIDWATCH_HOME/token as bearer, or sign in by the link "
-                "of `midwatch open`."
-            )
-        return named
+        if (cookie := call.cookie()) and (actor := await self._tokens.cookie(cookie)):
+            return actor
+        if actor := self._admission.find_proxy_actor(call):
+            return actor
+        raise Unauthorized(
+            "the request has no valid token; send that of $MIDWATCH_HOME/token as bearer, or sign in with the link "
+            "of `midwatch open`."
+        )
 
     def _allow(self, call: Call, actor: Actor | None) -> None:
         if call.safe or actor is None:
@@ -112,7 +112,7 @@ class Guard:
         if actor.task is not None and AGENTS_MAY.fullmatch(call.path):
             return  # the service checks that it concerns the agent's own task, or work it may submit
         if actor.role == "viewer" and call.path not in SELF_SERVICE:
-            raise Forbidden(f"{actor.name} is a viewer and may only look; ask the owner for another role.")
+            raise Forbidden(f"{actor.name} is a viewer and may only read; ask the owner for another role.")
         if actor.way == "cookie" and not call.from_own_page:
             raise Forbidden("a browser's cookie counts only for pages of this server; send a token as bearer instead.")
 
@@ -175,8 +175,10 @@ async def read_body(call: Call, receive: Receive, most: int) -> bytes:
 
 
 def _check_media(call: Call, body: bytes) -> None:
-    """Refuse a body that is not declared as JSON: a form of a foreign page cannot declare it. Clients of agentapi may
-    send forms and no type; for them a browser's cookie counts only from a page of this server."""
+    """Raise UnsupportedMediaType unless the body is declared as JSON, which a form of a foreign page cannot do.
+
+    Clients of agentapi may send forms and no type; for them a browser's cookie counts only from a page of this server.
+    """
     if call.of_agentapi:
         return
     if body and not call.safe and call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":

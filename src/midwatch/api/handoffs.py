@@ -22,10 +22,12 @@ router = APIRouter(prefix=PREFIX, tags=["handoffs"])
 
 @router.post("/handoffs", status_code=201, responses=CREATED)
 async def create(desk: DeskDep, actor: Caller, body: HandoffBody, idempotency_key: IdempotencyKey = None) -> Json:
-    """Hand work to an agent, or to the best one for its type. With `wait` the reply comes when it has ended, or after
-    so many seconds."""
-    wish = body.model_dump(exclude={"task", "context", "wait"})
-    options = HandoffOptions(task=HandoffTask(**body.task.model_dump() if body.task else {}), **wish)
+    """Hand work to an agent, or to the best one for its type.
+
+    With `wait` the reply comes when the handoff has ended, or after so many seconds.
+    """
+    fields = body.model_dump(exclude={"task", "context", "wait"})
+    options = HandoffOptions(task=HandoffTask(**body.task.model_dump() if body.task else {}), **fields)
     context = HandoffContext.from_data(body.context.model_dump(exclude_unset=True)) if body.context else None
     handoff = await desk.handoff_requests.create(
         options, context, actor=actor, idempotency_key=idempotency_key, wait=body.wait

@@ -90,8 +90,7 @@ async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
 
 @router.post("/links", status_code=201, responses={201: {"model": Link}})
 async def make_link(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
-    """Make an address that signs one browser in, as the same actor with the same role; it works once, for ten
-    minutes."""
+    """Create a link that signs one browser in, with the same actor and role. It works once, for ten minutes."""
     link, code = await desk.tokens.link(actor)
     return Json({"url": f"{call.own_origin}/sign-in#{code}", "expires_at": iso(link.expires_at)}, 201)
 
@@ -109,7 +108,7 @@ async def require_owner(actor: Caller) -> None:
 
 @router.post("/tokens", status_code=201, responses={201: {"model": TokenMade}}, dependencies=[Depends(require_owner)])
 async def create_token(desk: DeskDep, actor: Caller, body: TokenBody) -> Json:
-    """Make a token for a program. Its secret is in this reply and nowhere else."""
+    """Create a token for a program. Only this reply contains its secret."""
     token, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=actor)
     return Json({**token.snapshot(), "secret": secret}, 201)
 

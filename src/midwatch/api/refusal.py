@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from midwatch.api.reply import to_json
+from midwatch.api.reply import describe_problem, to_json
 
 SINGLE = frozenset(
     (b"host", b"authorization", b"origin", b"content-type", b"transfer-encoding", b"expect", b"last-event-id")
@@ -26,15 +25,15 @@ class Refusal(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the whole reply, after which the connection ends."""
-        title = HTTPStatus(self.status).phrase
-        body = to_json({"type": "about:blank", "title": title, **self._asdict(), "field": None})
+        body = describe_problem(*self)
+        content = to_json(body)
         wait = "retry-after: 1\r\n" if self.status == 503 else ""
         head = (
-            f"HTTP/1.1 {self.status} {title}\r\n{wait}"
+            f"HTTP/1.1 {self.status} {body['title']}\r\n{wait}"
             "content-type: application/problem+json\r\nx-content-type-options: nosniff\r\ncache-control: no-store\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            f"content-length: {len(content)}\r\nconnection: close\r\n\r\n"
         )
-        return head.encode() + body
+        return head.encode() + content
 
 
 LARGE = Refusal(431, "headers_too_large", "the request line and the headers are too large or too many; send less.")

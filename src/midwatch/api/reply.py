@@ -66,19 +66,21 @@ class Problem(Json):
     media_type = "application/problem+json"
 
 
+def find_status(error: Exception) -> int:
+    """Return the HTTP status of an error."""
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+
+
+def describe_problem(status: int, code: str, detail: str) -> dict[str, Any]:
+    """Return the fixed members of a problem document."""
+    title = HTTPStatus(status).phrase
+    return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail, "field": None}
+
+
 def make_problem(error: MidwatchError, status: int | None = None) -> Problem:
-    """Return the reply for an error. Beside the fixed members it carries the error's own attributes."""
-    if status is None:
-        status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
-    body = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "code": error.code,
-        "detail": str(error),
-        "field": None,
-        **vars(error),
-    }
+    """Return the reply for an error. It also has the error's own attributes."""
+    status = status or find_status(error)
+    body = {**describe_problem(status, error.code, str(error)), **vars(error)}
     return Problem(body, status, headers=HEADERS.get(status))
 
 
@@ -105,3 +107,6 @@ async def handle_invalid(request: Request, error: Exception) -> Response:
     """Reply to a request with a wrong field or body."""
     assert isinstance(error, RequestValidationError)
     return make_problem(explain_invalid(error))
+
+
+HANDLERS: Any = {MidwatchError: handle_error, RequestValidationError: handle_invalid}

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from midwatch.api.reply import to_json
-from midwatch.base.errors import LimitReached
+from midwatch.base.errors import LimitReached, StoreUnavailable
 from midwatch.base.text import cut
 from midwatch.domain.event import Event
 from midwatch.domain.watch_state import SessionState, TaskState
 from midwatch.live.bus import TEXTS, Shown
 
+HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT = b": still here\n\n"
 PATIENCE_SECONDS = 2.0
@@ -40,9 +41,9 @@ class Shape(NamedTuple):
     """How a stream writes its events."""
 
     brief: bool = False
-    """For watching: long texts are cut. Otherwise it is the whole log."""
+    """Whether long texts are cut, for a stream that people watch."""
     scoped: bool = False
-    """About one task or session, so live events need not name it."""
+    """Whether the stream is about one task or session, so that live events need not name it."""
 
 
 LOG = Shape()
@@ -143,7 +144,9 @@ class Streams:
             del self._of_actor[actor]
 
     def check_room(self, actor: str) -> None:
-        """Raise LimitReached if this actor has too many streams open: nobody may take all connections."""
+        """Raise StoreUnavailable if the server stops, LimitReached if the actor has too many streams open."""
+        if self.closing:
+            raise StoreUnavailable("the server is stopping; connect again when it is back.")
         if self._of_actor[actor] >= self.most_of_actor:
             raise LimitReached(f"{actor} follows {self.most_of_actor} streams already; close some first.")
 
@@ -155,7 +158,7 @@ class Streams:
 
 
 class EventStream(Response):
-    """The reply that follows the log until its reader leaves or is no longer admitted, or the server stops."""
+    """A reply that sends events until its reader leaves or is no longer admitted, or the server stops."""
 
     media_type = "text/event-stream"
 
@@ -163,16 +166,19 @@ class EventStream(Response):
         self,
         batches: AsyncGenerator[Sequence[Any], None],
         streams: Streams,
-        shape: Shape,
+        encode: Callable[[Any], bytes],
         actor: str,
         still_allowed: Callable[[], Awaitable[bool]],
+        headers: Mapping[str, str] = HEADERS,
     ) -> None:
+        """Raise StoreUnavailable or LimitReached if the server has no room for the stream."""
+        streams.check_room(actor)
         self.status_code = 200
         self.background = None
-        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
+        self.init_headers(headers)
         self._batches = batches
         self._streams = streams
-        self._shape = shape
+        self._encode = encode
         self._actor = actor
         self._still_allowed = still_allowed
         self._sending = False
@@ -204,9 +210,6 @@ class EventStream(Response):
                 return
             if not self._sending:
                 await _send_in_time(send, make_chunk(HEARTBEAT))
-
-    def _encode(self, event: Any) -> bytes:
-        return self._streams.frame(event, self._shape)
 
     async def _write(self, send: Send) -> None:
         try:

@@ -24,14 +24,14 @@ router = APIRouter(prefix=PREFIX, tags=["tasks"])
 @router.post("/tasks", status_code=201, responses={201: {"model": TaskInfo}})
 async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key: IdempotencyKey = None) -> Json:
     """Accept a prompt. It is durable when the reply arrives."""
-    wish = body.model_dump(exclude_defaults=True)  # so that equal wishes make equal bodies
-    if idempotency_key is not None and wish.get("idempotency_key") not in (None, idempotency_key):
+    fields = body.model_dump(exclude_defaults=True)  # so that equal requests are stored equally
+    if idempotency_key is not None and fields.get("idempotency_key") not in (None, idempotency_key):
         raise InvalidInput(
             "the header and the body name different idempotency keys; send one.", field="idempotency_key"
         )
     if idempotency_key is not None:
-        wish["idempotency_key"] = idempotency_key
-    return reply_created("tasks", (await desk.tasks.submit(actor=actor, **wish)).snapshot())
+        fields["idempotency_key"] = idempotency_key
+    return reply_created("tasks", (await desk.tasks.submit(actor=actor, **fields)).snapshot())
 
 
 @router.get("/tasks", responses={200: {"model": TaskPage}})
@@ -52,8 +52,7 @@ async def show(desk: DeskDep, task_id: str) -> Json:
 
 @router.get("/tasks/{task_id}/page", responses={200: {"model": TaskView}})
 async def page(desk: DeskDep, task_id: str) -> Json:
-    """Return everything a page about a task shows: prompt and result as HTML, related tasks, its notices and
-    questions."""
+    """Return what a page about a task shows: prompt and result as HTML, related tasks, notices, questions."""
     task = await desk.tasks.get(task_id)
     last = (await desk.events.read_task_state(task_id)).last
     handoffs = await desk.handoffs.list(HandoffFilter(root_id=task.root_id or task.id, limit=MOST_HANDOFFS))

@@ -79,8 +79,10 @@ def make_job(queue: str, when: int | None = None) -> jobs.Job:
 
 
 class Jobs(manager.JobManager):
-    """Gives the queue's worker only jobs for which a slot is free. Only fetching fails, so that a database error is
-    reported once; a job that cannot be finished is left to the leader."""
+    """Gives the queue's worker only jobs for which a slot is free.
+
+    Only fetching raises errors, so that a database error is reported once. The leader deletes unfinished jobs.
+    """
 
     def __init__(self, connector: Any, room: Callable[[str], bool]) -> None:
         super().__init__(connector)
@@ -144,8 +146,11 @@ def build_queue(url: str) -> procrastinate.App:
 
 @asynccontextmanager
 async def open_queue(app: procrastinate.App) -> AsyncIterator[procrastinate.App]:
-    """Open the app and always close it again. procrastinate leaves the pool open when opening fails or is cancelled.
-    The pool's tasks ignore cancellation while they connect, so the process would never end."""
+    """Open the app and always close it again.
+
+    procrastinate leaves the pool open when opening fails or is cancelled. The pool's tasks ignore cancellation while
+    they connect, so the process would never end.
+    """
     try:
         await app.open_async()
         yield app

@@ -96,13 +96,16 @@ class ProcrastinateEngine:
 
     async def stop(self) -> None:
         await self._heartbeat.stop()
-        if self._heartbeat.connected():
+        if self._heartbeat.is_connected():
             with suppress(StoreError):
                 await self._store.remove_instances([self._instance.id])
 
     def wake(self) -> None:
-        """Look for tasks that no job announces to this process: those of a process that runs only its own, and those of
-        sessions whose conversation is open here, which the process that gets their job may not take."""
+        """Look for tasks that no job announces to this process.
+
+        These are the tasks of a process that runs only its own, and those of sessions whose conversation is open here:
+        the process that gets their job may not take them.
+        """
         if self._instance.role == "run" and not self._waiting:
             self._start_look()
         elif self._worker.conversations.any:
@@ -143,7 +146,7 @@ class ProcrastinateEngine:
         """Return whether a task of this queue's agent could start here now, besides those it already looks for."""
         free = self._worker.slots.free()
         by_agent = {name_queue(agent): room for agent, room in self._worker.slots.free_by_agent().items()}
-        return self._taking and self._heartbeat.sound() and min(free, by_agent.get(queue, 0)) > self._looking
+        return self._taking and self._heartbeat.is_sound() and min(free, by_agent.get(queue, 0)) > self._looking
 
     async def _handle(self, context: procrastinate.JobContext) -> None:
         """Handle a job: look, unless its slot is taken meanwhile; then leave it to other processes."""
@@ -186,7 +189,7 @@ class ProcrastinateEngine:
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
-                slots = iter(await self._claim(len(waiting)) if self._taking and self._heartbeat.sound() else ())
+                slots = iter(await self._claim(len(waiting)) if self._taking and self._heartbeat.is_sound() else ())
                 for place in waiting:
                     if not place.done():
                         place.set_result(next(slots, None))
@@ -229,7 +232,7 @@ class ProcrastinateEngine:
         """Run the queue's worker, again and again: any database error ends it."""
         failures = 0
         while self._taking:
-            while not self._heartbeat.connected():  # noqa: ASYNC110 - another thread finds it out, every two seconds
+            while not self._heartbeat.is_connected():  # noqa: ASYNC110 - another thread finds it out, every two seconds
                 await asyncio.sleep(0.05)
             began, why = self._clock.monotonic(), "its worker ended"
             self._look_around()

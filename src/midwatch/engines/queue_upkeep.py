@@ -72,8 +72,11 @@ class QueueUpkeep:
             await self._store.refresh_statistics(JOB_TABLES)
 
     async def _defer_again(self, app: procrastinate.App) -> None:
-        """Keep at least one job for every agent that has work: some may have been lost with their process. Keep not
-        many more than there is work: a process that goes on from task to task leaves the jobs of the later ones."""
+        """Keep about as many jobs as there are tasks to take.
+
+        Every agent that has work gets at least one job: some may have been lost with their process. Jobs that are left
+        over are dropped: a process that goes on from task to task leaves the jobs of the later ones.
+        """
         due = await self._store.count_due_by_agent(self._clock.now())
         waiting = {queue["name"]: queue["todo"] for queue in await app.job_manager.list_queues_async()}
         served = {agent for instance in await self._store.living() for agent in instance.agents}

@@ -123,8 +123,10 @@ class PostgresStore(VerbStore):
             connection.close()
 
     def _submit(self, op: Op) -> None:
-        """Have a verb run. Those of tasks that wait together are committed together: commits with events go one after
-        the other."""
+        """Start a verb in a thread.
+
+        Verbs of tasks that wait together are committed together, because commits with events go one after the other.
+        """
         if _runs_alone(op):
             self._writers.submit(self._serve, [op])
         else:
@@ -148,8 +150,10 @@ class PostgresStore(VerbStore):
         return connection
 
     def _drop(self, connection: Connection, problem: psycopg.Error) -> bool:
-        """Close a connection after an error, and return whether it was lost. The driver may fail because of a loss
-        before it knows of it: then the error is the driver's own and not the server's."""
+        """Close a connection after an error, and return whether it was lost.
+
+        The driver may fail because of a loss before it knows of it: then the error is not one of the server.
+        """
         lost = connection.closed or problem.sqlstate is None
         connection.close()
         self._connections.discard(connection)
@@ -157,12 +161,12 @@ class PostgresStore(VerbStore):
         return lost
 
     def _read(self, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             connection = self._connection()
             try:
                 return verb(PostgresTx(connection, self._statements), *args)
             except psycopg.Error as problem:
-                if not self._drop(connection, problem) or not left:
+                if not self._drop(connection, problem) or not tries_left:
                     raise explain(problem, self.url) from problem
         raise AssertionError
 
@@ -186,9 +190,8 @@ class PostgresStore(VerbStore):
         self._tell(answers, commit)
 
     def _write(self, group: list[Op]) -> tuple[list[Answer], Commit]:
-        """Run verbs in a transaction; again when another process was faster or the connection was lost before the
-        commit."""
-        for left in reversed(range(TRIES)):
+        """Run verbs in a transaction. Repeat it if another process was faster or the connection was lost."""
+        for tries_left in reversed(range(TRIES)):
             connection = self._connection()
             tx, answers, last_seq = PostgresTx(connection, self._statements), list[Answer](), self._last_seq
             try:
@@ -197,14 +200,14 @@ class PostgresStore(VerbStore):
                 self._drop(connection, problem)
                 if len(group) > 1:
                     raise
-                if not left:
+                if not tries_left:
                     name = problem.diag.constraint_name or problem
                     raise Conflict(f"another record is in the way ({name}); look again.") from problem
             except psycopg.Error as problem:
                 lost = self._drop(connection, problem)
                 if lost and tx.committing and self._is_kept(tx, last_seq, problem):
                     return answers, Commit(EVERY_TOPIC, (), foreign=True)
-                if not lost or not left:
+                if not lost or not tries_left:
                     raise explain(problem, self.url) from problem
         raise AssertionError
 
@@ -235,8 +238,10 @@ class PostgresStore(VerbStore):
         return Commit(frozenset(tx.topics), event.number(tx.events, row[0]))
 
     def _is_kept(self, tx: PostgresTx, last_seq: int, problem: psycopg.Error) -> bool:
-        """Return whether a transaction took place whose commit was sent and not answered: its events show it. One
-        without events can be repeated. To lock the head is to wait for commits that are still under way."""
+        """Return whether a commit without an answer took place: its events show it.
+
+        A transaction without events can be repeated. To lock the head is to wait for commits that are still running.
+        """
         if not tx.events:
             return False
         deadline = time.monotonic() + UNSURE_SECONDS
@@ -253,7 +258,7 @@ class PostgresStore(VerbStore):
     # -- other processes -----------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Tell of other processes' commits. After a lost connection anything may have changed."""
+        """Report commits of other processes. After a lost connection everything may have changed."""
         warned = False
         while not self._closed.is_set():
             try:
@@ -269,7 +274,7 @@ class PostgresStore(VerbStore):
                         self._pass_on([notify.payload for notify in connection.notifies(timeout=0)])
             except psycopg.Error as problem:
                 if not warned:
-                    log.warning("other processes' commits are not heard of: %s", explain(problem, self.url))
+                    log.warning("commits of other processes are noticed late: %s", explain(problem, self.url))
                 warned = True
                 self._closed.wait(RECONNECT_SECONDS)
 
@@ -290,6 +295,7 @@ class PostgresStore(VerbStore):
         return await self.read(_describe, self.url)
 
     async def check(self) -> list[str]:
+        """Return problems: the log's head and its last event must agree. PostgreSQL itself checks the rest."""
         return await self.read(_check)
 
 

@@ -194,8 +194,11 @@ class SqliteStore(VerbStore):
             return -1
 
     def _commit(self, group: list[Op]) -> None:
-        """Commit all in one transaction. Savepoints cost two statements a verb, so they are used only once a verb
-        failed after it had written something: then everything is rolled back and run again with them."""
+        """Commit all verbs in one transaction.
+
+        Savepoints cost two statements a verb, so they are used only after a verb failed that had written something:
+        then everything is rolled back and run again with them.
+        """
         if self._gone:
             error = StoreUnavailable(f"{self.path} was removed or replaced; stop this process and look at its home.")
             self._tell([Answer(op, None, error) for op in group], None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Tables = Mapping[str, tuple[str, ...]]
 """The columns of each table."""
 OnProgress = Callable[[str, int], None]
-"""Is called with a table and how many of its rows were copied so far."""
+"""Called with a table and the number of its rows that were copied so far."""
 
 LEFT_OUT = frozenset({"instances"})
 """Processes belong to the database on which they run."""
@@ -76,8 +76,10 @@ class Side(ABC):
         return int(self.run("SELECT last_seq FROM event_head")[0][0])
 
     def forget_processes(self) -> None:
-        """Clear the process groups of running tasks: on the copy they count as ended, and none is signalled, since
-        they may still run where the copy was made from."""
+        """Clear the process groups of running tasks.
+
+        On the copy these processes count as ended. They get no signal, since they may still run where the copy is from.
+        """
         self.run("UPDATE tasks SET host = NULL, pgid = NULL, pgid_mark = NULL WHERE status = 'running'")
 
 
@@ -91,8 +93,8 @@ class SqliteSide(Side):
     def tables(self) -> Tables:
         """Return the tables to copy."""
         names = [row[0] for row in self.run("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-        kept = [name for name in names if name not in LEFT_OUT and not name.startswith("sqlite_")]
-        return {name: tuple(row[1] for row in self.run(f"PRAGMA table_info({name})")) for name in kept}
+        copied = [name for name in names if name not in LEFT_OUT and not name.startswith("sqlite_")]
+        return {name: tuple(row[1] for row in self.run(f"PRAGMA table_info({name})")) for name in copied}
 
     def rows(self, table: str, columns: tuple[str, ...]) -> Generator[Row, None, None]:
         try:

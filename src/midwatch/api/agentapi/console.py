@@ -1,5 +1,7 @@
-"""The part of the HTTP interface that the chat page of one session needs. It asks for no token, so everything that is
-not about this session is refused."""
+"""The part of the HTTP interface that the chat page of one session needs.
+
+It needs no token, so it refuses every request that is not about this session.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.types import Receive, Scope, Send
 
 from midwatch.api import approvals, events, identity, now, sessions, tasks
@@ -15,9 +16,9 @@ from midwatch.api.agentapi.replies import Refusal
 from midwatch.api.agentapi.requests import read_body
 from midwatch.api.dependencies import DeskDep
 from midwatch.api.guard import MAX_BODY, replay
-from midwatch.api.reply import Json, handle_error, handle_invalid
+from midwatch.api.reply import HANDLERS, Json
 from midwatch.api.sse import Streams
-from midwatch.base.errors import MidwatchError, NotFound
+from midwatch.base.errors import NotFound
 from midwatch.desk.desk import Desk
 
 PREFIX = "/chat/api/v1"
@@ -29,12 +30,12 @@ class Console:
     """The app of the chat page."""
 
     def __init__(self, desk: Desk, key: str, streams: Streams) -> None:
-        self._app = app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
+        self._app = app = FastAPI(
+            openapi_url=None, docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY, exception_handlers={**HANDLERS}
+        )
         app.state.desk, app.state.streams, app.state.session_key = desk, streams, key
         for method, path, route, check in ROUTES:
             app.add_api_route(PREFIX + path, route, methods=[method], dependencies=[Depends(check)])
-        app.add_exception_handler(MidwatchError, handle_error)
-        app.add_exception_handler(RequestValidationError, handle_invalid)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(Request(scope, receive), MAX_BODY)

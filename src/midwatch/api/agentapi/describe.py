@@ -1,5 +1,7 @@
-"""The OpenAPI document. FastAPI describes the routes and pydantic the bodies; both are adapted to the style of huma,
-the library that agentapi uses."""
+"""The OpenAPI document of the agentapi surface.
+
+FastAPI describes the routes and pydantic the bodies. Both are adapted to the style of huma, the library of agentapi.
+"""
 
 from __future__ import annotations
 

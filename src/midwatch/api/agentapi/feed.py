@@ -7,14 +7,11 @@ reader first gets the whole state. A slow reader is not cut off: of everything i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from itertools import zip_longest
-from typing import Any
 
 from midwatch.agents.terminal.format import BLANK
 from midwatch.api.agentapi import bodies
-from midwatch.api.sse import LOG, EventStream, Streams
-from midwatch.domain.identity import Actor
 from midwatch.domain.session import MAX_ERRORS
 
 MAX_WAITING = 1024
@@ -144,23 +141,6 @@ class Feed:
         """End every reader after the events that it has not taken yet."""
         self._closed = True
         self._wake_readers()
-
-
-class FeedStream(EventStream):
-    """A reply that follows a feed."""
-
-    def __init__(
-        self,
-        events: AsyncGenerator[list[bodies.EventBody], None],
-        streams: Streams,
-        who: Actor,
-        still_allowed: Callable[[], Awaitable[bool]],
-    ) -> None:
-        super().__init__(events, streams, LOG, who.name, still_allowed)
-        self.init_headers(STREAM_HEADERS)
-
-    def _encode(self, event: Any) -> bytes:
-        return encode_event(event)
 
 
 def encode_event(event: bodies.EventBody) -> bytes:

@@ -56,13 +56,15 @@ class SessionFollower:
     def __init__(
         self, desk: Desk, session: Session, *, kind: str, needs_terminal: bool = False, resumed: bool = False
     ) -> None:
-        """With `needs_terminal` the agent waits for input only if its terminal is open. A conversation that is
-        `resumed` begins with its old messages, not with a greeting."""
+        """Prepare to follow a session of an agent of this kind; `start` begins.
+
+        With `needs_terminal` the agent waits for input only if its terminal is open. A `resumed` conversation begins
+        with its old messages, not with a greeting.
+        """
         self.key = session.key
         self.transport: Transport = "pty" if kind == "terminal" else "acp"
         self.feed = Feed(_find_agent_type(desk, session))
         self.program_ended = asyncio.Event()
-        """Set when the program in the terminal has ended."""
         self.exit: tuple[int | None, str] | None = None
         """Exit code and last screen of the program, if it ended while it worked."""
         self._desk = desk
@@ -136,8 +138,10 @@ class SessionFollower:
         self._look_again.set()
 
     async def send_message(self, text: str, *, actor: str | None = None) -> None:
-        """Send a message and wait until the agent reacts. Raise Conflict if the agent does not wait for input, NotTaken
-        if it does not react, AgentError if it fails at once."""
+        """Send a message and wait until the agent reacts.
+
+        Raise Conflict if the agent does not wait for input, NotTaken if it does not react, AgentError if it fails.
+        """
         if not clean(text):
             raise InvalidInput("message must not be empty", field="content")
         if self.feed.status != "stable" or self._sending:

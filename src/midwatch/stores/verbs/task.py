@@ -8,24 +8,12 @@ from collections import Counter
 from typing import Any
 
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
+from midwatch.domain import task as steps
 from midwatch.domain.changes import Fence
 from midwatch.domain.claiming import ClaimRequest, Room
 from midwatch.domain.event import Event, TaskStarted, call_of, event
 from midwatch.domain.identity import attempt_token, hash_of
-from midwatch.domain.task import (
-    STATUSES,
-    Claim,
-    Claims,
-    Submitted,
-    Summary,
-    Task,
-    TaskFilter,
-    has_conversation,
-    meta,
-    start_notice,
-    submit_task,
-    touch_session,
-)
+from midwatch.domain.task import STATUSES, Claim, Claims, Submitted, Summary, Task, TaskFilter
 from midwatch.domain.usage import PARTS, Asked, Spent
 from midwatch.stores.rows import decode_task, dumps, get_values
 from midwatch.stores.verbs.changes import add_deliveries, apply
@@ -42,12 +30,14 @@ def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | 
         if row := tx.row("steer.find_key", {"actor": task.creator or "", "key": task.idempotency_key}):
             raise KeyReused(task.idempotency_key, f"message {row[0]}")
     if max_open is not None:
-        _check_limit(tx, max_open)
+        _check_limit(tx.value(int, "task.count_outside", most=max_open), max_open, "tasks", "max_open")
     if max_of_actor is not None:
-        _check_actor_limit(tx, task.actor, max_of_actor)
-    if has_conversation(task):
+        count = tx.value(int, "task.count_outside_of", actor=task.actor, most=max_of_actor)
+        tasks = f"tasks of {task.actor}" if task.actor else "tasks without an actor"
+        _check_limit(count, max_of_actor, tasks, "max_open_per_actor")
+    if steps.has_conversation(task):
         _check_session(tx, task)
-    apply(tx, submit_task(task, task.created_at))
+    apply(tx, steps.submit_task(task, task.created_at))
     if task.cause == "message" and tx.run("task.ask_to_yield", {"gate": task.gate_key}):
         tx.topics.add("stop")
     return Submitted(task, created=True)
@@ -61,7 +51,7 @@ def find_key(tx: Tx, creator: str | None, key: str) -> Task | None:
 def _check_session(tx: Tx, task: Task) -> None:
     """Raise Conflict when the task's conversation is closed; begin it when it is new."""
     if not check_open(tx, task.session_key):
-        tx.run("session.ensure", get_values(touch_session(task, task.created_at)))
+        tx.run("session.ensure", get_values(steps.touch_session(task, task.created_at)))
 
 
 def check_open(tx: Tx, key: str) -> bool:
@@ -72,19 +62,10 @@ def check_open(tx: Tx, key: str) -> bool:
     return status is not None
 
 
-def _check_limit(tx: Tx, max_open: int) -> None:
-    if (tx.value(int, "task.count_outside", most=max_open) or 0) >= max_open:
+def _check_limit(count: int | None, most: int, tasks: str, setting: str) -> None:
+    if (count or 0) >= most:
         raise LimitReached(
-            f"{max_open} tasks are open already; wait until some have ended, cancel some, or raise max_open."
-        )
-
-
-def _check_actor_limit(tx: Tx, actor: str, most: int) -> None:
-    if (tx.value(int, "task.count_outside_of", actor=actor, most=most) or 0) >= most:
-        whose = f"of {actor}" if actor else "without an actor"
-        raise LimitReached(
-            f"{most} tasks {whose} are open already; wait until some have ended, cancel some, "
-            "or raise max_open_per_actor."
+            f"{most} {tasks} are open already; wait until some have ended, cancel some, or raise {setting}."
         )
 
 
@@ -164,9 +145,9 @@ def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
     if tx.run("task.claim", params) != 1:
         return None
     started = TaskStarted(agent=running.agent, owner=request.owner, host=request.host)
-    tx.events.append(event(started, now, **meta(running)))
+    tx.events.append(event(started, now, **steps.meta(running)))
     if running.route:
-        add_deliveries(tx, start_notice(running, now))
+        add_deliveries(tx, steps.start_notice(running, now))
     return Claim(running, token)
 
 
