@@ -26,7 +26,7 @@ from midwatch.domain.event import EVERYTHING, Event, EventFilter, MessageDelta, 
 from midwatch.domain.relay import EVERYBODY
 from midwatch.live.bus import Shown
 from midwatch.live.exchange import LIVE, RENEW_SECONDS, WISH, WISH_SECONDS
-from midwatch.stores.relay import LONGEST_CHUNK, OURS, Assembly, PostgresRelay, cut
+from midwatch.stores.relay import MAX_CHUNK_BYTES, OURS, Assembly, PostgresRelay, cut
 from midwatch.testing import ScriptedAgent
 from postgres import Cluster
 
@@ -50,7 +50,7 @@ def test_messages_of_any_length_arrive_as_they_were() -> None:
     dice = random.Random(5)
     bodies = [json.dumps("".join(dice.choices(MIXED, k=dice.choice((0, 1, 700, 5000, 40_000))))) for _ in range(60)]
     made = chunks(*bodies)
-    assert max(len(chunk.line().encode()) for chunk in made) <= LONGEST_CHUNK < 8000
+    assert max(len(chunk.line().encode()) for chunk in made) <= MAX_CHUNK_BYTES < 8000
     assert assembled(Assembly(), [type(chunk).read(chunk.line()) for chunk in made]) == (bodies, 0)
 
 

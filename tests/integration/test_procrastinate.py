@@ -22,8 +22,8 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.event import EventFilter
 from midwatch.domain.instance import DEAD_SECONDS, Beat, Instance
 from midwatch.engines.heartbeat import BEAT_SECONDS, SOUND_SECONDS, Heartbeat
-from midwatch.engines.jobs import LOOK, build_queue, name_queue, open_queue
-from midwatch.engines.procrastinate import Hinter, ProcrastinateEngine, prepare
+from midwatch.engines.jobs import LOOK, Hinter, build_queue, name_queue, open_queue, prepare
+from midwatch.engines.procrastinate import ProcrastinateEngine
 from midwatch.engines.queue_upkeep import SPARE_JOBS, STALLED_SECONDS, QueueUpkeep
 from midwatch.stores.postgres import PostgresStore
 from midwatch.testing import FakeClock, ScriptedAgent, ask, result, wait_for

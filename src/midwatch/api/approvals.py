@@ -16,7 +16,7 @@ router = APIRouter(prefix=PREFIX, tags=["approvals"])
 
 @router.get("/approvals", responses={200: {"model": ApprovalPage}})
 async def list_approvals(desk: DeskDep, query: Annotated[ApprovalQuery, Query()]) -> Json:
-    """List questions, newest first; open ones unless `status` says otherwise."""
+    """List questions, newest first; open ones unless `status` selects others."""
     listed = await desk.approvals.list(None if query.status == "all" else query.status, query.limit)
     return Json({"approvals": [approval.snapshot() for approval in listed]})
 

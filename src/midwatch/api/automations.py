@@ -19,7 +19,7 @@ router = APIRouter(prefix=PREFIX, tags=["automations"])
 
 @router.get("/automations", responses={200: {"model": AutomationPage}})
 async def list_automations(desk: DeskDep, query: Annotated[bodies.AutomationQuery, Query()]) -> Json:
-    """List automations, newest first: all but deleted ones, unless `status` says otherwise."""
+    """List automations, newest first: all except deleted ones, unless `status` selects others."""
     scope = (query.scope_kind, query.scope_id) if query.scope_id else None
     automations = await desk.automations.list(query.status, scope=scope, limit=query.limit)
     return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
@@ -27,7 +27,7 @@ async def list_automations(desk: DeskDep, query: Annotated[bodies.AutomationQuer
 
 @router.post("/automations", status_code=201, responses={201: {"model": AutomationInfo}})
 async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> Json:
-    """Create an automation. Exactly one of `at`, `every` and `cron` says when it runs."""
+    """Create an automation. Exactly one of `at`, `every` and `cron` sets its times."""
     automation = await desk.automations.create(actor=actor, **body.model_dump(exclude_unset=True))
     return reply_created("automations", await desk.automations.describe(automation))
 
@@ -54,7 +54,7 @@ async def show(desk: DeskDep, automation_id: str) -> Json:
 
 @router.patch("/automations/{automation_id}", responses=ONE)
 async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.AutomationPatch) -> Json:
-    """Change some fields. With `revision` only if nobody changed it meanwhile."""
+    """Change some fields. With `revision` only if it was not changed meanwhile."""
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
     automation = await desk.automations.patch(automation_id, values, revision=body.revision, actor=actor)
     return Json(await desk.automations.describe(automation))

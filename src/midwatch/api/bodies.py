@@ -100,7 +100,7 @@ class SubmitBody(Strict):
 
 
 class RetryBody(Strict):
-    """How to go on with a task."""
+    """How to retry a task."""
 
     budget: dict[str, Any] | None = Field(
         None, description="Limits that are raised or set; earlier tries count.", examples=[{"tokens": 400000}]
@@ -298,7 +298,7 @@ class UsageQuery(SinceQuery):
     """Which ended tasks to add up, and by what."""
 
     until: AwareDatetime | None = Field(None, description="ISO 8601 with a zone; now otherwise.")
-    by: list[By] = Field(["actor", "agent"], max_length=5, description="What tells rows apart; may be repeated.")
+    by: list[By] = Field(["actor", "agent"], max_length=5, description="What the rows are grouped by; may be repeated.")
     zone: str | None = Field(None, max_length=100, description="Where days begin; the server's zone otherwise.")
     session_key: str | None = None
     limit: int = Field(1000, ge=1, le=10_000)

@@ -32,7 +32,7 @@ async def actor_of(request: Request) -> Actor:
 
 
 async def call_of(request: Request) -> Call:
-    """Return what the request says about its origin."""
+    """Return the checked parts of the request."""
     return cast(Call, request.scope[CALL])
 
 
@@ -51,7 +51,7 @@ async def make_access_check(request: Request) -> Callable[[], Awaitable[bool]]:
         try:
             return await tokens.still_holds(actor)
         except StoreError:
-            return False  # the next request tells what is wrong
+            return False  # the next request reports the error
 
     return check
 

@@ -6,6 +6,7 @@ import logging
 import re
 
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -67,15 +68,16 @@ class Guard:
             actor = None if call.open else await self._identify(call)
             scope[CALL], scope[ACTOR] = call, actor
             self._allow(call, actor)
-            body = await read_body(call, receive, limit_body(call) if actor else MAX_STRANGERS_BODY)
+            body = await _read_whole_body(call, Request(scope, receive), actor)
             _check_media(call, body)
-        except MidwatchError as refused:
-            self._log_refusal(call, refused)
-            await make_problem(refused)(scope, receive, reply)
+        except MidwatchError as error:
+            if self._log.admits(call.peer, error.code):
+                log.warning("refused %s %.100r from %s: %s", call.method, call.path, call.peer, error.code)
+            await make_problem(error)(scope, receive, reply)
         except _TooLarge as limit:
             too_large = InvalidInput(f"the body is larger than {limit} bytes; send less.", field="body")
             await make_problem(too_large, 413)(scope, receive, reply)
-        except _Gone:
+        except ClientDisconnect:
             pass
         else:
             trace = incoming.set(noted(call.header(b"traceparent"), call.header(b"tracestate")))
@@ -116,11 +118,6 @@ class Guard:
         if actor.way == "cookie" and not call.from_own_page:
             raise Forbidden("a browser's cookie counts only for pages of this server; send a token as bearer instead.")
 
-    def _log_refusal(self, call: Call, refused: MidwatchError) -> None:
-        """Log a refusal, once a minute for each peer and reason."""
-        if self._log.admits(call.peer, refused.code):
-            log.warning("refused %s %.100r from %s: %s", call.method, call.path, call.peer, refused.code)
-
     def _add_headers(self, send: Send, call: Call) -> Send:
         """Return a `send` that adds the headers of every reply."""
 
@@ -143,35 +140,33 @@ class _TooLarge(Exception):
     """Raised for a body above the limit."""
 
 
-class _Gone(Exception):
-    """Raised when the client has disconnected."""
-
-
-def limit_body(call: Call) -> int:
-    """Return the most bytes that a recognised actor may send."""
-    return MAX_UPLOAD if call.of_agentapi and call.path.endswith("/upload") else MAX_BODY
-
-
-async def read_body(call: Call, receive: Receive, most: int) -> bytes:
-    """Return the whole body; raise _TooLarge above the limit."""
+async def _read_whole_body(call: Call, request: Request, actor: Actor | None) -> bytes:
+    """Return the body, or raise _TooLarge."""
+    if actor is None:
+        limit = MAX_STRANGERS_BODY
+    else:
+        limit = MAX_UPLOAD if call.of_agentapi and call.path.endswith("/upload") else MAX_BODY
     length = call.headers.get(b"content-length", b"0")
-    if not length.isdigit() or int(length) > most:
-        raise _TooLarge(most)
+    if not length.isdigit() or int(length) > limit:
+        raise _TooLarge(limit)
     if length == b"0" and b"transfer-encoding" not in call.headers:
         return b""
+    body = await read_body(request, limit)
+    if len(body) > limit:
+        raise _TooLarge(limit)
+    return body
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the body. Of one that is larger than the limit, return only its beginning."""
     parts: list[bytes] = []
     size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Gone
-        part = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            raise _TooLarge(most)
+    async for part in request.stream():
         parts.append(part)
-        if not message.get("more_body"):
-            return b"".join(parts)
+        size += len(part)
+        if size > limit:
+            break
+    return b"".join(parts)
 
 
 def _check_media(call: Call, body: bytes) -> None:

@@ -17,7 +17,7 @@ MOST_LOGGED = 100
 
 
 class Refusal(NamedTuple):
-    """The reply to a peer, and what the log says of it."""
+    """The reply to a peer, which is also logged."""
 
     status: int
     code: str

@@ -51,7 +51,7 @@ class Json(Response):
 
 
 def reply_created(noun: str, shown: Mapping[str, Any]) -> Json:
-    """Return the reply to a request that made something, with its address."""
+    """Return the reply to a request that has created a record, with the address of the record."""
     return Json(shown, 201, headers={"location": f"/api/v1/{noun}/{shown['id']}"})
 
 

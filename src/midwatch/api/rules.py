@@ -1,4 +1,4 @@
-"""Routes of rules: list and revoke the rules that "always" answers have made."""
+"""Routes of rules: list and revoke the rules that come from "always" answers."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ async def answer(desk: Desk, listener: socket.socket, stopping: asyncio.Event) -
 
 
 def listen(host: str, port: int, *, expose: bool = False, command: str = "midwatch up") -> socket.socket:
-    """Return the listening socket, or raise an error that says how to start `command` instead."""
+    """Return the listening socket, or raise an error that explains how to start `command` instead."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if not expose and not ip_address(address[0]).is_loopback:

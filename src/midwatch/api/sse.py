@@ -38,12 +38,14 @@ Batches = AsyncGenerator[Sequence[Event | Shown], None]
 
 
 class Shape(NamedTuple):
-    """How a stream writes its events."""
+    """How a stream writes its events.
+
+    A brief stream is for people who watch: long texts are cut. A scoped one is about one task or session, so its live
+    events need not name it.
+    """
 
     brief: bool = False
-    """Whether long texts are cut, for a stream that people watch."""
     scoped: bool = False
-    """Whether the stream is about one task or session, so that live events need not name it."""
 
 
 LOG = Shape()
@@ -51,19 +53,13 @@ LOG = Shape()
 
 def encode(event: Event, shape: Shape = LOG) -> bytes:
     """Return one event as a frame. Only stored events have an id, so a reader resumes after the last stored one."""
-    if not event.seq:
-        return b"event: %s\ndata: %s\n\n" % (event.kind.encode(), to_json(_shape_live(event, shape)))
+    if not event.seq:  # live events are many and short, so they have as few fields as possible
+        scope = {} if shape.scoped else {"task_id": event.task_id, "session_key": event.session_key}
+        return b"event: %s\ndata: %s\n\n" % (event.kind.encode(), to_json({**scope, "payload": event.payload}))
     data = event.snapshot()
     if shape.brief and event.kind in TEXTS:
         data["payload"] = _shorten_payload(event.payload, TEXTS[event.kind])
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.kind.encode(), to_json(data))
-
-
-def _shape_live(live: Event, shape: Shape) -> dict[str, Any]:
-    """Return a live event with as few fields as it needs: there are many, and each carries only a few characters."""
-    if shape.scoped:
-        return {"payload": live.payload}
-    return {"task_id": live.task_id, "session_key": live.session_key, "payload": live.payload}
 
 
 def _shorten_payload(payload: Any, name: str) -> Any:
@@ -92,7 +88,7 @@ def encode_state(shown: Shown) -> bytes:
 
 
 def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
-    """Cut the texts of messages and tasks; `cut` tells the length of a message that was cut."""
+    """Cut the texts of messages and tasks; `cut` is the length of a message before that."""
     for record in records:
         for name in ("text", "prompt", "result", "error"):
             text = record.get(name)

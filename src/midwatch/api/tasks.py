@@ -37,10 +37,7 @@ async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key
 @router.get("/tasks", responses={200: {"model": TaskPage}})
 async def list_tasks(desk: DeskDep, query: Annotated[TaskQuery, Query()]) -> Json:
     """List tasks, newest first. `next` is the `before` of the following page, or null."""
-    which = TaskFilter(
-        statuses=tuple(query.status), agent=query.agent, session_key=query.session_key, creator=query.creator,
-        before=query.before, limit=query.limit,
-    )  # fmt: skip
+    which = TaskFilter(statuses=tuple(query.status), **query.model_dump(exclude={"status"}))
     return list_page("tasks", [task.brief() for task in await desk.tasks.list(which)], query.limit)
 
 

@@ -33,7 +33,7 @@ async def open_store(settings: Settings, home: Home) -> Store:
     if not settings.db:
         return await SqliteStore.open(home.database)
     try:
-        from midwatch.engines.procrastinate import Hinter, prepare
+        from midwatch.engines.jobs import Hinter, prepare
         from midwatch.stores.cluster import check_address
         from midwatch.stores.postgres import PostgresStore
     except ImportError as problem:

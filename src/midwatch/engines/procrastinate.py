@@ -23,8 +23,6 @@ from midwatch.domain.instance import Instance, Pulse
 from midwatch.domain.task import Task, TaskStep, end, guard_ownership, meta
 from midwatch.engines.heartbeat import Heartbeat
 from midwatch.engines.jobs import AWAY, LOOK, Jobs, build_queue, explain, make_job, name_queue, open_queue
-from midwatch.engines.jobs import Hinter as Hinter
-from midwatch.engines.jobs import prepare as prepare
 from midwatch.engines.queue_upkeep import UPKEEP_SECONDS, QueueUpkeep, SharedStore
 from midwatch.running.outcome import RELEASED
 from midwatch.running.worker import Worker
@@ -219,7 +217,7 @@ class ProcrastinateEngine:
         return [self._worker.start(claim) for claim in claims.taken]
 
     async def _release_unstarted(self) -> None:
-        """Release tasks that were taken by a claim whose answer was lost, and that nobody has begun."""
+        """Release tasks that were claimed but never started, because the answer of the claim was lost."""
         for task in await self._store.list_running_tasks(self._instance.id):
             run = self._worker.running.get(task.id)
             if run is None or run.task.attempt != task.attempt:
@@ -258,7 +256,7 @@ class ProcrastinateEngine:
 
 
 def _release(task: Task, now: int) -> TaskStep:
-    """Return the step that gives a task back which nobody has begun, or ends it when it was cancelled."""
+    """Return the step that releases a task that was never started, or ends it if it was cancelled."""
     if task.stop_requested == "cancel":
         return TaskStep(*end(task, now, outcome="cancelled"))
     interrupted = event(TaskInterrupted(reason="unstarted"), now, **meta(task))

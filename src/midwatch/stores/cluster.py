@@ -36,7 +36,7 @@ class DatabaseClock(NamedTuple):
 
 
 async def list_processes(store: VerbRunner) -> dict[str, Seen]:
-    """Return every process that made itself known, dead or alive, by its id."""
+    """Return every process in the store, dead or alive, by its id."""
 
     def look(tx: PostgresTx) -> dict[str, Seen]:
         rows = tx.rows("cluster.processes", {"dead": DEAD_SECONDS})

@@ -27,9 +27,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.store import EVERY_TOPIC, Commit
 from midwatch.stores import cluster
 from midwatch.stores.base import VerbStore
-from midwatch.stores.postgres_tx import CHANNEL, Hint, load_statements
-from midwatch.stores.postgres_tx import Connection as Connection
-from midwatch.stores.postgres_tx import PostgresTx as PostgresTx
+from midwatch.stores.postgres_tx import CHANNEL, Connection, Hint, PostgresTx, load_statements
 from midwatch.stores.runner import Answer, Op, log, read
 from midwatch.stores.sql import check_schema, load_migrations
 from midwatch.stores.verbs import changes as change_verbs
@@ -96,7 +94,7 @@ class PostgresStore(VerbStore):
     async def open(cls, url: str, hint: Hint | None = None) -> PostgresStore:
         """Connect, and create or upgrade the tables. Raise StoreError if the database cannot be used.
 
-        `hint` tells the engine of every task that may be taken, in the transaction that makes it so.
+        `hint` reports every task that may be taken to the engine, as part of the transaction.
         """
         try:
             await asyncio.to_thread(prepare, url)
@@ -417,4 +415,4 @@ def _check(tx: PostgresTx) -> list[str]:
     row = tx.connection.execute("SELECT last_seq, (SELECT max(seq) FROM events) FROM event_head").fetchone()
     if row is None:
         return ["event_head is empty"]
-    return [f"the log ends at {row[1]} but its head says {row[0]}"] if row[1] and row[1] > row[0] else []
+    return [f"the log ends at {row[1]} but its head has {row[0]}"] if row[1] and row[1] > row[0] else []

@@ -12,8 +12,8 @@ import psycopg
 
 from midwatch.domain.changes import Fence
 from midwatch.domain.instance import DEAD_SECONDS, Beat
-from midwatch.stores.postgres import OURS, Connection, connect, explain
-from midwatch.stores.postgres_tx import PostgresTx, load_statements
+from midwatch.stores.postgres import OURS, connect, explain
+from midwatch.stores.postgres_tx import Connection, PostgresTx, load_statements
 
 STOPPED_SECONDS = 2.0
 

@@ -65,13 +65,6 @@ class _NeedsSavepoints(Exception):
     """A verb failed after it had written something."""
 
 
-def _explain(problem: Exception) -> Exception:
-    """Return the error that the caller of a failed verb gets."""
-    if isinstance(problem, sqlite3.IntegrityError):
-        return Conflict(f"another record is in the way ({problem}); look again.")
-    return problem
-
-
 class SqliteStore(VerbStore):
     """A store in one file, or in memory for tests."""
 
@@ -240,7 +233,9 @@ class SqliteStore(VerbStore):
                 raise _NeedsSavepoints from problem
             del tx.events[events:]
             tx.topics = topics
-            answer = Answer(op, None, _explain(problem))
+            if isinstance(problem, sqlite3.IntegrityError):
+                problem = Conflict(f"another record is in the way ({problem}); look again.")
+            answer = Answer(op, None, problem)
         if savepoint:
             self._connection.execute("RELEASE verb")
         return answer

@@ -1,7 +1,7 @@
 """Copy everything from one database into another, as one transaction, and compare the copy row by row.
 
 A side is an open transaction: all that is read from it is of one moment, and all that is written to it is kept at the
-end of the block, or nothing. One of the two sides is always SQLite: it says which tables and columns there are.
+end of the block, or nothing. One of the two sides is always SQLite: it has the list of tables and columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from midwatch.stores.sql import check_schema, load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, open_database, translate
 
 if TYPE_CHECKING:
-    from midwatch.stores.postgres import Connection
+    from midwatch.stores.postgres_tx import Connection
 
 Tables = Mapping[str, tuple[str, ...]]
 """The columns of each table."""
@@ -30,8 +30,7 @@ LEFT_OUT = frozenset({"instances"})
 """Processes belong to the database on which they run."""
 HEAD = "event_head"
 REPORT_EVERY = 1000
-FETCHED = 100
-"""Rows fetched from PostgreSQL at a time; a row may have megabytes."""
+ROWS_PER_FETCH = 100  # few, since a row may have megabytes
 MASK = 2**64 - 1
 
 
@@ -118,7 +117,7 @@ class PostgresSide(Side):
 
     def rows(self, table: str, columns: tuple[str, ...]) -> Generator[Row, None, None]:
         with self._connection.cursor("transfer") as cursor:
-            cursor.itersize = FETCHED
+            cursor.itersize = ROWS_PER_FETCH
             cursor.execute(f"SELECT {', '.join(columns)} FROM {table}".encode())  # noqa: S608
             yield from cursor
 

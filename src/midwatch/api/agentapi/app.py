@@ -41,7 +41,6 @@ CLIENT = Actor("agentapi", "operator")
 """The actor of every request to a server without tokens."""
 MAX_STREAMS = 600
 PLACE = "midwatch.agentapi"
-"""Where the scope of a request holds its Place."""
 TIMED_OUT = "failed to send message: failed to wait for processing to start: timeout waiting for condition"
 
 log = logging.getLogger("midwatch.agentapi")
@@ -58,7 +57,7 @@ class Place(NamedTuple):
 
 
 async def find_place(request: Request) -> Place:
-    """Return the place of a request."""
+    """Return the place of a request, which its scope holds."""
     place: Place = request.scope[PLACE]
     return place
 

@@ -43,7 +43,7 @@ PROBLEM = {"description": "Error", "content": {"application/problem+json": {"sch
 
 
 def describe_request(media: str, schema: Any) -> dict[str, Any]:
-    """Return what a route must say about its body, as FastAPI does not read it."""
+    """Return the description of a body that a route reads without FastAPI."""
     return {"requestBody": {"content": {media: {"schema": schema}}, "required": True}}
 
 

@@ -1,4 +1,4 @@
-"""The feed of one conversation: its state, and every change for everybody who watches.
+"""The feed of one conversation: its state, and every change for its readers.
 
 An event is sent for each message that has changed, and for a status and a screen that differ from the last ones. A new
 reader first gets the whole state. A slow reader is not cut off: of everything it has not read it gets the newest event.
@@ -21,8 +21,7 @@ REPLACED = (bodies.MessageUpdateBody, bodies.ScreenUpdateBody)
 LARGEST_FRAME = 120 * 1024
 """Bytes of an event; clients read no more than 128 KiB of one."""
 CUT = "\n[cut; GET /messages has it whole]"
-ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-"""Characters that Go escapes in JSON."""
+GO_ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 STREAM_HEADERS = {
     "content-type": "text/event-stream",
     "cache-control": "no-cache, no-store, must-revalidate",
@@ -47,7 +46,7 @@ class Reader:
         if not isinstance(event, self._kinds):
             return
         if self.waiting and isinstance(event, REPLACED) and self.waiting[-1].subject == event.subject:
-            self.waiting.pop()  # nobody has read it, and the new event says more
+            self.waiting.pop()  # it is not read yet, and the new event replaces it
         self.waiting.append(event)
         if len(self.waiting) > self._max_waiting:
             newest = {waiting.subject: waiting for waiting in self.waiting}
@@ -156,6 +155,6 @@ def encode_event(event: bodies.EventBody) -> bytes:
 
 def _to_json(event: bodies.EventBody) -> bytes:
     text = event.model_dump_json()
-    for char, escape in ESCAPES.items():
+    for char, escape in GO_ESCAPES.items():
         text = text.replace(char, escape)
     return text.encode()

@@ -258,7 +258,7 @@ class SessionFollower:
         self._look_again.set()
 
     def _set_greeting(self, screen: str, time: int) -> None:
-        """Make the screen the first message, until somebody speaks."""
+        """Make the screen the first message, until the first message of a user."""
         if self._greets and len(self._messages) == 1:
             text = format_agent_message(self.feed.agent_type, screen, "").rstrip(BLANK)
             self._set_message(GREETING, "agent", text, time)
@@ -289,11 +289,11 @@ class SessionFollower:
     # -- status ------------------------------------------------------------------------------------------------------
 
     def _update_status(self) -> None:
-        """Work out the status, and wake everybody who waits for a change."""
+        """Work out the status, and wake the tasks that wait for a change."""
         ready = self._screenshot.status == "idle" if self._screenshot is not None else not self._needs_terminal
         stable = not self._open_tasks and not self._sending and (ready or self.transport != "pty")
         if stable and self._publishing is not None:
-            self._publish()  # clients get every message before they hear that the agent waits
+            self._publish()  # clients get every message before they see that the agent waits
         self.feed.emit_status("stable" if stable else "running")
         if not stable:
             self._look_again.set()

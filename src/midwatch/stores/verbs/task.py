@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import Counter
+from functools import cached_property
 from typing import Any
 
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
@@ -35,8 +36,8 @@ def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | 
         count = tx.value(int, "task.count_outside_of", actor=task.actor, most=max_of_actor)
         tasks = f"tasks of {task.actor}" if task.actor else "tasks without an actor"
         _check_limit(count, max_of_actor, tasks, "max_open_per_actor")
-    if steps.has_conversation(task):
-        _check_session(tx, task)
+    if steps.has_conversation(task) and not check_open(tx, task.session_key):
+        tx.run("session.ensure", get_values(steps.touch_session(task, task.created_at)))
     apply(tx, steps.submit_task(task, task.created_at))
     if task.cause == "message" and tx.run("task.ask_to_yield", {"gate": task.gate_key}):
         tx.topics.add("stop")
@@ -46,12 +47,6 @@ def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | 
 def find_key(tx: Tx, creator: str | None, key: str) -> Task | None:
     """Return the task that its creator submitted with this key, or None."""
     return tx.find(Task, "task.find_key", creator=creator or "", key=key)
-
-
-def _check_session(tx: Tx, task: Task) -> None:
-    """Raise Conflict when the task's conversation is closed; begin it when it is new."""
-    if not check_open(tx, task.session_key):
-        tx.run("session.ensure", get_values(steps.touch_session(task, task.created_at)))
 
 
 def check_open(tx: Tx, key: str) -> bool:
@@ -90,7 +85,6 @@ class _Search:
             "now": now, "owner": request.owner, "own_only": request.own_only, "leave": dumps(list(request.leave)),
             "free": request.free,
         }  # fmt: skip
-        self._waiting: list[str] | None = None
 
     def choose_in_order(self) -> tuple[list[Task], Task | None]:
         """Return tasks in claim order, and the first task for which the order does not decide."""
@@ -114,7 +108,7 @@ class _Search:
 
     def choose_fairest(self, contested: Task) -> Task | None:
         """Return the task that gets the slot of the contested one: itself, or the first task of another actor."""
-        actors = [actor for actor in self._actors() if not self.room.full(actor)]
+        actors = [actor for actor in self._actors if not self.room.full(actor)]
         wide = self.room.full(contested.actor) or self.room.scarce(None, len(actors))
         agents = self.room.agents() if wide else [contested.agent]
         lists = {"actors": dumps(actors), "agents": dumps(agents), "last": dumps(self.room.last())}
@@ -125,13 +119,12 @@ class _Search:
         return fairest
 
     def _is_scarce(self, agent: str) -> bool:
-        waiting = len(self._actors())
+        waiting = len(self._actors)
         return self.room.scarce(None, waiting) or self.room.scarce(agent, waiting)
 
+    @cached_property
     def _actors(self) -> list[str]:
-        if self._waiting is None:
-            self._waiting = [row[0] for row in self._tx.rows("task.waiting_actors", {})]
-        return self._waiting
+        return [row[0] for row in self._tx.rows("task.waiting_actors", {})]
 
 
 def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
