@@ -29,7 +29,7 @@ from midwatch.agents.profiles import TERMS
 from midwatch.agents.registry import KINDS as AGENT_KINDS
 from midwatch.agents.terminal.kind import TerminalAgent
 from midwatch.api.app import create_app
-from midwatch.api.bodies import LONGEST_WAIT, AutomationBody, AutomationPatch, GoalBody, HandoffBody
+from midwatch.api.bodies import MAX_WAIT_SECONDS, AutomationBody, AutomationPatch, GoalBody, HandoffBody
 from midwatch.base.home import Home
 from midwatch.channels.registry import KINDS as CHANNEL_KINDS
 from midwatch.cli.main import app
@@ -397,7 +397,7 @@ def test_the_handoffs_page_lists_every_field_wish_limit_and_status() -> None:
     on_one_line = " ".join(text.split())
     assert f"{handoff.MAX_INPUT} characters at most" in on_one_line
     assert f"{handoff.MAX_RETRIES} at most" in on_one_line
-    assert f"{LONGEST_WAIT:g} at most" in on_one_line and f"`wait` (0 to {LONGEST_WAIT:g})" in read("api.md")
+    assert f"{MAX_WAIT_SECONDS:g} at most" in on_one_line and f"`wait` (0 to {MAX_WAIT_SECONDS:g})" in read("api.md")
 
 
 def test_sessions_approvals_and_the_envelope_list_every_field() -> None:

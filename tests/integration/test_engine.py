@@ -23,7 +23,7 @@ from midwatch.domain.event import EventFilter
 from midwatch.domain.instance import Instance
 from midwatch.domain.store import Commit
 from midwatch.domain.task import Claim, Claims
-from midwatch.engines.embedded import LEAD_SECONDS, NEIGHBOUR_SECONDS, EmbeddedEngine
+from midwatch.engines.embedded import LEAD_POLL_SECONDS, NEIGHBOUR_SECONDS, EmbeddedEngine
 from midwatch.loops.rescuer import LIFE_CHECK_SECONDS
 from midwatch.running.slots import Slots
 from midwatch.stores.sqlite import SqliteStore
@@ -150,10 +150,10 @@ async def desk(home: Path) -> AsyncIterator[Desk]:
 async def test_one_leads_and_another_takes_over_when_it_ends(desk: Desk) -> None:
     one, two, three = [await desk.engine(name, Worker()) for name in ("i_1", "i_2", "i_3")]
     assert [e.leads() for e in (one, two, three)] == [True, False, False]
-    await desk.later(10 * LEAD_SECONDS)
+    await desk.later(10 * LEAD_POLL_SECONDS)
     assert desk.led == ["i_1"]
     await desk.end(one)
-    await desk.later(LEAD_SECONDS)
+    await desk.later(LEAD_POLL_SECONDS)
     assert [e.leads() for e in (two, three)].count(True) == 1
     assert len(desk.led) == 2  # it was told
 
@@ -162,7 +162,7 @@ async def test_the_loops_may_take_the_lead_as_soon_as_it_is_free_and_are_told_al
     one, two = [await desk.engine(name, Worker()) for name in ("i_1", "i_2")]
     await desk.end(one)
     assert two.leads()
-    await desk.later(LEAD_SECONDS)
+    await desk.later(LEAD_POLL_SECONDS)
     assert desk.led == ["i_1", "i_2"]
 
 

@@ -26,7 +26,7 @@ from midwatch.domain.event import EVERYTHING, Event, EventFilter, MessageDelta, 
 from midwatch.domain.relay import EVERYBODY
 from midwatch.live.bus import Shown
 from midwatch.live.exchange import LIVE, RENEW_SECONDS, WISH, WISH_SECONDS
-from midwatch.stores.relay import LONGEST_CHUNK, OURS, Assembly, PostgresRelay, cut
+from midwatch.stores.relay import MAX_CHUNK_BYTES, OURS, Assembly, PostgresRelay, cut
 from midwatch.testing import ScriptedAgent
 from postgres import Cluster
 
@@ -50,7 +50,7 @@ def test_messages_of_any_length_arrive_as_they_were() -> None:
     dice = random.Random(5)
     bodies = [json.dumps("".join(dice.choices(MIXED, k=dice.choice((0, 1, 700, 5000, 40_000))))) for _ in range(60)]
     made = chunks(*bodies)
-    assert max(len(chunk.line().encode()) for chunk in made) <= LONGEST_CHUNK < 8000
+    assert max(len(chunk.line().encode()) for chunk in made) <= MAX_CHUNK_BYTES < 8000
     assert assembled(Assembly(), [type(chunk).read(chunk.line()) for chunk in made]) == (bodies, 0)
 
 
@@ -158,7 +158,7 @@ async def test_a_message_goes_to_one_process_or_to_all_others(database: str) -> 
         assert a.relay.send("i_b", "unheard of", 1)
         assert a.relay.send("i_nobody", "keys", 1)
         assert a.relay.send(EVERYBODY, "keys", "all")
-        await a.relay.sent()
+        await a.relay.flush()
         await b.until(lambda: len(b.found) == 3)
         await c.until(lambda: len(c.found) == 1)
         assert b.found == [("i_a", {"text": "x\x00"}), ("i_a", long), ("i_a", "all")]
@@ -181,7 +181,7 @@ async def test_without_a_database_nothing_waits_and_nothing_is_promised() -> Non
     lonely = Heard("postgresql://midwatch@127.0.0.1:1/nothing", "i_a")
     async with asyncio.timeout(20):
         lonely.relay.send("i_b", "keys", 1)
-        await lonely.relay.sent()
+        await lonely.relay.flush()
         assert not lonely.relay.send("i_b", "keys", 2)
         await lonely.relay.close()
     assert lonely.connects == 0
@@ -465,7 +465,7 @@ async def test_nothing_is_sent_while_nobody_watches_elsewhere(database: str, tmp
         await spy.until(lambda: (here.id, []) in spy.found)
         while peers(there):  # it hears so a moment before or after the spy
             await asyncio.sleep(0.01)
-        await there.relay.sent()
+        await there.relay.flush()
         before = backends(database)
         assert len(before) == 3
         for n in range(50):

@@ -159,6 +159,12 @@ async def test_tokens_are_for_owners_only(served: Served, role: str) -> None:
         assert (await client.revoke_token(role))["revoked_at"]
 
 
+async def test_who_may_not_create_tokens_is_refused_before_the_body_is_checked(served: Served) -> None:
+    secret = await served.token("operator")
+    reply = await served.http.post("/tokens", json={"role": "king"}, headers=served.bearer(secret))
+    assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
+
+
 async def test_an_operator_acts_in_its_own_name(served: Served) -> None:
     async with served.client() as owner:
         secret = (await owner.create_token("bot", "operator", "ada"))["secret"]

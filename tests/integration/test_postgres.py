@@ -30,8 +30,8 @@ from records import CLOCK, a_task, asking, fence, progress, put, running, take
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[PostgresStore]:
-    store = await PostgresStore.open(url)
+async def opened(url: str, hint: Any = None) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(url, hint)
     try:
         yield store
     finally:
@@ -343,18 +343,18 @@ async def test_verbs_that_wait_together_fail_alone(database: str) -> None:
 
 async def test_hints_are_part_of_the_transaction(database: str) -> None:
     """Whoever defers them gets the connection: what fails leaves none, and each tells of an agent and a time."""
-    async with opened(database) as store:
+
+    def hint(connection: Any, due: list[tuple[str, int]]) -> None:
+        for pair in due:
+            connection.execute("INSERT INTO hints VALUES (%s, %s)", pair)
+
+    async with opened(database, hint) as store:
         with psycopg.connect(database, autocommit=True) as admin:
             admin.execute("CREATE TABLE hints (agent text, due bigint)")
-
-            def hint(connection: Any, due: list[tuple[str, int]]) -> None:
-                for one in due:
-                    connection.execute("INSERT INTO hints VALUES (%s, %s)", one)
 
             def hints() -> list[tuple[str, int]]:
                 return admin.execute("DELETE FROM hints RETURNING agent, due").fetchall()
 
-            store.set_hint(hint)
             first = await put(store, session_key="chat:1")
             second = await put(store, session_key="chat:1", agent="other", due_at=first.due_at + 5)
             alone = await put(store)

@@ -22,8 +22,8 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.event import EventFilter
 from midwatch.domain.instance import DEAD_SECONDS, Beat, Instance
 from midwatch.engines.heartbeat import BEAT_SECONDS, SOUND_SECONDS, Heartbeat
-from midwatch.engines.jobs import LOOK, open_queue, queue_app, queue_of
-from midwatch.engines.procrastinate import Hinter, ProcrastinateEngine, prepare
+from midwatch.engines.jobs import LOOK, Hinter, build_queue, name_queue, open_queue, prepare
+from midwatch.engines.procrastinate import ProcrastinateEngine
 from midwatch.engines.queue_upkeep import SPARE_JOBS, STALLED_SECONDS, QueueUpkeep
 from midwatch.stores.postgres import PostgresStore
 from midwatch.testing import FakeClock, ScriptedAgent, ask, result, wait_for
@@ -57,18 +57,17 @@ async def started_by(runtime: Runtime, task_id: str) -> list[str]:
 
 
 async def test_a_job_is_deferred_in_the_transaction_that_makes_work_and_only_there(database: str) -> None:
-    store = await PostgresStore.open(database)
+    store = await PostgresStore.open(database, Hinter())
     await prepare(database)
     await prepare(database)
-    store.set_hint(Hinter())
     try:
         task = await put(store, session_key="chat:1")
         await put(store, session_key="chat:1", due_at=task.due_at + 3_600_000_000, agent="other")
         with psycopg.connect(database, autocommit=True) as admin:
             made = admin.execute("SELECT queue_name, scheduled_at, task_name, lock, args FROM procrastinate_jobs")
             first, second = made.fetchall()
-        assert first == (queue_of("demo"), None, LOOK, None, {})
-        assert second[0] == queue_of("other") and second[1].timestamp() == pytest.approx(
+        assert first == (name_queue("demo"), None, LOOK, None, {})
+        assert second[0] == name_queue("other") and second[1].timestamp() == pytest.approx(
             task.due_at / 1e6 + 3600, abs=1
         )
     finally:
@@ -111,7 +110,7 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
         assert jobs(database) == []  # nobody is there to look
         await store.add_instance(instance("i_1", "it"))
         await queue_upkeep.run_once()
-        assert jobs(database) == [(queue_of("it"), "todo")] * 3
+        assert jobs(database) == [(name_queue("it"), "todo")] * 3
         await queue_upkeep.run_once()
         assert len(jobs(database)) == 4  # one more in any case: some may be for later
         with psycopg.connect(database, autocommit=True) as admin:
@@ -125,16 +124,15 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
             admin.execute(f"UPDATE procrastinate_jobs SET worker_id = %s WHERE id = {newest}", (alive,))
         await take(store, agents={"it": 10, "nobody": 10})
         await queue_upkeep.run_once()
-        assert jobs(database) == [(queue_of("it"), "doing")]
+        assert jobs(database) == [(name_queue("it"), "doing")]
     finally:
         await store.close()
 
 
 async def test_the_leader_deletes_jobs_that_have_no_work_left(database: str) -> None:
-    store = await PostgresStore.open(database)
+    store = await PostgresStore.open(database, Hinter())
     await prepare(database)
     try:
-        store.set_hint(Hinter())
         for _ in range(SPARE_JOBS + 20):
             await put(store, agent="it")
         later = await put(store, agent="it", due_at=CLOCK.now() + 3600 * SECOND, wait="delay")
@@ -161,7 +159,7 @@ async def test_a_full_process_leaves_jobs_to_those_with_room(database: str, tmp_
         busy = await first.tasks.submit("x", agent="it")
         await until(lambda: first.running == 1)
         async with desk(tmp_path, "b", database, agents={"it": scripted(result("quick"), slots=1)}) as second:
-            await until(lambda: heart_of(second).connected())
+            await until(lambda: heart_of(second).is_connected())
             spent = []
             for _ in range(10):
                 began = time.monotonic()
@@ -242,7 +240,7 @@ async def test_a_queue_whose_opening_is_cancelled_leaves_nothing_behind() -> Non
         host, port = server.getsockname()
 
         async def use() -> None:
-            async with open_queue(queue_app(f"postgresql://nobody@{host}:{port}/nothing")):
+            async with open_queue(build_queue(f"postgresql://nobody@{host}:{port}/nothing")):
                 raise AssertionError("nobody answers")
 
         using = asyncio.create_task(use())
@@ -318,7 +316,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back(database: str, tmp_pa
     agents = {"it": scripted(result("ok"), on_crash="fail")}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         assert isinstance(engine_of(runtime), ProcrastinateEngine)
-        await until(heart_of(runtime).connected)
+        await until(heart_of(runtime).is_connected)
         real, answers = runtime.store.claim, [StoreUnavailable("the answer was lost")]
 
         async def claim(request: Any, now: int) -> Any:
@@ -349,7 +347,7 @@ async def test_a_process_that_was_removed_while_it_lives_makes_itself_known_agai
         with psycopg.connect(database, autocommit=True) as admin:  # not looked for afterwards: it may be back at once
             gone = admin.execute("DELETE FROM instances RETURNING id").fetchall()
         assert gone == [(runtime.id,)]
-        await until(lambda: not heart_of(runtime).sound())  # for a while it takes nothing that could be taken
+        await until(lambda: not heart_of(runtime).is_sound())  # for a while it takes nothing that could be taken
         await until(lambda: _lives(runtime))
         go_on.set()
         assert (await runtime.tasks.wait(task.id)).attempt == 1
@@ -442,7 +440,7 @@ async def test_who_was_away_itself_judges_nobody_until_it_has_been_back_for_long
         await hearts.beat(beat("i_me"))
     assert hearts.heart.dead({"i_gone"}) == {"i_gone"}
     await hearts.beat(None)
-    assert hearts.heart.dead({"i_gone"}) == set() and not hearts.heart.leads() and not hearts.heart.connected()
+    assert hearts.heart.dead({"i_gone"}) == set() and not hearts.heart.leads() and not hearts.heart.is_connected()
     for _ in range(4):
         await hearts.beat(beat("i_me"))
         assert hearts.heart.dead({"i_gone"}) == set()
@@ -457,15 +455,15 @@ async def test_who_was_away_itself_judges_nobody_until_it_has_been_back_for_long
 async def test_a_process_that_missed_beats_takes_nothing_until_it_is_certainly_known() -> None:
     hearts = Hearts()
     await hearts.beat(beat("i_me"))
-    assert hearts.heart.sound()
+    assert hearts.heart.is_sound()
     await hearts.clock.advance(SOUND_SECONDS + 1)
-    assert not hearts.heart.sound()
+    assert not hearts.heart.is_sound()
     await hearts.beat(beat("i_me", known=False))
-    assert hearts.introduced == 1 and not hearts.heart.sound()
+    assert hearts.introduced == 1 and not hearts.heart.is_sound()
     await hearts.beat(beat("i_me"))
-    assert not hearts.heart.sound()
+    assert not hearts.heart.is_sound()
     await hearts.beat(beat("i_me"))
-    assert hearts.heart.sound()
+    assert hearts.heart.is_sound()
 
 
 async def test_the_loops_are_woken_when_the_lead_comes_and_when_somebody_is_gone() -> None:
@@ -484,7 +482,7 @@ async def test_claims_of_a_process_that_is_not_sound_are_left_to_others(database
     agents = {"it": scripted(result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as first:
         heart = heart_of(first)
-        await until(heart.connected)
+        await until(heart.is_connected)
         heart._sound_from = first.clock.monotonic() + 600
         task = await first.tasks.submit("x", agent="it")
         async with desk(tmp_path, "b", database, agents=agents) as second, asyncio.timeout(60):

@@ -26,7 +26,7 @@ import uvloop
 from midwatch.agents.function import FunctionAgent
 from midwatch.api.app import create_app
 from midwatch.api.protocol import Connection, Limits
-from midwatch.api.refusal import Seldom
+from midwatch.api.refusal import LogLimiter
 from midwatch.api.server import Server as ApiServer
 from midwatch.api.server import listen
 from midwatch.base.errors import BadConfig
@@ -318,7 +318,7 @@ def test_each_kind_of_refusal_is_logged_once_for_a_peer(home: Path, caplog: pyte
 
 
 def test_the_log_of_refusals_is_bounded() -> None:
-    log = Seldom()
+    log = LogLimiter()
     peers = [f"10.0.{number // 256}.{number % 256}" for number in range(1000)]
     assert [peer for peer in peers * 2 if log.admits(peer, "malformed_request")] == peers[:100]
 

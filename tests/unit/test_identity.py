@@ -252,7 +252,7 @@ def call(
     said = list(headers.items()) if isinstance(headers, dict) else headers or []
     if host is not None:
         said.append(("host", host))
-    return made.look(
+    return made.read_call(
         {
             "type": "http",
             "method": method,
@@ -449,15 +449,15 @@ def test_secrets_are_found_in_their_headers(headers: dict[str, str], bearer: str
 )
 def test_a_proxy_is_believed_by_its_address(peer: str | None, value: str, actor: str | None) -> None:
     made = door(proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"], proxy_role="viewer")
-    found = made.named_by_proxy(call(made, peer=peer, headers={"x-forwarded-user": value}))
+    found = made.find_proxy_actor(call(made, peer=peer, headers={"x-forwarded-user": value}))
     assert found == (None if actor is None else Actor(actor, "viewer", "proxy"))
 
 
 def test_a_proxy_that_names_two_names_nobody() -> None:
     made = door(proxy_header="x-user")
-    assert made.named_by_proxy(call(made, headers=[("x-user", "ada"), ("x-user", "bob")])) is None
-    assert made.named_by_proxy(call(made)) is None
-    assert door().named_by_proxy(call(door(), headers={"x-user": "ada", "": "ada"})) is None
+    assert made.find_proxy_actor(call(made, headers=[("x-user", "ada"), ("x-user", "bob")])) is None
+    assert made.find_proxy_actor(call(made)) is None
+    assert door().find_proxy_actor(call(door(), headers={"x-user": "ada", "": "ada"})) is None
 
 
 @pytest.mark.parametrize(

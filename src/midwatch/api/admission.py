@@ -84,14 +84,14 @@ class Admission:
 
     def __init__(self, settings: Settings, more_hosts: Collection[str] = ()) -> None:
         named = {"localhost", socket.gethostname().lower(), *settings.hosts, *more_hosts}
-        self._hosts = frozenset(named if literal(settings.host) else {*named, settings.host.lower()})
+        self._hosts = frozenset(named if parse_address(settings.host) else {*named, settings.host.lower()})
         self._exposed = settings.expose
         self._origins = frozenset(settings.origins)
         self._proxies = [ip_network(address, strict=False) for address in settings.proxy_addresses]
         self._proxy_header = (settings.proxy_header or "").lower().encode()
         self._proxy_role = settings.proxy_role
 
-    def look(self, scope: Scope) -> Call:
+    def read_call(self, scope: Scope) -> Call:
         """Read what is checked of a request."""
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
@@ -129,7 +129,7 @@ class Admission:
         """Tell whether pages of an origin may use the API."""
         return origin in self._origins
 
-    def named_by_proxy(self, call: Call) -> Actor | None:
+    def find_proxy_actor(self, call: Call) -> Actor | None:
         """Return the actor that a trusted proxy names; None without such a proxy, or with a name that is not valid."""
         if not self._proxy_header or self._proxy_header not in call.headers or not self._trusts(call.peer):
             return None
@@ -143,17 +143,17 @@ class Admission:
         match = HOST.fullmatch(host)
         if match is None:
             return False
-        address = literal(match[1].strip("[]"))
+        address = parse_address(match[1].strip("[]"))
         if address is None or match[1] in self._hosts:
             return match[1] in self._hosts
         return address.is_loopback or self._exposed or str(address) in self._hosts
 
     def _trusts(self, peer: str) -> bool:
-        address = literal(peer)
+        address = parse_address(peer)
         return address is not None and any(address in network for network in self._proxies)
 
 
-def literal(text: str) -> Address | None:
+def parse_address(text: str) -> Address | None:
     """Return the IP address that a text is, or None for a name."""
     try:
         address = ip_address(text)

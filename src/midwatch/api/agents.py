@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
-from midwatch.api.reply import Json, created
+from midwatch.api.reply import Json, reply_created
 from midwatch.base.errors import NotFound, UnknownAgent
 from midwatch.wire.agents import AgentPage
 from midwatch.wire.tasks import TaskInfo
@@ -33,4 +33,4 @@ async def test(desk: DeskDep, actor: Caller, name: str, idempotency_key: Idempot
         )  # fmt: skip
     except UnknownAgent:
         raise NotFound("agent", name) from None
-    return created("tasks", task.snapshot())
+    return reply_created("tasks", task.snapshot())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
@@ -32,9 +31,11 @@ from midwatch.api import (
 )  # fmt: skip
 from midwatch.api.admission import Admission
 from midwatch.api.agentapi.app import mount as mount_agentapi
+from midwatch.api.agentapi.console import NO_TELEMETRY
 from midwatch.api.dependencies import PREFIX
-from midwatch.api.guard import HEADERS, Guard
-from midwatch.api.reply import Problem, not_valid, problem, refused
+from midwatch.api.guard import HEADERS as GUARD_HEADERS
+from midwatch.api.guard import Guard
+from midwatch.api.reply import HANDLERS, Problem, describe_problem, make_problem
 from midwatch.api.sse import Streams
 from midwatch.base.errors import InvalidInput, MidwatchError
 from midwatch.base.version import __version__
@@ -47,46 +48,44 @@ NOUNS = (
 
 
 def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
-    """Build the HTTP interface of a desk; `hosts` are further names of the server. `app.state.streams` holds the open
-    event streams."""
-    app = FastAPI(
+    """Build the HTTP interface of a desk.
+
+    `hosts` are further names of the server. `app.state.streams` holds the open event streams.
+    """
+    app = describe.DescribedApp(
         title="midwatch",
+        summary=describe.SUMMARY,
         version=__version__,
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
-        telemetry={"tracing": False, "metrics": False, "logs": False},
+        telemetry=NO_TELEMETRY,
+        exception_handlers={**HANDLERS, HTTPException: handle_http_error, Exception: handle_unexpected},
     )
     app.state.desk = desk
     app.state.streams = Streams(max(10, desk.settings.max_connections * 3 // 5))
     app.state.failures = identity.Failures(desk.clock)
     for noun in NOUNS:
         app.router.routes.extend(noun.router.routes)  # include_router would build every route a second time
-    mount_agentapi(app, desk, unexpected)
+    mount_agentapi(app, desk, handle_unexpected)
     web.mount(app)
-    describe.describe(app)
     app.add_middleware(sessions.Keys)
-    app.add_middleware(Guard, tokens=desk.tokens, door=Admission(desk.settings, hosts))
-    app.add_exception_handler(MidwatchError, refused)
-    app.add_exception_handler(RequestValidationError, not_valid)
-    app.add_exception_handler(HTTPException, no_route)
-    app.add_exception_handler(Exception, unexpected)
+    app.add_middleware(Guard, tokens=desk.tokens, admission=Admission(desk.settings, hosts))
     return app
 
 
-async def no_route(request: Request, error: Exception) -> Response:
+async def handle_http_error(request: Request, error: Exception) -> Response:
     """Reply to a wrong path, a wrong method, or a body that is not text."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
-        return problem(InvalidInput("the body cannot be read; send JSON in UTF-8.", field="body"))
+        return make_problem(InvalidInput("the body cannot be read; send JSON in UTF-8.", field="body"))
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "error")
     detail = f"{request.method} {request.url.path}: {error.detail}; see the API page of the documentation."
-    body = {"type": "about:blank", "title": error.detail, "status": error.status_code, "code": code, "detail": detail}
-    headers = {"allow": allowed(request)} if error.status_code == 405 else dict(error.headers or {})
-    return Problem({**body, "field": None}, error.status_code, headers=headers)
+    headers = {"allow": list_methods(request)} if error.status_code == 405 else dict(error.headers or {})
+    return Problem(describe_problem(error.status_code, code, detail), error.status_code, headers=headers)
 
 
-def allowed(request: Request) -> str:
+def list_methods(request: Request) -> str:
     """Return the methods of a path; the router knows only those of the first route that has it."""
 
     if operations := request.app.openapi()["paths"].get(request.url.path):
@@ -99,8 +98,8 @@ def allowed(request: Request) -> str:
     return ", ".join(method for method in ("DELETE", "GET", "PATCH", "POST") if fits(method))
 
 
-async def unexpected(request: Request, error: Exception) -> Response:
+async def handle_unexpected(request: Request, error: Exception) -> Response:
     """Reply to a bug in midwatch: the log has the details, the reply has none."""
-    reply = problem(MidwatchError("something went wrong inside; the server's log has the details."))
-    reply.headers.update(HEADERS)  # the guard does not see this reply
+    reply = make_problem(MidwatchError("something went wrong inside; the server's log has the details."))
+    reply.headers.update(GUARD_HEADERS)  # the guard does not see this reply
     return reply

@@ -16,9 +16,9 @@ router = APIRouter(prefix=PREFIX, tags=["approvals"])
 
 @router.get("/approvals", responses={200: {"model": ApprovalPage}})
 async def list_approvals(desk: DeskDep, query: Annotated[ApprovalQuery, Query()]) -> Json:
-    """List questions, newest first; open ones unless `status` says otherwise."""
-    found = await desk.approvals.list(None if query.status == "all" else query.status, query.limit)
-    return Json({"approvals": [approval.snapshot() for approval in found]})
+    """List questions, newest first; open ones unless `status` selects others."""
+    listed = await desk.approvals.list(None if query.status == "all" else query.status, query.limit)
+    return Json({"approvals": [approval.snapshot() for approval in listed]})
 
 
 @router.get("/approvals/{approval_id}", responses={200: {"model": ApprovalInfo}})
@@ -30,12 +30,12 @@ async def show(desk: DeskDep, approval_id: str) -> Json:
 @router.post("/approvals/{approval_id}/approve", responses={200: {"model": ApprovalInfo}})
 async def approve(desk: DeskDep, actor: Caller, approval_id: str, body: AnswerBody | None = None) -> Json:
     """Answer yes, or with a choice."""
-    wish = (body or AnswerBody()).model_dump()
-    return Json((await desk.approvals.answer(approval_id, grant=True, actor=actor, **wish)).snapshot(whole=True))
+    fields = (body or AnswerBody()).model_dump()
+    return Json((await desk.approvals.answer(approval_id, grant=True, actor=actor, **fields)).snapshot(whole=True))
 
 
 @router.post("/approvals/{approval_id}/deny", responses={200: {"model": ApprovalInfo}})
 async def deny(desk: DeskDep, actor: Caller, approval_id: str, body: AnswerBody | None = None) -> Json:
     """Answer no."""
-    wish = (body or AnswerBody()).model_dump()
-    return Json((await desk.approvals.answer(approval_id, grant=False, actor=actor, **wish)).snapshot(whole=True))
+    fields = (body or AnswerBody()).model_dump()
+    return Json((await desk.approvals.answer(approval_id, grant=False, actor=actor, **fields)).snapshot(whole=True))

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api import bodies
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
-from midwatch.api.reply import Json, created
+from midwatch.api.reply import Json, reply_created
 from midwatch.wire.automations import AutomationInfo, AutomationPage, DayPage, PreviewInfo, RunPage, TakenPage
 from midwatch.wire.tasks import TaskInfo
 
@@ -19,31 +19,31 @@ router = APIRouter(prefix=PREFIX, tags=["automations"])
 
 @router.get("/automations", responses={200: {"model": AutomationPage}})
 async def list_automations(desk: DeskDep, query: Annotated[bodies.AutomationQuery, Query()]) -> Json:
-    """List automations, newest first: all but deleted ones, unless `status` says otherwise."""
+    """List automations, newest first: all except deleted ones, unless `status` selects others."""
     scope = (query.scope_kind, query.scope_id) if query.scope_id else None
-    found = await desk.automations.list(query.status, scope=scope, limit=query.limit)
-    return Json({"automations": [await desk.automations.describe(automation) for automation in found]})
+    automations = await desk.automations.list(query.status, scope=scope, limit=query.limit)
+    return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
 
 
 @router.post("/automations", status_code=201, responses={201: {"model": AutomationInfo}})
 async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> Json:
-    """Create an automation. Exactly one of `at`, `every` and `cron` says when it runs."""
+    """Create an automation. Exactly one of `at`, `every` and `cron` sets its times."""
     automation = await desk.automations.create(actor=actor, **body.model_dump(exclude_unset=True))
-    return created("automations", await desk.automations.describe(automation))
+    return reply_created("automations", await desk.automations.describe(automation))
 
 
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
 async def export(desk: DeskDep, query: Annotated[bodies.ExportQuery, Query()]) -> Json:
     """Return all automations that are not deleted, or those that are named, for an import."""
-    found = await desk.snapshots.export(query.id)
-    return Json({"automations": [await desk.automations.describe(automation) for automation in found]})
+    automations = await desk.snapshots.export(query.id)
+    return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
 
 
 @router.post("/automations/import", responses={200: {"model": TakenPage}})
 async def take(desk: DeskDep, actor: Caller, body: bodies.ImportBody) -> Json:
     """Create the automations that are not here and change those that differ; all of them or none."""
-    taken = await desk.snapshots.take([shot.model_dump() for shot in body.automations], actor=actor)
-    return Json({"automations": [result._asdict() for result in taken]})
+    results = await desk.snapshots.take([shot.model_dump() for shot in body.automations], actor=actor)
+    return Json({"automations": [result._asdict() for result in results]})
 
 
 @router.get("/automations/{automation_id}", responses=ONE)
@@ -54,7 +54,7 @@ async def show(desk: DeskDep, automation_id: str) -> Json:
 
 @router.patch("/automations/{automation_id}", responses=ONE)
 async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.AutomationPatch) -> Json:
-    """Change some fields. With `revision` only if nobody changed it meanwhile."""
+    """Change some fields. With `revision` only if it was not changed meanwhile."""
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
     automation = await desk.automations.patch(automation_id, values, revision=body.revision, actor=actor)
     return Json(await desk.automations.describe(automation))
@@ -75,7 +75,7 @@ async def resume(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
 @router.post("/automations/{automation_id}/run", status_code=201, responses={201: {"model": TaskInfo}})
 async def run(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
     """Run an automation now, beside its schedule."""
-    return created("tasks", (await desk.automations.run(automation_id, actor=actor)).snapshot())
+    return reply_created("tasks", (await desk.automations.run(automation_id, actor=actor)).snapshot())
 
 
 @router.get("/automations/{automation_id}/history", responses={200: {"model": RunPage}})

@@ -1,4 +1,4 @@
-"""What requests may say, beside their path. Unknown fields are refused, so that a misspelt wish is not lost."""
+"""The bodies and queries of requests. Unknown fields are refused, so that a misspelt name is reported."""
 
 from __future__ import annotations
 
@@ -34,38 +34,39 @@ Duration = Annotated[
 Priority = Annotated[int, Field(strict=True, ge=-PRIORITY, le=PRIORITY)]
 
 
-LONGEST_WAIT = 15.0
-"""Seconds a reply may be waited for; clients give up after 30."""
-DEEPEST = 100
+MAX_WAIT_SECONDS = 15.0  # clients give up after 30
+MAX_DEPTH = 100
 
 
-def absolute(value: str | None) -> str | None:
-    """A directory that does not depend on where somebody stands."""
+def check_absolute(value: str | None) -> str | None:
+    """Return the path of a directory. Raise ValueError if it is relative."""
     if value is not None and not Path(value).is_absolute():
         raise ValueError("the working directory must be an absolute path")
     return value
 
 
 def check_json(value: Any, depth: int = 0) -> Any:
-    """JSON that can be kept and sent on, whatever is in it."""
-    if depth > DEEPEST:
-        raise ValueError(f"it is nested more than {DEEPEST} times")
+    """Return a JSON value. Raise ValueError if it cannot be stored."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} times")
     if isinstance(value, str):
-        text(value)
+        check_text(value)
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError("a number in it is too large; write it as text")
     elif isinstance(value, dict):
         for name, part in value.items():
-            text(name)
+            check_text(name)
             check_json(part, depth + 1)
     elif isinstance(value, list):
         for part in value:
             check_json(part, depth + 1)
+    elif isinstance(value, BaseModel):
+        check_json(value.model_dump(), depth)
     return value
 
 
-def text(value: str) -> str:
-    """Text that can be kept."""
+def check_text(value: str) -> str:
+    """Return a text. Raise ValueError if it cannot be stored."""
     if "\0" in value:
         raise ValueError("this is not plain text: it has a NUL")
     try:
@@ -83,7 +84,7 @@ class Strict(BaseModel):
     @field_validator("*")
     @classmethod
     def _text(cls, value: Any) -> Any:
-        return text(value) if isinstance(value, str) else value
+        return check_text(value) if isinstance(value, str) else value
 
 
 @body_of(Submission, seconds=Duration)
@@ -95,11 +96,11 @@ class SubmitBody(Strict):
     @field_validator("workdir", check_fields=False)
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
-        return absolute(value)
+        return check_absolute(value)
 
 
 class RetryBody(Strict):
-    """How to go on with a task."""
+    """How to retry a task."""
 
     budget: dict[str, Any] | None = Field(
         None, description="Limits that are raised or set; earlier tries count.", examples=[{"tokens": 400000}]
@@ -110,19 +111,19 @@ class AnswerBody(Strict):
     """An answer to a question."""
 
     choice: str | None = Field(None, description="The name of a choice; else the yes or no of this route.")
-    always: bool = Field(False, description="Make a rule of it, so that this is not asked again.")
+    always: bool = Field(False, description="Create a rule that gives this answer from now on.")
     why: str | None = Field(None, max_length=2000, examples=["looks right"])
 
 
 class SignInBody(Strict):
-    """Proof of who signs in: one of the two."""
+    """A code or a token to sign in with."""
 
     code: str | None = Field(None, max_length=200, examples=["mwl_3f9c0a6d51e2"])
     token: str | None = Field(None, max_length=200)
 
 
 class TokenBody(Strict):
-    """A token to make. Its actor has its name unless another is given."""
+    """A token to create. Without `actor` its actor has the token's name."""
 
     name: str = Field(max_length=63, examples=["ci"])
     role: Role = Field(examples=["operator"])
@@ -172,10 +173,10 @@ class RemoveBody(Strict):
 
 
 class MessageBody(Strict):
-    """Something to say in a conversation."""
+    """A message for a conversation."""
 
     text: str = Field(examples=["And now in French, please."])
-    mode: SendMode = Field("after_turn", description="When a busy agent is to hear it.")
+    mode: SendMode = Field("after_turn", description="When a busy agent gets the message.")
     priority: Priority = 0
 
 
@@ -184,7 +185,7 @@ class InterruptBody(Strict):
 
     mode: InterruptMode = Field("abort", description="At once, or with one closing answer.", examples=["stop"])
     hint: str | None = Field(
-        None, description="With stop: what the closing answer should be about.", examples=["Say how far you came."]
+        None, description="With stop: the subject of the closing answer.", examples=["Say how far you came."]
     )
 
 
@@ -223,8 +224,8 @@ class EventQuery(Strict):
     session_key: str | None = None
     agent: str | None = None
     actor: str | None = None
-    live: bool = Field(False, description="Also what is never stored.")
-    state: bool = Field(False, description="For watching: begin with the state; live; long texts are cut.")
+    live: bool = Field(False, description="Also live events, which are never stored.")
+    state: bool = Field(False, description="Begin with the state, send live events, cut long texts.")
     limit: int = Field(500, ge=0, le=1000)
 
     @field_validator("kind")
@@ -297,7 +298,7 @@ class UsageQuery(SinceQuery):
     """Which ended tasks to add up, and by what."""
 
     until: AwareDatetime | None = Field(None, description="ISO 8601 with a zone; now otherwise.")
-    by: list[By] = Field(["actor", "agent"], max_length=5, description="What tells rows apart; may be repeated.")
+    by: list[By] = Field(["actor", "agent"], max_length=5, description="What the rows are grouped by; may be repeated.")
     zone: str | None = Field(None, max_length=100, description="Where days begin; the server's zone otherwise.")
     session_key: str | None = None
     limit: int = Field(1000, ge=1, le=10_000)
@@ -312,7 +313,7 @@ class DirectoryQuery(Strict):
 
 @body_of(Automation, Times)
 class AutomationBody(Strict):
-    """An automation to make."""
+    """An automation to create."""
 
     prompt: str
     enabled: bool = True
@@ -320,14 +321,14 @@ class AutomationBody(Strict):
 
 @body_of(Automation, Times, changes=True)
 class AutomationPatch(Strict):
-    """What to change of an automation."""
+    """Changes of an automation."""
 
     revision: int | None = Field(None, ge=0)
 
 
 @copy_of(Automation, MADE_WITH)
 class AutomationShot(Strict):
-    """An automation as it was exported. What is not about its settings is not looked at."""
+    """An exported automation. Fields that are not settings are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -339,13 +340,13 @@ class AutomationShot(Strict):
 
 
 class ImportBody(Strict):
-    """Automations to take in, as they were exported."""
+    """Exported automations to import."""
 
     automations: list[AutomationShot] = Field(max_length=10_000)
 
 
 class ExportQuery(Strict):
-    """Which automations to write out; none means all."""
+    """Which automations to export; none means all."""
 
     id: list[str] = Field(default_factory=list, max_length=1000)
 
@@ -376,7 +377,7 @@ class PreviewQuery(Strict):
 
 
 class DayQuery(Strict):
-    """Whose day: those that are named, or those that a list would have."""
+    """The automations of a day plan: those with these ids, or those that a list would have."""
 
     id: list[str] = Field(default_factory=list, max_length=200)
     status: Literal["", "all", "active", "paused", "deleted"] = ""
@@ -392,7 +393,7 @@ class GoalBody(Strict):
 
 @body_of(Goal, changes=True)
 class GoalPatch(Strict):
-    """What to change of a goal."""
+    """Changes of a goal."""
 
     revision: int | None = Field(None, ge=0)
 
@@ -405,7 +406,7 @@ class GoalQuery(Strict):
 
 
 class HandoffMessage(BaseModel):
-    """Something that was said: who said it, and what else belongs to it."""
+    """A message of the conversation before the handoff."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -414,18 +415,12 @@ class HandoffMessage(BaseModel):
 
 
 class HandoffSurroundingsBody(Strict):
-    """What goes along with work that is handed over."""
+    """The context that is handed over with the work."""
 
     conversation_id: str | None = Field(None, max_length=1000)
-    messages: list[HandoffMessage] = Field(default_factory=list)
+    messages: Annotated[list[HandoffMessage], AfterValidator(check_json)] = Field(default_factory=list)
     variables: Annotated[dict[str, Any], AfterValidator(check_json)] = Field(default_factory=dict)
     parent_handoff: str | None = Field(None, max_length=200)
-
-    @field_validator("messages")
-    @classmethod
-    def _plain(cls, value: list[HandoffMessage]) -> list[HandoffMessage]:
-        check_json([one.model_dump() for one in value])
-        return value
 
 
 class HandoffWorkBody(Strict):
@@ -439,7 +434,7 @@ class HandoffWorkBody(Strict):
 
 
 class HandoffBody(Strict):
-    """A handoff. Without `to` the best for the type of `task` gets it; with `source_task` that task is handed over."""
+    """A handoff. Without `to` the best agent for the type of `task` gets it; `source_task` hands that task over."""
 
     to: str | None = Field(None, min_length=1, max_length=200, examples=["demo"])
     task: HandoffWorkBody | None = Field(None, examples=[{"type": "code", "description": "Fix the failing test"}])
@@ -449,8 +444,8 @@ class HandoffBody(Strict):
     timeout: Duration | None = None
     max_retries: int = Field(0, strict=True, ge=0, le=MAX_RETRIES)
     nest_history: bool | None = Field(None, strict=True)
-    workdir: Annotated[str | None, AfterValidator(absolute)] = Field(None, max_length=4096)
-    wait: float = Field(0.0, ge=0, le=LONGEST_WAIT, description="Seconds the reply may wait for its end.")
+    workdir: Annotated[str | None, AfterValidator(check_absolute)] = Field(None, max_length=4096)
+    wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS, description="Seconds the reply may wait for its end.")
 
 
 class HandoffQuery(Strict):
@@ -466,17 +461,17 @@ class HandoffQuery(Strict):
 class WaitQuery(Strict):
     """How many seconds the reply may wait for an end."""
 
-    wait: float = Field(0.0, ge=0, le=LONGEST_WAIT)
+    wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS)
 
 
 class CompleteBody(Strict):
-    """That a goal is reached, and what proves it."""
+    """The proof that a goal is reached."""
 
     evidence: str = Field("", max_length=20_000, examples=["the last run of the tests is green"])
 
 
 class DelayBody(Strict):
-    """When a goal goes on, and what it waits for."""
+    """How long a goal waits, and why."""
 
     duration: Seconds = Field(examples=[1800.0])
     reason: str = Field(max_length=2000, examples=["waiting for the nightly build"])

@@ -17,8 +17,8 @@ router = APIRouter(prefix=PREFIX, tags=["deliveries"])
 @router.get("/deliveries", responses={200: {"model": DeliveryPage}})
 async def list_deliveries(desk: DeskDep, query: Annotated[DeliveryQuery, Query()]) -> Json:
     """List deliveries, newest first."""
-    found = await desk.notifications.list(task_id=query.task_id, status=query.status, limit=query.limit)
-    return Json({"deliveries": [delivery.snapshot() for delivery in found]})
+    deliveries = await desk.notifications.list(task_id=query.task_id, status=query.status, limit=query.limit)
+    return Json({"deliveries": [delivery.snapshot() for delivery in deliveries]})
 
 
 @router.get("/deliveries/{delivery_id}", responses={200: {"model": DeliveryInfo}})

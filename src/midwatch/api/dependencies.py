@@ -14,7 +14,6 @@ from midwatch.desk.desk import Desk
 from midwatch.domain.identity import Actor
 
 PREFIX = "/api/v1"
-"""Every route of this API version starts with this path."""
 ACTOR = "midwatch.actor"
 CALL = "midwatch.call"
 """Where the guard puts the actor and the call into the scope of a request."""
@@ -33,13 +32,15 @@ async def actor_of(request: Request) -> Actor:
 
 
 async def call_of(request: Request) -> Call:
-    """Return what the request says about its origin."""
+    """Return the checked parts of the request."""
     return cast(Call, request.scope[CALL])
 
 
-async def still_allowed(request: Request) -> Callable[[], Awaitable[bool]]:
-    """Return a check whether the actor is still admitted; event streams repeat it. Only the proxy knows whom it admits,
-    so an actor that it names must connect again after a while."""
+async def make_access_check(request: Request) -> Callable[[], Awaitable[bool]]:
+    """Return a check whether the actor is still admitted; event streams repeat it.
+
+    Only the proxy knows whom it admits, so an actor that it names must connect again after a while.
+    """
     actor, desk = await actor_of(request), await desk_of(request)
     tokens, clock = desk.tokens, desk.clock
     until = clock.monotonic() + PROXY_SECONDS if actor.way == "proxy" else math.inf
@@ -50,7 +51,7 @@ async def still_allowed(request: Request) -> Callable[[], Awaitable[bool]]:
         try:
             return await tokens.still_holds(actor)
         except StoreError:
-            return False  # the next request tells what is wrong
+            return False  # the next request reports the error
 
     return check
 
@@ -59,4 +60,4 @@ DeskDep = Annotated[Desk, Depends(desk_of)]
 Caller = Annotated[Actor, Depends(actor_of)]
 IdempotencyKey = Annotated[str | None, Header()]
 FromWhere = Annotated[Call, Depends(call_of)]
-StillAllowed = Annotated[Callable[[], Awaitable[bool]], Depends(still_allowed)]
+StillAllowed = Annotated[Callable[[], Awaitable[bool]], Depends(make_access_check)]

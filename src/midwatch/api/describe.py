@@ -1,12 +1,12 @@
-"""The description of the interface (OpenAPI 3.1): what FastAPI finds out, and what it cannot know."""
+"""The OpenAPI document: FastAPI describes the routes, and this module adds errors, sign-in and examples."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
 from midwatch.wire.system import ProblemInfo
@@ -16,15 +16,15 @@ PROBLEMS = {
     "400": "The request is malformed.",
     "401": "The token is missing or wrong.",
     "403": "The role does not allow this, or a page of another site asks.",
-    "404": "There is no such thing.",
+    "404": "It does not exist.",
     "408": "The request did not arrive in time.",
     "409": "It is not in a state that allows this.",
     "410": "The events are not kept any more; `oldest_seq` is the first that is.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
     "421": "The server was called by a name that is not its own.",
-    "422": "Something that was said makes no sense; `field` names it.",
-    "429": "Too much is open, or was tried.",
+    "422": "A value is not valid; `field` names it.",
+    "429": "Too many tasks, streams or failed attempts; wait, then try again.",
     "431": "The head of the request is too large.",
     "503": "The database does not answer, or the server is stopping.",
 }
@@ -41,45 +41,40 @@ MORE = {
     "GET /api/v1/sessions/{key}/screen": ("409",),
 }
 OPEN = frozenset({"GET /api/v1/health", "GET /api/v1/ready", "POST /api/v1/sign-in"})
-"""Operations that need no token."""
+"""The operations that need no token."""
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "required": True, "schema": {"type": "integer"}}}
 
 
-def describe(app: FastAPI) -> None:
-    """Have the app describe itself completely."""
+class DescribedApp(FastAPI):
+    """An app with a complete OpenAPI document."""
 
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = complete(
-                get_openapi(
-                    title=app.title, version=app.version, openapi_version="3.1.0", summary=SUMMARY, routes=app.routes
-                )
-            )
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # the documented way to change it
+    def openapi(self) -> dict[str, Any]:
+        is_new = self.openapi_schema is None
+        document = super().openapi()
+        if is_new:
+            complete_document(document)
+        return document
 
 
-def complete(found: dict[str, Any]) -> dict[str, Any]:
-    """The description with its errors, its ways to sign in, and examples."""
-    schemas = found["components"]["schemas"]
-    for left in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(left, None)
+def complete_document(document: dict[str, Any]) -> None:
+    """Add the errors, the ways to sign in, and examples."""
+    schemas = document["components"]["schemas"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
     schemas["ProblemInfo"] = TypeAdapter(ProblemInfo).json_schema(mode="serialization")
     examples = {name: [example_of(schema, schemas)] for name, schema in schemas.items()}
     for name, schema in schemas.items():
         schema["examples"] = examples[name]
         for part in schema.get("properties", {}).values():
             part.pop("examples", None)
-    found["components"]["securitySchemes"] = {
+    document["components"]["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer"},
         "browser": {"type": "apiKey", "in": "cookie", "name": "midwatch"},
     }
-    found["security"] = [{"token": []}, {"browser": []}]
-    for path, methods in found["paths"].items():
+    document["security"] = [{"token": []}, {"browser": []}]
+    for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            _complete(f"{method.upper()} {path}", operation)
-    return found
+            _complete_operation(f"{method.upper()} {path}", operation)
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:
@@ -104,33 +99,33 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:
 PLAIN = {"string": "", "integer": 0, "number": 0.0, "boolean": False, "array": [], "object": {}}
 
 
-def _complete(route: str, operation: dict[str, Any]) -> None:
-    operation["summary"] = operation["description"].partition(". ")[0].rstrip(".")
+def _complete_operation(route: str, operation: dict[str, Any]) -> None:
+    operation["summary"] = re.split(r"\.\s", operation["description"])[0].rstrip(".")
     replies = operation["responses"]
-    for status in [one for one in replies if one.startswith("2")]:
+    for status in [status for status in replies if status.startswith("2")]:
         if not replies[status].get("description"):
             replies[status]["description"] = "Done."
         content = replies[status]["content"]
         if content.get("application/json", {}).get("schema") == {} and len(content) > 1:
-            del content["application/json"]  # said by the framework of what is no JSON
-    for status in _problems(route, operation):
+            del content["application/json"]  # FastAPI adds it to every route
+    if route in OPEN:
+        operation["security"] = []
+    for status in _list_problems(route, operation):
         content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemInfo"}}}
         replies[status] = {"description": PROBLEMS[status], "content": content}
         if status in ("429", "503"):
             replies[status]["headers"] = RETRY_AFTER
 
 
-def _problems(route: str, operation: dict[str, Any]) -> list[str]:
-    """How an operation can fail."""
-    found = {*EVERYWHERE, *MORE.get(route, ())}
+def _list_problems(route: str, operation: dict[str, Any]) -> list[str]:
+    """Return the HTTP statuses of the errors that an operation can have."""
+    statuses = {*EVERYWHERE, *MORE.get(route, ())}
     if not route.startswith("GET "):
-        found |= {*OF_WRITING}
+        statuses |= {*OF_WRITING}
     if "{" in route:
-        found |= {"404"}
+        statuses |= {"404"}
     if operation.get("parameters") or "requestBody" in operation:
-        found |= {"422"}
-    if route in OPEN:
-        operation["security"] = []
+        statuses |= {"422"}
     if route not in OPEN or route.endswith("/sign-in"):
-        found |= {"401"}
-    return sorted(found)
+        statuses |= {"401"}
+    return sorted(statuses)

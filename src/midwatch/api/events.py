@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -11,10 +12,9 @@ from midwatch.api.bodies import EventQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, StillAllowed
 from midwatch.api.reply import Json
 from midwatch.api.sse import Batches, EventStream, Shape, Streams
-from midwatch.base.errors import InvalidInput, StoreUnavailable
+from midwatch.base.errors import InvalidInput
 from midwatch.desk.desk import Desk
 from midwatch.domain.event import EventFilter
-from midwatch.domain.identity import Actor
 from midwatch.domain.watch_state import State
 from midwatch.wire.events import EventPage
 
@@ -47,27 +47,21 @@ async def events(
     after = resume_point(last_event_id, query.after)
     scoped = which.task_id is not None or which.session_key is not None
     if query.state:
-        return stream(streams, await watched(desk, which, after), Shape(True, scoped), actor, still_allowed)
-    followed: Batches = desk.bus.batches(after or 0, which, live=query.live)
-    return stream(streams, followed, Shape(False, scoped), actor, still_allowed)
+        batches = await watch(desk, which, after)
+    else:
+        batches = desk.bus.batches(after or 0, which, live=query.live)
+    encode = partial(streams.frame, shape=Shape(query.state, scoped))
+    return EventStream(batches, streams, encode, actor.name, still_allowed)
 
 
-async def watched(desk: Desk, which: EventFilter, after: int | None) -> Batches:
-    """Return the state of what a filter names and everything after it; NotFound if there is no such thing."""
+async def watch(desk: Desk, which: EventFilter, after: int | None) -> Batches:
+    """Return the state that a filter selects and all later events. Raise NotFound if its task or session is unknown."""
     first = [await desk.events.state(which)]  # an error must be a reply, not the end of a stream
 
     async def look() -> State:
         return first.pop() if first else await desk.events.state(which)
 
     return desk.bus.watch(which, look, after)
-
-
-def stream(streams: Streams, batches: Batches, shape: Shape, actor: Actor, still_allowed: StillAllowed) -> EventStream:
-    """Return the reply, unless the server is about to stop or this actor has too many streams open."""
-    if streams.closing:
-        raise StoreUnavailable("the server is stopping; connect again when it is back.")
-    streams.check_room(actor.name)
-    return EventStream(batches, streams, shape, actor.name, still_allowed)
 
 
 def resume_point(last_event_id: str | None, after: int | None) -> int | None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import CompleteBody, DelayBody, GoalBody, GoalPatch, GoalQuery, HistoryQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
-from midwatch.api.reply import Json, created
+from midwatch.api.reply import Json, reply_created
 from midwatch.wire.automations import RunPage
 from midwatch.wire.goals import GoalInfo, GoalPage
 
@@ -20,15 +20,15 @@ router = APIRouter(prefix=PREFIX, tags=["goals"])
 @router.get("/goals", responses={200: {"model": GoalPage}})
 async def list_goals(desk: DeskDep, query: Annotated[GoalQuery, Query()]) -> Json:
     """List goals, newest first."""
-    found = await desk.goals.list(query.status, limit=query.limit)
-    return Json({"goals": [await desk.goals.describe(goal) for goal in found]})
+    goals = await desk.goals.list(query.status, limit=query.limit)
+    return Json({"goals": [await desk.goals.describe(goal) for goal in goals]})
 
 
 @router.post("/goals", status_code=201, responses={201: {"model": GoalInfo}})
 async def create(desk: DeskDep, actor: Caller, body: GoalBody) -> Json:
     """Set a goal; its first step begins at once, or when its session has a thread."""
     goal = await desk.goals.create(actor=actor, **body.model_dump(exclude_unset=True))
-    return created("goals", await desk.goals.describe(goal))
+    return reply_created("goals", await desk.goals.describe(goal))
 
 
 @router.get("/goals/{goal_id}", responses=ONE)

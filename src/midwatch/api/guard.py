@@ -6,13 +6,14 @@ import logging
 import re
 
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midwatch.api.admission import Admission, Call
 from midwatch.api.dependencies import ACTOR, CALL
-from midwatch.api.refusal import Seldom
-from midwatch.api.reply import problem
+from midwatch.api.refusal import LogLimiter
+from midwatch.api.reply import make_problem
 from midwatch.base.errors import Forbidden, InvalidInput, MidwatchError, Unauthorized, UnsupportedMediaType
 from midwatch.base.trace import incoming, noted
 from midwatch.domain.identity import Actor
@@ -44,11 +45,11 @@ log = logging.getLogger("midwatch.guard")
 class Guard:
     """Middleware that passes a request on to its route, with its actor, or refuses it."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, door: Admission) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens, admission: Admission) -> None:
         self._app = app
         self._tokens = tokens
-        self._door = door
-        self._log = Seldom()
+        self._admission = admission
+        self._log = LogLimiter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,25 +58,26 @@ class Guard:
             else:
                 await self._app(scope, receive, send)
             return
-        call = self._door.look(scope)
+        call = self._admission.read_call(scope)
         reply = self._add_headers(send, call)
         try:
-            self._door.check(call)
-            if call.method == "OPTIONS" and self._door.is_listed(call.origin):
+            self._admission.check(call)
+            if call.method == "OPTIONS" and self._admission.is_listed(call.origin):
                 await Response(status_code=204, headers=PREFLIGHT)(scope, receive, reply)
                 return
             actor = None if call.open else await self._identify(call)
             scope[CALL], scope[ACTOR] = call, actor
             self._allow(call, actor)
-            body = await read_body(call, receive, largest_body(call) if actor else MAX_STRANGERS_BODY)
+            body = await _read_whole_body(call, Request(scope, receive), actor)
             _check_media(call, body)
-        except MidwatchError as refused:
-            self._log_refusal(call, refused)
-            await problem(refused)(scope, receive, reply)
+        except MidwatchError as error:
+            if self._log.admits(call.peer, error.code):
+                log.warning("refused %s %.100r from %s: %s", call.method, call.path, call.peer, error.code)
+            await make_problem(error)(scope, receive, reply)
         except _TooLarge as limit:
             too_large = InvalidInput(f"the body is larger than {limit} bytes; send less.", field="body")
-            await problem(too_large, 413)(scope, receive, reply)
-        except _Gone:
+            await make_problem(too_large, 413)(scope, receive, reply)
+        except ClientDisconnect:
             pass
         else:
             trace = incoming.set(noted(call.header(b"traceparent"), call.header(b"tracestate")))
@@ -85,26 +87,26 @@ class Guard:
                 incoming.reset(trace)
 
     async def _identify(self, call: Call) -> Actor:
-        """Return the actor, or raise Unauthorized. A wrong token is refused, whatever else the request carries. From
-        pages of other sites only a token counts: browsers and proxies add cookies and names without their doing."""
+        """Return the actor, or raise Unauthorized.
+
+        A wrong token is refused even if the request has a valid cookie. For pages of other sites only a token counts:
+        browsers and proxies add cookies and names to requests that such a page sends.
+        """
         if (secret := call.bearer()) is not None:
-            found = await self._tokens.bearer(secret)
-            if found is None:
-                raise Unauthorized("the token is wrong or was revoked; look with `midwatch token list`.")
-            return found
+            actor = await self._tokens.bearer(secret)
+            if actor is None:
+                raise Unauthorized("the token is wrong or was revoked; see `midwatch token list`.")
+            return actor
         if call.origin and call.origin != call.own_origin:
             raise Unauthorized("a page of another site needs a token; send it as bearer.")
-        if cookie := call.cookie():
-            found = await self._tokens.cookie(cookie)
-            if found is not None:
-                return found
-        named = self._door.named_by_proxy(call)
-        if named is None:
-            raise Unauthorized(
-                "no valid token came with this; send that of $MIDWATCH_HOME/token as bearer, or sign in by the link "
-                "of `midwatch open`."
-            )
-        return named
+        if (cookie := call.cookie()) and (actor := await self._tokens.cookie(cookie)):
+            return actor
+        if actor := self._admission.find_proxy_actor(call):
+            return actor
+        raise Unauthorized(
+            "the request has no valid token; send that of $MIDWATCH_HOME/token as bearer, or sign in with the link "
+            "of `midwatch open`."
+        )
 
     def _allow(self, call: Call, actor: Actor | None) -> None:
         if call.safe or actor is None:
@@ -112,14 +114,9 @@ class Guard:
         if actor.task is not None and AGENTS_MAY.fullmatch(call.path):
             return  # the service checks that it concerns the agent's own task, or work it may submit
         if actor.role == "viewer" and call.path not in SELF_SERVICE:
-            raise Forbidden(f"{actor.name} is a viewer and may only look; ask the owner for another role.")
+            raise Forbidden(f"{actor.name} is a viewer and may only read; ask the owner for another role.")
         if actor.way == "cookie" and not call.from_own_page:
             raise Forbidden("a browser's cookie counts only for pages of this server; send a token as bearer instead.")
-
-    def _log_refusal(self, call: Call, refused: MidwatchError) -> None:
-        """Log a refusal, once a minute for each peer and reason."""
-        if self._log.admits(call.peer, refused.code):
-            log.warning("refused %s %.100r from %s: %s", call.method, call.path, call.peer, refused.code)
 
     def _add_headers(self, send: Send, call: Call) -> Send:
         """Return a `send` that adds the headers of every reply."""
@@ -131,7 +128,7 @@ class Guard:
                     headers.setdefault(name, value)
                 if call.of_api:
                     headers.setdefault("cache-control", "no-store")
-                if call.origin and self._door.is_listed(call.origin):
+                if call.origin and self._admission.is_listed(call.origin):
                     headers["access-control-allow-origin"] = call.origin
                     headers["vary"] = "origin"
             await send(message)
@@ -143,40 +140,40 @@ class _TooLarge(Exception):
     """Raised for a body above the limit."""
 
 
-class _Gone(Exception):
-    """Raised when the client has disconnected."""
-
-
-def largest_body(call: Call) -> int:
-    """Return the most bytes that a recognised actor may send."""
-    return MAX_UPLOAD if call.of_agentapi and call.path.endswith("/upload") else MAX_BODY
-
-
-async def read_body(call: Call, receive: Receive, most: int) -> bytes:
-    """Return the whole body; raise _TooLarge above the limit."""
+async def _read_whole_body(call: Call, request: Request, actor: Actor | None) -> bytes:
+    """Return the body, or raise _TooLarge."""
+    if actor is None:
+        limit = MAX_STRANGERS_BODY
+    else:
+        limit = MAX_UPLOAD if call.of_agentapi and call.path.endswith("/upload") else MAX_BODY
     length = call.headers.get(b"content-length", b"0")
-    if not length.isdigit() or int(length) > most:
-        raise _TooLarge(most)
+    if not length.isdigit() or int(length) > limit:
+        raise _TooLarge(limit)
     if length == b"0" and b"transfer-encoding" not in call.headers:
         return b""
+    body = await read_body(request, limit)
+    if len(body) > limit:
+        raise _TooLarge(limit)
+    return body
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the body. Of one that is larger than the limit, return only its beginning."""
     parts: list[bytes] = []
     size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Gone
-        part = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            raise _TooLarge(most)
+    async for part in request.stream():
         parts.append(part)
-        if not message.get("more_body"):
-            return b"".join(parts)
+        size += len(part)
+        if size > limit:
+            break
+    return b"".join(parts)
 
 
 def _check_media(call: Call, body: bytes) -> None:
-    """Refuse a body that is not declared as JSON: a form of a foreign page cannot declare it. Clients of agentapi may
-    send forms and no type; for them a browser's cookie counts only from a page of this server."""
+    """Raise UnsupportedMediaType unless the body is declared as JSON, which a form of a foreign page cannot do.
+
+    Clients of agentapi may send forms and no type; for them a browser's cookie counts only from a page of this server.
+    """
     if call.of_agentapi:
         return
     if body and not call.safe and call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":

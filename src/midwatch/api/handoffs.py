@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from midwatch.api.bodies import HandoffBody, HandoffQuery, WaitQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
-from midwatch.api.reply import Json, created, list_page
+from midwatch.api.reply import Json, list_page, reply_created
 from midwatch.domain.handoff import HandoffFilter, HandoffTask
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.services.handoffs import HandoffOptions
@@ -22,15 +22,17 @@ router = APIRouter(prefix=PREFIX, tags=["handoffs"])
 
 @router.post("/handoffs", status_code=201, responses=CREATED)
 async def create(desk: DeskDep, actor: Caller, body: HandoffBody, idempotency_key: IdempotencyKey = None) -> Json:
-    """Hand work to an agent, or to the best one for its type. With `wait` the reply comes when it has ended, or after
-    so many seconds."""
-    wish = body.model_dump(exclude={"task", "context", "wait"})
-    options = HandoffOptions(task=HandoffTask(**body.task.model_dump() if body.task else {}), **wish)
+    """Hand work to an agent, or to the best one for its type.
+
+    With `wait` the reply comes when the handoff has ended, or after so many seconds.
+    """
+    fields = body.model_dump(exclude={"task", "context", "wait"})
+    options = HandoffOptions(task=HandoffTask(**body.task.model_dump() if body.task else {}), **fields)
     context = HandoffContext.from_data(body.context.model_dump(exclude_unset=True)) if body.context else None
     handoff = await desk.handoff_requests.create(
         options, context, actor=actor, idempotency_key=idempotency_key, wait=body.wait
     )
-    return created("handoffs", handoff.snapshot())
+    return reply_created("handoffs", handoff.snapshot())
 
 
 @router.get("/handoffs", responses={200: {"model": HandoffPage}})
@@ -58,4 +60,4 @@ async def cancel(desk: DeskDep, actor: Caller, handoff_id: str) -> Json:
 async def retry(desk: DeskDep, actor: Caller, handoff_id: str, idempotency_key: IdempotencyKey = None) -> Json:
     """Hand the same work to the same agent again, as a new handoff."""
     handoff = await desk.handoff_requests.retry(handoff_id, actor=actor, idempotency_key=idempotency_key)
-    return created("handoffs", handoff.snapshot())
+    return reply_created("handoffs", handoff.snapshot())

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 
 from midwatch.api.admission import COOKIE
 from midwatch.api.bodies import SignInBody, TokenBody
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, FromWhere
-from midwatch.api.reply import Json, problem
+from midwatch.api.reply import Json, make_problem
 from midwatch.base.clock import Clock, iso
 from midwatch.base.errors import InvalidInput, LimitReached, Unauthorized
 from midwatch.base.version import __version__
 from midwatch.domain.identity import LIVES_SECONDS
+from midwatch.services.tokens import check_owner
 from midwatch.wire.identity import Link, Me, SignedIn, SignedOut, TokenInfo, TokenMade, TokenPage
 
 MINUTE = 60.0
@@ -65,7 +66,9 @@ async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignIn
         failures: Failures = request.app.state.failures
         if (wait := failures.add(call.peer)) is None:
             raise
-        too_many = problem(LimitReached("too many failed sign-ins; wait a minute, then try again with a new link."))
+        too_many = make_problem(
+            LimitReached("too many failed sign-ins; wait a minute, then try again with a new link.")
+        )
         too_many.headers["retry-after"] = str(int(wait) + 1)
         return too_many
     reply = Json({"actor": token.actor, "role": token.role, "expires_at": iso(token.expires_at)})
@@ -87,8 +90,7 @@ async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
 
 @router.post("/links", status_code=201, responses={201: {"model": Link}})
 async def make_link(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
-    """Make an address that signs one browser in, as the same actor with the same role; it works once, for ten
-    minutes."""
+    """Create a link that signs one browser in, with the same actor and role. It works once, for ten minutes."""
     link, code = await desk.tokens.link(actor)
     return Json({"url": f"{call.own_origin}/sign-in#{code}", "expires_at": iso(link.expires_at)}, 201)
 
@@ -99,9 +101,14 @@ async def list_tokens(desk: DeskDep, actor: Caller) -> Json:
     return Json({"tokens": [token.snapshot() for token in await desk.tokens.list(by=actor)]})
 
 
-@router.post("/tokens", status_code=201, responses={201: {"model": TokenMade}})
+async def require_owner(actor: Caller) -> None:
+    """Raise Forbidden unless the actor is an owner. As a dependency it runs before the body is checked."""
+    check_owner(actor)
+
+
+@router.post("/tokens", status_code=201, responses={201: {"model": TokenMade}}, dependencies=[Depends(require_owner)])
 async def create_token(desk: DeskDep, actor: Caller, body: TokenBody) -> Json:
-    """Make a token for a program. Its secret is in this reply and nowhere else."""
+    """Create a token for a program. Only this reply contains its secret."""
     token, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=actor)
     return Json({**token.snapshot(), "secret": secret}, 201)
 

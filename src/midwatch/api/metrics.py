@@ -1,4 +1,4 @@
-"""Figures for Prometheus, read from the store when they are asked for."""
+"""Metrics for Prometheus, read from the store for each request."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 NOTICES: tuple[Status, ...] = ("pending", "failed")
 OLDEST_PENDING = "How long the oldest of the newest waiting tasks is due."
 ROUTINE_FIGURES: Mapping[str, tuple[Family, str]] = {
-    "runs": (CounterMetricFamily, "Runs of own work at intervals."),
-    "failures": (CounterMetricFamily, "Those that failed."),
+    "runs": (CounterMetricFamily, "Runs of background work."),
+    "failures": (CounterMetricFamily, "Runs of background work that failed."),
 }
 SUBSCRIPTION_FIGURES: Mapping[str, tuple[Family, str]] = {
     "received": (CounterMetricFamily, "Events that reached a subscription."),
-    "handled": (CounterMetricFamily, "Those its handler took."),
-    "failed": (CounterMetricFamily, "Those its handler failed over or was too slow for."),
-    "dropped": (CounterMetricFamily, "Those it missed because it was too slow."),
+    "handled": (CounterMetricFamily, "Events that the handler of a subscription took."),
+    "failed": (CounterMetricFamily, "Events for which the handler of a subscription failed or was too slow."),
+    "dropped": (CounterMetricFamily, "Events that a subscription missed because it was too slow."),
     "lag": (GaugeMetricFamily, "Events a subscription is behind."),
 }
 
@@ -71,7 +71,7 @@ async def _measure(desk: Desk, streams: int) -> list[Metric]:
         _by_label(GaugeMetricFamily, "tasks", "Tasks that are kept, by status.", "status", counts),
         _by_label(GaugeMetricFamily, "deliveries", "Notices that wait or failed.", "status", notices),
         CounterMetricFamily("midwatch_events", "Events written since the beginning.", last_seq),
-        GaugeMetricFamily("midwatch_approvals_pending", "Questions nobody has answered.", approvals),
+        GaugeMetricFamily("midwatch_approvals_pending", "Questions without an answer.", approvals),
         GaugeMetricFamily("midwatch_oldest_pending_seconds", OLDEST_PENDING, age),
         GaugeMetricFamily("midwatch_running_here", "Tasks that run in this process.", desk.running),
         GaugeMetricFamily("midwatch_slots", "Tasks that may run in this process at once.", desk.settings.slots),
@@ -83,7 +83,7 @@ async def _measure(desk: Desk, streams: int) -> list[Metric]:
 
 
 def _by_name(records: Sequence[Any], noun: str, figures: Mapping[str, tuple[Family, str]]) -> list[Metric]:
-    """Return a metric for each figure of the records, told apart by their names."""
+    """Return a metric for each figure, with a value for the name of each record."""
     return [
         _by_label(family, f"{noun}_{figure}", text, noun, {record.name: getattr(record, figure) for record in records})
         for figure, (family, text) in figures.items()

@@ -23,5 +23,5 @@ async def now(desk: DeskDep, query: Annotated[SinceQuery, Query()]) -> Json:
 
 @router.get("/usage", responses={200: {"model": UsageInfo}})
 async def usage(desk: DeskDep, query: Annotated[UsageQuery, Query()]) -> Json:
-    """Return what the tasks that ended in a time have cost, in all and by what tells the rows apart."""
+    """Return the cost of the tasks that ended in a period: the total, and a row for each group of `by`."""
     return Json(await desk.system.usage(**query.model_dump()))

@@ -20,38 +20,41 @@ import httptools
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from midwatch.api.refusal import CROWDED, EARLY, LARGE, LATE, UNREAD, Refusal, Seldom, check_head, malformed
+from midwatch.api.refusal import CROWDED, EARLY, LARGE, LATE, UNREAD, LogLimiter, Refusal, check_head, refuse_malformed
 from midwatch.api.sse import ABORT
 
 logger = logging.getLogger(__name__)
 
 CHUNK_OVERHEAD = 8
-"""Bytes on the wire for each byte of a body, when it comes in the smallest chunks."""
+"""Bytes on the wire for each byte of a body that comes in the smallest chunks."""
 MOST_TURNED_AWAY = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a connection may do."""
+    """What a connection may do.
+
+    head_bytes: size of the request line and all headers
+    head_seconds: time from the beginning of the connection, or from the end of a reply, to the end of the next head
+    pause_seconds: longest pause within a body, or while a reply of known length is read
+    idle_seconds: when all connections are taken, a peer that was silent for this long gives way to a new one
+    last_seconds, last_bytes: how long, and how much of, the rest of a refused request is dropped unread, because a
+        peer that is cut off while it writes does not read the answer
+    stop_seconds: how long a reply may take when the server stops
+    buffered_bytes: replies wait while more than this is not yet taken by the system
+    """
 
     connections: int = 1000
     head_bytes: int = 64 * 1024
-    """Request line and headers together."""
     headers: int = 100
     head_seconds: float = 10.0
-    """From the beginning of the connection, or the end of the reply before, to the end of a head."""
     pause_seconds: float = 10.0
-    """Longest pause within a body, or while a reply of known length is read."""
     body_seconds: float = 60.0
     idle_seconds: float = 1.0
-    """A peer that has let us wait for this long gives way to others when all connections are taken."""
     last_seconds: float = 5.0
-    """How long the rest of a refused request is dropped: a peer that is cut off while it writes reads no answer."""
     last_bytes: int = 16 * 1024 * 1024
     stop_seconds: float = 2.0
-    """How long a reply may take when the server stops."""
     buffered_bytes: int = 64 * 1024
-    """Written and not yet taken by the system: above it, who writes waits."""
 
 
 class Refused(Exception):
@@ -63,7 +66,7 @@ class Shared:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.log = Seldom()
+        self.log = LogLimiter()
         self.turned_away: set[Connection] = set()
 
 
@@ -139,14 +142,14 @@ class Connection(HttpToolsProtocol):
                 self._log(EARLY)
                 self._hear_no_more()
             else:
-                self._refuse(self._refusal or malformed(str(error)))
+                self._refuse(self._refusal or refuse_malformed(str(error)))
         else:  # the parser may have taken in an endless header, trailer or size of a chunk
             if self._received > self.limits.head_bytes * (1 if self._stage == "head" else 2):
                 self._refuse(LARGE)
 
     def on_message_begin(self) -> None:
         if self._stage != "head":
-            raise Refused  # uvicorn would forget whom to tell of a lost connection
+            raise Refused  # uvicorn would forget the request that a lost connection belongs to
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -178,7 +181,7 @@ class Connection(HttpToolsProtocol):
     # -- replies ---------------------------------------------------------------------------------------------------
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request: its body is awaited for a while only, and its reply says if the connection ends with it."""
+        """Answer a request. Limit the time for its body, and announce in the reply if the connection ends."""
         cycle, begun = self.cycle, self.loop.time()
 
         async def receive_in_time() -> Message:
@@ -234,7 +237,7 @@ class Connection(HttpToolsProtocol):
             self._watch_reply()
 
     def _drop_request(self) -> bool:
-        """Let whoever works on the request know that it is not to be answered. False when its reply has begun."""
+        """Tell the route that its reply is not needed any more. Return False if the reply has begun."""
         if self.cycle is None or self.cycle.response_complete:
             return True
         self.cycle.disconnected = True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from midwatch.api.reply import to_json
+from midwatch.api.reply import describe_problem, to_json
 
 SINGLE = frozenset(
     (b"host", b"authorization", b"origin", b"content-type", b"transfer-encoding", b"expect", b"last-event-id")
@@ -18,7 +17,7 @@ MOST_LOGGED = 100
 
 
 class Refusal(NamedTuple):
-    """The reply to a peer, and what the log says of it."""
+    """The reply to a peer, which is also logged."""
 
     status: int
     code: str
@@ -26,15 +25,15 @@ class Refusal(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the whole reply, after which the connection ends."""
-        title = HTTPStatus(self.status).phrase
-        body = to_json({"type": "about:blank", "title": title, **self._asdict(), "field": None})
+        body = describe_problem(*self)
+        content = to_json(body)
         wait = "retry-after: 1\r\n" if self.status == 503 else ""
         head = (
-            f"HTTP/1.1 {self.status} {title}\r\n{wait}"
+            f"HTTP/1.1 {self.status} {body['title']}\r\n{wait}"
             "content-type: application/problem+json\r\nx-content-type-options: nosniff\r\ncache-control: no-store\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            f"content-length: {len(content)}\r\nconnection: close\r\n\r\n"
         )
-        return head.encode() + body
+        return head.encode() + content
 
 
 LARGE = Refusal(431, "headers_too_large", "the request line and the headers are too large or too many; send less.")
@@ -46,12 +45,12 @@ UNREAD = Refusal(408, "reply_not_read", "the reply was not read in time.")
 EARLY = Refusal(400, "sent_ahead", "more was sent before the reply; the connection ends with that reply.")
 
 
-def malformed(why: str, status: int = 400) -> Refusal:
+def refuse_malformed(why: str, status: int = 400) -> Refusal:
     """Return the refusal of a request that can be read in two ways, or in none."""
     return Refusal(status, "malformed_request", f"the request is not well-formed HTTP/1.1: {why}.")
 
 
-class Seldom:
+class LogLimiter:
     """Limits what is logged: each key once a minute, and 100 keys a minute at most."""
 
     def __init__(self) -> None:
@@ -71,24 +70,24 @@ class Seldom:
 def check_head(version: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
     """Return what is wrong with a head that the parser let pass, or None."""
     if version not in ("1.0", "1.1"):
-        return malformed("its version is not 1.1")
+        return refuse_malformed("its version is not 1.1")
     if not target.startswith(b"/"):
-        return malformed("its target does not begin with a slash")
+        return refuse_malformed("its target does not begin with a slash")
     if not _is_readable(target):
-        return malformed("its target is not UTF-8, or has control characters")
+        return refuse_malformed("its target is not UTF-8, or has control characters")
     seen: set[bytes] = set()
     for name, value in headers:
         if name in seen and name in SINGLE:
-            return malformed(f"the header {name.decode()} comes twice")
+            return refuse_malformed(f"the header {name.decode()} comes twice")
         seen.add(name)
         if not _is_text(value):
-            return malformed("a header is not UTF-8")
+            return refuse_malformed("a header is not UTF-8")
         if name == b"transfer-encoding" and (version == "1.0" or value.lower() != b"chunked"):
-            return malformed("its transfer encoding is not chunked")
+            return refuse_malformed("its transfer encoding is not chunked")
         if name == b"expect" and value.lower() != b"100-continue":
-            return malformed("it expects something else than 100-continue", 417)
+            return refuse_malformed("it expects something else than 100-continue", 417)
     if version == "1.1" and b"host" not in seen:
-        return malformed("the header host is missing")
+        return refuse_malformed("the header host is missing")
     return None
 
 

@@ -50,8 +50,8 @@ class Json(Response):
         return to_json(content)
 
 
-def created(noun: str, shown: Mapping[str, Any]) -> Json:
-    """Return the reply to a request that made something, with its address."""
+def reply_created(noun: str, shown: Mapping[str, Any]) -> Json:
+    """Return the reply to a request that has created a record, with the address of the record."""
     return Json(shown, 201, headers={"location": f"/api/v1/{noun}/{shown['id']}"})
 
 
@@ -66,23 +66,25 @@ class Problem(Json):
     media_type = "application/problem+json"
 
 
-def problem(error: MidwatchError, status: int | None = None) -> Problem:
-    """Return the reply for an error. Beside the fixed members it carries the error's own attributes."""
-    if status is None:
-        status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
-    body = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "code": error.code,
-        "detail": str(error),
-        "field": None,
-        **vars(error),
-    }
+def find_status(error: Exception) -> int:
+    """Return the HTTP status of an error."""
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+
+
+def describe_problem(status: int, code: str, detail: str) -> dict[str, Any]:
+    """Return the fixed members of a problem document."""
+    title = HTTPStatus(status).phrase
+    return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail, "field": None}
+
+
+def make_problem(error: MidwatchError, status: int | None = None) -> Problem:
+    """Return the reply for an error. It also has the error's own attributes."""
+    status = status or find_status(error)
+    body = {**describe_problem(status, error.code, str(error)), **vars(error)}
     return Problem(body, status, headers=HEADERS.get(status))
 
 
-def invalid(error: RequestValidationError) -> InvalidInput:
+def explain_invalid(error: RequestValidationError) -> InvalidInput:
     """Return the first mistake of a request as one of our own errors."""
     first = error.errors()[0]
     names = [str(part) for part in first["loc"][1:] if isinstance(part, str)]
@@ -95,13 +97,16 @@ def invalid(error: RequestValidationError) -> InvalidInput:
     return InvalidInput(f"{field}: {message[:LONGEST_ECHO]}.", field=field)
 
 
-async def refused(request: Request, error: Exception) -> Response:
+async def handle_error(request: Request, error: Exception) -> Response:
     """Reply to an error that a service raised."""
     assert isinstance(error, MidwatchError)
-    return problem(error)
+    return make_problem(error)
 
 
-async def not_valid(request: Request, error: Exception) -> Response:
+async def handle_invalid(request: Request, error: Exception) -> Response:
     """Reply to a request with a wrong field or body."""
     assert isinstance(error, RequestValidationError)
-    return problem(invalid(error))
+    return make_problem(explain_invalid(error))
+
+
+HANDLERS: Any = {MidwatchError: handle_error, RequestValidationError: handle_invalid}

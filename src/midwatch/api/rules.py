@@ -1,4 +1,4 @@
-"""Routes of rules: list and revoke the rules that "always" answers have made."""
+"""Routes of rules: list and revoke the rules that come from "always" answers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ router = APIRouter(prefix=PREFIX, tags=["rules"])
 @router.get("/rules", responses={200: {"model": RulePage}})
 async def list_rules(desk: DeskDep, actor: Caller, query: Annotated[RuleQuery, Query()]) -> Json:
     """List rules, newest first; with `all` also revoked ones. Not for agents of running tasks."""
-    found = await desk.rules.list(revoked=query.all, limit=query.limit, actor=actor)
-    return Json({"rules": [rule.snapshot() for rule in found]})
+    rules = await desk.rules.list(revoked=query.all, limit=query.limit, actor=actor)
+    return Json({"rules": [rule.snapshot() for rule in rules]})
 
 
 @router.delete("/rules/{rule_id}", responses={200: {"model": RuleInfo}})

@@ -22,13 +22,8 @@ from midwatch.base.errors import BadConfig, MidwatchError, PortInUse
 from midwatch.desk.desk import Desk
 
 GRACE_SECONDS = 3
-
-
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - only with `expose`
-
-
-FEW = 100
-"""Most connections of agents to a desk that has no server."""
+MAX_AGENT_CONNECTIONS = 100
 
 
 class Server(uvicorn.Server):
@@ -37,7 +32,7 @@ class Server(uvicorn.Server):
     def __init__(
         self, app: Starlette, stopping: asyncio.Event, listening: Callable[[], None], limits: Limits | None = None
     ) -> None:
-        """`listening` is called once requests are answered; setting `stopping` ends the server."""
+        """Prepare to serve: `listening` is called once requests are answered, and `stopping` ends the server."""
         connection = partial(Connection, Shared(limits or Limits()))
         config = uvicorn.Config(
             app, http=cast("type[Connection]", connection), ws="none", lifespan="off", log_config=None,
@@ -64,12 +59,12 @@ class Server(uvicorn.Server):
 
 
 async def answer(desk: Desk, listener: socket.socket, stopping: asyncio.Event) -> None:
-    """Answer requests until `stopping` is set."""
-    await Server(create_app(desk), stopping, lambda: None, Limits(connections=FEW)).serve([listener])
+    """Answer requests of agents, for a desk without a server, until `stopping` is set."""
+    await Server(create_app(desk), stopping, lambda: None, Limits(connections=MAX_AGENT_CONNECTIONS)).serve([listener])
 
 
 def listen(host: str, port: int, *, expose: bool = False, command: str = "midwatch up") -> socket.socket:
-    """Return the listening socket, or raise an error that says how to start `command` instead."""
+    """Return the listening socket, or raise an error that explains how to start `command` instead."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if not expose and not ip_address(address[0]).is_loopback:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 from urllib.parse import unquote
 
@@ -11,18 +12,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midwatch.api.bodies import InterruptBody, MessageBody, MessageQuery, SessionBody, SessionQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey, StillAllowed
-from midwatch.api.events import LastEventId, resume_point, stream, watched
+from midwatch.api.events import LastEventId, resume_point, watch
 from midwatch.api.markdown import to_html
 from midwatch.api.reply import Json, list_page
-from midwatch.api.sse import Shape
+from midwatch.api.sse import EventStream, Shape
 from midwatch.domain.event import EventFilter
 from midwatch.wire.sessions import Interrupted, MessagePage, SentInfo, SessionInfo, SessionPage
 
 SLASH = "\x1f"
 """Stands for a slash in a key while the router splits the path. No path from outside contains it."""
 
-MOST_SHOWN = 4_000_000
-"""Characters of one page of messages."""
+MAX_PAGE_CHARACTERS = 4_000_000
 
 router = APIRouter(prefix=PREFIX, tags=["sessions"])
 
@@ -52,8 +52,8 @@ Key = Annotated[str, Depends(key_of)]
 @router.get("/sessions", responses={200: {"model": SessionPage}})
 async def list_sessions(desk: DeskDep, query: Annotated[SessionQuery, Query()]) -> Json:
     """List sessions, the most recently used first. `next` is the `before` of the following page, or null."""
-    found = await desk.sessions.list(query.limit, query.before)
-    return list_page("sessions", [view.snapshot() for view in found], query.limit, "key")
+    views = await desk.sessions.list(query.limit, query.before)
+    return list_page("sessions", [view.snapshot() for view in views], query.limit, "key")
 
 
 @router.post(
@@ -62,8 +62,10 @@ async def list_sessions(desk: DeskDep, query: Annotated[SessionQuery, Query()]) 
     responses={201: {"model": SessionInfo}, 200: {"model": SessionInfo, "description": "It was there."}},
 )
 async def create(desk: DeskDep, actor: Caller, body: SessionBody, idempotency_key: IdempotencyKey = None) -> Json:
-    """Open a conversation with an agent, and send the first message. One that is open already with that key, agent and
-    directory is returned."""
+    """Open a conversation with an agent, and send the first message.
+
+    If a session with that key, agent and directory is open already, it is returned.
+    """
     view, created = await desk.sessions.begin(**body.model_dump(), idempotency_key=idempotency_key, actor=actor)
     return Json(view.snapshot(), 201 if created else 200)
 
@@ -71,27 +73,29 @@ async def create(desk: DeskDep, actor: Caller, body: SessionBody, idempotency_ke
 @router.get("/sessions/{key:path}/messages", responses={200: {"model": MessagePage}})
 async def messages(desk: DeskDep, key: Key, query: Annotated[MessageQuery, Query()]) -> Json:
     """Return the messages of a conversation, in order."""
-    found = await desk.sessions.messages(key, query.after, query.limit)
-    if not found:
+    page = await desk.sessions.messages(key, query.after, query.limit)
+    if not page:
         await desk.sessions.get(key)  # an unknown session is an error, a silent one is not
     shown, size = [], 0
-    for message in found:
+    for message in page:
         entry = message.snapshot()
         if query.html:
             entry["html"] = await to_html(message.text)
         shown.append(entry)
         size += len(message.text) + len(entry.get("html") or "")
-        if size >= MOST_SHOWN:
-            break  # whoever wants more goes on after the last number
-    return Json({"messages": shown, "more": len(shown) < len(found) or len(found) == query.limit})
+        if size >= MAX_PAGE_CHARACTERS:
+            break  # the reader gets more after the last number
+    return Json({"messages": shown, "more": len(shown) < len(page) or len(page) == query.limit})
 
 
 @router.post("/sessions/{key:path}/messages", status_code=202, responses={202: {"model": SentInfo}})
 async def send(
     desk: DeskDep, actor: Caller, key: Key, body: MessageBody, idempotency_key: IdempotencyKey = None
 ) -> Json:
-    """Send a message: a task of this conversation, which waits while another one runs; or, with another `mode`, a
-    message for the turn that runs. The reply's `mode` tells which it is. Durable when the reply comes."""
+    """Send a message: a new task, which waits while another runs, or a message for the running turn.
+
+    `mode` chooses; the `mode` of the reply shows which it is. The message is durable when the reply comes.
+    """
     sent = await desk.sessions.say(
         key, body.text, body.mode, priority=body.priority, idempotency_key=idempotency_key, actor=actor
     )
@@ -100,12 +104,15 @@ async def send(
 
 @router.post("/sessions/{key:path}/interrupt", responses={200: {"model": Interrupted}})
 async def interrupt(desk: DeskDep, actor: Caller, key: Key, body: InterruptBody | None = None) -> Json:
-    """End the turn that runs in it now; what waits goes on. `abort` cancels it and pauses the automation or goal it
-    belongs to; `resume` says how to have that go on. `stop` lets the agent close with one answer."""
-    wish = body or InterruptBody()
-    stopped = await desk.sessions.interrupt(key, wish.mode, hint=wish.hint, actor=actor)
-    resume = (await desk.tasks.get(stopped)).resume_command if stopped and wish.mode == "abort" else None
-    return Json({"interrupted": stopped, "mode": wish.mode, "resume": resume})
+    """End the running turn of a session; waiting messages go on.
+
+    `abort` cancels the turn and pauses its automation or goal; `resume` is the command that continues it. `stop` lets
+    the agent give one closing answer.
+    """
+    body = body or InterruptBody()
+    task_id = await desk.sessions.interrupt(key, body.mode, hint=body.hint, actor=actor)
+    resume = (await desk.tasks.get(task_id)).resume_command if task_id and body.mode == "abort" else None
+    return Json({"interrupted": task_id, "mode": body.mode, "resume": resume})
 
 
 @router.post("/sessions/{key:path}/restart", responses={200: {"model": SessionInfo}})
@@ -133,8 +140,10 @@ async def live(
 ) -> Response:
     """Follow a conversation: its state, then its events, also texts that are being written."""
     which = EventFilter(session_key=key)
-    batches = await watched(desk, which, resume_point(last_event_id, None))
-    return stream(request.app.state.streams, batches, Shape(True, True), actor, still_allowed)
+    batches = await watch(desk, which, resume_point(last_event_id, None))
+    streams = request.app.state.streams
+    encode = partial(streams.frame, shape=Shape(brief=True, scoped=True))
+    return EventStream(batches, streams, encode, actor.name, still_allowed)
 
 
 @router.get("/sessions/{key}", responses={200: {"model": SessionInfo}})

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from midwatch.api.reply import to_json
-from midwatch.base.errors import LimitReached
+from midwatch.base.errors import LimitReached, StoreUnavailable
 from midwatch.base.text import cut
 from midwatch.domain.event import Event
 from midwatch.domain.watch_state import SessionState, TaskState
 from midwatch.live.bus import TEXTS, Shown
 
+HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT = b": still here\n\n"
 PATIENCE_SECONDS = 2.0
@@ -37,12 +38,14 @@ Batches = AsyncGenerator[Sequence[Event | Shown], None]
 
 
 class Shape(NamedTuple):
-    """How a stream writes its events."""
+    """How a stream writes its events.
+
+    A brief stream is for people who watch: long texts are cut. A scoped one is about one task or session, so its live
+    events need not name it.
+    """
 
     brief: bool = False
-    """For watching: long texts are cut. Otherwise it is the whole log."""
     scoped: bool = False
-    """About one task or session, so live events need not name it."""
 
 
 LOG = Shape()
@@ -50,19 +53,13 @@ LOG = Shape()
 
 def encode(event: Event, shape: Shape = LOG) -> bytes:
     """Return one event as a frame. Only stored events have an id, so a reader resumes after the last stored one."""
-    if not event.seq:
-        return b"event: %s\ndata: %s\n\n" % (event.kind.encode(), to_json(_shape_live(event, shape)))
+    if not event.seq:  # live events are many and short, so they have as few fields as possible
+        scope = {} if shape.scoped else {"task_id": event.task_id, "session_key": event.session_key}
+        return b"event: %s\ndata: %s\n\n" % (event.kind.encode(), to_json({**scope, "payload": event.payload}))
     data = event.snapshot()
     if shape.brief and event.kind in TEXTS:
         data["payload"] = _shorten_payload(event.payload, TEXTS[event.kind])
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.kind.encode(), to_json(data))
-
-
-def _shape_live(live: Event, shape: Shape) -> dict[str, Any]:
-    """Return a live event with as few fields as it needs: there are many, and each carries only a few characters."""
-    if shape.scoped:
-        return {"payload": live.payload}
-    return {"task_id": live.task_id, "session_key": live.session_key, "payload": live.payload}
 
 
 def _shorten_payload(payload: Any, name: str) -> Any:
@@ -91,7 +88,7 @@ def encode_state(shown: Shown) -> bytes:
 
 
 def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
-    """Cut the texts of messages and tasks; `cut` tells the length of a message that was cut."""
+    """Cut the texts of messages and tasks; `cut` is the length of a message before that."""
     for record in records:
         for name in ("text", "prompt", "result", "error"):
             text = record.get(name)
@@ -143,7 +140,9 @@ class Streams:
             del self._of_actor[actor]
 
     def check_room(self, actor: str) -> None:
-        """Raise LimitReached if this actor has too many streams open: nobody may take all connections."""
+        """Raise StoreUnavailable if the server stops, LimitReached if the actor has too many streams open."""
+        if self.closing:
+            raise StoreUnavailable("the server is stopping; connect again when it is back.")
         if self._of_actor[actor] >= self.most_of_actor:
             raise LimitReached(f"{actor} follows {self.most_of_actor} streams already; close some first.")
 
@@ -155,7 +154,7 @@ class Streams:
 
 
 class EventStream(Response):
-    """The reply that follows the log until its reader leaves or is no longer admitted, or the server stops."""
+    """A reply that sends events until its reader leaves or is no longer admitted, or the server stops."""
 
     media_type = "text/event-stream"
 
@@ -163,26 +162,29 @@ class EventStream(Response):
         self,
         batches: AsyncGenerator[Sequence[Any], None],
         streams: Streams,
-        shape: Shape,
+        encode: Callable[[Any], bytes],
         actor: str,
         still_allowed: Callable[[], Awaitable[bool]],
+        headers: Mapping[str, str] = HEADERS,
     ) -> None:
+        """Raise StoreUnavailable or LimitReached if the server has no room for the stream."""
+        streams.check_room(actor)
         self.status_code = 200
         self.background = None
-        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
+        self.init_headers(headers)
         self._batches = batches
         self._streams = streams
-        self._shape = shape
+        self._encode = encode
         self._actor = actor
         self._still_allowed = still_allowed
         self._sending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send(chunk(HEARTBEAT))  # the headers leave now, so that the reader knows it is connected
+        await send(make_chunk(HEARTBEAT))  # the headers leave now, so that the reader knows it is connected
         writer = asyncio.create_task(self._write(send))
         revoked = asyncio.create_task(self._keep_alive(send))
-        gone = asyncio.create_task(disconnect(receive))
+        gone = asyncio.create_task(wait_for_disconnect(receive))
         self._streams.add(writer, self._actor)
         try:
             await asyncio.wait({writer, revoked, gone}, return_when="FIRST_COMPLETED")
@@ -191,7 +193,7 @@ class EventStream(Response):
             for task in (writer, revoked, gone):
                 task.cancel()
             await asyncio.gather(writer, revoked, gone, return_exceptions=True)
-        if (ended and self._sending) or not await _send_in_time(send, chunk(b"", more=False)):
+        if (ended and self._sending) or not await _send_in_time(send, make_chunk(b"", more=False)):
             abort = scope.get("extensions", {}).get(ABORT)
             if abort is not None:
                 abort["call"]()  # the reader must not, or will not, read the rest
@@ -203,10 +205,7 @@ class EventStream(Response):
             if not await self._still_allowed():
                 return
             if not self._sending:
-                await _send_in_time(send, chunk(HEARTBEAT))
-
-    def _encode(self, event: Any) -> bytes:
-        return self._streams.frame(event, self._shape)
+                await _send_in_time(send, make_chunk(HEARTBEAT))
 
     async def _write(self, send: Send) -> None:
         try:
@@ -229,10 +228,10 @@ class EventStream(Response):
         """Send in pieces: the part that the reader has not taken yet must stay small."""
         self._sending = True
         if len(body) <= 2 * PIECE:
-            await send(chunk(body))
+            await send(make_chunk(body))
         else:
             for start in range(0, len(body), PIECE):
-                await send(chunk(body[start : start + PIECE]))
+                await send(make_chunk(body[start : start + PIECE]))
         self._sending = False
 
 
@@ -246,12 +245,12 @@ async def _send_in_time(send: Send, message: Message) -> bool:
     return True
 
 
-def chunk(body: bytes, *, more: bool = True) -> Message:
+def make_chunk(body: bytes, *, more: bool = True) -> Message:
     """Return a piece of the reply."""
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
-async def disconnect(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Return when the reader has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass

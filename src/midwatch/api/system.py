@@ -35,22 +35,22 @@ async def ready(desk: DeskDep) -> Json:
 @router.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
 async def metrics(desk: DeskDep, request: Request) -> Response:
     """Return figures for Prometheus."""
-    from midwatch.api.metrics import MEDIA_TYPE, render  # heavy, and seldom asked for
+    from midwatch.api.metrics import MEDIA_TYPE, render  # a heavy import, and rarely needed
 
     return Response(await render(desk, len(request.app.state.streams)), media_type=MEDIA_TYPE)
 
 
 @router.get("/settings", responses={200: {"model": SettingsInfo}})
 async def settings(desk: DeskDep, actor: Caller) -> Json:
-    """Return the settings, without anything secret. Only an owner is told where the home is."""
-    chosen = desk.settings
+    """Return the settings, without anything secret. Only an owner sees where the home is."""
+    settings = desk.settings
     return Json(
         {
-            "default_agent": chosen.default_agent,
-            "notify": (chosen.notify or "").partition(":")[0] or None,
+            "default_agent": settings.default_agent,
+            "notify": (settings.notify or "").partition(":")[0] or None,
             "channels": sorted(desk.channels),
-            "limits": {name: getattr(chosen, name) for name in LIMITS},
-            "retention": chosen.retention.model_dump(),
+            "limits": {name: getattr(settings, name) for name in LIMITS},
+            "retention": settings.retention.model_dump(),
             "store": await desk.system.describe_store(actor),
         }
     )
@@ -64,12 +64,14 @@ async def directories(desk: DeskDep, actor: Caller, query: Annotated[DirectoryQu
 
 @router.post("/watchdog", responses={200: {"model": AlertPage}})
 async def watchdog(desk: DeskDep) -> Json:
-    """Look for what is overdue, stuck or silent now, and notify. `told` are the alerts of which notices are sent now,
-    `known` the others."""
-    found = await desk.alerts.look()
-    told = await desk.alerts.tell()
-    fresh = {alert.id for alert in told}
-    return Json({"told": [a.snapshot() for a in told], "known": [a.snapshot() for a in found if a.id not in fresh]})
+    """Look for overdue, stuck and silent work now, and send notices.
+
+    `told` are the alerts for which notices are sent now, `known` the others.
+    """
+    alerts = await desk.alerts.look()
+    new = await desk.alerts.tell()
+    known = [alert.snapshot() for alert in alerts if alert.id not in {sent.id for sent in new}]
+    return Json({"told": [alert.snapshot() for alert in new], "known": known})
 
 
 @router.get("/routines", responses={200: {"model": RoutinePage}})

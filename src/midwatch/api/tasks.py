@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from midwatch.api.bodies import RetryBody, SubmitBody, TaskQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep, IdempotencyKey
 from midwatch.api.markdown import to_html
-from midwatch.api.reply import Json, created, list_page
+from midwatch.api.reply import Json, list_page, reply_created
 from midwatch.base.clock import iso
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.handoff import HandoffFilter
@@ -24,23 +24,20 @@ router = APIRouter(prefix=PREFIX, tags=["tasks"])
 @router.post("/tasks", status_code=201, responses={201: {"model": TaskInfo}})
 async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key: IdempotencyKey = None) -> Json:
     """Accept a prompt. It is durable when the reply arrives."""
-    wish = body.model_dump(exclude_defaults=True)  # so that equal wishes make equal bodies
-    if idempotency_key is not None and wish.get("idempotency_key") not in (None, idempotency_key):
+    fields = body.model_dump(exclude_defaults=True)  # so that equal requests are stored equally
+    if idempotency_key is not None and fields.get("idempotency_key") not in (None, idempotency_key):
         raise InvalidInput(
             "the header and the body name different idempotency keys; send one.", field="idempotency_key"
         )
     if idempotency_key is not None:
-        wish["idempotency_key"] = idempotency_key
-    return created("tasks", (await desk.tasks.submit(actor=actor, **wish)).snapshot())
+        fields["idempotency_key"] = idempotency_key
+    return reply_created("tasks", (await desk.tasks.submit(actor=actor, **fields)).snapshot())
 
 
 @router.get("/tasks", responses={200: {"model": TaskPage}})
 async def list_tasks(desk: DeskDep, query: Annotated[TaskQuery, Query()]) -> Json:
     """List tasks, newest first. `next` is the `before` of the following page, or null."""
-    which = TaskFilter(
-        statuses=tuple(query.status), agent=query.agent, session_key=query.session_key, creator=query.creator,
-        before=query.before, limit=query.limit,
-    )  # fmt: skip
+    which = TaskFilter(statuses=tuple(query.status), **query.model_dump(exclude={"status"}))
     return list_page("tasks", [task.brief() for task in await desk.tasks.list(which)], query.limit)
 
 
@@ -52,8 +49,7 @@ async def show(desk: DeskDep, task_id: str) -> Json:
 
 @router.get("/tasks/{task_id}/page", responses={200: {"model": TaskView}})
 async def page(desk: DeskDep, task_id: str) -> Json:
-    """Return everything a page about a task shows: prompt and result as HTML, related tasks, its notices and
-    questions."""
+    """Return what a page about a task shows: prompt and result as HTML, related tasks, notices, questions."""
     task = await desk.tasks.get(task_id)
     last = (await desk.events.read_task_state(task_id)).last
     handoffs = await desk.handoffs.list(HandoffFilter(root_id=task.root_id or task.id, limit=MOST_HANDOFFS))
@@ -92,7 +88,7 @@ async def retry(
     """Submit a failed or cancelled task again, as a new task."""
     budget = body.budget if body else None
     task = await desk.tasks.retry(task_id, actor=actor, idempotency_key=idempotency_key, budget=budget)
-    return created("tasks", task.snapshot())
+    return reply_created("tasks", task.snapshot())
 
 
 @router.get("/summary", responses={200: {"model": Counts}})

@@ -1,5 +1,7 @@
-"""Routes of terminals: the screen of a session's terminal, keys for it, its size. The session's event `screen_update`
-tells when the screen changes."""
+"""Routes of terminals: the screen of a session's terminal, its keys and its size.
+
+The session's event `screen_update` reports a change of the screen.
+"""
 
 from __future__ import annotations
 

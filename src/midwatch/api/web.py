@@ -49,13 +49,12 @@ class Asset(NamedTuple):
 def load(folder: Path = FOLDER) -> dict[str, Asset]:
     """Return all files by their name below the folder. Only these are served, so no path leads elsewhere."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix in TYPES and path.is_file())
-    return {path.relative_to(folder).as_posix(): asset(path) for path in paths}
+    return {path.relative_to(folder).as_posix(): make_asset(path.read_bytes(), TYPES[path.suffix]) for path in paths}
 
 
-def asset(path: Path) -> Asset:
-    """Read one file; its content makes its etag."""
-    body = path.read_bytes()
-    return Asset(body, TYPES[path.suffix], f'"{sha256(body).hexdigest()[:20]}"')
+def make_asset(body: bytes, media: str) -> Asset:
+    """Return an asset with an etag that depends on its content."""
+    return Asset(body, media, f'"{sha256(body).hexdigest()[:20]}"')
 
 
 def mount(app: FastAPI) -> None:
@@ -66,20 +65,20 @@ def mount(app: FastAPI) -> None:
         return reply(request, assets["index.html"])
 
     async def file(request: Request) -> Response:
-        wanted = assets.get(request.path_params["name"])
-        if wanted is None:
+        asset = assets.get(request.path_params["name"])
+        if asset is None:
             raise HTTPException(404, "Not Found")
-        return reply(request, wanted)
+        return reply(request, asset)
 
     for address in PAGES:
         app.add_route(address, page, methods=["GET"], include_in_schema=False)
     app.add_route("/web/{name:path}", file, methods=["GET"], include_in_schema=False)
 
 
-def reply(request: Request, wanted: Asset) -> Response:
-    """Return the file, or 304 if the browser's copy is still good."""
-    headers = {**HEADERS, "etag": wanted.etag}
+def reply(request: Request, asset: Asset) -> Response:
+    """Return the file, or 304 if the browser has the same."""
+    headers = {**HEADERS, "etag": asset.etag}
     known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
-    if wanted.etag in known:
+    if asset.etag in known:
         return Response(status_code=304, headers=headers)
-    return Response(wanted.body, headers={**headers, "content-type": wanted.type})
+    return Response(asset.body, headers={**headers, "content-type": asset.type})

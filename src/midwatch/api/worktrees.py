@@ -31,8 +31,8 @@ async def show(desk: DeskDep, worktree_id: str) -> Json:
 @router.get("/worktrees/{worktree_id}/diff", responses={200: {"model": WorktreeDiff}})
 async def diff(desk: DeskDep, actor: Caller, worktree_id: str, query: Annotated[DiffQuery, Query()]) -> Json:
     """Return what has changed in it, with uncommitted changes and new files. Not for agents of running tasks."""
-    found = await desk.worktrees.diff(worktree_id, query.limit, actor=actor)
-    return Json({"id": worktree_id, "diff": found.text, "truncated": found.truncated})
+    changes = await desk.worktrees.diff(worktree_id, query.limit, actor=actor)
+    return Json({"id": worktree_id, "diff": changes.text, "truncated": changes.truncated})
 
 
 @router.post("/worktrees/{worktree_id}/merge", responses={200: {"model": WorktreeMerged}})

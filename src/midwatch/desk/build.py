@@ -33,19 +33,18 @@ async def open_store(settings: Settings, home: Home) -> Store:
     if not settings.db:
         return await SqliteStore.open(home.database)
     try:
-        from midwatch.engines.procrastinate import Hinter, prepare
+        from midwatch.engines.jobs import Hinter, prepare
         from midwatch.stores.cluster import check_address
         from midwatch.stores.postgres import PostgresStore
     except ImportError as problem:
         raise BadConfig(f"{problem.name} is missing; install it with `pip install 'midwatch[postgres]'`.") from None
     check_address(settings.db)
-    store = await PostgresStore.open(settings.db)
+    store = await PostgresStore.open(settings.db, Hinter())
     try:
         await prepare(settings.db)
     except BaseException:
         await store.close()
         raise
-    store.set_hint(Hinter())
     return store
 
 

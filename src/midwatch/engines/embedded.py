@@ -19,8 +19,7 @@ log = logging.getLogger("midwatch.engine")
 PAUSE_SECONDS = 0.5
 NEIGHBOUR_SECONDS = 0.5
 """How long the answer is trusted whether there is a server beside this process."""
-LEAD_SECONDS = 1.0
-"""How often a process that does not lead looks whether the lead is free."""
+LEAD_POLL_SECONDS = 1.0
 
 
 class EmbeddedEngine:
@@ -109,7 +108,7 @@ class EmbeddedEngine:
             self._on_lead()
             self.wake()
         else:
-            self._lead_timer = self._clock.call_later(LEAD_SECONDS, self._seek_lead)
+            self._lead_timer = self._clock.call_later(LEAD_POLL_SECONDS, self._seek_lead)
 
     async def _take(self) -> None:
         """Claim whenever a task may have become claimable; sleep otherwise."""

@@ -23,7 +23,7 @@ dead."""
 
 
 class Heartbeat:
-    """Sends heartbeats, and tells the event loop what each of them found out."""
+    """Sends heartbeats, and passes the answers of the database to the event loop."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Heartbeat:
         self._beaten_at = self._sound_from = clock.monotonic()
         self._connected_since: float | None = None
         self._begun = self._number = 0
-        self._asked: dict[str, int] = {}
+        self._first_asked: dict[str, int] = {}
         self._bell = threading.Event()
         self._ended = False
         self._loop = asyncio.get_running_loop()
@@ -68,28 +68,31 @@ class Heartbeat:
         """Return whether this process led at its last heartbeat."""
         return self._beat is not None and self._beat.leads
 
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Return whether the last heartbeat reached the database."""
         return self._beat is not None
 
-    def sound(self) -> bool:
+    def is_sound(self) -> bool:
         """Return whether all others certainly take this process for alive, so that it keeps the tasks it takes now."""
         now = self._clock.monotonic()
         return now - self._beaten_at < SOUND_SECONDS and now >= self._sound_from
 
     def dead(self, owners: Iterable[str]) -> set[str]:
-        """Return those whose heartbeat was too old at a heartbeat of this process that began after the first question
-        about them; before that they may be new. A process that was cut off itself cannot know, and returns none."""
-        asked, self._asked = self._asked, {}
+        """Return the owners whose last heartbeat is too old.
+
+        An owner may be new when the first question about it comes, so only a later heartbeat of this process decides.
+        A process that was cut off itself cannot know, and returns none.
+        """
+        before, self._first_asked = self._first_asked, {}
         alive = self._beat.alive if self._beat is not None else frozenset()
         for owner in owners:
-            self._asked[owner] = asked.get(owner, self._begun)
-            if owner not in alive and owner not in asked:
+            self._first_asked[owner] = before.get(owner, self._begun)
+            if owner not in alive and owner not in before:
                 self._bell.set()  # send the next heartbeat now
         now, since = self._clock.monotonic(), self._connected_since
         if self._beat is None or since is None or now - since < DEAD_SECONDS or now - self._beaten_at > SOUND_SECONDS:
             return set()
-        return {owner for owner, before in self._asked.items() if owner not in alive and before < self._number}
+        return {owner for owner, number in self._first_asked.items() if owner not in alive and number < self._number}
 
     def _run(self) -> None:
         while not self._ended:

@@ -37,12 +37,12 @@ for noisy in ("procrastinate", "psycopg", "psycopg.pool"):  # the engine itself 
         logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
-def reason(problem: BaseException) -> str:
+def explain(problem: BaseException) -> str:
     """Return what went wrong, in one line."""
     return " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
 
 
-def queue_of(agent: str) -> str:
+def name_queue(agent: str) -> str:
     """Return the queue whose jobs are about an agent's tasks."""
     return f"agent.{agent}"
 
@@ -68,19 +68,21 @@ class Hinter:
     def __call__(self, connection: Any, due: Iterable[tuple[str, int]]) -> None:
         now = SystemClock().now()
         self._jobs.batch_defer_jobs(
-            [look_for(queue_of(agent), when if when > now else None) for agent, when in due], connection
+            [make_job(name_queue(agent), when if when > now else None) for agent, when in due], connection
         )
 
 
-def look_for(queue: str, when: int | None = None) -> jobs.Job:
+def make_job(queue: str, when: int | None = None) -> jobs.Job:
     """Return a job for the processes that serve `queue`, for now or for a time in microseconds."""
     at = datetime.fromtimestamp(when / SECOND, UTC) if when is not None else None
     return jobs.Job(queue=queue, task_name=LOOK, lock=None, queueing_lock=None, scheduled_at=at)
 
 
 class Jobs(manager.JobManager):
-    """Gives the queue's worker only jobs for which a slot is free. Only fetching fails, so that a database error is
-    reported once; a job that cannot be finished is left to the leader."""
+    """Gives the queue's worker only jobs for which a slot is free.
+
+    Only fetching raises errors, so that a database error is reported once. The leader deletes unfinished jobs.
+    """
 
     def __init__(self, connector: Any, room: Callable[[str], bool]) -> None:
         super().__init__(connector)
@@ -133,7 +135,7 @@ def _pool(check: object = None, **options: Any) -> psycopg_pool.AsyncConnectionP
     return psycopg_pool.AsyncConnectionPool(**options)
 
 
-def queue_app(url: str) -> procrastinate.App:
+def build_queue(url: str) -> procrastinate.App:
     """Return an app that is to be opened; each of its statements is committed at once."""
     connector = procrastinate.PsycopgConnector(
         pool_factory=_pool, conninfo=url, min_size=1, max_size=4, timeout=POOL_SECONDS, configure=_at_once,
@@ -144,8 +146,11 @@ def queue_app(url: str) -> procrastinate.App:
 
 @asynccontextmanager
 async def open_queue(app: procrastinate.App) -> AsyncIterator[procrastinate.App]:
-    """Open the app and always close it again. procrastinate leaves the pool open when opening fails or is cancelled.
-    The pool's tasks ignore cancellation while they connect, so the process would never end."""
+    """Open the app and always close it again.
+
+    procrastinate leaves the pool open when opening fails or is cancelled. The pool's tasks ignore cancellation while
+    they connect, so the process would never end.
+    """
     try:
         await app.open_async()
         yield app
@@ -156,7 +161,7 @@ async def open_queue(app: procrastinate.App) -> AsyncIterator[procrastinate.App]
 async def prepare(url: str) -> None:
     """Make procrastinate's tables where they are missing."""
     try:
-        async with open_queue(queue_app(url)) as app:
+        async with open_queue(build_queue(url)) as app:
             if await app.check_connection_async():
                 return
             try:
@@ -165,4 +170,4 @@ async def prepare(url: str) -> None:
                 if not await app.check_connection_async():  # no other process was faster
                     raise
     except AWAY as problem:
-        raise StoreUnavailable(f"the job queue cannot be used: {reason(problem)}. Check the user's rights.") from None
+        raise StoreUnavailable(f"the job queue cannot be used: {explain(problem)}. Check the user's rights.") from None

@@ -22,9 +22,7 @@ from midwatch.domain.event import TaskInterrupted, event
 from midwatch.domain.instance import Instance, Pulse
 from midwatch.domain.task import Task, TaskStep, end, guard_ownership, meta
 from midwatch.engines.heartbeat import Heartbeat
-from midwatch.engines.jobs import AWAY, LOOK, Jobs, look_for, open_queue, queue_app, queue_of, reason
-from midwatch.engines.jobs import Hinter as Hinter
-from midwatch.engines.jobs import prepare as prepare
+from midwatch.engines.jobs import AWAY, LOOK, Jobs, build_queue, explain, make_job, name_queue, open_queue
 from midwatch.engines.queue_upkeep import UPKEEP_SECONDS, QueueUpkeep, SharedStore
 from midwatch.running.outcome import RELEASED
 from midwatch.running.worker import Worker
@@ -59,7 +57,7 @@ class ProcrastinateEngine:
         self._clock = clock
         self._worker = worker
         self._instance = instance
-        self._app = queue_app(url)
+        self._app = build_queue(url)
         self._app.job_manager = Jobs(self._app.connector, self._room)
         self._app.task(name=LOOK, pass_context=True)(self._handle)
         self._queue_upkeep = QueueUpkeep(store, url, clock, self.leads)
@@ -96,13 +94,16 @@ class ProcrastinateEngine:
 
     async def stop(self) -> None:
         await self._heartbeat.stop()
-        if self._heartbeat.connected():
+        if self._heartbeat.is_connected():
             with suppress(StoreError):
                 await self._store.remove_instances([self._instance.id])
 
     def wake(self) -> None:
-        """Look for tasks that no job announces to this process: those of a process that runs only its own, and those of
-        sessions whose conversation is open here, which the process that gets their job may not take."""
+        """Look for tasks that no job announces to this process.
+
+        These are the tasks of a process that runs only its own, and those of sessions whose conversation is open here:
+        the process that gets their job may not take them.
+        """
         if self._instance.role == "run" and not self._waiting:
             self._start_look()
         elif self._worker.conversations.any:
@@ -142,15 +143,15 @@ class ProcrastinateEngine:
     def _room(self, queue: str) -> bool:
         """Return whether a task of this queue's agent could start here now, besides those it already looks for."""
         free = self._worker.slots.free()
-        by_agent = {queue_of(agent): room for agent, room in self._worker.slots.free_by_agent().items()}
-        return self._taking and self._heartbeat.sound() and min(free, by_agent.get(queue, 0)) > self._looking
+        by_agent = {name_queue(agent): room for agent, room in self._worker.slots.free_by_agent().items()}
+        return self._taking and self._heartbeat.is_sound() and min(free, by_agent.get(queue, 0)) > self._looking
 
     async def _handle(self, context: procrastinate.JobContext) -> None:
         """Handle a job: look, unless its slot is taken meanwhile; then leave it to other processes."""
         if self._room(context.job.queue):
             await asyncio.shield(self._start_look())
         elif self._taking:
-            later = look_for(context.job.queue, self._clock.now() + int(AGAIN_SECONDS * SECOND))
+            later = make_job(context.job.queue, self._clock.now() + int(AGAIN_SECONDS * SECOND))
             with suppress(*AWAY):
                 await self._app.job_manager.defer_job_async(later)
 
@@ -186,7 +187,7 @@ class ProcrastinateEngine:
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
-                slots = iter(await self._claim(len(waiting)) if self._taking and self._heartbeat.sound() else ())
+                slots = iter(await self._claim(len(waiting)) if self._taking and self._heartbeat.is_sound() else ())
                 for place in waiting:
                     if not place.done():
                         place.set_result(next(slots, None))
@@ -216,7 +217,7 @@ class ProcrastinateEngine:
         return [self._worker.start(claim) for claim in claims.taken]
 
     async def _release_unstarted(self) -> None:
-        """Release tasks that were taken by a claim whose answer was lost, and that nobody has begun."""
+        """Release tasks that were claimed but never started, because the answer of the claim was lost."""
         for task in await self._store.list_running_tasks(self._instance.id):
             run = self._worker.running.get(task.id)
             if run is None or run.task.attempt != task.attempt:
@@ -229,14 +230,14 @@ class ProcrastinateEngine:
         """Run the queue's worker, again and again: any database error ends it."""
         failures = 0
         while self._taking:
-            while not self._heartbeat.connected():  # noqa: ASYNC110 - another thread finds it out, every two seconds
+            while not self._heartbeat.is_connected():  # noqa: ASYNC110 - another thread finds it out, every two seconds
                 await asyncio.sleep(0.05)
             began, why = self._clock.monotonic(), "its worker ended"
             self._look_around()
             try:
                 async with asyncio.timeout(None) as self._listening, open_queue(self._app):
                     await self._app.run_worker_async(
-                        queues=[queue_of(agent) for agent in self._instance.agents],
+                        queues=[name_queue(agent) for agent in self._instance.agents],
                         concurrency=self._instance.slots,
                         name=self._instance.id,
                         fetch_job_polling_interval=POLL_SECONDS,
@@ -245,7 +246,7 @@ class ProcrastinateEngine:
                         install_signal_handlers=False,
                     )
             except Exception as problem:
-                why = reason(problem)
+                why = explain(problem)
             offered = self._listening is not None and self._listening.expired()
             self._listening = None
             if self._taking and not offered:
@@ -255,7 +256,7 @@ class ProcrastinateEngine:
 
 
 def _release(task: Task, now: int) -> TaskStep:
-    """Return the step that gives a task back which nobody has begun, or ends it when it was cancelled."""
+    """Return the step that releases a task that was never started, or ends it if it was cancelled."""
     if task.stop_requested == "cancel":
         return TaskStep(*end(task, now, outcome="cancelled"))
     interrupted = event(TaskInterrupted(reason="unstarted"), now, **meta(task))

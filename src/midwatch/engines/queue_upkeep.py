@@ -14,7 +14,7 @@ from midwatch.base.clock import Clock
 from midwatch.base.errors import MidwatchError
 from midwatch.domain.instance import Instance
 from midwatch.domain.store import Store
-from midwatch.engines.jobs import AWAY, look_for, open_queue, queue_app, queue_of, reason
+from midwatch.engines.jobs import AWAY, build_queue, explain, make_job, name_queue, open_queue
 
 log = logging.getLogger("midwatch.engine")
 
@@ -59,11 +59,11 @@ class QueueUpkeep:
                 try:
                     await self.run_once()
                 except (MidwatchError, *AWAY) as problem:
-                    log.warning("the upkeep of the job queue has to wait: %s", reason(problem))
+                    log.warning("the upkeep of the job queue has to wait: %s", explain(problem))
 
     async def run_once(self) -> None:
         """Replace lost jobs, drop needless and stalled ones, refresh statistics."""
-        async with open_queue(queue_app(self._url)) as app:
+        async with open_queue(build_queue(self._url)) as app:
             await self._defer_again(app)
             for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS):
                 await app.job_manager.finish_job(job, jobs.Status.FAILED, delete_job=True)
@@ -72,15 +72,18 @@ class QueueUpkeep:
             await self._store.refresh_statistics(JOB_TABLES)
 
     async def _defer_again(self, app: procrastinate.App) -> None:
-        """Keep at least one job for every agent that has work: some may have been lost with their process. Keep not
-        many more than there is work: a process that goes on from task to task leaves the jobs of the later ones."""
+        """Keep about as many jobs as there are tasks to take.
+
+        Every agent that has work gets at least one job: some may have been lost with their process. Jobs that are left
+        over are dropped: a process that goes on from task to task leaves the jobs of the later ones.
+        """
         due = await self._store.count_due_by_agent(self._clock.now())
         waiting = {queue["name"]: queue["todo"] for queue in await app.job_manager.list_queues_async()}
         served = {agent for instance in await self._store.living() for agent in instance.agents}
         for agent in served:
-            queue, count = queue_of(agent), due.get(agent, 0)
+            queue, count = name_queue(agent), due.get(agent, 0)
             if waiting.get(queue, 0) > count + SPARE_JOBS:
                 await self._store.drop_jobs(queue, count + SPARE_JOBS)
             if count:
                 missing = min(count - waiting.get(queue, 0), SPARE_JOBS)
-                await app.job_manager.batch_defer_jobs_async([look_for(queue)] * max(1, missing))
+                await app.job_manager.batch_defer_jobs_async([make_job(queue)] * max(1, missing))

@@ -134,7 +134,7 @@ class Exchange:
         while self._wants:
             self._changed.clear()
             self._wish(EVERYBODY)
-            await self._relay.sent()
+            await self._relay.flush()
             renewal = self._clock.call_later(RENEW_SECONDS, self._changed.set)
             try:
                 await self._changed.wait()
@@ -248,7 +248,7 @@ class Exchange:
                     events, peer.fresh = list(self._so_far(peer.wants)), True
                 if not self._send_to(name, peer, dropped, events):
                     self._peers.pop(name, None)  # it says again what it wants when it is heard again
-            await self._relay.sent()
+            await self._relay.flush()
 
     def _send_to(self, name: str, peer: _Peer, dropped: int, events: list[Event]) -> bool:
         for group in _groups(events):

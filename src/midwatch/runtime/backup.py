@@ -32,7 +32,7 @@ from midwatch.services.approvals import Approvals
 from midwatch.services.task_endings import TaskEndings
 from midwatch.stores import transfer
 from midwatch.stores.sqlite import SqliteStore
-from midwatch.stores.transfer import Side, SqliteSide, Tally, Told
+from midwatch.stores.transfer import OnProgress, Side, SqliteSide, Tally
 
 
 class Copied(NamedTuple):
@@ -48,7 +48,7 @@ class Stopped(Exception):
     """Nobody waits for the copy any more."""
 
 
-async def backup(settings: Settings, file: Path, told: Told, *, force: bool = False) -> Copied:
+async def backup(settings: Settings, file: Path, told: OnProgress, *, force: bool = False) -> Copied:
     """Write everything as it is in this moment to `file`. Work goes on meanwhile."""
     home = Home(settings.home)
     if _looked(file.exists) and not force:
@@ -60,7 +60,7 @@ async def backup(settings: Settings, file: Path, told: Told, *, force: bool = Fa
     return await _in_thread(partial(_back_up, settings, home, file), told)
 
 
-async def restore(settings: Settings, file: Path, told: Told, *, force: bool = False) -> Copied:
+async def restore(settings: Settings, file: Path, told: OnProgress, *, force: bool = False) -> Copied:
     """Fill the store from a backup. `force` replaces what it holds, but never beneath a live process."""
     home = Home(settings.home)
     if not _looked(file.is_file):
@@ -73,7 +73,7 @@ async def restore(settings: Settings, file: Path, told: Told, *, force: bool = F
         return await _in_thread(partial(_restore, settings, home, file, force), told)
 
 
-async def migrate(settings: Settings, url: str, told: Told) -> Copied:
+async def migrate(settings: Settings, url: str, told: OnProgress) -> Copied:
     """Copy the SQLite store of a home to an empty PostgreSQL. The file stays where it is."""
     home = Home(settings.home)
     _need_database(home)
@@ -159,7 +159,7 @@ async def _rescue(home: Home) -> None:
 # -- in a thread -------------------------------------------------------------------------------------------------------
 
 
-async def _in_thread(work: Callable[[Told], Copied], told: Told) -> Copied:
+async def _in_thread(work: Callable[[OnProgress], Copied], told: OnProgress) -> Copied:
     """Run the copy beside the event loop. When nobody waits for it any more it ends at its next step."""
     left = threading.Event()
 
@@ -174,7 +174,7 @@ async def _in_thread(work: Callable[[Told], Copied], told: Told) -> Copied:
         left.set()
 
 
-def _back_up(settings: Settings, home: Home, file: Path, told: Told) -> Copied:
+def _back_up(settings: Settings, home: Home, file: Path, told: OnProgress) -> Copied:
     with _scratch(file.absolute().parent) as folder:
         made = folder / "backup.db"
         with _source(settings, home) as source, transfer.sqlite_side(str(made), alone=True) as target:
@@ -198,7 +198,7 @@ def _source(settings: Settings, home: Home) -> Iterator[Side]:
             yield own
 
 
-def _restore(settings: Settings, home: Home, file: Path, force: bool, told: Told) -> Copied:
+def _restore(settings: Settings, home: Home, file: Path, force: bool, told: OnProgress) -> Copied:
     with _scratch(home.path) as folder:
         unpacked = str(folder / "backup.db")
         transfer.unseal(file, unpacked)
@@ -208,7 +208,7 @@ def _restore(settings: Settings, home: Home, file: Path, force: bool, told: Told
             return _into_home(source, home.database, folder / "before.db", told, force=force)
 
 
-def _into_home(source: SqliteSide, database: Path, before: Path, told: Told, *, force: bool) -> Copied:
+def _into_home(source: SqliteSide, database: Path, before: Path, told: OnProgress, *, force: bool) -> Copied:
     """Into the SQLite file of a home. What it held is kept in another file beside it."""
     tables = source.tables()
     aside = database.with_name(f"{database.name}.{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
@@ -231,12 +231,12 @@ def _into_home(source: SqliteSide, database: Path, before: Path, told: Told, *, 
     return copied._replace(aside=aside if aside.exists() else None)
 
 
-def _migrate(home: Home, url: str, told: Told) -> Copied:
+def _migrate(home: Home, url: str, told: OnProgress) -> Copied:
     with transfer.sqlite_side(str(home.database), alone=True) as source:
         return _into_postgres(source, url, told, force=False)
 
 
-def _into_postgres(source: SqliteSide, url: str, told: Told, *, force: bool) -> Copied:
+def _into_postgres(source: SqliteSide, url: str, told: OnProgress, *, force: bool) -> Copied:
     tables = source.tables()
     with transfer.postgres_side(url, writes=True) as target:
         target.lock(tables)
@@ -245,7 +245,7 @@ def _into_postgres(source: SqliteSide, url: str, told: Told, *, force: bool) -> 
         return _refill(source, target, told)
 
 
-def _refill(source: SqliteSide, target: Side, told: Told) -> Copied:
+def _refill(source: SqliteSide, target: Side, told: OnProgress) -> Copied:
     copied = _copied(transfer.copy(source, target, source.tables(), told), target)
     target.forget_processes()
     return copied

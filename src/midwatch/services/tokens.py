@@ -33,13 +33,13 @@ class Tokens:
 
     async def list(self, *, by: Actor = OWNER) -> list[Token]:
         """Return tokens of programs and browsers, newest first; ended ones for a week. For owners only."""
-        _check_owner(by)
+        check_owner(by)
         return [one for one in await self._store.list_tokens() if one.kind != "link"]
 
     async def create(self, name: str, role: str, *, actor: str | None = None, by: Actor) -> tuple[Token, str]:
         """A token for a program, and its secret, which is not kept. Conflict when a live one has that name. For owners
         only."""
-        _check_owner(by)
+        check_owner(by)
         if not identity.NAME.fullmatch(name):
             raise InvalidInput("a token's name has 1 to 63 letters, digits and . _ - signs.", field="name")
         if role not in identity.ROLES:
@@ -54,7 +54,7 @@ class Tokens:
 
     async def revoke(self, key: str, *, by: Actor) -> Token:
         """End a token, by its id or an api token's name. Browsers that signed in with it end, too. For owners only."""
-        _check_owner(by)
+        check_owner(by)
         return await self._revoke(key, by)
 
     async def sign_out(self, who: Actor) -> None:
@@ -172,6 +172,7 @@ class Tokens:
             log.warning("the use of token %s was not noted: %s", token.id, problem)
 
 
-def _check_owner(actor: Actor) -> None:
+def check_owner(actor: Actor) -> None:
+    """Raise Forbidden unless the actor is an owner."""
     if actor.role != "owner":
         raise Forbidden(f"{actor.name} is {actor.role}; only an owner may do this.")

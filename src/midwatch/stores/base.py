@@ -122,8 +122,8 @@ class VerbStore(VerbRunner):
     list_goal_steps = read(goal.list_steps)
     delete_goal = write(goal.delete)
 
-    list_sent_alerts = read(alert.list_told)
-    record_alerts = write(alert.tell)
+    list_sent_alerts = read(alert.list_sent)
+    record_alerts = write(alert.record)
 
     get_worktree = peek(worktree.get)
     list_worktrees = read(worktree.list_)

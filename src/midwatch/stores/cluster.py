@@ -13,55 +13,33 @@ from midwatch.base.clock import SECOND
 from midwatch.base.errors import BadConfig
 from midwatch.domain.instance import DEAD_SECONDS, Instance
 from midwatch.stores.postgres_tx import PostgresTx
-from midwatch.stores.rows import decode
 from midwatch.stores.runner import VerbRunner
-from midwatch.stores.sql import SUBSTITUTIONS
 
 FORM = "write it as postgresql://user:password@host:5432/name, special characters of the password as %XX"
 
 
 class Seen(NamedTuple):
-    """A process as the database sees it."""
+    """A process as the database sees it: the seconds since its last heartbeat, and whether it leads."""
 
     heartbeat_age: float
-    """Seconds since its last heartbeat."""
     leads: bool
 
 
 class DatabaseClock(NamedTuple):
-    """How the database's clock compares with this machine's."""
+    """How many seconds the database's clock is ahead of this machine's, and how long the question took.
+
+    The comparison is no more exact than the round trip.
+    """
 
     ahead: float
-    """Seconds by which the database's is ahead; negative when it is behind."""
     round_trip: float
-    """Seconds that the question took: the comparison is no more exact than this."""
-
-
-SEEN = """
-SELECT instances.id, extract(epoch FROM clock_timestamp() - heartbeat)::float8,
-  leader.instance IS NOT NULL AND leader.renewed > clock_timestamp() - make_interval(secs => %s)
-FROM instances LEFT JOIN leader ON leader.instance = instances.id
-"""
-LIVING = f"""
-SELECT {SUBSTITUTIONS["instance"]} FROM instances
-WHERE heartbeat > clock_timestamp() - make_interval(secs => %s) ORDER BY started_at, id
-"""  # noqa: S608 - names of our own record
-NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-DUE = "SELECT agent, count(*) FROM tasks WHERE status = 'pending' AND due_at <= %s GROUP BY agent"
-DROP_JOBS = """
-DELETE FROM procrastinate_jobs WHERE id IN (
-  SELECT id FROM procrastinate_jobs
-  WHERE queue_name = %(queue)s AND status = 'todo' AND (scheduled_at IS NULL OR scheduled_at <= now())
-  ORDER BY id DESC OFFSET %(keep)s FOR UPDATE SKIP LOCKED
-)
-"""
 
 
 async def list_processes(store: VerbRunner) -> dict[str, Seen]:
-    """Return every process that made itself known, dead or alive, by its id."""
+    """Return every process in the store, dead or alive, by its id."""
 
     def look(tx: PostgresTx) -> dict[str, Seen]:
-        rows = tx.connection.execute(SEEN, (DEAD_SECONDS,))
+        rows = tx.rows("cluster.processes", {"dead": DEAD_SECONDS})
         return {name: Seen(max(0.0, age), leads) for name, age, leads in rows}
 
     return await store.read(look)
@@ -74,10 +52,9 @@ async def read_clock(store: VerbRunner) -> DatabaseClock:
 
 def _compare_clocks(tx: PostgresTx) -> DatabaseClock:
     before = time.time()
-    row = tx.connection.execute(NOW).fetchone()
+    database = tx.value(int, "cluster.now") or 0
     after = time.time()
-    assert row is not None
-    return DatabaseClock(row[0] / SECOND - (before + after) / 2, after - before)
+    return DatabaseClock(database / SECOND - (before + after) / 2, after - before)
 
 
 def check_address(url: str) -> None:
@@ -95,15 +72,15 @@ def check_address(url: str) -> None:
 
 
 def list_living(tx: PostgresTx) -> list[Instance]:
-    return [decode(Instance, row) for row in tx.connection.execute(LIVING, (DEAD_SECONDS,))]
+    return tx.find_all(Instance, "cluster.living", dead=DEAD_SECONDS)
 
 
 def count_due(tx: PostgresTx, now: int) -> dict[str, int]:
-    return dict(tx.connection.execute(DUE, (now,)).fetchall())
+    return dict(tx.rows("cluster.due", {"now": now}))
 
 
 def drop_jobs(tx: PostgresTx, queue: str, keep: int) -> int:
-    return tx.connection.execute(DROP_JOBS, {"queue": queue, "keep": keep}).rowcount
+    return tx.run("cluster.drop_jobs", {"queue": queue, "keep": keep})
 
 
 def refresh_statistics(tx: PostgresTx, tables: Iterable[str]) -> None:

@@ -27,9 +27,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.store import EVERY_TOPIC, Commit
 from midwatch.stores import cluster
 from midwatch.stores.base import VerbStore
-from midwatch.stores.postgres_tx import CHANNEL, Hint, load_statements
-from midwatch.stores.postgres_tx import Connection as Connection
-from midwatch.stores.postgres_tx import PostgresTx as PostgresTx
+from midwatch.stores.postgres_tx import CHANNEL, Connection, Hint, PostgresTx, load_statements
 from midwatch.stores.runner import Answer, Op, log, read
 from midwatch.stores.sql import check_schema, load_migrations
 from midwatch.stores.verbs import changes as change_verbs
@@ -78,12 +76,12 @@ KEPT = "SELECT 1 FROM events WHERE seq > %s AND id = %s"
 class PostgresStore(VerbStore):
     """A store in a PostgreSQL database that many processes share."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, hint: Hint | None = None) -> None:
         super().__init__(READERS)
         self.url = url
         self.id = uuid.uuid4().hex[:12]
         self._statements = load_statements()
-        self._hint: Hint | None = None
+        self._hint = hint
         self._waiting: deque[Op] = deque()
         self._groupers = ThreadPoolExecutor(GROUPERS, "midwatch-grouper")
         self._writers = ThreadPoolExecutor(WRITERS, "midwatch-writer")
@@ -93,13 +91,16 @@ class PostgresStore(VerbStore):
         self._listener = threading.Thread(target=self._listen, name="midwatch-listen", daemon=True)
 
     @classmethod
-    async def open(cls, url: str) -> PostgresStore:
-        """Connect, making or upgrading the tables as needed; StoreError when it cannot be used."""
+    async def open(cls, url: str, hint: Hint | None = None) -> PostgresStore:
+        """Connect, and create or upgrade the tables. Raise StoreError if the database cannot be used.
+
+        `hint` reports every task that may be taken to the engine, as part of the transaction.
+        """
         try:
             await asyncio.to_thread(prepare, url)
         except psycopg.Error as problem:
             raise explain(problem, url) from None
-        store = cls(url)
+        store = cls(url, hint)
         store._listener.start()
         return store
 
@@ -119,13 +120,11 @@ class PostgresStore(VerbStore):
         for connection in self._connections:
             connection.close()
 
-    def set_hint(self, hint: Hint) -> None:
-        """Tell the engine, in the same transaction, of every task that may be taken."""
-        self._hint = hint
-
     def _submit(self, op: Op) -> None:
-        """Have a verb run. Those of tasks that wait together are committed together: commits with events go one after
-        the other."""
+        """Start a verb in a thread.
+
+        Verbs of tasks that wait together are committed together, because commits with events go one after the other.
+        """
         if _runs_alone(op):
             self._writers.submit(self._serve, [op])
         else:
@@ -149,8 +148,10 @@ class PostgresStore(VerbStore):
         return connection
 
     def _drop(self, connection: Connection, problem: psycopg.Error) -> bool:
-        """Close a connection after an error, and return whether it was lost. The driver may fail because of a loss
-        before it knows of it: then the error is the driver's own and not the server's."""
+        """Close a connection after an error, and return whether it was lost.
+
+        The driver may fail because of a loss before it knows of it: then the error is not one of the server.
+        """
         lost = connection.closed or problem.sqlstate is None
         connection.close()
         self._connections.discard(connection)
@@ -158,12 +159,12 @@ class PostgresStore(VerbStore):
         return lost
 
     def _read(self, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             connection = self._connection()
             try:
                 return verb(PostgresTx(connection, self._statements), *args)
             except psycopg.Error as problem:
-                if not self._drop(connection, problem) or not left:
+                if not self._drop(connection, problem) or not tries_left:
                     raise explain(problem, self.url) from problem
         raise AssertionError
 
@@ -187,9 +188,8 @@ class PostgresStore(VerbStore):
         self._tell(answers, commit)
 
     def _write(self, group: list[Op]) -> tuple[list[Answer], Commit]:
-        """Run verbs in a transaction; again when another process was faster or the connection was lost before the
-        commit."""
-        for left in reversed(range(TRIES)):
+        """Run verbs in a transaction. Repeat it if another process was faster or the connection was lost."""
+        for tries_left in reversed(range(TRIES)):
             connection = self._connection()
             tx, answers, last_seq = PostgresTx(connection, self._statements), list[Answer](), self._last_seq
             try:
@@ -198,14 +198,14 @@ class PostgresStore(VerbStore):
                 self._drop(connection, problem)
                 if len(group) > 1:
                     raise
-                if not left:
+                if not tries_left:
                     name = problem.diag.constraint_name or problem
                     raise Conflict(f"another record is in the way ({name}); look again.") from problem
             except psycopg.Error as problem:
                 lost = self._drop(connection, problem)
                 if lost and tx.committing and self._is_kept(tx, last_seq, problem):
                     return answers, Commit(EVERY_TOPIC, (), foreign=True)
-                if not lost or not left:
+                if not lost or not tries_left:
                     raise explain(problem, self.url) from problem
         raise AssertionError
 
@@ -236,8 +236,10 @@ class PostgresStore(VerbStore):
         return Commit(frozenset(tx.topics), event.number(tx.events, row[0]))
 
     def _is_kept(self, tx: PostgresTx, last_seq: int, problem: psycopg.Error) -> bool:
-        """Return whether a transaction took place whose commit was sent and not answered: its events show it. One
-        without events can be repeated. To lock the head is to wait for commits that are still under way."""
+        """Return whether a commit without an answer took place: its events show it.
+
+        A transaction without events can be repeated. To lock the head is to wait for commits that are still running.
+        """
         if not tx.events:
             return False
         deadline = time.monotonic() + UNSURE_SECONDS
@@ -254,7 +256,7 @@ class PostgresStore(VerbStore):
     # -- other processes -----------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Tell of other processes' commits. After a lost connection anything may have changed."""
+        """Report commits of other processes. After a lost connection everything may have changed."""
         warned = False
         while not self._closed.is_set():
             try:
@@ -270,7 +272,7 @@ class PostgresStore(VerbStore):
                         self._pass_on([notify.payload for notify in connection.notifies(timeout=0)])
             except psycopg.Error as problem:
                 if not warned:
-                    log.warning("other processes' commits are not heard of: %s", explain(problem, self.url))
+                    log.warning("commits of other processes are noticed late: %s", explain(problem, self.url))
                 warned = True
                 self._closed.wait(RECONNECT_SECONDS)
 
@@ -291,6 +293,7 @@ class PostgresStore(VerbStore):
         return await self.read(_describe, self.url)
 
     async def check(self) -> list[str]:
+        """Return problems: the log's head and its last event must agree. PostgreSQL itself checks the rest."""
         return await self.read(_check)
 
 
@@ -412,4 +415,4 @@ def _check(tx: PostgresTx) -> list[str]:
     row = tx.connection.execute("SELECT last_seq, (SELECT max(seq) FROM events) FROM event_head").fetchone()
     if row is None:
         return ["event_head is empty"]
-    return [f"the log ends at {row[1]} but its head says {row[0]}"] if row[1] and row[1] > row[0] else []
+    return [f"the log ends at {row[1]} but its head has {row[0]}"] if row[1] and row[1] > row[0] else []

@@ -52,16 +52,6 @@ def _compare_array(match: re.Match[str]) -> str:
     return f"{'<> ALL' if match[1] else '= ANY'} (ARRAY({match[2]}))"
 
 
-UNBLOCKED = """
-(SELECT agent, due_at FROM tasks
-WHERE status = 'pending' AND gate_key = (SELECT gate_key FROM tasks WHERE id = %(id)s)
-ORDER BY rank, due_at, id LIMIT 1)
-UNION
-SELECT agent, min(due_at) FROM tasks
-WHERE status = 'pending' AND dir_key = (SELECT dir_key FROM tasks WHERE id = %(id)s)
-GROUP BY agent
-"""
-"""What may be taken when a task has ended: the next task of its gate, and one of each agent in its directory."""
 FIRST = {"rank": -(2**31), "due_at": 0, "id": ""}
 COLUMNS = tuple(name for name in Event._fields if name != "seq")
 NUMBERS = frozenset({"time", "version", "attempt", "iteration"})
@@ -69,9 +59,9 @@ APPEND = f"""
 WITH head AS (UPDATE event_head SET last_seq = last_seq + %(count)s RETURNING last_seq),
 stored AS (
   INSERT INTO events (seq, {", ".join(COLUMNS)})
-  SELECT head.last_seq - %(count)s + made.place, {", ".join(f"made.{name}" for name in COLUMNS)}
+  SELECT head.last_seq - %(count)s + new.place, {", ".join(f"new.{name}" for name in COLUMNS)}
   FROM head, json_to_recordset(%(events)s)
-    AS made (place BIGINT, {", ".join(f"{name} {'BIGINT' if name in NUMBERS else 'TEXT'}" for name in COLUMNS)})
+    AS new (place BIGINT, {", ".join(f"{name} {'BIGINT' if name in NUMBERS else 'TEXT'}" for name in COLUMNS)})
 )
 SELECT last_seq, pg_notify(%(channel)s, %(note)s) FROM head
 """  # noqa: S608 - names of our own record
@@ -98,14 +88,16 @@ Hint = Callable[[Connection, list[Due]], None]
 
 
 class PostgresTx(Tx):
-    """An open transaction. Statements are sent without waiting for the answers of those before them; it waits for the
-    answers that a verb reads, and for all of them when it commits."""
+    """An open transaction.
+
+    It sends statements without waiting for earlier answers. It waits for the answers that a verb reads, and for all of
+    them when it commits.
+    """
 
     def __init__(self, connection: Connection, statements: Mapping[str, str]) -> None:
         super().__init__(statements)
         self.connection = connection
         self.hints: list[Due] = []
-        """Tasks that the engine is told of."""
         self.written = 0
         """How many statements were sent that change something."""
         self.committing = False
@@ -127,11 +119,11 @@ class PostgresTx(Tx):
     def run(self, name: str, params: Mapping[str, Any]) -> int:
         if name == "task.ask_to_yield":  # the holder of the gate may be just about to be claimed
             self._lock("%s", CLAIM_LOCK)
-        sent = self._send(name, params)
+        cursor = self._send(name, params)
         if name == "task.claim":  # the row was locked when it was looked at
             self.written += 1
             return 1
-        return self._count(sent, self.statements[name])
+        return self._count(cursor, self.statements[name])
 
     def run_many(self, name: str, params: Iterable[Params]) -> None:
         for values in params:
@@ -149,11 +141,14 @@ class PostgresTx(Tx):
 
     def unblock(self, task_id: str) -> None:
         if task_id not in self._ended_alone:
-            self._gates.append(self.connection.execute(UNBLOCKED, {"id": task_id}))
+            self._gates.append(self._send("cluster.unblocked", {"id": task_id}))
 
     def commit(self, sender: str, hint: Hint | None) -> psycopg.Cursor[Row] | None:
-        """Defer the hints, number and store the events, notify other processes, commit. The last three are sent
-        together, since numbers lock every other transaction. The answer has the last number, if there are events."""
+        """Defer the hints, store the events with their numbers, notify other processes, commit.
+
+        The last three are sent together, since numbers lock every other transaction. If there are events, the returned
+        cursor has the last number.
+        """
         self.committing = True
         if self._gates:
             self._wait()
@@ -173,9 +168,9 @@ class PostgresTx(Tx):
         return self.connection.execute(self.statements[name], clean(params))
 
     def _ask(self, name: str, params: Params) -> psycopg.Cursor[Row]:
-        sent = self._send(name, params)
+        cursor = self._send(name, params)
         self._wait()
-        return sent
+        return cursor
 
     def _wait(self) -> None:
         """Wait for all answers. The server then sees an idle transaction, and ends it if it stays so."""
@@ -185,22 +180,24 @@ class PostgresTx(Tx):
     def _lock(self, number: str, value: object) -> None:
         self.connection.execute(f"SELECT pg_advisory_xact_lock({number})", (value,))
 
-    def _count(self, sent: psycopg.Cursor[Row], query: str) -> int:
+    def _count(self, cursor: psycopg.Cursor[Row], query: str) -> int:
         """Return how many rows a statement changed."""
         self.written += 1
         if query.startswith("INSERT"):  # no verb needs the number; a conflict is known before the commit
             return 1
         self._wait()
-        if sent.rowcount == 0:
+        if cursor.rowcount == 0:
             self.written -= 1
-        return sent.rowcount
+        return cursor.rowcount
 
     def _update_task(self, query: str, params: Params) -> int:
-        """Update a task, and note when one has ended that no other can have waited for: its gate is its private
-        session, and it had no directory for itself."""
-        sent = self.connection.execute(f"{query} RETURNING gate_key, dir_key", clean(params))
+        """Update a task. Remember one that has ended and for which no other task can have waited.
+
+        Its gate is its private session, and it had no directory for itself.
+        """
+        cursor = self.connection.execute(f"{query} RETURNING gate_key, dir_key", clean(params))
         self._wait()
-        rows = sent.fetchall()
+        rows = cursor.fetchall()
         assert isinstance(params, Mapping)
         if params.get("status", "pending") not in OPEN and rows == [(f"bg:{params['id']}", None)]:
             self._ended_alone.add(params["id"])
@@ -208,8 +205,10 @@ class PostgresTx(Tx):
         return len(rows)
 
     def _claimable(self, params: Mapping[str, Any]) -> Iterator[Row]:
-        """Return locked rows as they are needed: a claim seldom reads more than it takes. Claims go one after the
-        other, so that order, limits and gates are right."""
+        """Return locked rows as they are needed, since a claim rarely reads more than it takes.
+
+        Claims go one after the other, so that order, limits and gates are right.
+        """
         self._lock("%s", CLAIM_LOCK)
         after, limit = FIRST, min(params["free"], CLAIM_STEP)
         while True:

@@ -22,7 +22,8 @@ import psycopg
 from psycopg import sql
 
 from midwatch.domain.relay import EVERYBODY
-from midwatch.stores.postgres import CONNECTION_OPTIONS, Connection, explain
+from midwatch.stores.postgres import CONNECTION_OPTIONS, explain
+from midwatch.stores.postgres_tx import Connection
 
 log = logging.getLogger("midwatch.relay")
 
@@ -35,8 +36,7 @@ OPTIONS = {
     "connect_timeout": 2,
     "application_name": OURS,
 }
-LONGEST_CHUNK = 7_900
-"""Bytes of a notification; PostgreSQL takes fewer than 8000."""
+MAX_CHUNK_BYTES = 7_900  # PostgreSQL takes notifications of fewer than 8000
 MOST_PARTS = 4000
 MOST_AT_ONCE = 64
 MOST_WAITING = 1000
@@ -70,7 +70,7 @@ class Chunk(NamedTuple):
 
 def cut(sender: str, run: str, number: int, body: str) -> Iterator[Chunk]:
     """Return a message as chunks that are short enough. Its text is ASCII, so that it can be cut anywhere."""
-    room = LONGEST_CHUNK - len(Chunk(sender, run, number, MOST_PARTS, MOST_PARTS, "").line())
+    room = MAX_CHUNK_BYTES - len(Chunk(sender, run, number, MOST_PARTS, MOST_PARTS, "").line())
     parts = max(1, -(-len(body) // room))
     for part in range(parts):
         yield Chunk(sender, run, number, part + 1, parts, body[part * room : (part + 1) * room])
@@ -159,7 +159,7 @@ class PostgresRelay:
         self._ring()
         return True
 
-    async def sent(self) -> None:
+    async def flush(self) -> None:
         if self._thread is None or self._cut_off or self._closed.is_set():
             return
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -277,7 +277,7 @@ class PostgresRelay:
             log.warning("a message that makes no sense was left out: %s", problem)
 
     def _drop(self) -> None:
-        """Drop all messages that were not sent, and let nobody wait for them."""
+        """Drop all messages that were not sent, and end the waiting for them."""
         flushed: list[asyncio.Future[None]] = []
         with suppress(IndexError):
             while True:

@@ -126,7 +126,6 @@ RECORDS: Mapping[str, type] = {
         Handoff,
     )
 }  # fmt: skip
-"""The records by the nouns that name them in statements."""
 COLUMNS: Mapping[type, tuple[str, ...]] = {
     record: Task._fields if record is Task else tuple(field.name for field in fields(record))
     for record in RECORDS.values()

@@ -75,7 +75,7 @@ class VerbRunner(ABC):
 
     @abstractmethod
     def _submit(self, op: Op) -> None:
-        """Have a verb run in a thread that writes."""
+        """Start a verb in a thread that writes."""
 
     @abstractmethod
     def _read(self, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
@@ -86,7 +86,7 @@ class VerbRunner(ABC):
             raise StoreUnavailable("the store is closed.")
 
     def _tell(self, answers: list[Answer], commit: Commit | None) -> None:
-        """Have the event loop told, from a thread, how verbs ended and what was committed."""
+        """Pass the answers of verbs and the commit from a thread to the event loop."""
         for op, _, problem in answers:
             if problem is not None and not isinstance(problem, MidwatchError):
                 log.error("verb %s failed", getattr(op.verb, "__name__", op.verb), exc_info=problem)

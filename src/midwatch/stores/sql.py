@@ -1,8 +1,9 @@
 """SQL statements: those of `queries/*.sql`, and the inserts and guarded updates built from the records.
 
 A query file holds named statements: a comment line `-- name: purpose` and the statement below it. Parameters are
-written `:name`; `{task}` and the like stand for the columns of that record, `{list:x}` for the rows of a JSON list,
-`{number:x.y}` and `{text:x.y}` for the member y of the JSON object in column x, `{by:x}` for the index x.
+written `:name`; `{task}` and the like stand for the columns of that record, other names in braces for the parts in
+`part.sql`, `{list:x}` for the rows of a JSON list, `{number:x.y}` and `{text:x.y}` for the member y of the JSON object
+in column x, `{by:x}` for the index x.
 """
 
 from __future__ import annotations
@@ -19,42 +20,9 @@ from midwatch.stores.rows import COLUMNS, RECORDS
 COLUMNS_OF = {noun: COLUMNS[record] for noun, record in RECORDS.items()}
 TABLES = {noun: f"{noun}s" for noun in RECORDS} | {"delivery": "deliveries"}
 
-NOT_LIVE_ELSEWHERE = """NOT EXISTS (
-    SELECT 1 FROM sessions JOIN instances ON instances.id = sessions.live_owner
-    WHERE sessions.key = tasks.session_key AND sessions.live_owner <> :owner
-  )"""
-"""Whether no other living process has the conversation of the task's session open."""
-
-DIRECTORY_FREE = """(dir_key IS NULL OR dir_key NOT IN (
-    SELECT busy.dir_key FROM tasks busy WHERE busy.status = 'running' AND busy.dir_key IS NOT NULL
-  ))"""
-"""Whether no running task has the task's directory for itself. The subquery runs once, not for each task."""
-
-
-EVENT_FILTER = """(CAST(:any_kind AS BOOLEAN) OR kind IN {list:kinds} OR EXISTS (
-    SELECT 1 FROM {list:beginnings} AS wanted WHERE substr(kind, 1, length(wanted.value)) = wanted.value
-  ))
-  AND (CAST(:turn_id AS TEXT) IS NULL OR turn_id = :turn_id)
-  AND (CAST(:session_key AS TEXT) IS NULL OR session_key = :session_key)
-  AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)
-  AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)"""
-"""The condition of an `EventFilter`, without its task."""
-
-
-SESSION_ACTIVITY = """
-  (SELECT id FROM tasks WHERE gate_key = sessions.gate_key AND status = 'running' AND session_key = sessions.key),
-  (SELECT wait FROM tasks WHERE gate_key = sessions.gate_key AND status = 'running' AND session_key = sessions.key),
-  (SELECT count(*) FROM tasks
-    WHERE session_key = sessions.key AND status = 'pending' AND substr(session_key, 1, 3) <> 'bg:')"""
-"""The task that runs in a session, what that waits for, and how many tasks wait."""
-
 SUBSTITUTIONS = {
     "event": ", ".join(Event._fields),
     "event_marks": ", ".join("?" for _ in Event._fields),
-    "event_filter": EVENT_FILTER,
-    "not_live_elsewhere": NOT_LIVE_ELSEWHERE,
-    "directory_free": DIRECTORY_FREE,
-    "session_activity": SESSION_ACTIVITY,
     **{noun: ", ".join(names) for noun, names in COLUMNS_OF.items()},
     **{f"{noun}_params": ", ".join(f":{name}" for name in names) for noun, names in COLUMNS_OF.items()},
 }
@@ -107,14 +75,13 @@ def load(dialect: Dialect) -> dict[str, str]:
     for noun, text in _read_files("queries").items():
         for block in re.split(r"^-- (?=\w+: )", text, flags=re.M)[1:]:
             head, _, statement = block.partition("\n")
-            statements[f"{noun}.{head.partition(':')[0]}"] = _fill(statement, dialect)
-    return statements
+            statements[f"{noun}.{head.partition(':')[0]}"] = statement.strip()
 
+    def fill(statement: str) -> str:
+        text = re.sub(r"\{(\w+)\}", lambda m: SUBSTITUTIONS.get(m[1]) or statements[f"part.{m[1]}"], statement)
+        return re.sub(r"\{(\w+):([\w.]+)\}", lambda m: dialect[m[1]].format(*m[2].split(".")), text)
 
-def _fill(statement: str, dialect: Dialect) -> str:
-    """Return the statement with the words in braces replaced."""
-    text = re.sub(r"\{(\w+)\}", lambda m: SUBSTITUTIONS[m[1]], statement.strip())
-    return re.sub(r"\{(\w+):([\w.]+)\}", lambda m: dialect[m[1]].format(*m[2].split(".")), text)
+    return {name: fill(statement) for name, statement in statements.items()}
 
 
 TASK_COLUMNS = (*COLUMNS_OF["task"], "rank")

@@ -65,13 +65,6 @@ class _NeedsSavepoints(Exception):
     """A verb failed after it had written something."""
 
 
-def _explain(problem: Exception) -> Exception:
-    """Return the error that the caller of a failed verb gets."""
-    if isinstance(problem, sqlite3.IntegrityError):
-        return Conflict(f"another record is in the way ({problem}); look again.")
-    return problem
-
-
 class SqliteStore(VerbStore):
     """A store in one file, or in memory for tests."""
 
@@ -194,8 +187,11 @@ class SqliteStore(VerbStore):
             return -1
 
     def _commit(self, group: list[Op]) -> None:
-        """Commit all in one transaction. Savepoints cost two statements a verb, so they are used only once a verb
-        failed after it had written something: then everything is rolled back and run again with them."""
+        """Commit all verbs in one transaction.
+
+        Savepoints cost two statements a verb, so they are used only after a verb failed that had written something:
+        then everything is rolled back and run again with them.
+        """
         if self._gone:
             error = StoreUnavailable(f"{self.path} was removed or replaced; stop this process and look at its home.")
             self._tell([Answer(op, None, error) for op in group], None)
@@ -237,7 +233,9 @@ class SqliteStore(VerbStore):
                 raise _NeedsSavepoints from problem
             del tx.events[events:]
             tx.topics = topics
-            answer = Answer(op, None, _explain(problem))
+            if isinstance(problem, sqlite3.IntegrityError):
+                problem = Conflict(f"another record is in the way ({problem}); look again.")
+            answer = Answer(op, None, problem)
         if savepoint:
             self._connection.execute("RELEASE verb")
         return answer

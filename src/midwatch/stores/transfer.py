@@ -1,7 +1,7 @@
 """Copy everything from one database into another, as one transaction, and compare the copy row by row.
 
 A side is an open transaction: all that is read from it is of one moment, and all that is written to it is kept at the
-end of the block, or nothing. One of the two sides is always SQLite: it says which tables and columns there are.
+end of the block, or nothing. One of the two sides is always SQLite: it has the list of tables and columns.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from midwatch.stores.sql import check_schema, load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, open_database, translate
 
 if TYPE_CHECKING:
-    from midwatch.stores.postgres import Connection
+    from midwatch.stores.postgres_tx import Connection
 
 Tables = Mapping[str, tuple[str, ...]]
 """The columns of each table."""
-Told = Callable[[str, int], None]
-"""Is called with a table and how many of its rows were copied so far."""
+OnProgress = Callable[[str, int], None]
+"""Called with a table and the number of its rows that were copied so far."""
 
 LEFT_OUT = frozenset({"instances"})
 """Processes belong to the database on which they run."""
 HEAD = "event_head"
-TOLD_EVERY = 1000
-FETCHED = 100
-"""Rows fetched from PostgreSQL at a time; a row may have megabytes."""
+REPORT_EVERY = 1000
+ROWS_PER_FETCH = 100  # few, since a row may have megabytes
 MASK = 2**64 - 1
 
 
@@ -76,8 +75,10 @@ class Side(ABC):
         return int(self.run("SELECT last_seq FROM event_head")[0][0])
 
     def forget_processes(self) -> None:
-        """Clear the process groups of running tasks: on the copy they count as ended, and none is signalled, since
-        they may still run where the copy was made from."""
+        """Clear the process groups of running tasks.
+
+        On the copy these processes count as ended. They get no signal, since they may still run where the copy is from.
+        """
         self.run("UPDATE tasks SET host = NULL, pgid = NULL, pgid_mark = NULL WHERE status = 'running'")
 
 
@@ -91,8 +92,8 @@ class SqliteSide(Side):
     def tables(self) -> Tables:
         """Return the tables to copy."""
         names = [row[0] for row in self.run("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-        kept = [name for name in names if name not in LEFT_OUT and not name.startswith("sqlite_")]
-        return {name: tuple(row[1] for row in self.run(f"PRAGMA table_info({name})")) for name in kept}
+        copied = [name for name in names if name not in LEFT_OUT and not name.startswith("sqlite_")]
+        return {name: tuple(row[1] for row in self.run(f"PRAGMA table_info({name})")) for name in copied}
 
     def rows(self, table: str, columns: tuple[str, ...]) -> Generator[Row, None, None]:
         try:
@@ -116,7 +117,7 @@ class PostgresSide(Side):
 
     def rows(self, table: str, columns: tuple[str, ...]) -> Generator[Row, None, None]:
         with self._connection.cursor("transfer") as cursor:
-            cursor.itersize = FETCHED
+            cursor.itersize = ROWS_PER_FETCH
             cursor.execute(f"SELECT {', '.join(columns)} FROM {table}".encode())  # noqa: S608
             yield from cursor
 
@@ -234,12 +235,12 @@ def postgres_side(url: str, *, writes: bool) -> Iterator[PostgresSide]:
         raise explain(problem, url) from None
 
 
-def copy(source: Side, target: Side, tables: Tables, told: Told) -> dict[str, Tally]:
+def copy(source: Side, target: Side, tables: Tables, on_progress: OnProgress) -> dict[str, Tally]:
     """Replace everything in `target` by the rows of `source`; StoreCorrupt when the copy differs."""
     target.clear(tables)
     copied = {}
     for table, columns in tables.items():
-        counter = _Counter(table, told)
+        counter = _Counter(table, on_progress)
         with closing(source.rows(table, columns)) as rows:
             target.fill(table, columns, counter.over(map(target.fit, rows)))
         copied[table] = counter.tally()
@@ -264,21 +265,21 @@ def compare(side: Side, tables: Tables, wanted: Mapping[str, Tally]) -> None:
 class _Counter:
     """Counts rows as they go through, and sums their checksums."""
 
-    def __init__(self, table: str, told: Told) -> None:
+    def __init__(self, table: str, on_progress: OnProgress) -> None:
         self.rows = 0
         self._mark = 0
         self._table = table
-        self._told = told
+        self._on_progress = on_progress
 
     def over(self, rows: Iterable[Row]) -> Iterator[Row]:
         for row in rows:
             self.rows += 1
             self._mark = (self._mark + hash(row)) & MASK
-            if self.rows % TOLD_EVERY == 0:
-                self._told(self._table, self.rows)
+            if self.rows % REPORT_EVERY == 0:
+                self._on_progress(self._table, self.rows)
             yield row
-        if self.rows % TOLD_EVERY or not self.rows:
-            self._told(self._table, self.rows)
+        if self.rows % REPORT_EVERY or not self.rows:
+            self._on_progress(self._table, self.rows)
 
     def tally(self) -> Tally:
         return Tally(self.rows, self._mark)

@@ -1,5 +1,7 @@
-"""The surface: its routes, at the paths that clients of agentapi expect. It stands alone, for one conversation and
-without a token, or below each session of a server."""
+"""The routes of the agentapi surface, at the paths that its clients expect.
+
+The surface is served alone, for one conversation and without tokens, or below each session of a server.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,15 @@ from midwatch.api.agentapi import bodies, describe
 from midwatch.api.agentapi.allowed_origins import Gate, Rules
 from midwatch.api.agentapi.chat import Chat
 from midwatch.api.agentapi.console import NO_TELEMETRY, PREFIX, Console
-from midwatch.api.agentapi.feed import FeedStream
+from midwatch.api.agentapi.feed import STREAM_HEADERS, encode_event
 from midwatch.api.agentapi.follower import NotTaken, SessionFollower, SessionFollowers
-from midwatch.api.agentapi.replies import HANDLERS, Refusal, find_status, refuse_message, reply
+from midwatch.api.agentapi.replies import HANDLERS, refuse_message, reply
 from midwatch.api.agentapi.requests import read_message
 from midwatch.api.agentapi.uploads import UploadedFile, Uploads, read_upload
 from midwatch.api.dependencies import ACTOR, Caller, StillAllowed
+from midwatch.api.reply import find_status
 from midwatch.api.sessions import key_of
-from midwatch.api.sse import Streams
+from midwatch.api.sse import EventStream, Streams
 from midwatch.base.errors import AgentError, Conflict, InvalidInput
 from midwatch.desk.desk import Desk
 from midwatch.domain.identity import Actor
@@ -38,7 +41,6 @@ CLIENT = Actor("agentapi", "operator")
 """The actor of every request to a server without tokens."""
 MAX_STREAMS = 600
 PLACE = "midwatch.agentapi"
-"""Where the scope of a request holds its Place."""
 TIMED_OUT = "failed to send message: failed to wait for processing to start: timeout waiting for condition"
 
 log = logging.getLogger("midwatch.agentapi")
@@ -55,7 +57,7 @@ class Place(NamedTuple):
 
 
 async def find_place(request: Request) -> Place:
-    """Return the place of a request."""
+    """Return the place of a request, which its scope holds."""
     place: Place = request.scope[PLACE]
     return place
 
@@ -130,28 +132,20 @@ async def upload(request: Request, follower: Follower, file: Annotated[UploadedF
 
 
 @router.get(
-    "/events", operation_id="subscribeEvents", summary="Subscribe to events", response_class=FeedStream,
+    "/events", operation_id="subscribeEvents", summary="Subscribe to events", response_class=EventStream,
     status_code=200, responses={200: {"content": {"text/event-stream": {"schema": describe.EVENTS}}}},
 )  # fmt: skip
 async def get_events(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
-    """The state of the conversation as events, then every change of it."""
-    return FeedStream(follower.feed.follow(*bodies.EVENTS), find_streams(request, who), who, still_allowed)
+    """Stream the state of the conversation as events, then every change of it."""
+    events = follower.feed.follow(*bodies.EVENTS)
+    return EventStream(events, request.app.state.streams, encode_event, who.name, still_allowed, STREAM_HEADERS)
 
 
 @pages.get("/internal/screen")
 async def get_screen(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
     """Stream what the terminal shows."""
     events = follower.feed.follow(bodies.ScreenUpdateBody)
-    return FeedStream(events, find_streams(request, who), who, still_allowed)
-
-
-def find_streams(request: Request, who: Actor) -> Streams:
-    """Return the streams of the server. Raise Refusal if it stops, LimitReached if the actor has too many streams."""
-    streams: Streams = request.app.state.streams
-    if streams.closing:
-        raise Refusal(503, "the server is stopping; connect again when it is back")
-    streams.check_room(who.name)
-    return streams
+    return EventStream(events, request.app.state.streams, encode_event, who.name, still_allowed, STREAM_HEADERS)
 
 
 def describe_surface(version: str) -> dict[str, Any]:
@@ -236,7 +230,7 @@ def create_standalone(desk: Desk, follower: SessionFollower, rules: Rules, chat_
 
 
 def mount(app: FastAPI, desk: Desk, unexpected: Callable[[Request, Exception], Awaitable[Response]]) -> None:
-    """Serve the surface of every session below the app, behind its guard. `unexpected` answers to our own mistakes."""
+    """Serve the surface of every session below the app, behind its guard. `unexpected` answers after a bug."""
     surface = create_surface(desk, app.state.streams, SessionFollowers(desk).find, Chat(), Uploads())
     surface.add_exception_handler(Exception, unexpected)
 

@@ -51,7 +51,7 @@ class Body(BaseModel):
 
 
 class LinkedBody(Body):
-    """A body that says where its schema is."""
+    """A body with the address of its schema."""
 
     schema_: Any = Field(
         default_factory=str,
@@ -67,7 +67,9 @@ class MessageRequestBody(LinkedBody):
     content: Annotated[str, AfterValidator(check_text)] = Field(
         description="What to send.", json_schema_extra={"example": "Hello, agent!"}
     )
-    type: MessageType = Field(description="`user`: said to the agent; `raw`: keystrokes for its terminal, as they are.")
+    type: MessageType = Field(
+        description="`user`: a message for the agent; `raw`: keystrokes for its terminal, as they are."
+    )
 
     @property
     def text(self) -> str:
@@ -131,11 +133,10 @@ class ErrorModel(LinkedBody):
 
 
 class EventBody(Body):
-    """An event of a stream."""
+    """An event of a stream. Its `long_field` is cut if the event is too long."""
 
     event: ClassVar[str]
     long_field: ClassVar[str | None] = None
-    """The field that is cut if the event is too long."""
 
     @property
     def subject(self) -> Hashable:

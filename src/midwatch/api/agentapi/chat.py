@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from html import escape
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from midwatch.api.web import HEADERS, POLICY, load, reply
+from midwatch.api.web import HEADERS, POLICY, load, make_asset, reply
 
 PAGES = ("", "embed", "embed/", "index.html")
 
@@ -27,7 +26,7 @@ class Chat:
         """Return the page, one of its files, or 404. Browsers see the page at `base`, the HTTP interface at `api`."""
         if name in PAGES:
             body = write_page(self._page.body.decode(), key, base.rstrip("/"), api).encode()
-            response = reply(request, self._page._replace(body=body, etag=f'"{sha256(body).hexdigest()[:20]}"'))
+            response = reply(request, make_asset(body, self._page.type))
         elif name in self._files:
             response = reply(request, self._files[name])
         else:

@@ -1,5 +1,7 @@
-"""The part of the HTTP interface that the chat page of one session needs. It asks for no token, so everything that is
-not about this session is refused."""
+"""The part of the HTTP interface that the chat page of one session needs.
+
+It needs no token, so it refuses every request that is not about this session.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.types import Receive, Scope, Send
 
 from midwatch.api import approvals, events, identity, now, sessions, tasks
 from midwatch.api.agentapi.replies import Refusal
-from midwatch.api.agentapi.requests import read_body
 from midwatch.api.dependencies import DeskDep
-from midwatch.api.guard import MAX_BODY, replay
-from midwatch.api.reply import Json, not_valid, refused
+from midwatch.api.guard import MAX_BODY, read_body, replay
+from midwatch.api.reply import HANDLERS, Json
 from midwatch.api.sse import Streams
-from midwatch.base.errors import MidwatchError, NotFound
+from midwatch.base.errors import NotFound
 from midwatch.desk.desk import Desk
 
 PREFIX = "/chat/api/v1"
@@ -29,12 +29,12 @@ class Console:
     """The app of the chat page."""
 
     def __init__(self, desk: Desk, key: str, streams: Streams) -> None:
-        self._app = app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
+        self._app = app = FastAPI(
+            openapi_url=None, docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY, exception_handlers={**HANDLERS}
+        )
         app.state.desk, app.state.streams, app.state.session_key = desk, streams, key
         for method, path, route, check in ROUTES:
-            app.add_api_route(PREFIX + path, route, methods=[method], dependencies=[Depends(check)])
-        app.add_exception_handler(MidwatchError, refused)
-        app.add_exception_handler(RequestValidationError, not_valid)
+            app.add_api_route(PREFIX + path, route, methods=[method], dependencies=[Depends(check)] if check else None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(Request(scope, receive), MAX_BODY)
@@ -44,10 +44,6 @@ class Console:
 
 
 # -- checks that a request is about this session -----------------------------------------------------------------------
-
-
-async def allow_all(request: Request) -> None:
-    """Allow a request that is about no session."""
 
 
 async def check_path(request: Request) -> None:
@@ -82,12 +78,12 @@ async def list_approvals(desk: DeskDep, request: Request) -> Json:
     return Json({"approvals": [approval.snapshot() for approval in pending if approval.session_key == key]})
 
 
-Route = tuple[str, str, Callable[..., Any], Callable[..., Awaitable[None]]]
+Route = tuple[str, str, Callable[..., Any], Callable[..., Awaitable[None]] | None]
 ROUTES: tuple[Route, ...] = (
-    ("GET", "/me", identity.me, allow_all),
+    ("GET", "/me", identity.me, None),
     ("GET", "/events", events.events, check_query),
     ("GET", "/usage", now.usage, check_query),
-    ("GET", "/approvals", list_approvals, allow_all),
+    ("GET", "/approvals", list_approvals, None),
     ("GET", "/approvals/{approval_id}", approvals.show, check_approval),
     ("POST", "/approvals/{approval_id}/approve", approvals.approve, check_approval),
     ("POST", "/approvals/{approval_id}/deny", approvals.deny, check_approval),

@@ -1,5 +1,7 @@
-"""The OpenAPI document. FastAPI describes the routes and pydantic the bodies; both are adapted to the style of huma,
-the library that agentapi uses."""
+"""The OpenAPI document of the agentapi surface.
+
+FastAPI describes the routes and pydantic the bodies. Both are adapted to the style of huma, the library of agentapi.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ PROBLEM = {"description": "Error", "content": {"application/problem+json": {"sch
 
 
 def describe_request(media: str, schema: Any) -> dict[str, Any]:
-    """Return what a route must say about its body, as FastAPI does not read it."""
+    """Return the description of a body that a route reads without FastAPI."""
     return {"requestBody": {"content": {media: {"schema": schema}}, "required": True}}
 
 

@@ -1,4 +1,4 @@
-"""The feed of one conversation: its state, and every change for everybody who watches.
+"""The feed of one conversation: its state, and every change for its readers.
 
 An event is sent for each message that has changed, and for a status and a screen that differ from the last ones. A new
 reader first gets the whole state. A slow reader is not cut off: of everything it has not read it gets the newest event.
@@ -7,14 +7,11 @@ reader first gets the whole state. A slow reader is not cut off: of everything i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from itertools import zip_longest
-from typing import Any
 
 from midwatch.agents.terminal.format import BLANK
 from midwatch.api.agentapi import bodies
-from midwatch.api.sse import LOG, EventStream, Streams
-from midwatch.domain.identity import Actor
 from midwatch.domain.session import MAX_ERRORS
 
 MAX_WAITING = 1024
@@ -24,8 +21,7 @@ REPLACED = (bodies.MessageUpdateBody, bodies.ScreenUpdateBody)
 LARGEST_FRAME = 120 * 1024
 """Bytes of an event; clients read no more than 128 KiB of one."""
 CUT = "\n[cut; GET /messages has it whole]"
-ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-"""Characters that Go escapes in JSON."""
+GO_ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 STREAM_HEADERS = {
     "content-type": "text/event-stream",
     "cache-control": "no-cache, no-store, must-revalidate",
@@ -50,7 +46,7 @@ class Reader:
         if not isinstance(event, self._kinds):
             return
         if self.waiting and isinstance(event, REPLACED) and self.waiting[-1].subject == event.subject:
-            self.waiting.pop()  # nobody has read it, and the new event says more
+            self.waiting.pop()  # it is not read yet, and the new event replaces it
         self.waiting.append(event)
         if len(self.waiting) > self._max_waiting:
             newest = {waiting.subject: waiting for waiting in self.waiting}
@@ -146,23 +142,6 @@ class Feed:
         self._wake_readers()
 
 
-class FeedStream(EventStream):
-    """A reply that follows a feed."""
-
-    def __init__(
-        self,
-        events: AsyncGenerator[list[bodies.EventBody], None],
-        streams: Streams,
-        who: Actor,
-        still_allowed: Callable[[], Awaitable[bool]],
-    ) -> None:
-        super().__init__(events, streams, LOG, who.name, still_allowed)
-        self.init_headers(STREAM_HEADERS)
-
-    def _encode(self, event: Any) -> bytes:
-        return encode_event(event)
-
-
 def encode_event(event: bodies.EventBody) -> bytes:
     """Return an event as a frame of a stream. Cut one that is too long for its readers."""
     data = _to_json(event)
@@ -176,6 +155,6 @@ def encode_event(event: bodies.EventBody) -> bytes:
 
 def _to_json(event: bodies.EventBody) -> bytes:
     text = event.model_dump_json()
-    for char, escape in ESCAPES.items():
+    for char, escape in GO_ESCAPES.items():
         text = text.replace(char, escape)
     return text.encode()

@@ -12,7 +12,7 @@ from midwatch.agents.terminal.format import BLANK, find_agent_type, format_agent
 from midwatch.agents.terminal.sending import clean
 from midwatch.api.agentapi.bodies import ConversationRole, MessageUpdateBody, Transport
 from midwatch.api.agentapi.feed import Feed
-from midwatch.api.events import watched
+from midwatch.api.events import watch
 from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, StoreError
 from midwatch.desk.desk import Desk
 from midwatch.domain.agent import Screenshot
@@ -56,13 +56,15 @@ class SessionFollower:
     def __init__(
         self, desk: Desk, session: Session, *, kind: str, needs_terminal: bool = False, resumed: bool = False
     ) -> None:
-        """With `needs_terminal` the agent waits for input only if its terminal is open. A conversation that is
-        `resumed` begins with its old messages, not with a greeting."""
+        """Prepare to follow a session of an agent of this kind; `start` begins.
+
+        With `needs_terminal` the agent waits for input only if its terminal is open. A `resumed` conversation begins
+        with its old messages, not with a greeting.
+        """
         self.key = session.key
         self.transport: Transport = "pty" if kind == "terminal" else "acp"
         self.feed = Feed(_find_agent_type(desk, session))
         self.program_ended = asyncio.Event()
-        """Set when the program in the terminal has ended."""
         self.exit: tuple[int | None, str] | None = None
         """Exit code and last screen of the program, if it ended while it worked."""
         self._desk = desk
@@ -89,7 +91,7 @@ class SessionFollower:
 
     async def start(self) -> None:
         """Follow the session; return when its state is known."""
-        batches = await watched(self._desk, EventFilter(session_key=self.key), None)
+        batches = await watch(self._desk, EventFilter(session_key=self.key), None)
         known = asyncio.Event()
 
         async def follow() -> None:
@@ -136,8 +138,10 @@ class SessionFollower:
         self._look_again.set()
 
     async def send_message(self, text: str, *, actor: str | None = None) -> None:
-        """Send a message and wait until the agent reacts. Raise Conflict if the agent does not wait for input, NotTaken
-        if it does not react, AgentError if it fails at once."""
+        """Send a message and wait until the agent reacts.
+
+        Raise Conflict if the agent does not wait for input, NotTaken if it does not react, AgentError if it fails.
+        """
         if not clean(text):
             raise InvalidInput("message must not be empty", field="content")
         if self.feed.status != "stable" or self._sending:
@@ -254,7 +258,7 @@ class SessionFollower:
         self._look_again.set()
 
     def _set_greeting(self, screen: str, time: int) -> None:
-        """Make the screen the first message, until somebody speaks."""
+        """Make the screen the first message, until the first message of a user."""
         if self._greets and len(self._messages) == 1:
             text = format_agent_message(self.feed.agent_type, screen, "").rstrip(BLANK)
             self._set_message(GREETING, "agent", text, time)
@@ -285,11 +289,11 @@ class SessionFollower:
     # -- status ------------------------------------------------------------------------------------------------------
 
     def _update_status(self) -> None:
-        """Work out the status, and wake everybody who waits for a change."""
+        """Work out the status, and wake the tasks that wait for a change."""
         ready = self._screenshot.status == "idle" if self._screenshot is not None else not self._needs_terminal
         stable = not self._open_tasks and not self._sending and (ready or self.transport != "pty")
         if stable and self._publishing is not None:
-            self._publish()  # clients get every message before they hear that the agent waits
+            self._publish()  # clients get every message before they see that the agent waits
         self.feed.emit_status("stable" if stable else "running")
         if not stable:
             self._look_again.set()

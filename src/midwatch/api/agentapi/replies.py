@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from midwatch.api.agentapi.bodies import ErrorDetail, ErrorModel, LinkedBody
-from midwatch.api.reply import STATUS
+from midwatch.api.reply import find_status
 from midwatch.base.errors import MidwatchError
 
 UNEXPECTED = "unexpected error occurred"
@@ -67,11 +67,6 @@ async def handle_refusal(request: Request, error: Exception) -> Response:
     return reply(request, ErrorModel(**body, **errors), error.status)
 
 
-def find_status(error: Exception) -> int:
-    """Return the HTTP status of one of our own errors."""
-    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
-
-
 async def handle_error(request: Request, error: Exception) -> Response:
     """Return the problem document of one of our own errors."""
     return await handle_refusal(request, Refusal(find_status(error), str(error)))
@@ -86,4 +81,3 @@ async def handle_unknown_route(request: Request, error: Exception) -> Response:
 
 
 HANDLERS: Any = {Refusal: handle_refusal, MidwatchError: handle_error, HTTPException: handle_unknown_route}
-"""How the app answers each class of errors."""

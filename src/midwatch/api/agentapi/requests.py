@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from midwatch.api.agentapi.bodies import ErrorDetail, MessageRequestBody
 from midwatch.api.agentapi.replies import INVALID, Refusal, describe_error
+from midwatch.api.guard import read_body
 
 LARGEST_BODY = 1024 * 1024
 LONGEST_ECHO = 2000
@@ -21,19 +22,7 @@ FLAWS = {
     "string_type": "expected string",
     "literal_error": 'expected value to be one of "user, raw"',
 }
-"""The words of agentapi for the kinds of errors that pydantic knows."""
-
-
-async def read_body(request: Request, limit: int) -> bytes:
-    """Return the body. Of one that is larger than the limit, return only its beginning."""
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        parts.append(part)
-        size += len(part)
-        if size > limit:
-            break
-    return b"".join(parts)
+"""The wording of agentapi for the kinds of pydantic's errors."""
 
 
 async def read_message(request: Request) -> MessageRequestBody:

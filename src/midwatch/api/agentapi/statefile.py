@@ -48,7 +48,7 @@ class State(BaseModel):
 
 
 class UnusableState(Exception):
-    """The state file cannot be used; the text says why."""
+    """Raised when a state file cannot be used."""
 
 
 def parse_state(data: bytes) -> State:
@@ -156,8 +156,8 @@ def _read_pid(path: Path) -> int:
 def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except (PermissionError, OverflowError):
-        return True
     except ProcessLookupError:
         return False
+    except (PermissionError, OverflowError):
+        pass
     return True

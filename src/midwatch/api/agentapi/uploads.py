@@ -14,15 +14,13 @@ from typing import NamedTuple
 from starlette.requests import Request
 
 from midwatch.api.agentapi.replies import INVALID, Refusal, describe_error
-from midwatch.api.agentapi.requests import read_body
+from midwatch.api.guard import read_body
 
-LARGEST_TOTAL = 1024 * 1024 * 1024
-"""Bytes of all files together."""
-LARGEST_FILE = 10 * 1024 * 1024
-LARGEST_FORM = LARGEST_FILE + 64 * 1024
-"""Bytes of a file and of the form around it."""
-LONGEST_NAME = 200
-LONGEST_BOUNDARY = 70
+MAX_TOTAL_BYTES = 1024 * 1024 * 1024
+MAX_FILE_BYTES = 10 * 1024 * 1024
+MAX_FORM_BYTES = MAX_FILE_BYTES + 64 * 1024
+MAX_NAME_BYTES = 200
+MAX_BOUNDARY = 70
 PARAMETER = re.compile(r'([^=]*)=\s*(?:"([^"\\]*(?:\\.[^"\\]*)*)"?[^;]*|([^;]*));?', re.DOTALL)
 """A parameter of a header. A quoted one may hold semicolons and escaped quotes."""
 
@@ -44,7 +42,7 @@ class Uploads:
 
     async def keep(self, file: UploadedFile) -> str:
         """Write a file and return its path. The same file is written once."""
-        if self._size + len(file.content) > LARGEST_TOTAL:
+        if self._size + len(file.content) > MAX_TOTAL_BYTES:
             raise Refusal(507, "the uploads of this server have no more room; restart it, or send less")
         try:
             return await asyncio.to_thread(self._write, file)
@@ -75,8 +73,8 @@ class Uploads:
 
 async def read_upload(request: Request) -> UploadedFile:
     """Return the file of POST /upload, or raise Refusal."""
-    body = await read_body(request, LARGEST_FORM)
-    if len(body) > LARGEST_FORM:
+    body = await read_body(request, MAX_FORM_BYTES)
+    if len(body) > MAX_FORM_BYTES:
         raise refuse_large_file()
     return parse_upload(body, request.headers.get("content-type"))
 
@@ -87,13 +85,13 @@ def parse_upload(body: bytes, media: str | None) -> UploadedFile:
     if kind.strip().lower() != "multipart/form-data":
         raise refuse_form("request Content-Type isn't multipart/form-data")
     boundary = parse_parameters(parameters).get("boundary", "")
-    if not 0 < len(boundary) <= LONGEST_BOUNDARY:
+    if not 0 < len(boundary) <= MAX_BOUNDARY:
         raise refuse_form("no multipart boundary param in Content-Type")
     files = parse_form(body, boundary.encode())
     if len(files) != 1:
         reason = "Multiple files received but only one was expected" if files else "File required"
         raise Refusal(422, INVALID, describe_error(reason, "file"))
-    if len(files[0].content) > LARGEST_FILE:
+    if len(files[0].content) > MAX_FILE_BYTES:
         raise refuse_large_file()
     return files[0]
 
@@ -134,7 +132,7 @@ def parse_parameters(text: str) -> dict[str, str]:
 def clean_file_name(path: str) -> str:
     """Return the last part of a path that a client has named, or raise Refusal if that is not a file's name."""
     name = "".join(char for char in path.rpartition("/")[2] if char.isprintable())
-    name = name.encode()[-LONGEST_NAME:].decode(errors="ignore")
+    name = name.encode()[-MAX_NAME_BYTES:].decode(errors="ignore")
     if name in ("", ".", ".."):
         raise Refusal(422, INVALID, describe_error("File required", "file"))
     return name

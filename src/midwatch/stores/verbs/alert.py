@@ -12,11 +12,11 @@ from midwatch.stores.verbs.tx import Tx
 KEPT = 7 * 86400 * 1_000_000
 
 
-def list_told(tx: Tx, since: int) -> frozenset[str]:
+def list_sent(tx: Tx, since: int) -> frozenset[str]:
     return frozenset(row[0] for row in tx.rows("alert.since", {"since": since}))
 
 
-def tell(tx: Tx, told: Collection[Told], changes: Changes) -> None:
+def record(tx: Tx, told: Collection[Told], changes: Changes) -> None:
     for alert in told:
         tx.run("alert.tell", {"id": alert.id, "told_at": alert.told_at})
         tx.run("alert.forget", {"before": alert.told_at - KEPT})

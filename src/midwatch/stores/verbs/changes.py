@@ -102,18 +102,14 @@ def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
         if fence is not None:
             check_fence(tx, fence)
         raise Conflict(f"{update.noun} {update.id} changed meanwhile; look at it again.")
-    _announce(tx, update)
-
-
-def _announce(tx: Tx, update: Update) -> None:
-    if update.noun == "task":
-        if "stop_requested" in update.fields:
-            tx.topics.add("stop")
-        if "status" in update.fields:
-            tx.topics.add("task")
-            tx.unblock(update.id)
-    else:
+    if update.noun != "task":
         tx.topics.add(update.noun)
+        return
+    if "stop_requested" in update.fields:
+        tx.topics.add("stop")
+    if "status" in update.fields:
+        tx.topics.add("task")
+        tx.unblock(update.id)
 
 
 def add_messages(tx: Tx, messages: tuple[Message, ...]) -> dict[str, list[tuple[str, int]]]:

@@ -52,8 +52,8 @@ def read(tx: Tx, after: int, which: EventFilter = EVERYTHING, limit: int = 500) 
 
 
 def read_back(tx: Tx, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
-    found = tx.find_all(Event, "event.read_back", before=before, limit=limit, task_id=which.of_task, **_params(which))
-    return found[::-1]
+    params = {"before": before, "limit": limit, "task_id": which.of_task, **_params(which)}
+    return tx.find_all(Event, "event.read_back", **params)[::-1]
 
 
 def find_last(tx: Tx, task_id: str) -> Event | None:

@@ -14,11 +14,7 @@ from midwatch.stores.verbs.tx import Tx
 
 
 def send(
-    tx: Tx,
-    wanted: Steer,
-    otherwise: Task | None,
-    max_open: int | None = None,
-    max_of_actor: int | None = None,
+    tx: Tx, wanted: Steer, otherwise: Task | None, max_open: int | None = None, max_of_actor: int | None = None
 ) -> Sent | None:
     replay = False
     if wanted.idempotency_key is not None:

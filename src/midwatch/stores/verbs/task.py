@@ -5,27 +5,16 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import Counter
+from functools import cached_property
 from typing import Any
 
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
+from midwatch.domain import task as steps
 from midwatch.domain.changes import Fence
 from midwatch.domain.claiming import ClaimRequest, Room
 from midwatch.domain.event import Event, TaskStarted, call_of, event
 from midwatch.domain.identity import attempt_token, hash_of
-from midwatch.domain.task import (
-    STATUSES,
-    Claim,
-    Claims,
-    Submitted,
-    Summary,
-    Task,
-    TaskFilter,
-    has_conversation,
-    meta,
-    start_notice,
-    submit_task,
-    touch_session,
-)
+from midwatch.domain.task import STATUSES, Claim, Claims, Submitted, Summary, Task, TaskFilter
 from midwatch.domain.usage import PARTS, Asked, Spent
 from midwatch.stores.rows import decode_task, dumps, get_values
 from midwatch.stores.verbs.changes import add_deliveries, apply
@@ -42,12 +31,14 @@ def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | 
         if row := tx.row("steer.find_key", {"actor": task.creator or "", "key": task.idempotency_key}):
             raise KeyReused(task.idempotency_key, f"message {row[0]}")
     if max_open is not None:
-        _check_limit(tx, max_open)
+        _check_limit(tx.value(int, "task.count_outside", most=max_open), max_open, "tasks", "max_open")
     if max_of_actor is not None:
-        _check_actor_limit(tx, task.actor, max_of_actor)
-    if has_conversation(task):
-        _check_session(tx, task)
-    apply(tx, submit_task(task, task.created_at))
+        count = tx.value(int, "task.count_outside_of", actor=task.actor, most=max_of_actor)
+        tasks = f"tasks of {task.actor}" if task.actor else "tasks without an actor"
+        _check_limit(count, max_of_actor, tasks, "max_open_per_actor")
+    if steps.has_conversation(task) and not check_open(tx, task.session_key):
+        tx.run("session.ensure", get_values(steps.touch_session(task, task.created_at)))
+    apply(tx, steps.submit_task(task, task.created_at))
     if task.cause == "message" and tx.run("task.ask_to_yield", {"gate": task.gate_key}):
         tx.topics.add("stop")
     return Submitted(task, created=True)
@@ -58,12 +49,6 @@ def find_key(tx: Tx, creator: str | None, key: str) -> Task | None:
     return tx.find(Task, "task.find_key", creator=creator or "", key=key)
 
 
-def _check_session(tx: Tx, task: Task) -> None:
-    """Raise Conflict when the task's conversation is closed; begin it when it is new."""
-    if not check_open(tx, task.session_key):
-        tx.run("session.ensure", get_values(touch_session(task, task.created_at)))
-
-
 def check_open(tx: Tx, key: str) -> bool:
     """Return whether there is such a session; Conflict when it is closed."""
     status = tx.value(str, "session.status", key=key)
@@ -72,19 +57,10 @@ def check_open(tx: Tx, key: str) -> bool:
     return status is not None
 
 
-def _check_limit(tx: Tx, max_open: int) -> None:
-    if (tx.value(int, "task.count_outside", most=max_open) or 0) >= max_open:
+def _check_limit(count: int | None, most: int, tasks: str, setting: str) -> None:
+    if (count or 0) >= most:
         raise LimitReached(
-            f"{max_open} tasks are open already; wait until some have ended, cancel some, or raise max_open."
-        )
-
-
-def _check_actor_limit(tx: Tx, actor: str, most: int) -> None:
-    if (tx.value(int, "task.count_outside_of", actor=actor, most=most) or 0) >= most:
-        whose = f"of {actor}" if actor else "without an actor"
-        raise LimitReached(
-            f"{most} tasks {whose} are open already; wait until some have ended, cancel some, "
-            "or raise max_open_per_actor."
+            f"{most} {tasks} are open already; wait until some have ended, cancel some, or raise {setting}."
         )
 
 
@@ -109,7 +85,6 @@ class _Search:
             "now": now, "owner": request.owner, "own_only": request.own_only, "leave": dumps(list(request.leave)),
             "free": request.free,
         }  # fmt: skip
-        self._waiting: list[str] | None = None
 
     def choose_in_order(self) -> tuple[list[Task], Task | None]:
         """Return tasks in claim order, and the first task for which the order does not decide."""
@@ -133,7 +108,7 @@ class _Search:
 
     def choose_fairest(self, contested: Task) -> Task | None:
         """Return the task that gets the slot of the contested one: itself, or the first task of another actor."""
-        actors = [actor for actor in self._actors() if not self.room.full(actor)]
+        actors = [actor for actor in self._actors if not self.room.full(actor)]
         wide = self.room.full(contested.actor) or self.room.scarce(None, len(actors))
         agents = self.room.agents() if wide else [contested.agent]
         lists = {"actors": dumps(actors), "agents": dumps(agents), "last": dumps(self.room.last())}
@@ -144,13 +119,12 @@ class _Search:
         return fairest
 
     def _is_scarce(self, agent: str) -> bool:
-        waiting = len(self._actors())
+        waiting = len(self._actors)
         return self.room.scarce(None, waiting) or self.room.scarce(agent, waiting)
 
+    @cached_property
     def _actors(self) -> list[str]:
-        if self._waiting is None:
-            self._waiting = [row[0] for row in self._tx.rows("task.waiting_actors", {})]
-        return self._waiting
+        return [row[0] for row in self._tx.rows("task.waiting_actors", {})]
 
 
 def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
@@ -164,9 +138,9 @@ def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
     if tx.run("task.claim", params) != 1:
         return None
     started = TaskStarted(agent=running.agent, owner=request.owner, host=request.host)
-    tx.events.append(event(started, now, **meta(running)))
+    tx.events.append(event(started, now, **steps.meta(running)))
     if running.route:
-        add_deliveries(tx, start_notice(running, now))
+        add_deliveries(tx, steps.start_notice(running, now))
     return Claim(running, token)
 
 

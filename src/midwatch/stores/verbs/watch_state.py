@@ -11,8 +11,8 @@ from midwatch.stores.verbs.tx import Tx
 
 
 def read_task(tx: Tx, task_id: str) -> TaskState | None:
-    found = task.get(tx, task_id)
-    return None if found is None else TaskState(event.read_bounds(tx).last_seq, found, event.find_last(tx, task_id))
+    known = task.get(tx, task_id)
+    return None if known is None else TaskState(event.read_bounds(tx).last_seq, known, event.find_last(tx, task_id))
 
 
 def read_session(tx: Tx, key: str) -> SessionState | None:
@@ -37,5 +37,5 @@ def _fault(time: int, payload: dict[str, str]) -> Fault:
 
 
 def read_desk(tx: Tx) -> DeskState:
-    running = [(found, event.find_last(tx, found.id)) for found in task.list_running(tx)]
+    running = [(record, event.find_last(tx, record.id)) for record in task.list_running(tx)]
     return DeskState(event.read_bounds(tx).last_seq, task.count(tx), running)
