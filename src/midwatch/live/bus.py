@@ -61,7 +61,7 @@ class Shown(NamedTuple):
 
 
 class Bus:
-    """One per process. `heard` is given every commit, in order. By a relay it shows live events of other processes, and
+    """One per process. `receive_commit` is given every commit, in order. By a relay it shows live events of other processes, and
     they those of this one."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Bus:
 
     # -- what comes in -------------------------------------------------------------------------------------------
 
-    def heard(self, commit: Commit) -> None:
+    def receive_commit(self, commit: Commit) -> None:
         """Pass on what was committed; fetch what another process committed before it."""
         if self._head < 0:
             return
