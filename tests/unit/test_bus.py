@@ -36,7 +36,7 @@ async def watching(disk: SqliteStore, limits: Limits = LIMITS, store: Any = None
     """A bus that hears what the disk commits, and reads it there or by another store."""
     made = Bus(store or disk, SystemClock(), limits=limits)
     await made.start()
-    disk.on_commit(made.heard)
+    disk.on_commit(made.receive_commit)
     try:
         yield made
     finally:

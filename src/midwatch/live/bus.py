@@ -61,8 +61,10 @@ class Shown(NamedTuple):
 
 
 class Bus:
-    """One per process. `receive_commit` is given every commit, in order. By a relay it shows live events of other processes, and
-    they those of this one."""
+    """Follows the log and shows live events; there is one in each process.
+
+    `receive_commit` gets every commit, in order. A relay exchanges live events with other processes.
+    """
 
     def __init__(
         self,

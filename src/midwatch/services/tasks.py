@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any, Unpack
 
 from midwatch.base.clock import SECOND, Clock, iso
-from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, NotFound, UnknownAgent
+from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, UnknownAgent
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import BEFORE, Budget, retry_command, spent_of
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, event
+from midwatch.domain.handoff import settle
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.session import check_key
@@ -22,7 +23,6 @@ from midwatch.domain.steering import Mode, Sent, Steer
 from midwatch.domain.store import Store
 from midwatch.domain.task import (
     OUTSIDE,
-    TRIES,
     Summary,
     Task,
     TaskFilter,
@@ -34,6 +34,7 @@ from midwatch.domain.task import (
 )
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization
+from midwatch.services.records import apply_with_retry, require
 from midwatch.services.request_checks import check, check_repository
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.waiter import Waiter
@@ -199,21 +200,17 @@ class Tasks:
     async def cancel(self, task_id: str, *, actor: AnyActor = None) -> Task:
         """Stop a task. A pending task ends now; a running one when its agent has been stopped."""
         await self.authorization.check_task(actor, task_id)
-        for _ in range(TRIES):
+
+        async def compute() -> tuple[Task, Changes]:
             task = await self._last(task_id)
             if not task.open:
                 raise AlreadyFinished(task.id, task.status)
-            if task.stop_requested == "cancel":
-                return task
             after, changes = stop_task(task, self._clock.now(), actor_name(actor))
-            if self._endings is not None:
+            if self._endings is not None and task.stop_requested != "cancel":
                 changes = await self._endings.end_attempt(task, TaskStep(after, changes))
-            try:
-                await self._store.apply(changes)
-            except Conflict:
-                continue
-            return after
-        raise Conflict(f"task {task_id} keeps changing; try again.")
+            return after, changes
+
+        return await apply_with_retry(self._store, f"task {task_id}", compute)
 
     async def retry(
         self, task_id: str, *, actor: AnyActor = None, idempotency_key: str | None = None,
@@ -282,10 +279,7 @@ class Tasks:
         return (await self._terms(agent)).steerable
 
     async def _get(self, task_id: str) -> Task:
-        task = await self._store.get_task(task_id)
-        if task is None:
-            raise NotFound("task", task_id)
-        return task
+        return require(await self._store.get_task(task_id), "task", task_id)
 
     async def _last(self, task_id: str) -> Task:
         """Return the task, or the one that continues its work."""
@@ -315,6 +309,19 @@ def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Cha
     interrupt = event(InterruptReceived(reason="cancel"), now, **meta(task, actor))
     stop = Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task))
     return task._replace(stop_requested="cancel"), Changes(updates=(stop,), events=(interrupt,))
+
+
+async def stop_work(store: Store, work: Task | None, now: int, actor: str | None) -> tuple[Task | None, Changes]:
+    """Stop the open run of an automation, or the open step of a goal; a handoff of it ends with its task."""
+    if work is None:
+        return None, Changes()
+    stopped, changes = stop_task(work, now, actor)
+    if work.cause != "handoff" or stopped.open:
+        return stopped, changes
+    handoff = await store.get_handoff(work.cause_id or "")
+    if handoff is not None:
+        changes = changes.plus(settle(handoff, stopped, now))
+    return stopped._replace(attempt=max(1, stopped.attempt)), changes  # the work began before it was handed over
 
 
 def _most_open(task: Task, limits: Limits | None) -> tuple[int | None, int | None]:
