@@ -1,4 +1,4 @@
-"""The task service: hand in work, look at it, stop it, have it again. The record is `midwatch.domain.task`."""
+"""The task service: submit, read, cancel and retry tasks. The record is `midwatch.domain.task`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Limits:
 
 
 class Tasks:
-    """Service: hand in work, look at it, stop it, have it again."""
+    """Service: submit, read, cancel and retry tasks."""
 
     def __init__(
         self,
@@ -80,14 +80,19 @@ class Tasks:
         self.authorization = authorization or Authorization(store, self._terms)
 
     async def submit(self, prompt: str, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> Task:
-        """Accept a prompt for an agent; `Submission` lists what else can be said. When this returns the task is
-        durable and will run. The same `idempotency_key` with the same wishes returns the first task."""
+        """Accept a prompt for an agent, and return its task; `Submission` lists the other fields.
+
+        When this returns the task is durable and will run. The same `idempotency_key` with the same fields returns the
+        first task.
+        """
         wish = await self.authorization.restrict_task(actor, wish)
         return await self._insert(await self._build(prompt, actor_name(actor), wish), self._limits)
 
     async def steer(self, prompt: str, mode: Mode, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> Sent:
-        """Send a prompt into the turn that runs in `session_key`, or accept it as a task when none does, or when the
-        agent takes nothing while it works."""
+        """Send a prompt into the turn that runs in `session_key`.
+
+        It becomes a task if no turn runs, or if the agent takes no messages while it works.
+        """
         task = await self._build(prompt, actor_name(actor), wish)
         if not await self.steerable(task.agent):
             return Sent(await self._insert(task, self._limits))
@@ -190,7 +195,7 @@ class Tasks:
         raise NotFinished(task.id, task.status, f"{task.error or task.outcome}. Try again with `{task.again}`.")
 
     async def wait(self, task_id: str) -> Task:
-        """Return the task once it has ended; when another agent went on with its work, that one's."""
+        """Return the task when it has ended; if another agent took over its work, return that agent's task."""
         while True:
             task = await self._waiter.wait(task_id, partial(self._get, task_id), lambda task: not task.open)
             if task.transferred_to is None:
@@ -216,8 +221,10 @@ class Tasks:
         self, task_id: str, *, actor: AnyActor = None, idempotency_key: str | None = None,
         budget: Mapping[str, Any] | None = None,
     ) -> Task:  # fmt: skip
-        """Submit a failed or cancelled task again, as a new task that continues from the old one's progress. What the
-        old one has spent counts; `budget` raises its limits, or sets some."""
+        """Submit a failed or cancelled task again, as a new task that continues from the old one's progress.
+
+        What the old task has spent counts; `budget` raises its limits, or sets some.
+        """
         await self.authorization.check_task(actor, task_id)
         check("-", {"idempotency_key": idempotency_key, "budget": budget}, 1)
         old = await self._get(task_id)
