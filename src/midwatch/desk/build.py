@@ -78,7 +78,7 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
                 name, wanted.sandbox, str(settings.home), write=wanted.sandbox_paths, read=wanted.sandbox_read
             ),
             description=wanted.description,
-            capabilities=tuple(one.capability() for one in wanted.capabilities),
+            capabilities=tuple(capability.capability() for capability in wanted.capabilities),
         )
     for name, given in registered.items():
         if isinstance(given, str):

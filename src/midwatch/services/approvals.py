@@ -105,7 +105,7 @@ def _find_choice(approval: Approval, name: str | None, grant: bool | None, alway
     if grant is None:
         raise InvalidInput(f"say yes or no, or one of: {names}.", field="choice")
     if always and approval.always is None:
-        raise InvalidInput("no rule can be chosen of this; answer it once, without always.", field="always")
+        raise InvalidInput("no rule can be made of this; answer it once, without always.", field="always")
     chosen = choose(approval.choices, grant, always)
     if chosen is None and grant:
         raise InvalidInput(f"none of the choices is a yes; answer with one of: {names}.", field="choice")
