@@ -295,8 +295,7 @@ class Settings(BaseSettings):
         default_factory=list, description="Names the server may be called by, beside localhost and the machine's own."
     )
     origins: list[Annotated[str, AfterValidator(_origin)]] = Field(
-        default_factory=list,
-        description="Other web sites whose pages may use the interface with a token.",
+        default_factory=list, description="Other web sites whose pages may use the interface with a token."
     )
     proxy_header: Header | None = Field(None, description="Header in which a trusted proxy names the actor.")
     proxy_addresses: Annotated[list[str], AfterValidator(_networks)] = Field(

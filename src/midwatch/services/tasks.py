@@ -21,17 +21,7 @@ from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.session import check_key
 from midwatch.domain.steering import Mode, Sent, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.task import (
-    OUTSIDE,
-    Summary,
-    Task,
-    TaskFilter,
-    TaskStep,
-    end,
-    guard_ownership,
-    meta,
-    new_task,
-)
+from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, TaskStep, end, guard_ownership, meta, new_task
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization
 from midwatch.services.records import apply_with_retry, require
