@@ -24,6 +24,7 @@ from midwatch.services.agent_registry import check_targets
 from midwatch.services.day_budget import Budgets, DayBudget
 from midwatch.stores.sqlite import SqliteStore
 
+SHARED_OPTIONS = ("on_crash", "max_attempts", "slots", "share_workdir", "budget", "submits", "description")
 Registered = Agent | Callable[..., Any] | str
 """An agent, a Python function, or the dotted path of one."""
 
@@ -68,16 +69,10 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
             wanted.kind,
             wanted.options(),
             timeout_seconds=wanted.timeout,
-            on_crash=wanted.on_crash,
-            max_attempts=wanted.max_attempts,
-            slots=wanted.slots,
-            share_workdir=wanted.share_workdir,
-            budget=wanted.budget,
-            submits=wanted.submits,
+            **{option: getattr(wanted, option) for option in SHARED_OPTIONS},
             sandbox=sandbox_of(
                 name, wanted.sandbox, str(settings.home), write=wanted.sandbox_paths, read=wanted.sandbox_read
             ),
-            description=wanted.description,
             capabilities=tuple(capability.capability() for capability in wanted.capabilities),
         )
     for name, given in registered.items():

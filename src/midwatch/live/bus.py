@@ -351,7 +351,6 @@ class _Watcher:
     def __init__(self, which: EventFilter, most: int) -> None:
         self.waiting: deque[Event] = deque()
         self.sources: set[str] = set()
-        """The other processes whose live events it got."""
         self._which = which
         self._most = most
         self._dropped = 0

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from midwatch.domain.event import Event, EventFilter
 
 ENDS = frozenset({"message_update", "thought_update", "turn_end", "task_finished", "session_closed"})
-"""Events that end a draft."""
 PIECES = {"message_delta": "message_id", "thought_delta": "thought_id"}
 """Live events that are pieces of a text, and the field with its id."""
 WHOLES = {"message_update": "message_delta", "thought_update": "thought_delta"}

@@ -84,7 +84,11 @@ class Subscription:
     did not fit into the queue of a live one, or were removed from the log before a slow one read them.
     """
 
-    def __init__(self, name: str, handler: Handler, which: EventFilter, clock: Clock, seconds: float) -> None:
+    def __init__(
+        self, name: str, handler: Handler, which: EventFilter, clock: Clock, seconds: float, bus: Bus, pause: float
+    ) -> None:
+        self._bus = bus
+        self._pause = pause
         self.name = name
         self.which = which
         self.received = 0
@@ -125,10 +129,8 @@ class Subscription:
 class _Following(Subscription):
     """Follows the log from `position` on."""
 
-    def __init__(self, *args: Any, bus: Bus, pause: float, store: EventLog, position: int, durable: bool) -> None:
+    def __init__(self, *args: Any, store: EventLog, position: int, durable: bool) -> None:
         super().__init__(*args)
-        self._bus = bus
-        self._pause = pause
         self._store = store
         self._position = self._saved = position
         self._durable = durable
@@ -194,10 +196,8 @@ class _Following(Subscription):
 class _Tapping(Subscription):
     """Takes new events, also live ones, while there is room in its queue."""
 
-    def __init__(self, *args: Any, bus: Bus, pause: float, most: int) -> None:
+    def __init__(self, *args: Any, most: int) -> None:
         super().__init__(*args)
-        self._bus = bus
-        self._pause = pause
         self._most = most
         self._queue: deque[Event] = deque()
         self._missing = 0
@@ -298,16 +298,14 @@ class Subscriptions:
                 "live events are not stored, so they cannot come later; choose durable or live.", field="live"
             )
         position = (await self._store.read_log_bounds()).last_seq
-        about = (name, handler, which, self._clock, seconds)
+        about = (name, handler, which, self._clock, seconds, self._bus, self._pause)
         if live:
-            tap = self._known[name] = _Tapping(*about, bus=self._bus, pause=self._pause, most=most)
+            tap = self._known[name] = _Tapping(*about, most=most)
             self._spawn(name, tap.take(position), tap.run())
             return tap
         if durable:
             position = await self._cursor(name, position)
-        follower = self._known[name] = _Following(
-            *about, bus=self._bus, pause=self._pause, store=self._store, position=position, durable=durable
-        )
+        follower = self._known[name] = _Following(*about, store=self._store, position=position, durable=durable)
         self._spawn(name, follower.run(leads))
         return follower
 

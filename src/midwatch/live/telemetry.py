@@ -28,7 +28,6 @@ WANTED = (
     "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
     "OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER",
 )  # fmt: skip
-"""Each of these variables turns telemetry on."""
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 NAMES = {
     "operation": "gen_ai.operation.name",
@@ -70,7 +69,6 @@ NAMES = {
     "try": "midwatch.llm.attempt",
     "reason": "midwatch.reason",
 }  # fmt: skip
-"""All names of attributes and metrics."""
 MOMENTS = frozenset({"tool_exec_skipped", "context_trimmed", "steering_injected", "budget_reached", "error"})
 """Events that are added to a turn's span as `midwatch.<kind>`."""
 UNANSWERED = frozenset({"error", "interrupted", "cut_off"})
@@ -78,7 +76,6 @@ TOKEN_BUCKETS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4
 SECOND_BUCKETS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
 FLUSH_SECONDS = 5.0
 ENDS = EventFilter(kinds=("goal_completed", "goal_timed_out", "task_finished"))
-"""Events that may end a workflow."""
 
 
 def telemetry() -> Telemetry | None:
@@ -318,10 +315,7 @@ class TurnSpans:
         self._end(event.time, None if payload["status"] == "completed" else payload["status"])
 
     def _close(self, call: _Call, at: int, error: str | None) -> None:
-        if error is not None:
-            call.span.set_attribute(NAMES["error"], error)
-            call.span.set_status(_failed(), error)
-        call.span.end(at * 1000)
+        _end_span(call.span, at, error)
         measured = {**call.measured(), **named(error=error)}
         self._telemetry.duration.record(max(0, at - call.at) / 1e6, measured)
 
@@ -332,10 +326,7 @@ class TurnSpans:
             self._close(call, max(at, call.at), error or "cut_off")
         self._open.clear()
         self._span.set_attributes(named(input_tokens=self._used.get("input"), output_tokens=self._used.get("output")))
-        if error is not None:
-            self._span.set_attribute(NAMES["error"], error)
-            self._span.set_status(_failed(), error)
-        self._span.end(at * 1000)
+        _end_span(self._span, at, error)
 
 
 class _Call:
@@ -397,6 +388,13 @@ def _nothing() -> Any:
     from opentelemetry.context import Context
 
     return Context()
+
+
+def _end_span(span: Any, at: int, error: str | None) -> None:
+    if error is not None:
+        span.set_attribute(NAMES["error"], error)
+        span.set_status(_failed(), error)
+    span.end(at * 1000)
 
 
 def _failed() -> Any:

@@ -11,7 +11,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -188,14 +188,10 @@ def _back_up(settings: Settings, home: Home, file: Path, report: Told) -> Copied
     return copied
 
 
-@contextmanager
-def _source(settings: Settings, home: Home) -> Iterator[Side]:
+def _source(settings: Settings, home: Home) -> AbstractContextManager[Side]:
     if settings.db:
-        with transfer.postgres_side(settings.db, writes=False) as shared:
-            yield shared
-    else:
-        with transfer.sqlite_side(str(home.database), alone=False) as own:
-            yield own
+        return transfer.postgres_side(settings.db, writes=False)
+    return transfer.sqlite_side(str(home.database), alone=False)
 
 
 def _restore(settings: Settings, home: Home, file: Path, force: bool, report: Told) -> Copied:

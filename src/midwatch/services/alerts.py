@@ -17,7 +17,6 @@ from midwatch.domain.task import TaskFilter
 log = logging.getLogger("midwatch.watchdog")
 
 PAGE = 500
-"""Records of each kind that are checked."""
 
 
 class Alerts:

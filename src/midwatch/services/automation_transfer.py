@@ -27,8 +27,7 @@ from midwatch.services.automations import check_automation, create_automation
 from midwatch.services.records import apply_with_retry, require
 from midwatch.services.tasks import Tasks
 
-MOST = 100_000
-"""Automations in one export at most."""
+MAX_EXPORT = 100_000
 SETTINGS = changeable(Automation) - {"next_run_at"} | {"schedule"}
 """The fields that an import sets of an existing automation."""
 NEW_SETTINGS = settable(Automation) - {"next_run_at", "resume_thread_id"} | {"schedule", "run_count", "paused_why"}
@@ -55,7 +54,7 @@ class AutomationTransfer:
         """Return these automations, or all that are not deleted, newest first."""
         wanted = list(dict.fromkeys(ids))
         if not wanted:
-            return await self._store.list_automations(None, ("active", "paused"), MOST)
+            return await self._store.list_automations(None, ("active", "paused"), MAX_EXPORT)
         return [require(await self._store.get_automation(key), "automation", key) for key in wanted]
 
     async def take(self, shots: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[Taken]:

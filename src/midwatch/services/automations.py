@@ -25,7 +25,7 @@ from midwatch.domain.session import Session, check_key, gate_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.services.authorization import AUTOMATION_FIELDS, check_manager
-from midwatch.services.records import ManagedRecords, apply_with_retry, require
+from midwatch.services.records import ManagedRecords, apply_with_retry, parse_status, require
 from midwatch.services.request_checks import check, check_repository
 from midwatch.services.tasks import Tasks, stop_work
 
@@ -250,9 +250,7 @@ class Automations(ManagedRecords[Automation]):
         self, status: str = "", *, scope: tuple[str, str] | None = None, limit: int = LISTED
     ) -> list[Automation]:
         """Return automations, newest first: all but deleted ones, those of one status, or `all`."""
-        wanted = status.strip().lower()
-        if wanted not in ("", "all", *TRANSITIONS):
-            raise InvalidInput(f"the status is one of: all, {', '.join(TRANSITIONS)}.", field="status")
+        wanted = parse_status(status, TRANSITIONS)
         statuses: Iterable[Status] = ("active", "paused")
         if wanted:
             statuses = tuple(TRANSITIONS) if wanted == "all" else (wanted,)  # type: ignore[assignment]  # one of them

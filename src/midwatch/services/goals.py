@@ -25,7 +25,7 @@ from midwatch.domain.requests import refuse_unknown
 from midwatch.domain.session import Session, check_key
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES, Task
-from midwatch.services.records import ManagedRecords, require
+from midwatch.services.records import ManagedRecords, parse_status, require
 from midwatch.services.request_checks import check
 from midwatch.services.tasks import Tasks, stop_work
 
@@ -244,9 +244,7 @@ class Goals(ManagedRecords[Goal]):
 
     async def list(self, status: str = "", *, limit: int = 20) -> list[Goal]:
         """Return goals, newest first: those of one status, or all."""
-        wanted = status.strip().lower()
-        if wanted not in ("", "all", *TRANSITIONS):
-            raise InvalidInput(f"the status is one of: all, {', '.join(TRANSITIONS)}.", field="status")
+        wanted = parse_status(status, TRANSITIONS)
         statuses: tuple[Any, ...] = (wanted,) if wanted not in ("", "all") else ()
         return await self._store.list_goals(statuses, min(max(1, limit), 200))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from midwatch.base.clock import Clock
-from midwatch.base.errors import Conflict, NotFound
+from midwatch.base.errors import Conflict, InvalidInput, NotFound
 from midwatch.domain.changes import Changes, Revised
 from midwatch.domain.identity import AnyActor
 from midwatch.domain.store import Store
@@ -22,6 +22,14 @@ def require(record: T | None, noun: str, key: str) -> T:
     if record is None:
         raise NotFound(noun, key)
     return record
+
+
+def parse_status(status: str, known: Iterable[str]) -> str:
+    """Return the status of a list's filter: empty, `all`, or a known one; raise InvalidInput for others."""
+    wanted = status.strip().lower()
+    if wanted not in ("", "all", *known):
+        raise InvalidInput(f"the status is one of: all, {', '.join(known)}.", field="status")
+    return wanted
 
 
 async def apply_with_retry(store: Store, name: str, compute: Callable[[], Awaitable[tuple[T, Changes]]]) -> T:

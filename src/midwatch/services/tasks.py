@@ -30,7 +30,6 @@ from midwatch.services.task_endings import TaskEndings
 from midwatch.services.waiter import Waiter
 
 RELATIVE_TEXT = 200
-"""Characters of a relative's prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,7 @@ PATIENCE = 5.0
 AGAIN_SECONDS = 0.5
 MOST_ANSWERED = 1000
 MOST_KEYS = 1_000_000
-LEAST, MOST = (20, 10), (1000, 1000)
-"""Columns and rows."""
+MIN_SIZE, MAX_SIZE = (20, 10), (1000, 1000)
 ERRORS: Mapping[str, type[MidwatchError]] = {kind.code: kind for kind in (Conflict, AgentError)}
 
 
@@ -93,9 +92,10 @@ class Terminals:
 
     async def resize(self, key: str, columns: int, rows: int) -> None:
         """Change its size. Conflict when none is open."""
-        if not (LEAST[0] <= columns <= MOST[0] and LEAST[1] <= rows <= MOST[1]):
+        if not (MIN_SIZE[0] <= columns <= MAX_SIZE[0] and MIN_SIZE[1] <= rows <= MAX_SIZE[1]):
             raise InvalidInput(
-                f"a terminal has {LEAST[0]} to {MOST[0]} columns and {LEAST[1]} to {MOST[1]} rows.", field="columns"
+                f"a terminal has {MIN_SIZE[0]} to {MAX_SIZE[0]} columns and {MIN_SIZE[1]} to {MAX_SIZE[1]} rows.",
+                field="columns",
             )
         await self._do(key, "resize", {"columns": columns, "rows": rows})
 

@@ -17,7 +17,6 @@ from midwatch.domain.event import Event
 T = TypeVar("T")
 
 PAUSE_SECONDS = 0.5
-"""The pause before the store is read again after an error."""
 ID_OF = {"handoff": "handoff_id", "approval": "approval_id"}
 """The payload field with the record's id, by the first word of the event's kind."""
 
