@@ -176,15 +176,15 @@ async def _in_thread(work: Callable[[Told], Copied], report: Told) -> Copied:
 
 def _back_up(settings: Settings, home: Home, file: Path, report: Told) -> Copied:
     with _scratch(file.absolute().parent) as folder:
-        made = folder / "backup.db"
-        with _source(settings, home) as source, transfer.sqlite_side(str(made), alone=True) as target:
+        copy = folder / "backup.db"
+        with _source(settings, home) as source, transfer.sqlite_side(str(copy), alone=True) as target:
             tables = target.tables()
             tallies = transfer.copy(source, target, tables, report)
-        transfer.seal(str(made))
-        with transfer.sealed_side(made) as reopened:
+        transfer.seal(str(copy))
+        with transfer.sealed_side(copy) as reopened:
             transfer.compare(reopened, tables, tallies)
             copied = _count_copied(tallies, reopened)
-        _put(made, file)
+        _put(copy, file)
     return copied
 
 
@@ -264,10 +264,10 @@ def _scratch(parent: Path) -> Iterator[Path]:
         raise StoreUnavailable(f"{parent} cannot be written: {problem.strerror}; choose another place.") from None
 
 
-def _put(made: Path, file: Path) -> None:
+def _put(copy: Path, file: Path) -> None:
     """Give a finished file its name, after it was written to disk."""
-    _sync(made)
-    made.replace(file)
+    _sync(copy)
+    copy.replace(file)
     _sync(file.absolute().parent)
 
 

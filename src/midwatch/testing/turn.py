@@ -156,17 +156,17 @@ class RecordingTurn:
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
         """Return the next of `answers`, which are names of choices or Answers."""
-        asked = Question.plain(question, choices) if isinstance(question, str) else question
-        names = tuple(choice.name for choice in asked.choices)
-        self.questions.append((asked.text, names))
-        self.asked.append(asked)
+        posed = Question.plain(question, choices) if isinstance(question, str) else question
+        names = tuple(choice.name for choice in posed.choices)
+        self.questions.append((posed.text, names))
+        self.asked.append(posed)
         await self._tell()
         if not self._answers:
             raise AgentError("the test gave no answer to this question; pass answers=[...]")
         answer = self._answers.pop(0)
         if isinstance(answer, Answer):
             return answer
-        return Answer("granted" if asked.choices[names.index(answer)].allows else "denied", answer)
+        return Answer("granted" if posed.choices[names.index(answer)].allows else "denied", answer)
 
     async def handoff(self) -> Handoff | None:
         """Return the given handoff."""
