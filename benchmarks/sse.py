@@ -72,12 +72,12 @@ async def main():
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
     settings = Settings.load(sys.argv[1], detect_agents=False)
     async with Runtime.open(settings=settings, agents={"stream": ScriptedAgent(stream)}, role="up") as desk:
-        heard = desk.bus.heard
+        heard = desk.bus.receive_commit
         def noted(commit):
             now = time.time_ns()
             published.update((made.seq, now) for made in commit.events)
             heard(commit)
-        desk.bus.heard = noted
+        desk.bus.receive_commit = noted
         app = create_app(desk)
         with listen("127.0.0.1", 0) as listener:
             server = Server(app, stopping, lambda: print("http://127.0.0.1:%d" % listener.getsockname()[1], flush=True))

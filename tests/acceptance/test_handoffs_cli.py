@@ -98,7 +98,7 @@ async def test_what_goes_wrong_has_a_status_and_one_line(served: Path) -> None:
         (("to", "echo"), 2, "say whom and what"),
         (("to", "nobody", "x"), 2, "nobody"),
         (("to", "echo", "x", "y"), 2, "say whom and what"),
-        (("to", "shut", "x"), 1, "may not be handed to; choose another agent"),
+        (("to", "shut", "x"), 1, "no work may be handed over to it; choose another agent"),
         (("to", "--type", "paint", "x"), 1, "no agent here can do work of type 'paint'"),
         (("to", "shell", "exit 3", "--wait"), 1, "failed: "),
         (("to", "shell", "sleep 60", "--wait", "--timeout", "1s"), 1, "expired: "),

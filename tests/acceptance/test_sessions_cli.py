@@ -428,7 +428,7 @@ async def test_a_failed_notice_is_sent_again(server: Server) -> None:
                 break
     assert told(home, "deliveries", "--failed") == {"deliveries": []}
     assert len(told(home, "deliveries", "--task", task_id)["deliveries"]) == 2
-    assert "only a failed one" in refused(home, 4, "redeliver", failed["id"])
+    assert "only a failed delivery" in refused(home, 4, "redeliver", failed["id"])
 
 
 # -- usage, agents, events -----------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ async def test_what_cannot_be_registered_is_told_and_changes_nothing(
         with pytest.raises(InvalidInput, match="letters, digits"):
             await desk.handoffs.register(FunctionAgent(name, echo))  # type: ignore[arg-type]
     for thing in (echo, "package:function", None):
-        with pytest.raises(InvalidInput, match="that is no agent"):
+        with pytest.raises(InvalidInput, match="this is not an agent"):
             await desk.handoffs.register(thing)  # type: ignore[arg-type]
     with pytest.raises(UnknownAgent, match=r"'nobody'.*Register it first"):
         await desk.handoffs.register(LlmAgent("model", "openai:fake", delegates=["nobody"]))

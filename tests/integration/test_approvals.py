@@ -124,7 +124,7 @@ async def test_an_automation_has_its_own_rules(home: Path, tmp_path: Path) -> No
         assert (await desk.tasks.wait(task.id)).result == "granted:Allow"
         (found,) = await desk.approvals.list(None)
         assert found.answered_by == "rule:automation"
-        (shot,) = await desk.snapshots.export()
+        (shot,) = await desk.automation_transfer.export()
         assert shot.snapshot()["approvals"] == {"allow": [{"command": "make"}]}
 
 

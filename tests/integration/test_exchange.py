@@ -559,7 +559,7 @@ async def test_a_piece_crosses_processes_quickly(database: str, tmp_path: Path) 
     found: dict[str, float] = {}
     try:
         async with desk(tmp_path, "b", database, work=False) as here, asyncio.timeout(60 + count / 15):
-            while "it" not in await here.roster.live():
+            while "it" not in await here.registry.live():
                 await asyncio.sleep(0.05)
             task = await here.tasks.submit("x", agent="it")
             async with aclosing(here.bus.follow(0, EventFilter(task_id=task.id), live=True)) as events:

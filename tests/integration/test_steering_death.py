@@ -117,7 +117,7 @@ async def test_a_message_reaches_a_turn_in_another_process(tmp_path: Path, datab
         async with Runtime.open(settings=settings, work=False) as desk:
 
             async def offered() -> bool:
-                return "listen" in await desk.roster.live()
+                return "listen" in await desk.registry.live()
 
             await until(offered)
             await desk.sessions.create(key=KEY, agent="listen")

@@ -51,10 +51,10 @@ class Desk:
         self.store, self.clock = store, clock
         tasks = Tasks(store, clock, One(), lambda route: route)
         self.automations = Automations(store, clock, tasks, terms, lambda route: route)
-        self.snapshots = AutomationTransfer(store, clock, tasks, lambda route: route)
+        self.automation_transfer = AutomationTransfer(store, clock, tasks, lambda route: route)
 
     async def take(self, *shots: Any, actor: Actor = OWNER) -> list[str]:
-        return [one.what for one in await self.snapshots.take(shots, actor=actor)]
+        return [one.what for one in await self.automation_transfer.take(shots, actor=actor)]
 
     async def seqs(self) -> int:
         return len(await self.store.read_events(0, EVERYTHING, 1000))
@@ -82,7 +82,7 @@ async def test_what_was_exported_is_taken_in_elsewhere_once(desk: Desk, other: D
     made = await desk.automations.create("one", every="24h", zone="UTC", tags=("a",), actor="ann", quiet="OK")
     await desk.clock.advance(1)
     await desk.automations.create("two", cron="0 9 * * *", zone="Asia/Tokyo", enabled=False)
-    shots = [one.snapshot() for one in await desk.snapshots.export()]
+    shots = [one.snapshot() for one in await desk.automation_transfer.export()]
     await other.clock.advance(36 * 3600)
     assert await other.take(*shots) == ["made", "made"]
     before = await other.seqs()
@@ -91,8 +91,8 @@ async def test_what_was_exported_is_taken_in_elsewhere_once(desk: Desk, other: D
     taken = await other.automations.get(made.id)
     assert (taken.schedule, taken.tags, taken.creator, taken.quiet) == (made.schedule, ("a",), "ann", "OK")
     assert taken.next_run_at == made.created_at + 48 * HOUR  # the phase is kept, what was missed is not made up for
-    assert [one.id for one in await other.snapshots.export()] == [shot["id"] for shot in shots]
-    assert [one.status for one in await other.snapshots.export()] == ["paused", "active"]
+    assert [one.id for one in await other.automation_transfer.export()] == [shot["id"] for shot in shots]
+    assert [one.status for one in await other.automation_transfer.export()] == ["paused", "active"]
 
 
 async def test_one_that_is_here_is_changed_back_and_its_status_and_history_stay(desk: Desk) -> None:
@@ -125,7 +125,7 @@ async def test_all_or_nothing(desk: Desk) -> None:
     with pytest.raises(InvalidInput, match="twice"):
         await desk.take(shot, shot)
     assert await desk.seqs() == before
-    assert [one.title for one in await desk.snapshots.export()] == [""]
+    assert [one.title for one in await desk.automation_transfer.export()] == [""]
 
 
 async def test_others_change_nothing_that_is_not_theirs(desk: Desk) -> None:
@@ -133,7 +133,7 @@ async def test_others_change_nothing_that_is_not_theirs(desk: Desk) -> None:
     changed = {**made.snapshot(), "prompt": "other"}
     with pytest.raises(Forbidden):
         await desk.take({**changed, "id": "am_2", "session_key": ""}, changed, actor=BOB)
-    assert [one.prompt for one in await desk.snapshots.export()] == ["one"]
+    assert [one.prompt for one in await desk.automation_transfer.export()] == ["one"]
     assert await desk.take(made.snapshot(), actor=BOB) == ["same"]
     assert await desk.take(changed, actor=ANN) == ["changed"]
     assert await desk.take({**changed, "id": "am_2", "session_key": ""}, actor=BOB) == ["made"]
@@ -146,7 +146,7 @@ async def test_one_that_cannot_run_any_more_is_taken_in_paused(desk: Desk, other
     once = await desk.automations.create("once", at=desk.clock.now() + HOUR, zone="UTC")
     few = await desk.automations.create("few", every="24h", zone="UTC", max_runs=1)
     await desk.automations.run(few.id)
-    shots = [one.snapshot() for one in await desk.snapshots.export([once.id, few.id])]
+    shots = [one.snapshot() for one in await desk.automation_transfer.export([once.id, few.id])]
     await other.clock.advance(2 * 3600)
     await other.take(*shots)
     taken = [await other.automations.get(one.id) for one in (once, few)]
@@ -167,7 +167,7 @@ async def test_a_change_that_comes_between_is_not_undone_by_half(desk: Desk) -> 
 async def test_what_is_not_there_cannot_be_exported(desk: Desk) -> None:
     made = await desk.automations.create("one", every="24h", zone="UTC")
     with pytest.raises(NotFound, match="am_no"):
-        await desk.snapshots.export([made.id, "am_no"])
+        await desk.automation_transfer.export([made.id, "am_no"])
     await desk.automations.delete(made.id)
-    assert await desk.snapshots.export() == []
-    assert [one.id for one in await desk.snapshots.export([made.id, made.id])] == [made.id]
+    assert await desk.automation_transfer.export() == []
+    assert [one.id for one in await desk.automation_transfer.export([made.id, made.id])] == [made.id]

@@ -36,7 +36,7 @@ async def watching(disk: SqliteStore, limits: Limits = LIMITS, store: Any = None
     """A bus that hears what the disk commits, and reads it there or by another store."""
     made = Bus(store or disk, SystemClock(), limits=limits)
     await made.start()
-    disk.on_commit(made.heard)
+    disk.on_commit(made.receive_commit)
     try:
         yield made
     finally:
@@ -270,11 +270,11 @@ async def test_what_is_committed_while_the_log_is_read_is_read_too(disk: SqliteS
     waiting = asyncio.create_task(finished(bus, disk, task.id))
     try:
         await settle(50)
-        bus.heard(Commit(frozenset(), (), foreign=True))
+        bus.receive_commit(Commit(frozenset(), (), foreign=True))
         await begun.wait()  # there was nothing to read
         await disk.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])  # another process's
         await write(disk, "ours")
-        bus.heard(heard[1])
+        bus.receive_commit(heard[1])
         go.set()
         await asyncio.wait({waiting}, timeout=30)
         assert waiting.done()
@@ -327,7 +327,7 @@ async def test_what_was_pruned_before_this_process_saw_it_harms_no_follower(disk
             if number % 5 == 0:
                 await other.apply(Changes(events=(progress(kept, f"kept {number}"),)))
         await other.prune_events(FAR, keep=1000)
-        bus.heard(Commit(frozenset(), (), foreign=True))
+        bus.receive_commit(Commit(frozenset(), (), foreign=True))
         await settle(200)
         await write(here, "one", "two", "three")
         before = (await other.read_log_bounds()).last_seq - 3
@@ -355,7 +355,7 @@ async def test_events_that_were_pruned_before_they_could_be_read_are_not_waited_
         await write(disk, "1")
         await write(disk, "2")
         await disk.prune_events(FAR, keep=1000)
-        bus.heard(heard[1])  # not the next one: the log is read
+        bus.receive_commit(heard[1])  # not the next one: the log is read
         for _ in range(40):
             await disk.describe()  # time passes, and nothing is written
         assert len(reads) < 10
@@ -369,20 +369,20 @@ async def test_a_follower_that_was_at_the_end_survives_that_what_came_next_was_p
     heard: list[Commit] = []
     disk.on_commit(heard.append)
     await write(disk, "1")
-    bus.heard(heard[0])
+    bus.receive_commit(heard[0])
     following = Following(bus, live=True)
     try:
         await following.until(lambda found: len(found) == 1)
         await write(disk, "2")
         await write(disk, "3")
         await disk.prune_events(FAR, keep=1000)
-        bus.heard(heard[2])  # the second was another process's
+        bus.receive_commit(heard[2])  # the second was another process's
         await settle(100)
         await disk.describe()
         await settle(100)
         bus.show(live(1))
         await write(disk, "4")
-        bus.heard(heard[3])
+        bus.receive_commit(heard[3])
         await following.until(lambda found: any(made.seq == 4 for made in found))
     finally:
         await following.end()
@@ -486,7 +486,7 @@ async def test_a_slow_watcher_costs_a_quick_one_nothing(disk: SqliteStore) -> No
 async def test_stopping_ends_followers_and_they_miss_nothing_before_it(disk: SqliteStore) -> None:
     bus = Bus(disk, SystemClock())
     await bus.start()
-    disk.on_commit(bus.heard)
+    disk.on_commit(bus.receive_commit)
 
     async def all_of_it(live: bool) -> list[Event]:
         return [made async for made in bus.follow(0, live=live)]
@@ -509,7 +509,7 @@ async def test_stopping_while_the_log_is_read_ends_that_too(disk: SqliteStore, t
     bus = Bus(disk, SystemClock())
     await bus.start()
     before = asyncio.all_tasks()
-    bus.heard(Commit(frozenset(), (), foreign=True))
+    bus.receive_commit(Commit(frozenset(), (), foreign=True))
     await bus.stop()
     assert asyncio.all_tasks() == before
 

@@ -276,7 +276,7 @@ async def test_A8_a_pause_that_meets_a_claim_is_computed_again(desk: Desk) -> No
 
     desk.store.find_open_step = late  # type: ignore[method-assign]
     assert (await desk.goals.pause(found.id)).status == "paused"
-    assert ((await desk.task(step)).stop_requested, looks) == ("cancel", 2)
+    assert ((await desk.task(step)).stop_requested, looks) == ("cancel", 3)
 
 
 async def test_a_pause_says_how_to_resume_and_a_second_one_nothing(desk: Desk) -> None:

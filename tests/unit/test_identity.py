@@ -230,7 +230,7 @@ async def test_use_that_cannot_be_noted_harms_nobody(
     troubled = Tokens(Full(), FakeClock(), FILE)
     assert await troubled.bearer(secret) is not None
     await troubled.close()
-    assert f"token {made.id} was not noted: the disk is full" in caplog.text
+    assert f"token {made.id} was not written: the disk is full" in caplog.text
 
 
 # -- the door ----------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Place:
 async def opened(file: Path, **patience: float) -> Place:
     place = Place(await SqliteStore.open(file), **patience)
     await place.bus.start()
-    place.store.on_commit(place.bus.heard)
+    place.store.on_commit(place.bus.receive_commit)
     return place
 
 

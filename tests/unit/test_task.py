@@ -82,13 +82,13 @@ def console_only(route: str) -> str:
 
 
 @pytest.fixture
-def roster() -> AgentRegistry:
+def registry() -> AgentRegistry:
     return AgentRegistry()
 
 
 @pytest.fixture
-def tasks(memory: Store, roster: AgentRegistry) -> Tasks:
-    return Tasks(memory, SystemClock(), roster, console_only, Limits(max_open=3), submitter="i_me")
+def tasks(memory: Store, registry: AgentRegistry) -> Tasks:
+    return Tasks(memory, SystemClock(), registry, console_only, Limits(max_open=3), submitter="i_me")
 
 
 # -- tables ------------------------------------------------------------------------------------------------------
@@ -375,14 +375,16 @@ async def test_keys_and_limits(tasks: Tasks) -> None:
 # -- look --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_pending_task_waits_for_is_worked_out(tasks: Tasks, roster: AgentRegistry, memory: Store) -> None:
+async def test_what_a_pending_task_waits_for_is_worked_out(
+    tasks: Tasks, registry: AgentRegistry, memory: Store
+) -> None:
     first = await tasks.submit("x", session_key="chat:1")
     assert (await tasks.get(first.id)).wait == "slot"
     await take(memory)
     second = await tasks.submit("x", session_key="chat:1|message:2")
     assert (await tasks.get(second.id)).wait == "session"
     assert (await tasks.get(first.id)).wait is None
-    roster.alive.clear()
+    registry.alive.clear()
     assert (await tasks.status(second.id)).wait == "agent"
     assert [(t.id, t.wait) for t in await tasks.list()] == [(second.id, "agent"), (first.id, None)]
     with pytest.raises(NotFound, match="t_none"):

@@ -35,15 +35,15 @@ async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> J
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
 async def export(desk: DeskDep, query: Annotated[bodies.ExportQuery, Query()]) -> Json:
     """Return all automations that are not deleted, or those that are named, for an import."""
-    automations = await desk.snapshots.export(query.id)
-    return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
+    found = await desk.automation_transfer.export(query.id)
+    return Json({"automations": [await desk.automations.describe(automation) for automation in found]})
 
 
 @router.post("/automations/import", responses={200: {"model": TakenPage}})
 async def take(desk: DeskDep, actor: Caller, body: bodies.ImportBody) -> Json:
     """Create the automations that are not here and change those that differ; all of them or none."""
-    results = await desk.snapshots.take([shot.model_dump() for shot in body.automations], actor=actor)
-    return Json({"automations": [result._asdict() for result in results]})
+    taken = await desk.automation_transfer.take([shot.model_dump() for shot in body.automations], actor=actor)
+    return Json({"automations": [result._asdict() for result in taken]})
 
 
 @router.get("/automations/{automation_id}", responses=ONE)

@@ -22,7 +22,7 @@ from midwatch.domain.task import Status
 from midwatch.domain.usage import By
 from midwatch.domain.worktree import MAX_DIFF
 from midwatch.domain.worktree import Status as WorktreeStatus
-from midwatch.services.automation_transfer import MADE_WITH
+from midwatch.services.automation_transfer import NEW_SETTINGS
 from midwatch.services.sessions import InterruptMode
 from midwatch.wire.bodies import body_of, copy_of
 from midwatch.wire.fields import Seconds
@@ -326,7 +326,7 @@ class AutomationPatch(Strict):
     revision: int | None = Field(None, ge=0)
 
 
-@copy_of(Automation, MADE_WITH)
+@copy_of(Automation, NEW_SETTINGS)
 class AutomationShot(Strict):
     """An exported automation. Fields that are not settings are ignored."""
 

@@ -150,5 +150,5 @@ async def live(
 async def show(desk: DeskDep, key: Key) -> Json:
     """Return one session, and whether its agent takes messages while it works."""
     view = await desk.sessions.get(key)
-    steerable = (await desk.roster.terms_of(view.session.agent)).steerable
+    steerable = (await desk.registry.terms_of(view.session.agent)).steerable
     return Json({**view.snapshot(), "steerable": steerable})

@@ -24,6 +24,7 @@ from midwatch.services.agent_registry import check_targets
 from midwatch.services.day_budget import Budgets, DayBudget
 from midwatch.stores.sqlite import SqliteStore
 
+SHARED_OPTIONS = ("on_crash", "max_attempts", "slots", "share_workdir", "budget", "submits", "description")
 Registered = Agent | Callable[..., Any] | str
 """An agent, a Python function, or the dotted path of one."""
 
@@ -60,24 +61,18 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
     """Build the demo, agents found on this machine, configured agents, and those registered in code."""
     built: dict[str, Agent] = {"demo": build_agent("demo", "demo", {})}
     if settings.detect_agents:
-        built.update({found.program.name: found.agent() for found in detect()})
+        built.update({detected.program.name: detected.agent() for detected in detect()})
     for name, wanted in settings.agents.items():
         built[name] = build_agent(
             name,
             wanted.kind,
             wanted.options(),
             timeout_seconds=wanted.timeout,
-            on_crash=wanted.on_crash,
-            max_attempts=wanted.max_attempts,
-            slots=wanted.slots,
-            share_workdir=wanted.share_workdir,
-            budget=wanted.budget,
-            submits=wanted.submits,
+            **{option: getattr(wanted, option) for option in SHARED_OPTIONS},
             sandbox=build_sandbox(
                 name, wanted.sandbox, str(settings.home), write=wanted.sandbox_paths, read=wanted.sandbox_read
             ),
-            description=wanted.description,
-            capabilities=tuple(one.capability() for one in wanted.capabilities),
+            capabilities=tuple(capability.capability() for capability in wanted.capabilities),
         )
     for name, given in registered.items():
         if isinstance(given, str):

@@ -38,18 +38,18 @@ FILE = "midwatch.toml"
 
 
 def _database(value: Any) -> Any:
-    """Refused here without a word about its content, which may hold a password."""
+    """Refuse an address without showing it, as it may contain a password."""
     if isinstance(value, str) and value and not re.match(r"postgres(ql)?://|\w+ *=", value):
         raise ValueError("it is not the address of a PostgreSQL, such as postgresql://user:password@host:5432/name")
     return value
 
 
 def _networks(value: list[str]) -> list[str]:
-    for one in value:
+    for network in value:
         try:
-            ip_network(one, strict=False)
+            ip_network(network, strict=False)
         except ValueError:
-            raise ValueError(f"{one!r} is no address or network, such as 10.0.0.5 or 10.0.0.0/8") from None
+            raise ValueError(f"{network!r} is no address or network, such as 10.0.0.5 or 10.0.0.0/8") from None
     return value
 
 
@@ -57,18 +57,16 @@ def _place(value: Path) -> Path:
     return value.expanduser().absolute()
 
 
-def _hosts(value: list[str]) -> list[str]:
-    for one in value:
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", one):
-            raise ValueError(f"{one!r} is no host name; write it without scheme and port")
-    return [one.lower() for one in value]
+def _host(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", value):
+        raise ValueError(f"{value!r} is no host name; write it without scheme and port")
+    return value.lower()
 
 
-def _origins(value: list[str]) -> list[str]:
-    for one in value:
-        if not re.fullmatch(r"https?://[A-Za-z0-9._-]{1,253}(:\d{1,5})?", one):
-            raise ValueError(f"{one!r} is no origin, such as https://desk.example.org")
-    return [one.lower() for one in value]
+def _origin(value: str) -> str:
+    if not re.fullmatch(r"https?://[A-Za-z0-9._-]{1,253}(:\d{1,5})?", value):
+        raise ValueError(f"{value!r} is no origin, such as https://desk.example.org")
+    return value.lower()
 
 
 def _goal_prompt(value: str) -> str:
@@ -81,14 +79,18 @@ Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")]
 Database = Annotated[str, BeforeValidator(_database)]
 GoalPrompt = Annotated[str, AfterValidator(_goal_prompt)]
 ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[")
-"""A part of a place that names one of several types a setting may have."""
+"""The part of an error's location that names one of several types of a setting."""
 Name = Annotated[str, Field(pattern=NAME)]
 
 
-class ApprovalSettings(BaseModel):
-    """What an agent may do without asking, `[agents.NAME.approvals]`; see the approvals page."""
+class _Section(BaseModel):
+    """A table of settings that knows all its keys."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class ApprovalSettings(_Section):
+    """What an agent may do without asking, `[agents.NAME.approvals]`; see the approvals page."""
 
     default: Literal["ask", "deny", "allow"] = Field("ask", description="What becomes of a question no rule answers.")
     allow: list[dict[str, Any]] = Field(
@@ -108,7 +110,7 @@ class ApprovalSettings(BaseModel):
         return self
 
     def policy(self) -> Policy:
-        """As the judge reads it."""
+        """Return the policy of the agent."""
         return Policy.from_data(self.model_dump())
 
 
@@ -119,33 +121,27 @@ def _budget(value: Any) -> Any:
         raise ValueError(str(problem)) from None
 
 
-class DayBudgetSettings(BaseModel):
+class DayBudgetSettings(_Section):
     """What may be spent in a day of the host's time zone, `[day_budget]` and `day_budget` of an agent."""
-
-    model_config = ConfigDict(extra="forbid")
 
     tokens: int | None = Field(None, gt=0, description="Tokens in and out. Default: no limit.")
     usd: float | None = Field(None, gt=0, description="Dollars, as far as prices are known. Default: no limit.")
 
     def budget(self) -> Budget:
-        """As it is counted."""
+        """Return the budget."""
         return Budget(tokens=self.tokens, usd=self.usd)
 
 
-class PriceSettings(BaseModel):
+class PriceSettings(_Section):
     """What a model costs, `[prices."MODEL"]`: dollars for a million tokens. MODEL is `provider:model` or a name."""
-
-    model_config = ConfigDict(extra="forbid")
 
     input: float = Field(ge=0, description="Of what is sent to it.")
     output: float = Field(ge=0, description="Of what it answers.")
     cached: float | None = Field(None, ge=0, description="Of what is sent and was cached. Default: as `input`.")
 
 
-class CapabilitySettings(BaseModel):
+class CapabilitySettings(_Section):
     """What an agent is given handed-over work for, `[[agents.NAME.capabilities]]`; see the handoffs page."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1, max_length=200, description="What it is called.")
     description: str = Field("", description="What lists and other agents are told.")
@@ -153,7 +149,7 @@ class CapabilitySettings(BaseModel):
     priority: int = Field(0, ge=-1000, le=1000, description="Who fits a type better is chosen: the higher.")
 
     def capability(self) -> AgentCapability:
-        """As agents have it."""
+        """Return the capability of the agent."""
         types = tuple(self.task_types)
         return AgentCapability(name=self.name, description=self.description, task_types=types, priority=self.priority)
 
@@ -220,10 +216,8 @@ class ChannelSettings(BaseModel):
         return dict(self.model_extra or {})
 
 
-class RetentionSettings(BaseModel):
+class RetentionSettings(_Section):
     """How long ended work is kept, `[retention]`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     tasks: int = Field(10_000, ge=0, description="Ended tasks kept at most, with their full results.")
     task_age: Seconds = Field(30 * 86400.0, gt=0, description="Ended tasks older than this are removed.")
@@ -231,11 +225,12 @@ class RetentionSettings(BaseModel):
     event_age: Seconds = Field(30 * 86400.0, gt=0, description="Events older than this are removed.")
 
 
-class GoalSettings(BaseModel):
-    """Goals, `[goals]`. In a prompt `{objective}`, `{now}`, `{deadline}`, `{elapsed}`, `{remaining}`, `{evidence}` are
-    filled in; all other text is literal."""
+class GoalSettings(_Section):
+    """Goals, `[goals]`.
 
-    model_config = ConfigDict(extra="forbid")
+    In a prompt `{objective}`, `{now}`, `{deadline}`, `{elapsed}`, `{remaining}`, `{evidence}` are filled in; all other
+    text is literal.
+    """
 
     deadline: Seconds = Field(DEADLINE_SECONDS, gt=0, description="Time a goal has that names no deadline.")
     max_steps: int = Field(0, ge=0, description="Steps of a goal that names no such budget; 0 for no limit.")
@@ -263,10 +258,8 @@ class GoalSettings(BaseModel):
         return self.model_dump(include={"deadline", "max_steps", "max_tokens", "max_seconds", "max_usd"})
 
 
-class HandoffSettings(BaseModel):
+class HandoffSettings(_Section):
     """Handoffs, `[handoffs]`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     depth: int = Field(Limits().depth, ge=1, le=100, description="Handoffs in a row, one out of the other.")
     revisits: int = Field(
@@ -277,7 +270,7 @@ class HandoffSettings(BaseModel):
     nest_history: bool = Field(False, description="Whether what was said before goes along as one message.")
 
     def limits(self) -> Limits:
-        """As the service reads them."""
+        """Return the limits of the handoff service."""
         return Limits(self.depth, self.revisits, self.total)
 
 
@@ -298,12 +291,11 @@ class Settings(BaseSettings):
     port: int = Field(7171, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
     expose: bool = Field(False, description="Listen beyond loopback; without it `host` must be a loopback address.")
     max_connections: int = Field(1000, ge=1, le=100_000, description="Connections the server holds open at once.")
-    hosts: Annotated[list[str], AfterValidator(_hosts)] = Field(
+    hosts: list[Annotated[str, AfterValidator(_host)]] = Field(
         default_factory=list, description="Names the server may be called by, beside localhost and the machine's own."
     )
-    origins: Annotated[list[str], AfterValidator(_origins)] = Field(
-        default_factory=list,
-        description="Other web sites whose pages may use the interface with a token.",
+    origins: list[Annotated[str, AfterValidator(_origin)]] = Field(
+        default_factory=list, description="Other web sites whose pages may use the interface with a token."
     )
     proxy_header: Header | None = Field(None, description="Header in which a trusted proxy names the actor.")
     proxy_addresses: Annotated[list[str], AfterValidator(_networks)] = Field(
@@ -338,14 +330,14 @@ class Settings(BaseSettings):
     shutdown_grace: Seconds = Field(5.0, ge=0, description="Time running tasks get to end by themselves on shutdown.")
     detect_agents: bool = Field(True, description="Offer agent programs found on the PATH without configuration.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What the server logs.")
-    retention: RetentionSettings = Field(default_factory=lambda: RetentionSettings(), description="What is kept.")
-    goals: GoalSettings = Field(default_factory=lambda: GoalSettings(), description="Defaults and prompts of goals.")
+    retention: RetentionSettings = Field(default_factory=RetentionSettings, description="What is kept.")
+    goals: GoalSettings = Field(default_factory=GoalSettings, description="Defaults and prompts of goals.")
     day_budget: DayBudgetSettings = Field(
-        default_factory=lambda: DayBudgetSettings(), description="What the whole desk may spend in a day."
+        default_factory=DayBudgetSettings, description="What the whole desk may spend in a day."
     )
     prices: dict[str, PriceSettings] = Field(default_factory=dict, description="What models cost, by name.")
     handoffs: HandoffSettings = Field(
-        default_factory=lambda: HandoffSettings(), description="How far and how long work is passed on."
+        default_factory=HandoffSettings, description="How far and how long work is passed on."
     )
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
@@ -356,7 +348,7 @@ class Settings(BaseSettings):
         return chosen.approvals.policy() if chosen and chosen.approvals else ASK
 
     def silence_of(self, agent: str) -> float:
-        """After how many seconds without an event a task of this agent is told of."""
+        """Return after how many seconds without an event a task of this agent is reported."""
         chosen = self.agents.get(agent)
         return (chosen.silent_after if chosen else None) or self.silent_after
 
@@ -366,8 +358,8 @@ class Settings(BaseSettings):
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        *others: Any,
+        **named: Any,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings, env_settings)
 
@@ -384,8 +376,8 @@ class Settings(BaseSettings):
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
-            told = first["msg"].removeprefix("Value error, ").rstrip(".")
-            raise BadConfig(f"setting {where}: {told}. Look at {file} and at MIDWATCH_* variables.") from None
+            message = first["msg"].removeprefix("Value error, ").rstrip(".")
+            raise BadConfig(f"setting {where}: {message}. Look at {file} and at MIDWATCH_* variables.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise BadConfig(f"{file} is not valid TOML: {problem}.") from None
         except SettingsError as problem:

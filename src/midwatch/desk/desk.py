@@ -34,13 +34,13 @@ class Desk(Foundation):
     def __init__(self, setup: Setup, find_url: Callable[[], str | None] = lambda: None) -> None:
         super().__init__(setup, find_url)
         settings, home, store, clock = self.settings, self.home, self.store, self.clock
-        check_route, terms_of = self.notifications.check_route, self.roster.terms_of
+        check_route, terms_of = self.notifications.check_route, self.registry.terms_of
         self.endings = TaskEndings(store, clock, terms_of, settings.goals.templates())
         authorization = Authorization(store, terms_of, settings.manage_tasks)
         self.tasks = Tasks(
             store,
             clock,
-            self.roster,
+            self.registry,
             check_route,
             Limits(max_open=settings.max_open, max_open_per_actor=settings.max_open_per_actor),
             submitter=self.id,
@@ -58,7 +58,7 @@ class Desk(Foundation):
         self.automations = Automations(
             store, clock, self.tasks, terms_of, check_route, settings.notify, submitter=self.id
         )
-        self.snapshots = AutomationTransfer(store, clock, self.tasks, check_route)
+        self.automation_transfer = AutomationTransfer(store, clock, self.tasks, check_route)
         self.sessions = Sessions(store, clock, self.tasks, self._pause_automation)
         opened = self.conversations if setup.work else None
         self.terminals = Terminals(store, self.agents, opened, self.relay, self.child_env)
@@ -68,13 +68,13 @@ class Desk(Foundation):
         self.routines = Routines(clock)
         self.subscriptions = Subscriptions(store, self.bus, clock)
         self.hooks = Hooks(store, self.subscriptions)
-        self.alerts = Alerts(store, clock, self.roster.live, settings.silence_of)
+        self.alerts = Alerts(store, clock, self.registry.live, settings.silence_of)
 
     def _build_handoffs(self) -> Handoffs:
         """Return the handoff service, with its limits, and without the agents that no work may be handed to."""
         wanted = self.settings.handoffs
         handoffs = Handoffs(
-            self.store, self.clock, self.roster, self.id, self.running_tasks, self.waiter, wanted.limits(),
+            self.store, self.clock, self.registry, self.id, self.running_tasks, self.waiter, wanted.limits(),
             timeout=wanted.timeout, nest_history=wanted.nest_history,
         )  # fmt: skip
         for name, agent in self.settings.agents.items():

@@ -60,7 +60,9 @@ class Foundation:
             idle_seconds=self.settings.keep_open, most=self.settings.max_live, show=self.bus.show,
         )  # fmt: skip
         self.living = build_living(self.settings, self.home, self.store)
-        self.roster = AgentRegistry(self.store, self.id, self.agents, self.settings.default_agent, self.living, advise)
+        self.registry = AgentRegistry(
+            self.store, self.id, self.agents, self.settings.default_agent, self.living, advise
+        )
         self.notifications = Notifications(self.store, self.clock, self.channels)
         self.approvals = Approvals(self.store, self.clock, self.living, Policies(self.store, self.settings.policy_of))
         self.rules = Rules(self.store, self.clock)

@@ -35,8 +35,7 @@ async def list_processes(desk: Desk) -> list[dict[str, Any]]:
 
 
 def _find_leader(desk: Desk, living: list[Instance]) -> str | None:
-    """Return the server, or else the holder of the lock. The lock does not name its holder, so there must be one
-    process alone."""
+    """Return the server, or else the only live process if the lock is held; the lock does not name its holder."""
     servers = [instance.id for instance in living if instance.role == "up"]
     if servers:
         return servers[0]

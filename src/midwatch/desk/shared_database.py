@@ -1,4 +1,4 @@
-"""What a desk on a shared PostgreSQL can be asked about its database. The driver is loaded when somebody asks."""
+"""Questions about the shared PostgreSQL of a desk. The driver is loaded at the first one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def without_password(url: str) -> str:
 
 
 async def processes_seen(desk: Desk) -> dict[str, Seen]:
-    """Every process that made itself known, dead or alive, by its id."""
+    """Return every known process, dead or alive, by its id."""
     from midwatch.stores.cluster import list_processes
 
     store: Any = desk.store
@@ -25,7 +25,7 @@ async def processes_seen(desk: Desk) -> dict[str, Seen]:
 
 
 async def compare_clocks(desk: Desk) -> DatabaseClock:
-    """How the database's clock compares with this machine's."""
+    """Return the difference between the clocks of the database and this machine."""
     from midwatch.stores.cluster import read_clock
 
     store: Any = desk.store

@@ -1,4 +1,4 @@
-"""The bus: follows the log for everybody in this process, and shows live events to whoever watches.
+"""The bus: follows the log for all readers in this process, and shows live events to watchers.
 
 Stored events are never lost: a follower that falls behind reads the log. Live events are dropped for a slow watcher,
 and a `gap` event tells it so.
@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import StoreError
-from midwatch.domain.event import EVERYTHING, Event, EventFilter, Gap, event
+from midwatch.domain.event import EVERYTHING, Event, EventFilter, Gap
+from midwatch.domain.event import event as new_event
 from midwatch.domain.relay import Relay
 from midwatch.domain.store import Commit, Store
 from midwatch.domain.watch_state import State
-from midwatch.live.drafts import ENDS, Drafts, Written, joined
+from midwatch.live.drafts import ENDS, Drafts, Written, join_deltas
 from midwatch.live.exchange import Exchange
 from midwatch.services.waiter import Waiter
 
@@ -33,27 +34,27 @@ TEXTS = {
     "task_submitted": "prompt", "turn_start": "user_message", "task_finished": "result", "message_update": "message",
     "tool_exec_end": "result", "task_late": "result",
 }  # fmt: skip
-"""Where an event may hold a long text."""
+"""The payload field that may hold a long text, by the event's kind."""
 
 
 class Limits(NamedTuple):
-    """How much a bus keeps in memory, and how it reads the log."""
+    """How much a bus keeps in memory, and how it reads the log.
+
+    `tail` recent events are kept, so that a fast follower never reads the database. `page` events are read at once.
+    `live_waiting` live events are kept for a slow watcher. After an error the log is read again in `pause_seconds`.
+    """
 
     tail: int = 4096
-    """Recent events kept, so that followers who keep up never touch the database."""
     page: int = 500
-    """Events read at once."""
     live_waiting: int = 1000
-    """Live events kept for a watcher that is slow."""
     pause_seconds: float = 0.5
-    """Before the log is tried again when it could not be read."""
 
 
 LIMITS = Limits()
 
 
 class Shown(NamedTuple):
-    """What somebody who begins to watch is shown first: a moment of the store, and what is being written."""
+    """What a new watcher is shown first: the stored state, unfinished messages, and the screen."""
 
     state: State
     partial: tuple[Written, ...]
@@ -61,8 +62,10 @@ class Shown(NamedTuple):
 
 
 class Bus:
-    """One per process. `heard` is given every commit, in order. By a relay it shows live events of other processes, and
-    they those of this one."""
+    """Follows the log and shows live events; there is one in each process.
+
+    `receive_commit` gets every commit, in order. A relay exchanges live events with other processes.
+    """
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class Bus:
         relay: Relay | None = None,
         limits: Limits = LIMITS,
     ) -> None:
-        """`waiter` is told of every event."""
+        """Build the bus. `waiter` gets every event."""
         self._store = store
         self._clock = clock
         self._waiter = waiter or Waiter()
@@ -92,7 +95,7 @@ class Bus:
         self._head = self._wanted = (await self._store.read_log_bounds()).last_seq
 
     async def stop(self) -> None:
-        """Let go; followers end."""
+        """Stop; all followers end."""
         if self._exchange is not None:
             await self._exchange.stop()
         if self._pump is not None:
@@ -103,10 +106,10 @@ class Bus:
         self._ring()
         self._waiter.close()
 
-    # -- what comes in -------------------------------------------------------------------------------------------
+    # -- events that come in ---------------------------------------------------------------------------------------
 
-    def heard(self, commit: Commit) -> None:
-        """Pass on what was committed; fetch what another process committed before it."""
+    def receive_commit(self, commit: Commit) -> None:
+        """Publish the events of a commit; read those that another process committed before it."""
         if self._head < 0:
             return
         if commit.events and self._pump is None and commit.events[0].seq == self._head + 1:
@@ -116,10 +119,10 @@ class Bus:
             self._wanted = max(self._wanted, commit.events[-1].seq)
         if commit.events or commit.foreign:
             self._foreign = True
-            self._pump_on()
+            self._start_pump()
 
     def show(self, live: Event) -> None:
-        """Show an event that is not stored to those who watch now, here or elsewhere."""
+        """Show an event that is not stored to all watchers, also those of other processes."""
         self.show_from(None, live)
         if self._exchange is not None:
             self._exchange.share(live)
@@ -127,28 +130,28 @@ class Bus:
     def _publish(self, events: Sequence[Event]) -> None:
         self._remember(events)
         self._head = events[-1].seq
-        for made in events:
-            if made.kind in ENDS:
-                self._live.forget(made)
+        for event in events:
+            if event.kind in ENDS:
+                self._live.forget(event)
                 if self._exchange is not None:
-                    self._exchange.ended(made)
-            self._waiter.note(made)
+                    self._exchange.drop_ended(event)
+            self._waiter.note(event)
         if self._exchange is not None:
-            self._exchange.reached()
+            self._exchange.show_waiting()
         self._ring()
 
     def _remember(self, events: Sequence[Event]) -> None:
-        """Keep them in the tail, which has no holes; a log that was pruned may have some."""
+        """Keep events in the tail, which must have no holes; a pruned log may have some."""
         whole = events[-1].seq - events[0].seq + 1 == len(events)
         if whole and (not self._tail or events[0].seq == self._tail[-1].seq + 1):
             self._tail.extend(events)
         else:
-            for made in events:
-                if self._tail and made.seq != self._tail[-1].seq + 1:
+            for event in events:
+                if self._tail and event.seq != self._tail[-1].seq + 1:
                     self._tail.clear()
-                self._tail.append(made)
-        if any(_large(made) for made in events):
-            self._tail.clear()  # a few long texts must not fill the memory; followers read the log for them
+                self._tail.append(event)
+        if any(_is_large(event) for event in events):
+            self._tail.clear()  # long texts must not fill the memory; followers read them from the log
 
     def _ring(self) -> None:
         ringing, self._news = self._news, asyncio.Event()
@@ -161,7 +164,7 @@ class Bus:
             try:
                 page = await self._store.read_events(self._head, EVERYTHING, most)
             except StoreError as problem:
-                log.warning("the log cannot be read: %s", problem)
+                log.warning("the event log cannot be read, trying again: %s", problem)
                 self._foreign = True
                 await asyncio.sleep(self._limits.pause_seconds)
                 continue
@@ -169,23 +172,23 @@ class Bus:
                 self._publish(page)
                 self._foreign = self._foreign or page.cut or len(page) == most
             else:
-                self._head = max(self._head, wanted)  # what it was told of has been pruned
+                self._head = max(self._head, wanted)  # the announced events were pruned
                 self._tail.clear()
                 self._ring()
 
-    def _fetched(self, pump: asyncio.Task[None]) -> None:
+    def _end_fetch(self, pump: asyncio.Task[None]) -> None:
         self._pump = None
         if not pump.cancelled() and pump.exception() is not None:
-            log.error("following the log failed", exc_info=pump.exception())
+            log.error("following the event log failed", exc_info=pump.exception())
         elif (self._foreign or self._head < self._wanted) and self._head >= 0 and not pump.cancelled():
-            self._pump_on()
+            self._start_pump()
 
-    def _pump_on(self) -> None:
+    def _start_pump(self) -> None:
         if self._pump is None:
             self._pump = asyncio.get_running_loop().create_task(self._fetch())
-            self._pump.add_done_callback(self._fetched)
+            self._pump.add_done_callback(self._end_fetch)
 
-    # -- what other processes show; see `midwatch.domain.relay.Audience` -------------------------------------------
+    # -- live events of other processes; see `midwatch.domain.relay.Audience` ----------------------------------------
 
     @property
     def shown_seq(self) -> int:
@@ -198,46 +201,51 @@ class Bus:
     def seek(self, seq: int) -> None:
         if 0 <= self._head < seq:
             self._foreign = True
-            self._pump_on()
+            self._start_pump()
 
     def show_from(self, source: str | None, live: Event) -> None:
         self._live.note(live)
-        taken = [watcher.offer(live, source) for watcher in self._watchers]
+        taken = [watcher.offer(live, source) for watcher in self._watchers]  # all of them, before any() looks
         if any(taken):
             self._ring()
 
     def lost_from(self, source: str, dropped: int) -> None:
         for watcher in self._watchers:
             if source in watcher.sources:
-                watcher.waiting.append(event(Gap(dropped=dropped), self._clock.now()))
+                watcher.waiting.append(new_event(Gap(dropped=dropped), self._clock.now()))
         self._ring()
 
-    # -- what goes out -------------------------------------------------------------------------------------------
+    # -- events for followers and watchers -------------------------------------------------------------------------
 
     async def follow(
         self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
     ) -> AsyncGenerator[Event, None]:
-        """Yield all matching events with seq > `after`, then every new one, each once and in order, for ever. With
-        `live` also those that are never stored (seq 0), which a slow reader may lose: a `gap` event says so."""
+        """Yield all matching events with seq > `after`, then every new one, each once and in order, for ever.
+
+        With `live` also those that are never stored (seq 0); a slow reader may lose some, and gets a `gap` event then.
+        """
         async with aclosing(self.batches(after, which, live=live)) as batches:
             async for batch in batches:
-                for made in batch:
-                    yield made
+                for event in batch:
+                    yield event
 
     async def batches(
         self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """What `follow` gives, as many at a time as there are."""
+        """Yield the events of `follow` in lists, as many at a time as there are."""
         with self._watching(which, live) as watcher:
-            async with aclosing(self._follow(after, which, watcher)) as found:
-                async for batch in found:
+            async with aclosing(self._follow(after, which, watcher)) as batches:
+                async for batch in batches:
                     yield batch
 
     async def watch(
         self, which: EventFilter, look: Callable[[], Awaitable[State]], after: int | None = None
     ) -> AsyncGenerator[Sequence[Event | Shown], None]:
-        """The state `look` finds, then every event after it, live ones too. From `after` on what was missed comes
-        first. When events are gone that were not seen, a `gap` and the state again. No gap, no duplicate."""
+        """Yield the state that `look` returns, then every event after it, also live ones, each once.
+
+        With `after` the events since then come first. If events were removed before they were read, a `gap` event and
+        the state follow.
+        """
         with self._watching(which) as watcher:
             while self._head >= 0:
                 state = await look()
@@ -245,10 +253,10 @@ class Bus:
                     async for batch in missed:
                         yield batch
                 await self._reach(state.as_of_seq)
-                watcher.take(0)  # what it holds is part of the texts shown now
+                watcher.take(0)  # these events are part of the texts shown now
                 yield [Shown(state, self._live.texts(which), self._live.screen(which.session_key))]
-                async with aclosing(self._follow(state.as_of_seq, which, watcher)) as found:
-                    async for batch in found:
+                async with aclosing(self._follow(state.as_of_seq, which, watcher)) as batches:
+                    async for batch in batches:
                         yield batch
                         if batch[0].kind == "gap" and batch[0].payload["oldest_seq"] is not None:
                             break
@@ -256,7 +264,7 @@ class Bus:
 
     @contextmanager
     def _watching(self, which: EventFilter, live: bool = True) -> Iterator[_Watcher]:
-        """Somebody who is offered live events for as long as this lasts."""
+        """Register a watcher of live events until the block ends."""
         watcher = _Watcher(which, self._limits.live_waiting)
         if live:
             self._watchers.add(watcher)
@@ -271,28 +279,28 @@ class Bus:
                     self._exchange.unwant(which)
 
     async def _missed(self, after: int | None, upto: int, which: EventFilter) -> AsyncGenerator[list[Event], None]:
-        """The stored events between what a reader saw last and a state; a `gap` when some are gone."""
+        """Yield the stored events between the last event of a reader and a state; a `gap` if some were removed."""
         if after is None:
             return
         oldest = (await self._store.read_log_bounds()).oldest_seq
         if (0 < after < oldest - 1 and which.task_id is None) or after > upto:
-            yield [event(Gap(oldest_seq=oldest), self._clock.now())]
+            yield [new_event(Gap(oldest_seq=oldest), self._clock.now())]
             return
         most = self._limits.page
         while after < upto:
             page = await self._store.read_events(after, which, most)
-            if due := [made for made in page if made.seq <= upto]:
+            if due := [event for event in page if event.seq <= upto]:
                 yield due
             if len(due) < len(page) or not (page.cut or len(page) == most):
                 return
             after = page[-1].seq
 
     async def _reach(self, seq: int) -> None:
-        """Wait until this process has heard of everything up to `seq`."""
+        """Wait until this process has published all events up to `seq`."""
         while 0 <= self._head < seq:
             news = self._news
             self._wanted = max(self._wanted, seq)
-            self._pump_on()
+            self._start_pump()
             await news.wait()
 
     async def _follow(self, after: int, which: EventFilter, watcher: _Watcher) -> AsyncGenerator[list[Event], None]:
@@ -303,53 +311,52 @@ class Bus:
                 began = True
                 oldest, last = await self._store.read_log_bounds()
                 if not oldest - 1 <= position <= last:  # pruned, or a log that was restored from a backup
-                    yield [event(Gap(oldest_seq=oldest), self._clock.now())]
+                    yield [new_event(Gap(oldest_seq=oldest), self._clock.now())]
                     position = oldest - 1 if position < oldest else last
-            found, position = await self._next(position, which)
+            batch, position = await self._next(position, which)
             if watcher.waiting:
-                found = list(merge(found, watcher.take(self._clock.now()), key=attrgetter("time")))
-            if found:
-                yield found
+                batch = list(merge(batch, watcher.take(self._clock.now()), key=attrgetter("time")))
+            if batch:
+                yield batch
             elif position >= self._head:
                 await news.wait()
 
     def _covers(self, position: int) -> bool:
-        """Whether what follows `position` is in memory."""
+        """Return whether the events after `position` are in memory."""
         return bool(self._tail) and self._tail[0].seq <= position + 1
 
     async def _next(self, position: int, which: EventFilter) -> tuple[list[Event], int]:
-        """The next matching events after `position`, and how far that looked."""
+        """Return the next matching events after `position`, and the last position that was read."""
         if position >= self._head:
             return [], position
         tail, most = self._tail, self._limits.page
         if self._covers(position):
             start = position + 1 - tail[0].seq
             part = list(islice(tail, start, start + most))
-            return [made for made in part if which.matches(made)], part[-1].seq
+            return [event for event in part if which.matches(event)], part[-1].seq
         head = self._head
         page = await self._store.read_events(position, which, most)
         more = page.cut or len(page) == most
         return page, page[-1].seq if more else max(head, page[-1].seq if page else position)
 
 
-def _large(made: Event) -> bool:
-    """Whether it holds a text that is too long to be kept in memory."""
-    return made.kind in TEXTS and len(made.payload.get(TEXTS[made.kind]) or "") > LARGE
+def _is_large(event: Event) -> bool:
+    """Return whether its text is too long to be kept in memory."""
+    return event.kind in TEXTS and len(event.payload.get(TEXTS[event.kind]) or "") > LARGE
 
 
 class _Watcher:
-    """Live events one follower has not taken yet."""
+    """The live events that one follower has not read yet."""
 
     def __init__(self, which: EventFilter, most: int) -> None:
         self.waiting: deque[Event] = deque()
         self.sources: set[str] = set()
-        """Other processes whose live events it was offered."""
         self._which = which
         self._most = most
         self._dropped = 0
 
     def offer(self, live: Event, source: str | None) -> bool:
-        """Whether there is something new to take."""
+        """Add a live event if it matches; return whether there is something new to read."""
         if not self._which.matches(live):
             return False
         if source is not None:
@@ -361,9 +368,9 @@ class _Watcher:
         return True
 
     def take(self, now: int) -> list[Event]:
-        taken = joined(self.waiting)
+        taken = join_deltas(self.waiting)
         self.waiting.clear()
         if self._dropped:
-            taken.append(event(Gap(dropped=self._dropped), now))
+            taken.append(new_event(Gap(dropped=self._dropped), now))
             self._dropped = 0
         return taken

@@ -1,4 +1,4 @@
-"""What is being written now: texts and screens as live events have told them so far, and which of these are over."""
+"""Drafts: texts and screens that are being written now, collected from live events."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import NamedTuple
 from midwatch.domain.event import Event, EventFilter
 
 ENDS = frozenset({"message_update", "thought_update", "turn_end", "task_finished", "session_closed"})
-"""Events after which something is not being written any more."""
 PIECES = {"message_delta": "message_id", "thought_delta": "thought_id"}
-"""Live events that are pieces of a text, and where they name it."""
+"""Live events that are pieces of a text, and the field with its id."""
 WHOLES = {"message_update": "message_delta", "thought_update": "thought_delta"}
 LONGEST_WRITTEN = 1_000_000
 MOST_WRITTEN = 1000
@@ -20,7 +19,7 @@ Name = tuple[str | int | None, ...]
 
 
 class Written(NamedTuple):
-    """A message that is being written, as far as it is."""
+    """The text so far of a message that is being written."""
 
     message_id: str
     task_id: str | None
@@ -29,7 +28,7 @@ class Written(NamedTuple):
 
 
 class Drafts:
-    """What live events have told so far."""
+    """The texts and screens of live events so far."""
 
     def __init__(self) -> None:
         self._screens: dict[str, Event] = {}
@@ -37,7 +36,7 @@ class Drafts:
         self._over: dict[Name, int] = {}
 
     def note(self, live: Event) -> None:
-        """Take in a live event."""
+        """Add a live event."""
         if live.kind == "screen_update" and live.session_key:
             self._screens[live.session_key] = live
         elif live.kind == "message_delta":
@@ -48,25 +47,25 @@ class Drafts:
                 self._texts[name] = _Text(live)
             self._texts[name].add(live.payload["offset"], live.payload["text"])
 
-    def forget(self, made: Event) -> None:
-        """A text is whole, its turn is over, or the session is closed."""
-        if made.kind == "session_closed":
-            self._screens.pop(made.session_key or "", None)
-        elif made.kind == "message_update":
-            self._texts.pop(made.payload["message_id"], None)
-        elif made.kind in ("turn_end", "task_finished") and self._texts:
-            for name in [name for name, text in self._texts.items() if text.first.task_id == made.task_id]:
+    def forget(self, event: Event) -> None:
+        """Remove the drafts that a stored event ends: of a message, a turn, a task or a session."""
+        if event.kind == "session_closed":
+            self._screens.pop(event.session_key or "", None)
+        elif event.kind == "message_update":
+            self._texts.pop(event.payload["message_id"], None)
+        elif event.kind in ("turn_end", "task_finished") and self._texts:
+            for name in [name for name, text in self._texts.items() if text.first.task_id == event.task_id]:
                 del self._texts[name]
         if len(self._over) >= MOST_OVER:
             del self._over[next(iter(self._over))]
-        self._over[_ended(made)] = made.seq
+        self._over[_end_name(event)] = event.seq
 
     def over(self, live: Event, seq: int) -> bool:
-        """Whether a live event that was told after the stored event `seq` is about something that has ended since."""
+        """Return whether a live event, sent when `seq` was the last stored event, is about something that has ended."""
         return any(self._over.get(name, 0) > seq for name in _names(live))
 
     def texts(self, which: EventFilter) -> tuple[Written, ...]:
-        """Those a filter asks for."""
+        """Return the texts that match a filter."""
         return tuple(
             Written(name, text.first.task_id, text.first.session_key, "".join(text.parts))
             for name, text in self._texts.items()
@@ -74,12 +73,12 @@ class Drafts:
         )
 
     def screen(self, session_key: str | None) -> str | None:
-        """The screen of a session."""
-        found = self._screens.get(session_key or "")
-        return found.payload["screen"] if found else None
+        """Return the screen of a session, or None."""
+        update = self._screens.get(session_key or "")
+        return update.payload["screen"] if update else None
 
     def so_far(self) -> Iterator[Event]:
-        """Everything, as events that tell it from its beginning."""
+        """Yield events that contain each draft from its beginning."""
         for name, text in self._texts.items():
             yield text.first._replace(id="", payload={"message_id": name, "offset": 0, "text": "".join(text.parts)})
         for shown in self._screens.values():
@@ -95,8 +94,8 @@ class _Text:
         self._length = 0
 
     def add(self, offset: int, text: str) -> None:
-        """Write at `offset`. What would leave a hole, or be too long, is left to the whole message that follows."""
-        if offset < self._length:  # it is written anew from there
+        """Write at `offset`. A piece that leaves a hole or makes it too long is dropped; the whole message follows."""
+        if offset < self._length:  # it is written again from there
             self.parts = ["".join(self.parts)[:offset]]
             self._length = offset
         if offset == self._length and offset + len(text) <= LONGEST_WRITTEN:
@@ -104,43 +103,43 @@ class _Text:
             self._length += len(text)
 
 
-def ends(made: Event, live: Event) -> bool:
-    """Whether a stored event says that what a live one is about is over."""
-    return _ended(made) in _names(live)
+def ends(event: Event, live: Event) -> bool:
+    """Return whether a stored event ends the draft that a live event belongs to."""
+    return _end_name(event) in _names(live)
 
 
-def _ended(made: Event) -> Name:
-    if made.kind in WHOLES:
-        piece = WHOLES[made.kind]
-        return piece, made.task_id, made.payload[PIECES[piece]]
-    if made.kind == "turn_end":
-        return "turn", made.task_id, made.attempt
-    return ("session", made.session_key) if made.kind == "session_closed" else ("task", made.task_id)
+def _end_name(event: Event) -> Name:
+    if event.kind in WHOLES:
+        piece = WHOLES[event.kind]
+        return piece, event.task_id, event.payload[PIECES[piece]]
+    if event.kind == "turn_end":
+        return "turn", event.task_id, event.attempt
+    return ("session", event.session_key) if event.kind == "session_closed" else ("task", event.task_id)
 
 
 def _names(live: Event) -> tuple[Name, ...]:
-    """Everything whose end is the end of a live event's text or screen."""
+    """Return the names of everything whose end ends the draft of a live event."""
     if live.kind == "screen_update":
         return (("session", live.session_key),)
     turn: tuple[Name, ...] = (("task", live.task_id), ("turn", live.task_id, live.attempt))
     return (*turn, (live.kind, live.task_id, live.payload[PIECES[live.kind]])) if live.kind in PIECES else turn
 
 
-def joined(waiting: Iterable[Event]) -> list[Event]:
-    """Live events in order; what was written to a text bit by bit meanwhile comes as one."""
-    made: list[Event] = []
+def join_deltas(waiting: Iterable[Event]) -> list[Event]:
+    """Return live events in order, with pieces of the same text joined."""
+    events: list[Event] = []
     for live in waiting:
-        last = made[-1] if made else None
+        last = events[-1] if events else None
         if last is not None and last.kind == live.kind and live.kind in PIECES and _continues(last, live):
             text = last.payload["text"] + live.payload["text"]
-            made[-1] = last._replace(id="", payload={**last.payload, "text": text})
+            events[-1] = last._replace(id="", payload={**last.payload, "text": text})
         else:
-            made.append(live)
-    return made
+            events.append(live)
+    return events
 
 
 def _continues(last: Event, live: Event) -> bool:
-    """Whether a piece begins where the one before it ended."""
+    """Return whether a piece begins where the piece before it ended."""
     here, there, name = last.payload, live.payload, PIECES[live.kind]
     same = here[name] == there[name] and last.task_id == live.task_id
     return bool(same and here["offset"] + len(here["text"]) == there["offset"])

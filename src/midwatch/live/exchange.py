@@ -1,8 +1,8 @@
-"""The exchange: small messages between the processes of one desk, and live events for watchers in another one.
+"""The exchange: sends live events to the watchers in other processes of one desk.
 
-A process with watchers says what they want, says it again now and then, and says when nobody wants it any more; what a
-dead process wanted runs out. A live event leaves the process it is made in only while somebody elsewhere wants it.
-Whoever begins to want something is sent what is written so far, so that the pieces that follow fit.
+A process with watchers announces their filters, repeats that from time to time, and withdraws them in the end; the
+filters of a dead process expire. A live event leaves its process only while another process wants it. A process that
+begins to want something first gets the texts so far, so that the following pieces fit.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 from midwatch.base.clock import Clock
 from midwatch.domain.event import KINDS, Event, EventFilter, parse_kinds
 from midwatch.domain.relay import EVERYBODY, Audience, Relay
-from midwatch.live.drafts import Drafts, ends, joined
+from midwatch.live.drafts import Drafts, ends, join_deltas
 
 log = logging.getLogger("midwatch.relay")
 
 WISH, LIVE = "wish", "live"
 RENEW_SECONDS = 10.0
 WISH_SECONDS = 35.0
-"""A wish that was not renewed for this long is over."""
+"""A wish that was not renewed for this long has expired."""
 MOST_PENDING = 1_000_000
-"""Characters that wait for one process because the wire is slow; beyond that they are dropped."""
+"""Characters that may wait for one process on a slow connection; more are dropped."""
 MOST_SO_FAR = 4_000_000
 LARGE = 250_000
 MOST_HELD = 1000
@@ -40,16 +40,16 @@ class _Peer:
         self.wants: frozenset[EventFilter] = frozenset()
         self.until = 0.0
         self.fresh = True
-        """Whether what is sent next begins anew."""
+        """Whether the next message begins from the start."""
         self.pending: list[Event] = []
         self.dropped = 0
         self._size = 0
 
-    def wanted(self, live: Event) -> bool:
+    def wants_event(self, live: Event) -> bool:
         return any(which.matches(live) for which in self.wants)
 
     def add(self, live: Event) -> None:
-        """Have it sent. A screen replaces the one before it; too much is not sent at all."""
+        """Queue a live event. A screen replaces the one before it; if too much waits, all of it is dropped."""
         if live.kind == "screen_update":
             self.pending = [e for e in self.pending if e.kind != live.kind or e.session_key != live.session_key]
         self._size += _length(live)
@@ -60,13 +60,13 @@ class _Peer:
             self.pending.append(live)
 
     def take(self) -> list[Event]:
-        taken = joined(self.pending)
+        taken = join_deltas(self.pending)
         self.pending, self.dropped, self._size = [], 0, 0
         return taken
 
 
-class _Told(NamedTuple):
-    """Some live events of another process, told when `seq` was the last stored event it knew."""
+class _Batch(NamedTuple):
+    """Live events of another process, sent when `seq` was the last stored event it knew."""
 
     seq: int
     dropped: int
@@ -74,7 +74,7 @@ class _Told(NamedTuple):
 
 
 class Exchange:
-    """Gives live events to the buses of other processes and takes theirs, for as long as somebody wants them."""
+    """Exchanges live events with the buses of other processes while there are watchers for them."""
 
     def __init__(self, relay: Relay, clock: Clock, live: Drafts, audience: Audience) -> None:
         self._relay = relay
@@ -84,17 +84,17 @@ class Exchange:
         self._wants: Counter[EventFilter] = Counter()
         self._changed = asyncio.Event()
         self._peers: dict[str, _Peer] = {}
-        self._sources: dict[str, deque[_Told]] = {}
-        """Processes whose live events fit what is known here, and those of them that come too early."""
+        self._sources: dict[str, deque[_Batch]] = {}
+        """The processes whose live events can be shown here, with those that have to wait."""
         self._online = self._stopped = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        relay.on_connect(self._connected)
-        relay.on_loss(self._lost)
-        relay.on_message(WISH, self._wished)
-        relay.on_message(LIVE, self._told)
+        relay.on_connect(self._handle_connect)
+        relay.on_loss(self._handle_loss)
+        relay.on_message(WISH, self._handle_wish)
+        relay.on_message(LIVE, self._handle_events)
 
     async def stop(self) -> None:
-        """Want nothing more."""
+        """Stop, and withdraw all wishes."""
         self._stopped = True
         for task in list(self._tasks.values()):
             task.cancel()
@@ -107,7 +107,7 @@ class Exchange:
     # -- what is wanted here -------------------------------------------------------------------------------------
 
     def want(self, which: EventFilter) -> None:
-        """Somebody here begins to watch."""
+        """Announce the filter of a new watcher in this process."""
         in_vain = which.kinds and not any(
             kind.live and parse_kinds(which.kinds).has(name) for name, kind in KINDS.items()
         )
@@ -119,7 +119,7 @@ class Exchange:
             self._announce_soon()
 
     def unwant(self, which: EventFilter) -> None:
-        """Somebody here has ended watching."""
+        """Withdraw the filter of a watcher that has ended."""
         if which in self._wants:
             self._wants[which] -= 1
             if not self._wants[which]:
@@ -144,47 +144,47 @@ class Exchange:
         self._wish(EVERYBODY)
 
     def _wish(self, to: str, *, fresh: bool = False, ask: bool = False) -> None:
-        """Say what is wanted here; `fresh` when it is to be told anew; `ask` what others want."""
+        """Send the wishes of this process; with `fresh` ask for texts from the start, with `ask` for others' wishes."""
         if self._online:
             wants = [{k: v for k, v in asdict(which).items() if v} for which in self._wants]
             self._relay.send(to, WISH, {"wants": wants, "fresh": fresh, "ask": ask})
 
-    def _told(self, sender: str, data: Mapping[str, Any]) -> None:
-        """Another process tells live events."""
+    def _handle_events(self, sender: str, data: Mapping[str, Any]) -> None:
+        """Take live events from another process."""
         if data["fresh"]:
             self._sources[sender] = deque()
         held = self._sources.get(sender)
         if held is None:
-            return  # something before it was lost, and it was asked to begin anew
-        held.append(_Told(data["seq"], data["dropped"], [_event(plain) for plain in data["events"]]))
+            return  # an earlier message was lost, and the sender was asked to begin from the start
+        held.append(_Batch(data["seq"], data["dropped"], [_event(plain) for plain in data["events"]]))
         if len(held) > MOST_HELD:
-            self._lost(sender)
+            self._handle_loss(sender)
         else:
             self._audience.seek(data["seq"])
             self._release(sender, held)
 
-    def reached(self) -> None:
-        """Stored events were shown here: what other processes told after them may be shown now."""
+    def show_waiting(self) -> None:
+        """Show the live events of other processes that had to wait for stored events."""
         for sender, held in list(self._sources.items()):
             self._release(sender, held)
 
-    def _release(self, sender: str, held: deque[_Told]) -> None:
+    def _release(self, sender: str, held: deque[_Batch]) -> None:
         while held and held[0].seq <= self._audience.shown_seq:
-            told = held.popleft()
-            if told.dropped:
-                self._audience.lost_from(sender, told.dropped)
-            for live in told.events:
-                if not self._live.over(live, told.seq):
+            batch = held.popleft()
+            if batch.dropped:
+                self._audience.lost_from(sender, batch.dropped)
+            for live in batch.events:
+                if not self._live.over(live, batch.seq):
                     self._audience.show_from(sender, live)
 
-    def _lost(self, sender: str) -> None:
+    def _handle_loss(self, sender: str) -> None:
         self._sources.pop(sender, None)
         self._audience.lost_from(sender, 1)
         if self._wants:
             self._wish(sender, fresh=True)
 
-    def _connected(self) -> None:
-        """Nothing is known for certain: everybody says again what they want, and is told it from the beginning."""
+    def _handle_connect(self) -> None:
+        """Begin from the start after a connection: all processes send their wishes, and all texts, again."""
         self._online = True
         self._peers.clear()
         for sender in list(self._sources):
@@ -199,21 +199,21 @@ class Exchange:
         for name, peer in list(self._peers.items()):
             if peer.until < self._clock.monotonic():
                 del self._peers[name]
-            elif peer.wanted(live):
+            elif peer.wants_event(live):
                 peer.add(live)
                 self._run("send", self._send)
 
-    def ended(self, made: Event) -> None:
-        """What a stored event ends need not be sent bit by bit any more."""
+    def drop_ended(self, event: Event) -> None:
+        """Drop waiting pieces of texts that a stored event ends."""
         for peer in self._peers.values():
             if peer.pending:
-                peer.pending = [live for live in peer.pending if not ends(made, live)]
+                peer.pending = [live for live in peer.pending if not ends(event, live)]
 
-    def _wished(self, sender: str, data: Mapping[str, Any]) -> None:
-        """Another process says what it wants, and perhaps that it was away."""
+    def _handle_wish(self, sender: str, data: Mapping[str, Any]) -> None:
+        """Take the wishes of another process, which may have been disconnected."""
         if data["ask"]:
             if sender in self._sources:
-                self._lost(sender)
+                self._handle_loss(sender)
             elif self._wants:
                 self._wish(sender, fresh=True)
         wants = frozenset(_filter(plain) for plain in data["wants"])
@@ -233,13 +233,13 @@ class Exchange:
     def _so_far(self, wants: Iterable[EventFilter], known: Iterable[EventFilter] = ()) -> Iterator[Event]:
         left = MOST_SO_FAR
         for live in self._live.so_far():
-            if any(one.matches(live) for one in wants) and not any(one.matches(live) for one in known):
+            if any(which.matches(live) for which in wants) and not any(which.matches(live) for which in known):
                 left -= _length(live)
                 if left >= 0:
                     yield live
 
     async def _send(self) -> None:
-        """Send what is pending. What comes while it is under way is joined and sent then: a slow wire gets less."""
+        """Send what waits. Pieces that come meanwhile are joined, so a slow connection gets fewer messages."""
         while due := [(name, peer) for name, peer in self._peers.items() if peer.pending or peer.dropped]:
             for name, peer in due:
                 dropped = peer.dropped
@@ -247,13 +247,13 @@ class Exchange:
                 if dropped:
                     events, peer.fresh = list(self._so_far(peer.wants)), True
                 if not self._send_to(name, peer, dropped, events):
-                    self._peers.pop(name, None)  # it says again what it wants when it is heard again
+                    self._peers.pop(name, None)  # it sends its wishes again when it can be reached
             await self._relay.flush()
 
     def _send_to(self, name: str, peer: _Peer, dropped: int, events: list[Event]) -> bool:
         for group in _groups(events):
-            said = {"seq": self._audience.known_seq, "dropped": dropped, "fresh": peer.fresh}
-            if not self._relay.send(name, LIVE, {**said, "events": [_plain(live) for live in group]}):
+            header = {"seq": self._audience.known_seq, "dropped": dropped, "fresh": peer.fresh}
+            if not self._relay.send(name, LIVE, {**header, "events": [_plain(live) for live in group]}):
                 return False
             dropped, peer.fresh = 0, False
         return True
@@ -261,16 +261,16 @@ class Exchange:
     def _run(self, name: str, work: Callable[[], Any]) -> None:
         if name not in self._tasks or self._tasks[name].done():
             self._tasks[name] = asyncio.get_running_loop().create_task(work())
-            self._tasks[name].add_done_callback(_ended)
+            self._tasks[name].add_done_callback(_log_failure)
 
 
-def _ended(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         log.error("live events are not exchanged: %r", task.exception())
 
 
 def _groups(events: list[Event]) -> Iterator[list[Event]]:
-    """All of them in order, in messages that are not too large; one at least."""
+    """Yield the events in order, in groups of limited size; at least one group."""
     group: list[Event] = []
     size = 0
     for live in events:
@@ -291,7 +291,7 @@ def _plain(live: Event) -> dict[str, Any]:
 
 
 def _event(plain: Mapping[str, Any]) -> Event:
-    """Fields that only a newer version knows are left out."""
+    """Return the event, without fields that only a newer version knows."""
     return Event(**{name: plain[name] for name in Event._fields if name in plain})
 
 

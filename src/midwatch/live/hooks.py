@@ -1,7 +1,7 @@
-"""Hooks: told of every task that has ended, after it was committed, at least once, also over a restart.
+"""Hooks: called with every task that has ended, after the commit, at least once, also across a restart.
 
-A hook is an async function of this process or a program. How far it has been told is kept, so that what ended while
-nobody was there is told at the next start. A hook that fails or hangs harms nobody; it is not told again.
+A hook is an async function of this process or a program. Its position in the log is kept, so tasks that ended while no
+process ran are delivered at the next start. A hook that fails or hangs does no harm; its call is not repeated.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ HOOK_SECONDS = 60.0
 
 
 class Hooks:
-    """Each is a durable subscription."""
+    """Durable subscriptions to the end of tasks."""
 
     def __init__(self, store: TaskStore, subscriptions: Subscriptions) -> None:
         self._store = store
         self._subscriptions = subscriptions
 
     async def add(self, name: str, hook: Hook, leads: Callable[[], bool] = lambda: True) -> None:
-        """Tell `hook` of every task that ends from now on, or from where a hook of this name was told last. It is told
-        while `leads` says so."""
+        """Call `hook` with every task that ends, from now on or from the last position of a hook with this name.
+
+        It is called only while `leads` returns true.
+        """
 
         async def tell(ended: Event) -> None:
             task = await self._store.get_task(ended.task_id) if ended.task_id else None

@@ -1,8 +1,7 @@
-"""Subscriptions: functions of this process that are told of events, each under a name, in a task of its own.
+"""Subscriptions: functions of this process that are called with events, each under a name, in a task of its own.
 
-One that follows the log loses nothing: the log is its queue, and a durable one goes on where it was after a restart. A
-live one has a bounded queue; what does not fit is dropped and counted. One that is slow, fails or hangs harms nobody
-but itself.
+A subscription that follows the log loses nothing: the log is its queue, and a durable one continues after a restart. A
+live one has a bounded queue; events that do not fit are dropped and counted. A slow or broken one harms only itself.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from typing import Any
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import InvalidInput, StoreError, StoreUnavailable
-from midwatch.domain.event import EVERYTHING, Event, EventFilter, EventLog, Gap, event
+from midwatch.domain.event import EVERYTHING, Event, EventFilter, EventLog, Gap
+from midwatch.domain.event import event as new_event
 from midwatch.live.bus import Bus
 
 log = logging.getLogger("midwatch.subscriptions")
@@ -26,15 +26,15 @@ Handler = Callable[[Event], Awaitable[object]]
 HANDLER_SECONDS = 60.0
 MOST_WAITING = 1000
 PAUSE_SECONDS = 1.0
-"""Before one goes on that found no store."""
+"""The pause before a subscription continues after an error of the store."""
 SAVE_SECONDS = 0.05
-"""How much of a durable one's work may be done again after a crash, if the handler is quick."""
+"""How often the position of a durable subscription is saved."""
 STOP_SECONDS = 5.0
-"""For a handler that is to end."""
+"""The time a cancelled handler has to end."""
 
 
 class _Limit:
-    """How long a handler may take. One timer serves many calls: one for each costs more than most handlers."""
+    """The timeout of a handler. One timer serves many calls: a timer for each costs more than most handlers."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -42,14 +42,14 @@ class _Limit:
         self._timer: asyncio.TimerHandle | None = None
         self._over = False
 
-    async def call(self, handler: Handler, told: Event) -> None:
-        """Have it handled; TimeoutError when that took too long."""
+    async def call(self, handler: Handler, event: Event) -> None:
+        """Call the handler; raise TimeoutError if it took too long."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         self._until = loop.time() + self._seconds
         if self._timer is None and task is not None:
             self._timer = loop.call_at(self._until, self._look, task, loop)
         try:
-            await handler(told)
+            await handler(event)
         except asyncio.CancelledError:
             if not self._expired():
                 raise
@@ -71,24 +71,30 @@ class _Limit:
             self._timer = loop.call_at(self._until, self._look, task, loop)
 
     def _expired(self) -> bool:
-        """Whether the time was up, and nobody else wants the task to end."""
+        """Return whether the timer, and nobody else, has cancelled the task."""
         over, self._over = self._over, False
         task = asyncio.current_task()
         return over and task is not None and task.uncancel() == 0
 
 
 class Subscription:
-    """One of them, and what became of the events so far. A `gap` event tells the handler that some are missing."""
+    """A subscription with its counters. A `gap` event tells the handler that events are missing.
 
-    def __init__(self, name: str, handler: Handler, which: EventFilter, clock: Clock, seconds: float) -> None:
+    `failed` counts events whose handler raised or took too long; they are not repeated. `dropped` counts events that
+    did not fit into the queue of a live one, or were removed from the log before a slow one read them.
+    """
+
+    def __init__(
+        self, name: str, handler: Handler, which: EventFilter, clock: Clock, seconds: float, bus: Bus, pause: float
+    ) -> None:
+        self._bus = bus
+        self._pause = pause
         self.name = name
         self.which = which
         self.received = 0
         self.handled = 0
         self.failed = 0
-        """The handler raised, or took too long; it is not told again."""
         self.dropped = 0
-        """They did not fit into the queue of a live one, or were pruned before a slow one came to them."""
         self._handler = handler
         self._clock = clock
         self._limit = _Limit(seconds)
@@ -96,13 +102,13 @@ class Subscription:
 
     @property
     def lag(self) -> int:
-        """How many events it is behind."""
+        """Return how many events it is behind."""
         return 0
 
-    async def tell(self, told: Event) -> None:
-        """Have the handler do its work. What it does wrong is its own affair."""
+    async def tell(self, event: Event) -> None:
+        """Call the handler; its errors are counted and logged."""
         try:
-            await self._limit.call(self._handler, told)
+            await self._limit.call(self._handler, event)
             self.handled += 1
         except StoreUnavailable:
             raise
@@ -112,21 +118,19 @@ class Subscription:
             if now - self._logged >= PAUSE_SECONDS:  # not one line for each of ten thousand events
                 self._logged = now
                 log.warning(
-                    "subscription %s failed over %s, %d times so far", self.name, told.kind, self.failed,
+                    "subscription %s failed over %s, %d times so far", self.name, event.kind, self.failed,
                     exc_info=problem,
                 )  # fmt: skip
 
-    async def stopped(self) -> None:
-        """It is told no more."""
+    async def finish(self) -> None:
+        """Save the last position."""
 
 
 class _Following(Subscription):
     """Follows the log from `position` on."""
 
-    def __init__(self, *args: Any, bus: Bus, pause: float, store: EventLog, position: int, durable: bool) -> None:
+    def __init__(self, *args: Any, store: EventLog, position: int, durable: bool) -> None:
         super().__init__(*args)
-        self._bus = bus
-        self._pause = pause
         self._store = store
         self._position = self._saved = position
         self._durable = durable
@@ -138,10 +142,10 @@ class _Following(Subscription):
         return max(0, self._bus.shown_seq - self._position) if self._busy else 0
 
     async def run(self, leads: Callable[[], bool]) -> None:
-        """Until the desk is closed."""
+        """Call the handler with all events until the desk is closed."""
         while True:
             try:
-                if self._durable:  # another process may have gone on with it meanwhile
+                if self._durable:  # another process may have continued it meanwhile
                     self._position = max(self._position, await self._store.get_cursor(self.name) or 0)
                 async with aclosing(self._bus.batches(self._position, self.which)) as batches:
                     if await self._each(batches, leads):
@@ -154,48 +158,46 @@ class _Following(Subscription):
             await asyncio.sleep(self._pause)
 
     async def _each(self, batches: AsyncGenerator[Sequence[Event], None], leads: Callable[[], bool]) -> bool:
-        """Whether there will never be more."""
+        """Call the handler with each event; return whether the log has ended."""
         async for batch in batches:
             self._busy = True
-            for told in batch:
+            for event in batch:
                 if not leads():
                     return False
                 self.received += 1
-                await self.tell(told)
-                self._passed(told)
+                await self.tell(event)
+                self._advance(event)
                 if self._durable and self._clock.monotonic() - self._saved_at >= SAVE_SECONDS:
                     await self.save()
             await self.save()
             self._busy = False
         return True
 
-    def _passed(self, told: Event) -> None:
-        if told.kind == "gap":
-            gone = (told.payload["oldest_seq"] or 0) - 1 - self._position
+    def _advance(self, event: Event) -> None:
+        if event.kind == "gap":
+            gone = (event.payload["oldest_seq"] or 0) - 1 - self._position
             self.dropped += max(0, gone)
             self._position += max(0, gone)
         else:
-            self._position = told.seq
+            self._position = event.seq
 
     async def save(self) -> None:
-        """Note how far it has come."""
+        """Save the position of a durable subscription."""
         if self._durable and self._position != self._saved:
             position = self._position
             await self._store.set_cursor(self.name, position)
             self._saved, self._saved_at = position, self._clock.monotonic()
 
-    async def stopped(self) -> None:
-        with suppress(StoreError):  # then some are told again
+    async def finish(self) -> None:
+        with suppress(StoreError):  # then some events come again
             await self.save()
 
 
 class _Tapping(Subscription):
-    """Takes what happens now, live events too, for as long as there is room."""
+    """Takes new events, also live ones, while there is room in its queue."""
 
-    def __init__(self, *args: Any, bus: Bus, pause: float, most: int) -> None:
+    def __init__(self, *args: Any, most: int) -> None:
         super().__init__(*args)
-        self._bus = bus
-        self._pause = pause
         self._most = most
         self._queue: deque[Event] = deque()
         self._missing = 0
@@ -206,38 +208,38 @@ class _Tapping(Subscription):
         return len(self._queue)
 
     async def take(self, position: int) -> None:
-        """Never waits for the handler."""
+        """Fill the queue; never wait for the handler."""
         while True:
             try:
                 async with aclosing(self._bus.batches(position, self.which, live=True)) as batches:
                     async for batch in batches:
-                        for told in batch:
-                            position = told.seq or position
-                            self._offer(told)
+                        for event in batch:
+                            position = event.seq or position
+                            self._offer(event)
                         self._news.set()
                     return
             except StoreError as problem:
                 log.warning("subscription %s waits for the store: %s", self.name, problem)
                 await asyncio.sleep(self._pause)
 
-    def _offer(self, told: Event) -> None:
-        if told.kind == "gap":  # told below, with what is missing here
-            self._missing += told.payload["dropped"] or 1
+    def _offer(self, event: Event) -> None:
+        if event.kind == "gap":  # reported below, with the events that are missing here
+            self._missing += event.payload["dropped"] or 1
             return
         self.received += 1
         if len(self._queue) >= self._most:
             self._missing += 1
             return
         self._mark()
-        self._queue.append(told)
+        self._queue.append(event)
 
     def _mark(self) -> None:
         if self._missing:
-            self._queue.append(event(Gap(dropped=self._missing), self._clock.now()))
+            self._queue.append(new_event(Gap(dropped=self._missing), self._clock.now()))
             self.dropped, self._missing = self.dropped + self._missing, 0
 
     async def run(self) -> None:
-        """Give the handler what waits."""
+        """Call the handler with the events of the queue."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -249,7 +251,7 @@ class _Tapping(Subscription):
 
 
 class Subscriptions:
-    """All of this process."""
+    """All subscriptions of this process."""
 
     def __init__(
         self,
@@ -269,7 +271,7 @@ class Subscriptions:
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
 
     def list(self) -> list[Subscription]:
-        """By name."""
+        """Return the subscriptions, sorted by name."""
         return [self._known[name] for name in sorted(self._known)]
 
     async def add(
@@ -284,38 +286,40 @@ class Subscriptions:
         seconds: float = HANDLER_SECONDS,
         leads: Callable[[], bool] = lambda: True,
     ) -> Subscription:
-        """Tell `handler` of the events that happen from now on; with `durable` from where one of this name was told
-        last, at least once each. With `live` also of those that are never stored; if it is slow, `most` wait for it and
-        others are dropped. The handler has `seconds` for each event."""
+        """Call `handler` with the events from now on; it has `seconds` for each.
+
+        With `durable` it continues after the last event of the subscription with this name, at least once each. With
+        `live` it also gets events that are never stored; if it is slow, `most` events wait and others are dropped.
+        """
         if not name or name in self._known:
             raise InvalidInput(f"there is a subscription {name!r} already; choose another name.", field="name")
         if durable and live:
-            raise InvalidInput("what is live cannot be told later; choose durable or live.", field="live")
+            raise InvalidInput(
+                "live events are not stored, so they cannot come later; choose durable or live.", field="live"
+            )
         position = (await self._store.read_log_bounds()).last_seq
-        about = (name, handler, which, self._clock, seconds)
+        about = (name, handler, which, self._clock, seconds, self._bus, self._pause)
         if live:
-            tap = self._known[name] = _Tapping(*about, bus=self._bus, pause=self._pause, most=most)
+            tap = self._known[name] = _Tapping(*about, most=most)
             self._spawn(name, tap.take(position), tap.run())
             return tap
         if durable:
             position = await self._cursor(name, position)
-        follower = self._known[name] = _Following(
-            *about, bus=self._bus, pause=self._pause, store=self._store, position=position, durable=durable
-        )
+        follower = self._known[name] = _Following(*about, store=self._store, position=position, durable=durable)
         self._spawn(name, follower.run(leads))
         return follower
 
     async def _cursor(self, name: str, position: int) -> int:
-        found = await self._store.get_cursor(name)
-        if found is None:
+        saved = await self._store.get_cursor(name)
+        if saved is None:
             await self._store.set_cursor(name, position)
-        return position if found is None else found
+        return position if saved is None else saved
 
     def _spawn(self, name: str, *loops: Coroutine[Any, Any, None]) -> None:
         self._tasks[name] = [asyncio.get_running_loop().create_task(loop) for loop in loops]
 
     async def remove(self, name: str) -> None:
-        """Tell it no more. A durable one of this name can be added again and goes on."""
+        """Remove a subscription. A durable one with this name continues when it is added again."""
         if name not in self._known:
             return
         tasks = self._tasks.pop(name)
@@ -323,9 +327,9 @@ class Subscriptions:
             task.cancel()
         _, left = await asyncio.wait(tasks, timeout=self._stop_seconds)
         if left:
-            log.warning("subscription %s does not end; its handler ignores that it is cancelled", name)
-        await self._known.pop(name).stopped()
+            log.warning("subscription %s does not end: its handler ignores the cancellation", name)
+        await self._known.pop(name).finish()
 
     async def stop(self) -> None:
-        """Tell no more. Safe twice."""
+        """Remove all subscriptions. It can be called twice."""
         await asyncio.gather(*(self.remove(name) for name in list(self._known)))

@@ -1,7 +1,7 @@
-"""Telemetry: spans and metrics of turns for OpenTelemetry, made from the events of a turn, whatever its agent is.
+"""Telemetry: spans and metrics of turns for OpenTelemetry, from the events of a turn of any agent.
 
-Everything is set by the standard OTEL_* variables. Unless they ask for it nothing here is used, and the library is not
-even imported. The names are those of the GenAI conventions, all of them below; what these do not have is `midwatch.*`.
+It is configured by the standard OTEL_* variables; without them the library is not imported. The names are those of the
+GenAI conventions, all in the table below; names that these lack begin with `midwatch.`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ WANTED = (
     "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
     "OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER",
 )  # fmt: skip
-"""Any of these asks for telemetry."""
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 NAMES = {
     "operation": "gen_ai.operation.name",
@@ -52,8 +51,8 @@ NAMES = {
     "tool_type": "gen_ai.tool.type",
     "arguments": "gen_ai.tool.call.arguments",
     "result": "gen_ai.tool.call.result",
-    "said": "gen_ai.input.messages",
-    "answered": "gen_ai.output.messages",
+    "input": "gen_ai.input.messages",
+    "output": "gen_ai.output.messages",
     "error": "error.type",
     "token_type": "gen_ai.token.type",
     "tokens_metric": "gen_ai.client.token.usage",
@@ -70,19 +69,17 @@ NAMES = {
     "try": "midwatch.llm.attempt",
     "reason": "midwatch.reason",
 }  # fmt: skip
-"""All names of attributes and metrics."""
 MOMENTS = frozenset({"tool_exec_skipped", "context_trimmed", "steering_injected", "budget_reached", "error"})
-"""Events that are moments of a turn's span, as `midwatch.<kind>`."""
+"""Events that are added to a turn's span as `midwatch.<kind>`."""
 UNANSWERED = frozenset({"error", "interrupted", "cut_off"})
 TOKEN_BUCKETS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864]
 SECOND_BUCKETS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
 FLUSH_SECONDS = 5.0
 ENDS = EventFilter(kinds=("goal_completed", "goal_timed_out", "task_finished"))
-"""What may end a workflow."""
 
 
 def telemetry() -> Telemetry | None:
-    """What the environment asks for, or None."""
+    """Return the telemetry that the environment configures, or None."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     if not any(os.environ.get(name, "").strip() not in ("", "none") for name in WANTED):
@@ -100,7 +97,7 @@ def telemetry() -> Telemetry | None:
 
 
 def named(**values: Any) -> dict[str, Any]:
-    """Attributes by our short names; what is not known is left out."""
+    """Return attributes by their full names; those with None are left out."""
     return {NAMES[name]: value for name, value in values.items() if value is not None}
 
 
@@ -119,9 +116,9 @@ class Telemetry:
         self.content = os.environ.get(CONTENT, "").strip().lower() == "true"
         self.ids = _ids()
         self._tracers = TracerProvider(resource=resource, id_generator=self.ids, shutdown_on_exit=False)
-        for made in _exporters("traces"):
-            self._tracers.add_span_processor(BatchSpanProcessor(made))
-        readers = [PeriodicExportingMetricReader(made) for made in _exporters("metrics")]
+        for exporter in _exporters("traces"):
+            self._tracers.add_span_processor(BatchSpanProcessor(exporter))
+        readers = [PeriodicExportingMetricReader(exporter) for exporter in _exporters("metrics")]
         self._meters = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         self.tracer = self._tracers.get_tracer("midwatch", version("midwatch"))
         meter = self._meters.get_meter("midwatch", version("midwatch"))
@@ -133,28 +130,28 @@ class Telemetry:
         )
 
     def observe(self, task: Task) -> TurnSpans:
-        """Watch a turn of this task."""
+        """Return the observer of a turn of this task."""
         return TurnSpans(self, task)
 
     def close(self) -> None:
-        """Send what is not sent, for a few seconds at most: exporters try for long. To be called in a thread."""
-        senders = [Thread(target=one.shutdown, daemon=True) for one in (self._tracers, self._meters)]
+        """Send the rest, for a few seconds at most, as exporters try for long. Call it in a thread."""
+        senders = [Thread(target=provider.shutdown, daemon=True) for provider in (self._tracers, self._meters)]
         until = time.monotonic() + FLUSH_SECONDS
         for sender in senders:
             sender.start()
         for sender in senders:
             sender.join(max(0.0, until - time.monotonic()))
         if any(sender.is_alive() for sender in senders):
-            log.warning("not all telemetry was sent; is the collector there?")
+            log.warning("not all telemetry was sent; check that the collector runs.")
 
     def workflow(self, root: str, name: str, began: int, ended: int, inside: Any = None, **about: Any) -> None:
-        """The span over all turns of a goal, or of a task with children; `root` is the id of either."""
+        """Write the span over all turns of a goal, or of a task with children; `root` is the id of either."""
         from opentelemetry.trace import SpanKind
 
-        told = named(operation="invoke_workflow", workflow=name, **about)
+        attributes = named(operation="invoke_workflow", workflow=name, **about)
         self.ids.next_trace, self.ids.next_span = trace_number(root), span_number(root)
         span = self.tracer.start_span(
-            f"invoke_workflow {name}", inside or _nothing(), SpanKind.INTERNAL, told, start_time=began * 1000
+            f"invoke_workflow {name}", inside or _nothing(), SpanKind.INTERNAL, attributes, start_time=began * 1000
         )
         if about.get("error"):
             span.set_status(_failed(), str(about["error"]))
@@ -162,14 +159,14 @@ class Telemetry:
 
 
 class Workflows:
-    """Tells telemetry of goals and of tasks with children when they have ended."""
+    """Writes spans of goals, and of tasks with children, when they have ended."""
 
     def __init__(self, telemetry: Telemetry, store: Store) -> None:
         self._telemetry = telemetry
         self._store = store
 
     async def record(self, ended: Event) -> None:
-        """An event of `ENDS`."""
+        """Write the span of the workflow that an event of `ENDS` ends."""
         if ended.kind != "task_finished":
             goal = await self._store.get_goal(str(ended.payload.get("goal_id")))
             if goal is not None:
@@ -195,56 +192,59 @@ class TurnSpans:
         self._open: dict[str, _Call] = {}
         self._model: str | None = None
         self._used: dict[str, float] = {}
-        told = named(
+        attributes = named(
             operation="invoke_agent", provider="midwatch", agent=task.agent, agent_id=task.agent,
             session=task.session_key, task=task.id, turn=f"{task.id}.{task.attempt}", attempt=task.attempt,
             cause=task.cause, actor=task.creator, goal=task.cause_id if task.cause == "goal" else None,
         )  # fmt: skip
         telemetry.ids.next_trace = trace_number(task.root_id or task.id)
-        self._span = telemetry.tracer.start_span(f"invoke_agent {task.agent}", parent_of(task), SpanKind.INTERNAL, told)
+        name, parent = f"invoke_agent {task.agent}", parent_of(task)
+        self._span = telemetry.tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
         place = self._span.get_span_context()
         state = place.trace_state.to_header() or None
         self.trace = Trace(f"{place.trace_id:032x}", f"{place.span_id:016x}", f"{int(place.trace_flags):02x}", state)
 
-    def record(self, made: Event) -> None:
-        """An event of the turn. Whatever goes wrong here does not concern the turn."""
+    def record(self, event: Event) -> None:
+        """Record an event of the turn. An error here does not affect the turn."""
         try:
-            note = getattr(self, f"_{made.kind}", None)
+            note = getattr(self, f"_{event.kind}", None)
             if note is not None:
-                note(made, made.payload)
-            elif made.kind in MOMENTS:
-                told = {f"midwatch.{k}": v for k, v in made.payload.items() if isinstance(v, str | int | float)}
-                self._span.add_event(f"midwatch.{made.kind}", told, made.time * 1000)
+                note(event, event.payload)
+            elif event.kind in MOMENTS:
+                plain = {f"midwatch.{k}": v for k, v in event.payload.items() if isinstance(v, str | int | float)}
+                self._span.add_event(f"midwatch.{event.kind}", plain, event.time * 1000)
         except Exception:
-            log.exception("an event %s could not be told to telemetry", made.kind)
+            log.exception("an event %s could not be written to telemetry", event.kind)
 
     def lose(self, now: int) -> None:
-        """Another process has the task now."""
+        """End the spans: another process has the task now."""
         self._end(now, "lease_lost")
 
-    def _start(self, key: str, name: str, kind: str, at: int, told: Mapping[str, Any], number: int = 1) -> _Call:
+    def _start(self, key: str, name: str, kind: str, at: int, attributes: Mapping[str, Any], number: int = 1) -> _Call:
         from opentelemetry.trace import SpanKind, set_span_in_context
 
         inside = set_span_in_context(self._span, _nothing())
-        span = self._telemetry.tracer.start_span(name, inside, SpanKind[kind], dict(told), start_time=at * 1000)
-        call = self._open[key] = _Call(span, at, dict(told), number)
+        span = self._telemetry.tracer.start_span(name, inside, SpanKind[kind], dict(attributes), start_time=at * 1000)
+        call = self._open[key] = _Call(span, at, dict(attributes), number)
         return call
 
-    def _turn_start(self, made: Event, told: Mapping[str, Any]) -> None:
+    def _turn_start(self, event: Event, payload: Mapping[str, Any]) -> None:
         if self._telemetry.content:
-            self._span.set_attribute(NAMES["said"], message("user", told["user_message"]))
+            self._span.set_attribute(NAMES["input"], message("user", payload["user_message"]))
 
-    def _message_update(self, made: Event, told: Mapping[str, Any]) -> None:
+    def _message_update(self, event: Event, payload: Mapping[str, Any]) -> None:
         if self._telemetry.content:
-            self._span.set_attribute(NAMES["answered"], message("assistant", told["message"]))
+            self._span.set_attribute(NAMES["output"], message("assistant", payload["message"]))
 
-    def _llm_request(self, made: Event, told: Mapping[str, Any]) -> None:
-        self._asked(call_of(made), made.time, told["model"], told.get("max_tokens"), told.get("temperature"))
+    def _llm_request(self, event: Event, payload: Mapping[str, Any]) -> None:
+        self._start_chat(
+            call_of(event), event.time, payload["model"], payload.get("max_tokens"), payload.get("temperature")
+        )
 
-    def _asked(
+    def _start_chat(
         self, key: str, at: int, model: str | None, most: Any = None, warm: Any = None, number: int = 1
     ) -> _Call:
-        """A call of a model begins, for the `number`th time."""
+        """Start the span of a call of a model; `number` counts its attempts."""
         provider, _, name = (model or "").rpartition(":")
         if model and self._model is None:
             self._model = model
@@ -254,33 +254,33 @@ class TurnSpans:
             agent=self._task.agent, session=self._task.session_key, task=self._task.id,
         )  # fmt: skip
         call = self._start(key, f"chat {name}".strip(), "CLIENT", at, {**about, NAMES["try"]: number}, number)
-        call.asked = (model, most, warm)
+        call.request = (model, most, warm)
         return call
 
-    def _llm_delta(self, made: Event, told: Mapping[str, Any]) -> None:
-        call = self._open.get(call_of(made))
+    def _llm_delta(self, event: Event, payload: Mapping[str, Any]) -> None:
+        call = self._open.get(call_of(event))
         if call is not None and not call.began:
             call.began = True
-            waited = max(0, made.time - call.at) / 1e6
+            waited = max(0, event.time - call.at) / 1e6
             call.span.set_attribute(NAMES["first_chunk"], waited)
             self._telemetry.first_chunk.record(waited, call.measured())
 
-    def _llm_retry(self, made: Event, told: Mapping[str, Any]) -> None:
-        """The attempt that failed ends; the next one begins after a pause."""
-        key = call_of(made)
+    def _llm_retry(self, event: Event, payload: Mapping[str, Any]) -> None:
+        """End the span of the failed attempt, and start that of the next one after its pause."""
+        key = call_of(event)
         call = self._open.pop(key, None)
         if call is not None:
-            call.span.set_status(_failed(), told["error"])
-            self._close(call, made.time, told["reason"])
-            self._asked(key, made.time + int(told["backoff"] * 1e6), *call.asked, call.number + 1)
+            call.span.set_status(_failed(), payload["error"])
+            self._close(call, event.time, payload["reason"])
+            self._start_chat(key, event.time + int(payload["backoff"] * 1e6), *call.request, call.number + 1)
 
-    def _llm_response(self, made: Event, told: Mapping[str, Any]) -> None:
-        key = call_of(made)
-        if key not in self._open:  # of most agents' models nothing is heard before they have answered
-            self._asked(key, made.time - int((told.get("latency") or 0) * 1e6), told.get("model"))
-        call, usage, how = self._open.pop(key), told.get("usage") or {}, told.get("finish_reason")
+    def _llm_response(self, event: Event, payload: Mapping[str, Any]) -> None:
+        key = call_of(event)
+        if key not in self._open:  # most agents report a call only when the model has answered
+            self._start_chat(key, event.time - int((payload.get("latency") or 0) * 1e6), payload.get("model"))
+        call, usage, how = self._open.pop(key), payload.get("usage") or {}, payload.get("finish_reason")
         about = named(
-            answered_by=(told.get("model") or "").rpartition(":")[2] or None, finish=[how] if how else None,
+            answered_by=(payload.get("model") or "").rpartition(":")[2] or None, finish=[how] if how else None,
             cost=usage.get("cost_usd"), cache_read_tokens=usage.get("cache_read_tokens"),
             cache_write_tokens=usage.get("cache_write_tokens"),
         )  # fmt: skip
@@ -291,34 +291,31 @@ class TurnSpans:
                 self._used[kind] = self._used.get(kind, 0) + count
                 call.span.set_attribute(NAMES[f"{kind}_tokens"], count)
                 self._telemetry.tokens.record(count, {**call.measured(), NAMES["token_type"]: kind})
-        self._close(call, max(made.time, call.at), how if how in UNANSWERED else None)
+        self._close(call, max(event.time, call.at), how if how in UNANSWERED else None)
 
-    def _tool_exec_start(self, made: Event, told: Mapping[str, Any]) -> None:
+    def _tool_exec_start(self, event: Event, payload: Mapping[str, Any]) -> None:
         about = named(
-            operation="execute_tool", tool=told["tool"], tool_call_id=told.get("tool_call_id"), tool_type="function",
-            agent=self._task.agent, session=self._task.session_key, task=self._task.id,
-            arguments=text(told.get("arguments")) if self._telemetry.content else None,
+            operation="execute_tool", tool=payload["tool"], tool_call_id=payload.get("tool_call_id"),
+            tool_type="function", agent=self._task.agent, session=self._task.session_key, task=self._task.id,
+            arguments=text(payload.get("arguments")) if self._telemetry.content else None,
         )  # fmt: skip
-        self._start(call_of(made), f"execute_tool {told['tool']}", "INTERNAL", made.time, about)
+        self._start(call_of(event), f"execute_tool {payload['tool']}", "INTERNAL", event.time, about)
 
-    def _tool_exec_end(self, made: Event, told: Mapping[str, Any]) -> None:
-        key = call_of(made)
+    def _tool_exec_end(self, event: Event, payload: Mapping[str, Any]) -> None:
+        key = call_of(event)
         if key not in self._open:
-            self._tool_exec_start(made._replace(time=made.time - int((told.get("duration") or 0) * 1e6)), told)
+            self._tool_exec_start(event._replace(time=event.time - int((payload.get("duration") or 0) * 1e6)), payload)
         call = self._open.pop(key)
-        if self._telemetry.content and told.get("result") is not None:
-            call.span.set_attribute(NAMES["result"], text(told["result"]))
-        self._close(call, max(made.time, call.at), "tool_error" if told.get("is_error") else None)
+        if self._telemetry.content and payload.get("result") is not None:
+            call.span.set_attribute(NAMES["result"], text(payload["result"]))
+        self._close(call, max(event.time, call.at), "tool_error" if payload.get("is_error") else None)
 
-    def _turn_end(self, made: Event, told: Mapping[str, Any]) -> None:
-        self._span.set_attributes(named(status=told["status"]))
-        self._end(made.time, None if told["status"] == "completed" else told["status"])
+    def _turn_end(self, event: Event, payload: Mapping[str, Any]) -> None:
+        self._span.set_attributes(named(status=payload["status"]))
+        self._end(event.time, None if payload["status"] == "completed" else payload["status"])
 
     def _close(self, call: _Call, at: int, error: str | None) -> None:
-        if error is not None:
-            call.span.set_attribute(NAMES["error"], error)
-            call.span.set_status(_failed(), error)
-        call.span.end(at * 1000)
+        _end_span(call.span, at, error)
         measured = {**call.measured(), **named(error=error)}
         self._telemetry.duration.record(max(0, at - call.at) / 1e6, measured)
 
@@ -329,10 +326,7 @@ class TurnSpans:
             self._close(call, max(at, call.at), error or "cut_off")
         self._open.clear()
         self._span.set_attributes(named(input_tokens=self._used.get("input"), output_tokens=self._used.get("output")))
-        if error is not None:
-            self._span.set_attribute(NAMES["error"], error)
-            self._span.set_status(_failed(), error)
-        self._span.end(at * 1000)
+        _end_span(self._span, at, error)
 
 
 class _Call:
@@ -340,21 +334,21 @@ class _Call:
 
     MEASURED = tuple(NAMES[name] for name in ("operation", "provider", "model", "tool"))
 
-    def __init__(self, span: Any, at: int, told: Mapping[str, Any], number: int) -> None:
+    def __init__(self, span: Any, at: int, attributes: Mapping[str, Any], number: int) -> None:
         self.span = span
         self.at = at
         self.number = number
         self.began = False
-        self.asked: tuple[str | None, Any, Any] = (None, None, None)
-        self._told = told
+        self.request: tuple[str | None, Any, Any] = (None, None, None)
+        self._attributes = attributes
 
     def measured(self) -> dict[str, Any]:
-        """The attributes of its metrics: few values each."""
-        return {name: self._told[name] for name in self.MEASURED if name in self._told}
+        """Return the attributes of its metrics, which have few values each."""
+        return {name: self._attributes[name] for name in self.MEASURED if name in self._attributes}
 
 
 def parent_of(task: Task) -> Any:
-    """What the turn's span lies in: what its request said, its goal, or the task it comes from."""
+    """Return the context of the turn's span: that of its request, its goal, or its parent task."""
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 
     place, root = read(task.trace), None
@@ -371,22 +365,22 @@ def parent_of(task: Task) -> Any:
 
 
 def trace_number(root: str) -> int:
-    """The trace of a goal or a tree of tasks: every process finds the same."""
+    """Return the trace id of a goal or a tree of tasks, which is the same in every process."""
     return int.from_bytes(hashlib.sha256(f"trace {root}".encode()).digest()[:16])
 
 
 def span_number(root: str) -> int:
-    """The span over a goal or a tree of tasks."""
+    """Return the span id of a goal or a tree of tasks."""
     return int.from_bytes(hashlib.sha256(f"span {root}".encode()).digest()[:8])
 
 
-def message(role: str, said: str) -> str:
-    """One message as the conventions write a list of them."""
-    return json.dumps([{"role": role, "parts": [{"type": "text", "content": said}]}], ensure_ascii=False)
+def message(role: str, content: str) -> str:
+    """Return a list with one message in the form of the conventions."""
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": content}]}], ensure_ascii=False)
 
 
 def text(value: Any) -> str:
-    """Anything as an attribute."""
+    """Return any value as the text of an attribute."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -396,6 +390,13 @@ def _nothing() -> Any:
     return Context()
 
 
+def _end_span(span: Any, at: int, error: str | None) -> None:
+    if error is not None:
+        span.set_attribute(NAMES["error"], error)
+        span.set_status(_failed(), error)
+    span.end(at * 1000)
+
+
 def _failed() -> Any:
     from opentelemetry.trace import StatusCode
 
@@ -403,7 +404,7 @@ def _failed() -> Any:
 
 
 def _ids() -> Any:
-    """Numbers for spans: random, unless the next one is to be a certain one."""
+    """Return a generator of ids: random ones, unless the next id is set."""
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     class Ids(IdGenerator):
@@ -411,25 +412,25 @@ def _ids() -> Any:
         next_span: int | None = None
 
         def generate_trace_id(self) -> int:
-            found, self.next_trace = self.next_trace, None
-            return found or random.getrandbits(128) or 1
+            chosen, self.next_trace = self.next_trace, None
+            return chosen or random.getrandbits(128) or 1
 
         def generate_span_id(self) -> int:
-            found, self.next_span = self.next_span, None
-            return found or random.getrandbits(64) or 1
+            chosen, self.next_span = self.next_span, None
+            return chosen or random.getrandbits(64) or 1
 
     return Ids()
 
 
 def _exporters(signal: str) -> list[Any]:
-    """The exporters that OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER names, by default OTLP over HTTP."""
+    """Return the exporters that OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER names, by default OTLP over HTTP."""
     wanted = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp"
-    made = []
-    for name in (one.strip() for one in wanted.split(",")):
+    exporters = []
+    for name in (part.strip() for part in wanted.split(",")):
         known = "otlp_proto_http" if name == "otlp" else name
-        found = [one for one in entry_points(group=f"opentelemetry_{signal}_exporter") if one.name == known]
-        if found:
-            made.append(found[0].load()())
+        matching = entry_points(group=f"opentelemetry_{signal}_exporter").select(name=known)
+        if matching:
+            exporters.append(next(iter(matching)).load()())
         elif name != "none":
-            log.warning("no exporter of %s is called %r; install it, or use otlp.", signal, name)
-    return made
+            log.warning("there is no exporter of %s called %r; install it, or use otlp.", signal, name)
+    return exporters

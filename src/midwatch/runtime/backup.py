@@ -11,7 +11,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -36,44 +36,44 @@ from midwatch.stores.transfer import OnProgress, Side, SqliteSide, Tally
 
 
 class Copied(NamedTuple):
-    """What was copied: rows by table, and where the log ends."""
+    """The result of a copy: the rows by table, and the last event."""
 
     rows: dict[str, int]
     last_seq: int
     aside: Path | None = None
-    """Where the database went that was replaced."""
+    """The file to which the replaced database was moved."""
 
 
 class Stopped(Exception):
-    """Nobody waits for the copy any more."""
+    """The copy was cancelled."""
 
 
-async def backup(settings: Settings, file: Path, told: OnProgress, *, force: bool = False) -> Copied:
-    """Write everything as it is in this moment to `file`. Work goes on meanwhile."""
+async def backup(settings: Settings, file: Path, report: OnProgress, *, force: bool = False) -> Copied:
+    """Write the current content of the store to `file`. Tasks continue meanwhile."""
     home = Home(settings.home)
-    if _looked(file.exists) and not force:
+    if _try_to_look(file.exists) and not force:
         raise Conflict(f"{file} exists already; choose another name, or replace it with --force.")
     if settings.db:
-        await (await open_store(settings, home)).close()  # tells what is wrong with it, and makes missing tables
+        await (await open_store(settings, home)).close()  # checks it, and creates missing tables
     else:
         _need_database(home)
-    return await _in_thread(partial(_back_up, settings, home, file), told)
+    return await _in_thread(partial(_back_up, settings, home, file), report)
 
 
-async def restore(settings: Settings, file: Path, told: OnProgress, *, force: bool = False) -> Copied:
-    """Fill the store from a backup. `force` replaces what it holds, but never beneath a live process."""
+async def restore(settings: Settings, file: Path, report: OnProgress, *, force: bool = False) -> Copied:
+    """Fill the store from a backup. `force` replaces its content, but never while a process uses it."""
     home = Home(settings.home)
-    if not _looked(file.is_file):
+    if not _try_to_look(file.is_file):
         raise NotFound("backup", str(file))
     with transfer.sealed_side(file):
         home.prepare()
     with _alone(home):
         if settings.db:
             await _look_at_target(settings, home, used_is_fine=force)
-        return await _in_thread(partial(_restore, settings, home, file, force), told)
+        return await _in_thread(partial(_restore, settings, home, file, force), report)
 
 
-async def migrate(settings: Settings, url: str, told: OnProgress) -> Copied:
+async def migrate(settings: Settings, url: str, report: OnProgress) -> Copied:
     """Copy the SQLite store of a home to an empty PostgreSQL. The file stays where it is."""
     home = Home(settings.home)
     _need_database(home)
@@ -82,13 +82,13 @@ async def migrate(settings: Settings, url: str, told: OnProgress) -> Copied:
     with _alone(home):
         await _look_at_target(wanted, home)
         await _rescue(home)
-        return await _in_thread(partial(_migrate, home, url), told)
+        return await _in_thread(partial(_migrate, home, url), report)
 
 
 # -- before anything is copied -----------------------------------------------------------------------------------------
 
 
-def _looked(look: Callable[[], bool]) -> bool:
+def _try_to_look(look: Callable[[], bool]) -> bool:
     try:
         return look()
     except OSError as problem:
@@ -113,21 +113,21 @@ def _alone(home: Home) -> Iterator[None]:
 
 
 async def _look_at_target(settings: Settings, home: Home, *, used_is_fine: bool = False) -> None:
-    """Make the tables where they are missing; refuse a database on which processes live, or that is used."""
+    """Create missing tables; refuse a database that a live process uses, or that contains data."""
     store = await open_store(settings, home)
     try:
-        for one in await build_living(settings, home, store)():
+        for process in await build_living(settings, home, store)():
             raise AlreadyRunning(
-                f"{one.role} {one.id} (pid {one.pid} on {one.host}) works on that database; stop every process first. "
-                f"One that was killed counts as ended after {DEAD_SECONDS:.0f} s."
+                f"{process.role} {process.id} (pid {process.pid} on {process.host}) uses that database; stop every "
+                f"process first. A killed process counts as ended after {DEAD_SECONDS:.0f} s."
             )
-        if not used_is_fine and await _used(store):
+        if not used_is_fine and await _is_used(store):
             raise _in_use("that database")
     finally:
         await store.close()
 
 
-async def _used(store: Store) -> bool:
+async def _is_used(store: Store) -> bool:
     return (await store.count_tasks()).total > 0 or (await store.read_log_bounds()).last_seq > 0
 
 
@@ -136,10 +136,10 @@ def _in_use(where: str) -> Conflict:
 
 
 async def _rescue(home: Home) -> None:
-    """Tasks left by dead processes become what the next start would make of them."""
+    """Rescue the tasks of dead processes, as the next start would do."""
 
     class Nobody:
-        """As much of an engine as a rescue needs: here no process lives."""
+        """An engine without processes, for the rescuer."""
 
         dead = staticmethod(set[str])
         leads = staticmethod(lambda: True)
@@ -159,14 +159,14 @@ async def _rescue(home: Home) -> None:
 # -- in a thread -------------------------------------------------------------------------------------------------------
 
 
-async def _in_thread(work: Callable[[OnProgress], Copied], told: OnProgress) -> Copied:
-    """Run the copy beside the event loop. When nobody waits for it any more it ends at its next step."""
+async def _in_thread(work: Callable[[OnProgress], Copied], report: OnProgress) -> Copied:
+    """Run the copy in a thread. When it is cancelled, it ends at its next step."""
     left = threading.Event()
 
     def tell(table: str, rows: int) -> None:
         if left.is_set():
             raise Stopped
-        told(table, rows)
+        report(table, rows)
 
     try:
         return await asyncio.to_thread(work, tell)
@@ -174,42 +174,38 @@ async def _in_thread(work: Callable[[OnProgress], Copied], told: OnProgress) -> 
         left.set()
 
 
-def _back_up(settings: Settings, home: Home, file: Path, told: OnProgress) -> Copied:
+def _back_up(settings: Settings, home: Home, file: Path, report: OnProgress) -> Copied:
     with _scratch(file.absolute().parent) as folder:
-        made = folder / "backup.db"
-        with _source(settings, home) as source, transfer.sqlite_side(str(made), alone=True) as target:
+        copy = folder / "backup.db"
+        with _source(settings, home) as source, transfer.sqlite_side(str(copy), alone=True) as target:
             tables = target.tables()
-            tallies = transfer.copy(source, target, tables, told)
-        transfer.seal(str(made))
-        with transfer.sealed_side(made) as reopened:
+            tallies = transfer.copy(source, target, tables, report)
+        transfer.seal(str(copy))
+        with transfer.sealed_side(copy) as reopened:
             transfer.compare(reopened, tables, tallies)
-            copied = _copied(tallies, reopened)
-        _put(made, file)
+            copied = _count_copied(tallies, reopened)
+        _put(copy, file)
     return copied
 
 
-@contextmanager
-def _source(settings: Settings, home: Home) -> Iterator[Side]:
+def _source(settings: Settings, home: Home) -> AbstractContextManager[Side]:
     if settings.db:
-        with transfer.postgres_side(settings.db, writes=False) as shared:
-            yield shared
-    else:
-        with transfer.sqlite_side(str(home.database), alone=False) as own:
-            yield own
+        return transfer.postgres_side(settings.db, writes=False)
+    return transfer.sqlite_side(str(home.database), alone=False)
 
 
-def _restore(settings: Settings, home: Home, file: Path, force: bool, told: OnProgress) -> Copied:
+def _restore(settings: Settings, home: Home, file: Path, force: bool, report: OnProgress) -> Copied:
     with _scratch(home.path) as folder:
         unpacked = str(folder / "backup.db")
         transfer.unseal(file, unpacked)
         with transfer.sqlite_side(unpacked, alone=False) as source:
             if settings.db:
-                return _into_postgres(source, settings.db, told, force=force)
-            return _into_home(source, home.database, folder / "before.db", told, force=force)
+                return _into_postgres(source, settings.db, report, force=force)
+            return _into_home(source, home.database, folder / "before.db", report, force=force)
 
 
-def _into_home(source: SqliteSide, database: Path, before: Path, told: OnProgress, *, force: bool) -> Copied:
-    """Into the SQLite file of a home. What it held is kept in another file beside it."""
+def _into_home(source: SqliteSide, database: Path, before: Path, report: OnProgress, *, force: bool) -> Copied:
+    """Fill the SQLite file of a home. Its old content is kept in another file beside it."""
     tables = source.tables()
     aside = database.with_name(f"{database.name}.{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     if not transfer.is_sound(str(database)):
@@ -223,35 +219,35 @@ def _into_home(source: SqliteSide, database: Path, before: Path, told: OnProgres
             if not force:
                 raise _in_use(str(database))
             with transfer.sqlite_side(str(before), alone=True) as kept:
-                transfer.copy(target, kept, tables, told)
+                transfer.copy(target, kept, tables, report)
             transfer.seal(str(before))
-        copied = _refill(source, target, told)
+        copied = _refill(source, target, report)
     if before.exists():
         _put(before, aside)
     return copied._replace(aside=aside if aside.exists() else None)
 
 
-def _migrate(home: Home, url: str, told: OnProgress) -> Copied:
+def _migrate(home: Home, url: str, report: OnProgress) -> Copied:
     with transfer.sqlite_side(str(home.database), alone=True) as source:
-        return _into_postgres(source, url, told, force=False)
+        return _into_postgres(source, url, report, force=False)
 
 
-def _into_postgres(source: SqliteSide, url: str, told: OnProgress, *, force: bool) -> Copied:
+def _into_postgres(source: SqliteSide, url: str, report: OnProgress, *, force: bool) -> Copied:
     tables = source.tables()
     with transfer.postgres_side(url, writes=True) as target:
         target.lock(tables)
         if not force and not target.empty(tables):
             raise _in_use("that database")
-        return _refill(source, target, told)
+        return _refill(source, target, report)
 
 
-def _refill(source: SqliteSide, target: Side, told: OnProgress) -> Copied:
-    copied = _copied(transfer.copy(source, target, source.tables(), told), target)
+def _refill(source: SqliteSide, target: Side, report: OnProgress) -> Copied:
+    copied = _count_copied(transfer.copy(source, target, source.tables(), report), target)
     target.forget_processes()
     return copied
 
 
-def _copied(tallies: Mapping[str, Tally], side: Side) -> Copied:
+def _count_copied(tallies: Mapping[str, Tally], side: Side) -> Copied:
     return Copied({table: tally.rows for table, tally in tallies.items()}, side.last_seq())
 
 
@@ -260,7 +256,7 @@ def _copied(tallies: Mapping[str, Tally], side: Side) -> Copied:
 
 @contextmanager
 def _scratch(parent: Path) -> Iterator[Path]:
-    """A directory for a while, on the disk where the result belongs."""
+    """Create a temporary directory on the same disk as the result."""
     try:
         with tempfile.TemporaryDirectory(prefix=".midwatch-", dir=parent) as folder:
             yield Path(folder)
@@ -268,10 +264,10 @@ def _scratch(parent: Path) -> Iterator[Path]:
         raise StoreUnavailable(f"{parent} cannot be written: {problem.strerror}; choose another place.") from None
 
 
-def _put(made: Path, file: Path) -> None:
-    """Give a finished file its name, on disk before anybody hears of it."""
-    _sync(made)
-    made.replace(file)
+def _put(copy: Path, file: Path) -> None:
+    """Give a finished file its name, after it was written to disk."""
+    _sync(copy)
+    copy.replace(file)
     _sync(file.absolute().parent)
 
 

@@ -88,7 +88,7 @@ class Crew:
             approvals=desk.approvals,
             handoffs=desk.handoffs,
             waiter=desk.waiter,
-            budgets=build_budgets(settings, store, clock, desk.roster.serving),
+            budgets=build_budgets(settings, store, clock, desk.registry.serving),
             show=desk.bus.show,
             identify=identify,
             env=desk.child_env,
@@ -96,7 +96,7 @@ class Crew:
             approval_seconds=settings.approval_expiry,
         )
         self.worker = Worker(
-            host, desk.running_tasks, desk.roster.serving, desk.conversations, desk.endings, desk.notifications,
+            host, desk.running_tasks, desk.registry.serving, desk.conversations, desk.endings, desk.notifications,
             desk.worktrees, desk.id,
         )  # fmt: skip
         self.engine = self._build_engine()
@@ -108,10 +108,10 @@ class Crew:
             owner=desk.id, reap=reap_left, call_off=desk.handoffs.call_off, nap=pace.nap,
         )  # fmt: skip
         self.scheduler = Scheduler(
-            store, clock, self.engine.leads, desk.roster.terms_of, desk.tasks.cancel, settings.goals.templates(),
+            store, clock, self.engine.leads, desk.registry.terms_of, desk.tasks.cancel, settings.goals.templates(),
             desk.handoffs.expire, nap=pace.nap,
         )  # fmt: skip
-        desk.roster.on_change(self._offer_agents)
+        desk.registry.on_change(self._offer_agents)
 
     def parts(self) -> list[Part]:
         """Return the parts of the crew in the order in which they start."""

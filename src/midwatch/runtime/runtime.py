@@ -138,7 +138,7 @@ class Runtime(Desk):
         self.store.on_commit(self._on_commit)
 
     def _on_commit(self, commit: Commit) -> None:
-        self.bus.heard(commit)
+        self.bus.receive_commit(commit)
         topics = commit.topics | {FOREIGN} if commit.foreign else commit.topics
         for part in self._parts:
             if part.topics and not part.topics.isdisjoint(topics):

@@ -95,8 +95,11 @@ def build_agent(options: ServerOptions) -> Agent:
 
 
 def add_profile_flags(argv: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a command line with the flags that its profile relies on, such as those that keep an agent on the screen
-    with a history. Flags of the user win; other programs and subcommands stay as they are."""
+    """Return a command line with the flags that its profile relies on.
+
+    They keep an agent on the screen with a history, for example. Flags of the user win; other programs and subcommands
+    stay as they are.
+    """
     flags = [part for part in known[1:] if part.startswith("-")]
     plain = all(part.startswith("-") for part in (*argv[1:2], *known[1:2]))
     if Path(argv[0]).name != "".join(known[:1]) or not plain or any(flag in argv for flag in flags):

@@ -19,9 +19,9 @@ from midwatch.domain.instance import Instance
 from midwatch.domain.store import Store
 
 Living = Callable[[], Awaitable[list[Instance]]]
-"""The processes that live now."""
+"""Returns the live processes."""
 PARTS = ("name", "kind", "terms", "description", "capabilities", "open", "describe")
-"""What makes an agent."""
+"""The attributes that every agent has."""
 
 
 class AgentRegistry:
@@ -40,7 +40,7 @@ class AgentRegistry:
         self.agents = agents
         self._left: dict[str, Agent] = {}
         self.serving: Mapping[str, Agent] = ChainMap(agents, self._left)
-        """Also those that were unregistered: what was begun with them goes on."""
+        """All agents, also unregistered ones: their running tasks continue."""
         self.advice = advice
         self._store = store
         self._instance_id = instance_id
@@ -50,15 +50,14 @@ class AgentRegistry:
 
     def terms(self, agent: str) -> AgentTerms | None:
         """Return the terms of an agent of this process, or None."""
-        found = self.agents.get(agent)
-        return found.terms if found else None
+        return self.agents[agent].terms if agent in self.agents else None
 
     async def terms_of(self, agent: str) -> AgentTerms:
-        """The terms of an agent, wherever it is; plain ones when nobody offers it now."""
+        """Return the terms of an agent in any process; the default ones if no process offers it now."""
         return await self.terms_or_none(agent) or AgentTerms()
 
     async def terms_or_none(self, agent: str) -> AgentTerms | None:
-        """The terms of an agent, wherever it is; None when nobody offers it."""
+        """Return the terms of an agent in any process, or None if no process offers it."""
         return self.terms(agent) or await self.advertised(agent)
 
     def known(self) -> frozenset[str]:
@@ -67,18 +66,20 @@ class AgentRegistry:
 
     async def advertised(self, agent: str) -> AgentTerms | None:
         """Return the terms of an agent that some live process offers, or None."""
-        for one in await self._living():
-            if agent in one.agents:
-                return AgentTerms(*one.terms.get(agent, ()))
+        for instance in await self._living():
+            if agent in instance.agents:
+                return AgentTerms(*instance.terms.get(agent, ()))
         return None
 
     async def live(self) -> frozenset[str]:
         """Return the names of the agents that some live process can run now."""
-        return frozenset(name for one in await self._living() for name in one.agents)
+        return frozenset(name for instance in await self._living() for name in instance.agents)
 
     async def describe(self, may_receive: Callable[[str], bool]) -> Sequence[dict[str, Any]]:
-        """Return the agents known here and those of other live processes as JSON, by name. `may_receive` tells whether
-        work may be handed over to an agent."""
+        """Return the agents known here and those of other live processes as JSON, by name.
+
+        `may_receive` tells whether work may be handed over to an agent.
+        """
         live = await self.live()
         known = {
             name: {
@@ -105,15 +106,15 @@ class AgentRegistry:
     # -- agents that come and go ---------------------------------------------------------------------------------
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called after agents were registered or removed."""
+        """Call `listener` after agents were registered or removed."""
         self._listeners.append(listener)
 
     async def register(self, agent: Agent) -> None:
-        """Have one more agent work here, from now on. Conflict when there is one of that name here."""
+        """Add an agent to this process; raise Conflict if its name is taken here."""
         if missing := [part for part in PARTS if not hasattr(agent, part)]:
-            raise InvalidInput(f"that is no agent, it has no {missing[0]!r}; see midwatch.Agent.", field="agent")
+            raise InvalidInput(f"this is not an agent, as it has no {missing[0]!r}; see midwatch.Agent.", field="agent")
         check_name(agent.name)
-        if not all(isinstance(one, AgentCapability) for one in agent.capabilities):
+        if not all(isinstance(capability, AgentCapability) for capability in agent.capabilities):
             raise InvalidInput("the capabilities of an agent are AgentCapability objects.", field="capabilities")
         async with self._changing:
             if agent.name in self.agents:
@@ -128,10 +129,10 @@ class AgentRegistry:
                 listener()
 
     async def unregister(self, name: str) -> None:
-        """Give an agent no new work here. What runs of it ends as ever; what waits, waits until somebody offers it."""
+        """Give an agent no new work here. Its running tasks continue; its pending tasks wait for another process."""
         async with self._changing:
             if name not in self.agents:
-                raise UnknownAgent(name, sorted(self.agents), "Only what works in this process can be unregistered.")
+                raise UnknownAgent(name, sorted(self.agents), "Only agents of this process can be unregistered.")
             await self._announce({other: agent for other, agent in self.agents.items() if other != name})
             self._left[name] = self.agents.pop(name)
             for listener in self._listeners:
@@ -140,20 +141,20 @@ class AgentRegistry:
     async def _announce(self, agents: Mapping[str, Agent]) -> None:
         """Tell other processes which agents work here."""
         if not self._listeners:
-            raise Conflict("nothing is run in this process; register agents on a desk that is opened to work.")
+            raise Conflict("this process runs no tasks; register agents on a desk that was opened to run tasks.")
         update = Update("instance", self._instance_id, describe_offer(agents))
-        with suppress(Conflict):  # this process was taken for dead; it announces its agents when it signs on again
+        with suppress(Conflict):  # this process was declared dead; it announces its agents when it registers again
             await self._store.apply(Changes(updates=(update,)))
 
 
 def hands_to(agent: Agent) -> Mapping[str, str]:
-    """The agents it is set to hand work to, each with the option that says so."""
-    found: Mapping[str, str] = getattr(agent, "hands_to", {})
-    return found
+    """Return the agents that it may hand work over to, each with the option that names it."""
+    targets: Mapping[str, str] = getattr(agent, "hands_to", {})
+    return targets
 
 
 def check_targets(agents: Mapping[str, Agent]) -> None:
-    """BadConfig when one is set to hand work to itself, or to an agent that is not there."""
+    """Raise BadConfig for an agent that may hand work over to itself or to an unknown agent."""
     for name, agent in agents.items():
         for to, option in hands_to(agent).items():
             if to == name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from midwatch.base.clock import Clock
-from midwatch.base.errors import Conflict, InvalidInput, NotFound
+from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.domain.agent import Choice
 from midwatch.domain.approval import ALWAYS, Approval, Status, choose, make_rule, resolve
 from midwatch.domain.identity import AnyActor, actor_name
@@ -13,6 +13,7 @@ from midwatch.domain.rule import Judge, leave_to_people
 from midwatch.domain.store import Store
 from midwatch.services.agent_registry import Living
 from midwatch.services.authorization import refuse_agent
+from midwatch.services.records import require
 
 
 class Approvals:
@@ -22,7 +23,7 @@ class Approvals:
         self, store: Store, clock: Clock, living: Living | None = None, judge: Judge = leave_to_people
     ) -> None:
         self.judge = judge
-        """Who is asked before a person is."""
+        """Decides before a person is asked."""
         self._store = store
         self._clock = clock
         self._living = living
@@ -30,15 +31,12 @@ class Approvals:
     async def list(
         self, status: Status | None = "pending", limit: int = 50, *, task_id: str | None = None
     ) -> list[Approval]:
-        """Open questions, or those with another status; None lists all. Newest first."""
+        """Return questions of a status, newest first; None lists all."""
         return await self._store.list_approvals(status, limit, task_id)
 
     async def get(self, approval_id: str) -> Approval:
-        """The approval, or NotFound."""
-        found = await self._store.get_approval(approval_id)
-        if found is None:
-            raise NotFound("approval", approval_id)
-        return found
+        """Return the approval, or raise NotFound."""
+        return require(await self._store.get_approval(approval_id), "approval", approval_id)
 
     async def answer(
         self,
@@ -50,39 +48,39 @@ class Approvals:
         why: str | None = None,
         actor: AnyActor = None,
     ) -> Approval:
-        """Answer with one of the choices, or simply yes or no; `always` makes a rule of it. The first answer counts; a
-        later one is a Conflict. Only people answer."""
-        refuse_agent(actor, "an agent does not answer questions; a person does.")
-        found = await self.get(approval_id)
-        if found.status != "pending":
-            raise Conflict(f"approval {found.id} is already {found.status}; the first answer counts.")
-        await self._check_asker(found)
-        made = _choice(found, choice, grant, always)
-        now = self._clock.now()
-        name = actor_name(actor)
-        rule = make_rule(found, made, now, name)
-        step = resolve(
-            found, "granted" if made.allows else "denied", now, answer=made.name, why=why, actor=name, rule=rule
-        )
+        """Answer with one of the choices, or with yes or no; `always` makes a rule of it.
+
+        The first answer counts; a later one is a Conflict. Agents cannot answer.
+        """
+        refuse_agent(actor, "an agent cannot answer questions; a person does.")
+        approval = await self.get(approval_id)
+        if approval.status != "pending":
+            raise Conflict(f"approval {approval.id} is already {approval.status}; the first answer counts.")
+        await self._check_asker(approval)
+        chosen = _find_choice(approval, choice, grant, always)
+        now, name = self._clock.now(), actor_name(actor)
+        rule = make_rule(approval, chosen, now, name)
+        status: Status = "granted" if chosen.allows else "denied"
+        step = resolve(approval, status, now, answer=chosen.name, why=why, actor=name, rule=rule)
         try:
             await self._store.apply(step)
         except Conflict as conflict:
-            raise Conflict(f"approval {found.id} was answered meanwhile; the first answer counts.") from conflict
+            raise Conflict(f"approval {approval.id} was answered meanwhile; the first answer counts.") from conflict
         return await self.get(approval_id)
 
     async def _check_asker(self, approval: Approval) -> None:
-        """An answer nobody hears must not look like one that was heard."""
+        """Raise Conflict unless the agent that asked still waits: its answer would be lost."""
         task = await self._store.get_task(approval.task_id)
         waits = task is not None and task.status == "running" and task.attempt == approval.attempt
         if waits and self._living is not None:
-            waits = task is not None and task.lease_owner in {one.id for one in await self._living()}
+            waits = task is not None and task.lease_owner in {instance.id for instance in await self._living()}
         if not waits:
             raise Conflict(
                 f"the agent that asked {approval.id} does not run any more; it asks again when it is run again."
             )
 
     async def expire(self) -> int:
-        """Expire what nobody answered in time. Returns how many."""
+        """Expire the questions that nobody answered in time, and return how many."""
         now, expired = self._clock.now(), 0
         while overdue := await self._store.list_overdue_approvals(now):
             for approval in overdue:
@@ -92,21 +90,23 @@ class Approvals:
         return expired
 
 
-def _choice(found: Approval, name: str | None, grant: bool | None, always: bool) -> Choice:
-    """Which of its choices somebody means, or InvalidInput."""
-    names = ", ".join(choice.name for choice in found.choices)
+def _find_choice(approval: Approval, name: str | None, grant: bool | None, always: bool) -> Choice:
+    """Return the choice that an answer means, or raise InvalidInput."""
+    names = ", ".join(choice.name for choice in approval.choices)
     if name is not None:
-        made = next((choice for choice in found.choices if choice.name == name), None)
-        if made is None:
+        chosen = next((choice for choice in approval.choices if choice.name == name), None)
+        if chosen is None:
             raise InvalidInput(f"answer with one of: {names}.", field="choice")
-        if (grant is False and made.allows) or (always and made.kind not in ALWAYS):
-            raise InvalidInput(f"{name!r} says something else; leave the choice out, or the rest.", field="choice")
-        return made
+        if (grant is False and chosen.allows) or (always and chosen.kind not in ALWAYS):
+            raise InvalidInput(
+                f"{name!r} contradicts the other fields; leave out the choice, or the other fields.", field="choice"
+            )
+        return chosen
     if grant is None:
         raise InvalidInput(f"say yes or no, or one of: {names}.", field="choice")
-    if always and found.always is None:
+    if always and approval.always is None:
         raise InvalidInput("no rule can be made of this; answer it once, without always.", field="always")
-    made = choose(found.choices, grant, always)
-    if made is None and grant:
+    chosen = choose(approval.choices, grant, always)
+    if chosen is None and grant:
         raise InvalidInput(f"none of the choices is a yes; answer with one of: {names}.", field="choice")
-    return made or Choice("no", "reject_once")
+    return chosen or Choice("no", "reject_once")

@@ -21,7 +21,7 @@ from midwatch.domain.task import Task, has_conversation
 
 TASK_FIELDS = open_to_agents(Submission)
 AUTOMATION_FIELDS = open_to_agents(Automation, Times)
-"""What an agent may set of the work it submits."""
+"""The fields that an agent may set of the work it submits."""
 
 
 def check_manager(actor: AnyActor, creator: str | None, manage_mode: str) -> None:
@@ -44,7 +44,10 @@ class Authorization:
     def __init__(
         self, store: Store, terms: Callable[[str], Awaitable[AgentTerms]], manage_tasks: str = "scope_all"
     ) -> None:
-        """`manage_tasks` is the manage mode of tasks that belong to no automation or goal, and of handoffs."""
+        """Build the checks.
+
+        `manage_tasks` is the manage mode of handoffs, and of tasks that belong to no automation or goal.
+        """
         self._store = store
         self._terms = terms
         self._manage_tasks = manage_tasks
@@ -82,8 +85,10 @@ class Authorization:
         return cast(Submission, {**limited, **origin})
 
     async def restrict(self, actor: AnyActor, wish: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
-        """Return the fields the actor may set. The work of an agent stays in its directory and reports where its own
-        task reports; Forbidden if it may submit nothing, or not with these fields."""
+        """Return the fields the actor may set; raise Forbidden if it may not submit, or not with these fields.
+
+        The work of an agent stays in its directory and reports where its own task reports.
+        """
         task = agent_task(actor)
         if task is None:
             return dict(wish)

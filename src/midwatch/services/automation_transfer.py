@@ -11,33 +11,31 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from midwatch.base.clock import Clock
-from midwatch.base.errors import Conflict, InvalidInput, NotFound
+from midwatch.base.errors import InvalidInput
 from midwatch.base.schedule import Schedule, next_run_at
 from midwatch.domain import automation as rules
-from midwatch.domain.automation import Automation, normalise, validate
-from midwatch.domain.changes import Changes, change_record, event_about
+from midwatch.domain.automation import Automation, normalise
+from midwatch.domain.changes import Changes, change_record
 from midwatch.domain.channel import hide_target
-from midwatch.domain.event import AutomationChanged, AutomationCreated
+from midwatch.domain.event import AutomationChanged
 from midwatch.domain.fields import changeable, settable
 from midwatch.domain.identity import Actor
-from midwatch.domain.requests import MAX_PROMPT, Submission
 from midwatch.domain.session import check_key
 from midwatch.domain.store import Store
-from midwatch.domain.task import TRIES
 from midwatch.services.authorization import check_manager
-from midwatch.services.request_checks import check
+from midwatch.services.automations import check_automation, create_automation
+from midwatch.services.records import apply_with_retry, require
 from midwatch.services.tasks import Tasks
 
-MOST = 100_000
-"""Automations that are written out at once."""
+MAX_EXPORT = 100_000
 SETTINGS = changeable(Automation) - {"next_run_at"} | {"schedule"}
-"""What an import sets of an automation that is here already."""
-MADE_WITH = settable(Automation) - {"next_run_at", "resume_thread_id"} | {"schedule", "run_count", "paused_why"}
-"""What an import sets of a new one."""
+"""The fields that an import sets of an existing automation."""
+NEW_SETTINGS = settable(Automation) - {"next_run_at", "resume_thread_id"} | {"schedule", "run_count", "paused_why"}
+"""The fields that an import sets of a new automation."""
 
 
 class Taken(NamedTuple):
-    """What became of one automation of an import: made, changed, the same already, or left because it is deleted."""
+    """The result for one automation of an import: made, changed, the same already, or skipped as it is deleted."""
 
     id: str
     what: Literal["made", "changed", "same", "deleted"]
@@ -53,108 +51,91 @@ class AutomationTransfer:
         self._check_route = check_route
 
     async def export(self, ids: Iterable[str] = ()) -> list[Automation]:
-        """These automations, or all that are not deleted, newest first."""
+        """Return these automations, or all that are not deleted, newest first."""
         wanted = list(dict.fromkeys(ids))
         if not wanted:
-            return await self._store.list_automations(None, ("active", "paused"), MOST)
-        found = {one: await self._store.get_automation(one) for one in wanted}
-        if missing := [one for one, automation in found.items() if automation is None]:
-            raise NotFound("automation", missing[0])
-        return [automation for automation in found.values() if automation is not None]
+            return await self._store.list_automations(None, ("active", "paused"), MAX_EXPORT)
+        return [require(await self._store.get_automation(key), "automation", key) for key in wanted]
 
     async def take(self, shots: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[Taken]:
-        """Make those that are not here and change those that differ; all of it, or on bad input nothing. The same
-        again changes nothing."""
+        """Create the automations that do not exist and change those that differ.
+
+        It is done for all of them or, on bad input, for none. A second import of the same changes nothing.
+        """
         ids = [str(shot["id"]) for shot in shots]
-        if twice := [one for one, count in Counter(ids).items() if count > 1]:
+        if twice := [key for key, count in Counter(ids).items() if count > 1]:
             raise InvalidInput(f"automation {twice[0]} is there twice; leave one out.", field="automations")
-        for _ in range(TRIES):
+
+        async def compute() -> tuple[list[Taken], Changes]:
             changes, taken, now = Changes(), [], self._clock.now()
             for shot in shots:
-                step, what = await self._one(shot, actor, now)
+                step, what = await self._import(shot, actor, now)
                 changes = changes.plus(step)
                 taken.append(Taken(str(shot["id"]), what))
-            if changes == Changes():
-                return taken
-            try:
-                await self._store.apply(changes)
-            except Conflict:
-                continue
-            return taken
-        raise Conflict("the automations keep changing; try again.")
+            return taken, changes
 
-    async def _one(
+        return await apply_with_retry(self._store, "one of the automations", compute)
+
+    async def _import(
         self, shot: Mapping[str, Any], actor: Actor, now: int
     ) -> tuple[Changes, Literal["made", "changed", "same", "deleted"]]:
-        found = await self._store.get_automation(shot["id"])
-        if found is not None and found.status == "deleted":
+        known = await self._store.get_automation(shot["id"])
+        if known is not None and known.status == "deleted":
             return Changes(), "deleted"
         try:
-            kept = found.route if found is not None and shot.get("route") == hide_target(found.route) else None
-            said = await self._checked({**shot, "route": kept or shot.get("route")})
-            if found is None:
-                return self._made(shot, said, actor, now), "made"
-            changes = self._changed(found, {name: said[name] for name in SETTINGS if name in said}, actor, now)
-        except InvalidInput as wrong:
-            wrong.args = (f"{shot['id']}: {wrong}",)
+            route = known.route if known is not None and shot.get("route") == hide_target(known.route) else None
+            values = await self._check_values({**shot, "route": route or shot.get("route")})
+            if known is None:
+                return self._create(shot, values, actor, now), "made"
+            changes = self._change(known, {name: values[name] for name in SETTINGS if name in values}, actor, now)
+        except InvalidInput as problem:
+            problem.args = (f"{shot['id']}: {problem}",)
             raise
         return changes, "same" if changes == Changes() else "changed"
 
-    async def _checked(self, shot: Mapping[str, Any]) -> dict[str, Any]:
-        """What it says of an automation's fields, as far as they make sense here."""
-        said = {name: shot[name] for name in MADE_WITH if name in shot}
-        said["schedule"] = Schedule.from_data(said["schedule"]).snapshot()
-        said["agent"] = await self._tasks.known_agent(said["agent"])
-        if said.get("route"):
-            said["route"] = self._check_route(said["route"])
-        if "tags" in said:
-            said["tags"] = tuple(said["tags"])
-        return said
+    async def _check_values(self, shot: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of an automation's fields; raise InvalidInput for those that cannot be used here."""
+        values = {name: shot[name] for name in NEW_SETTINGS if name in shot}
+        values["schedule"] = Schedule.from_data(values["schedule"]).snapshot()
+        values["agent"] = await self._tasks.known_agent(values["agent"])
+        if values.get("route"):
+            values["route"] = self._check_route(values["route"])
+        if "tags" in values:
+            values["tags"] = tuple(values["tags"])
+        return values
 
-    def _made(self, shot: Mapping[str, Any], said: dict[str, Any], actor: Actor, now: int) -> Changes:
-        session = said.pop("session_key", "")
-        made = normalise(
-            Automation(
-                id=shot["id"], **said, session_key=check_key(session) if session else "", created_at=now,
-                updated_at=now,
-                creator=(shot.get("creator") if actor.role == "owner" else None) or actor.name,
-                status="active" if shot.get("status", "active") == "active" else "paused",
-            )
+    def _create(self, shot: Mapping[str, Any], values: dict[str, Any], actor: Actor, now: int) -> Changes:
+        session = values.pop("session_key", "")
+        draft = Automation(
+            id=shot["id"], **values, session_key=check_key(session) if session else "", created_at=now, updated_at=now,
+            creator=(shot.get("creator") if actor.role == "owner" else None) or actor.name,
+            status="active" if shot.get("status", "active") == "active" else "paused",
         )  # fmt: skip
-        made = self._timed(made, now)
-        _check(made)
-        told = AutomationCreated(
-            automation_id=made.id, title=made.name, schedule=made.schedule, next_run_at=made.snapshot()["next_run_at"]
-        )
-        return Changes(records=(made,), events=(event_about(made, told, now, actor.name),))
+        automation = self._set_next_run(normalise(draft), now)
+        check_automation(automation)
+        return create_automation(automation, now, actor.name)
 
-    def _changed(self, found: Automation, said: dict[str, Any], actor: Actor, now: int) -> Changes:
-        after = normalise(replace(found, **said))
-        changed = {name: getattr(after, name) for name in SETTINGS if getattr(after, name) != getattr(found, name)}
+    def _change(self, known: Automation, values: dict[str, Any], actor: Actor, now: int) -> Changes:
+        after = normalise(replace(known, **values))
+        changed = {name: getattr(after, name) for name in SETTINGS if getattr(after, name) != getattr(known, name)}
         if not changed:
             return Changes()
-        check_manager(actor, found.creator, found.manage_mode)
+        check_manager(actor, known.creator, known.manage_mode)
         if "schedule" in changed or after.spent:
-            after = self._timed(after, now)
-        _check(after)
+            after = self._set_next_run(after, now)
+        check_automation(after)
         for name in ("status", "paused_why", "next_run_at"):
-            if getattr(after, name) != getattr(found, name):
+            if getattr(after, name) != getattr(known, name):
                 changed[name] = getattr(after, name)
-        told = AutomationChanged(automation_id=found.id, fields=tuple(sorted(changed)), status=after.status)
-        return change_record(found, told, now, actor.name, **changed)
+        payload = AutomationChanged(automation_id=known.id, fields=tuple(sorted(changed)), status=after.status)
+        return change_record(known, payload, now, actor.name, **changed)
 
-    def _timed(self, made: Automation, now: int) -> Automation:
-        """With its next run; one that has none is paused."""
-        if made.status != "active":
-            return replace(made, next_run_at=None)
-        following = next_run_at(made.times, now)
-        over = rules.SPENT if made.spent else rules.OVER if following is None else None
+    def _set_next_run(self, automation: Automation, now: int) -> Automation:
+        """Return the automation with its next run; it is paused if there is none."""
+        if automation.status != "active":
+            return replace(automation, next_run_at=None)
+        following = next_run_at(automation.times, now)
+        over = rules.SPENT if automation.spent else rules.OVER if following is None else None
         if over:
-            return replace(made, status="paused", paused_why=over, next_run_at=None)
-        return replace(made, next_run_at=following, paused_why=None)
-
-
-def _check(made: Automation) -> None:
-    validate(made)
-    wish: Submission = {"workdir": made.workdir, "timeout": made.timeout_seconds, "on_crash": made.on_crash}
-    check(made.prompt, wish, MAX_PROMPT)
+            return replace(automation, status="paused", paused_why=over, next_run_at=None)
+        return replace(automation, next_run_at=following, paused_why=None)

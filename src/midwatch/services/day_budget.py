@@ -1,6 +1,7 @@
-"""The day budget: what turns cost here while they run, and what is left of the day.
+"""The day budget: what running turns cost here, and what is left of the day's budget.
 
-The day's figures are those of tasks that ended since midnight, read anew every few seconds, and of what runs here now.
+The figures of the day are those of the tasks that ended since midnight, which are read every few seconds, and those of
+the turns that run here now.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from midwatch.domain.task import Task
 from midwatch.domain.usage import Asked, UsageStore
 
 FRESH_SECONDS = 5.0
-"""How long what the store told of the day is good for."""
+"""How long the stored figures of the day are used before they are read again."""
 SCOPES: Mapping[str, Scope] = {"goal": "goal", "automation": "automation"}
 
 Known = Callable[[str, str, Mapping[str, Any]], float | None]
-"""What an agent's usage of a model costs, if somebody knows it."""
+"""Returns what an agent's usage of a model costs, or None."""
 
 
 class DaySpent(NamedTuple):
@@ -36,45 +37,45 @@ class Budgets:
     """What the turns of this process spend: their meters, the prices, the day."""
 
     def __init__(self, prices: Prices | None = None, day: DayBudget | None = None, known: Known | None = None) -> None:
-        """`known` is asked for prices that are not set."""
+        """Build the budgets. `known` is called for prices that are not set."""
         self._prices = prices or Prices()
         self._day = day
         self._known = known
 
     def open(self, task: Task, worked: Callable[[], float]) -> Meter:
-        """The meter of a turn that begins."""
+        """Return the meter of a turn that begins."""
         meter = Meter(task.budget, task.usage, SCOPES.get(task.cause, "task"), worked)
         if self._day is not None:
             self._day.running[meter] = task.agent
         return meter
 
     def close(self, meter: Meter, usage: Mapping[str, Any] | None) -> None:
-        """What became of the turn is written, and with it what its task has used."""
+        """Close the meter of a turn after its end was written; `usage` is that of its task."""
         if self._day is not None:
             self._day.close(meter, Spending.of(usage))
 
     def cost(self, agent: str, model: str, usage: Mapping[str, Any]) -> float | None:
-        """What a usage of an agent costs, or None when no price is known."""
+        """Return what a usage of an agent costs, or None when no price is known."""
         price = self._prices.of(model)
         if price is not None:
             return price.cost(usage)
         return self._known(agent, model, usage) if self._known is not None else None
 
     def counts_money(self, agent: str, meter: Meter) -> bool:
-        """Whether a budget of money holds for a turn."""
+        """Return whether a budget in dollars limits a turn."""
         return meter.budget.usd is not None or (self._day is not None and self._day.counts_money(agent))
 
     def find_over(self, agent: str, meter: Meter) -> Over | None:
-        """The budget that is spent, if one is; of the day as it was known last."""
+        """Return the budget that is spent, or None; for the day by the last known figures."""
         return meter.over() or (self._day.find_over(agent) if self._day is not None else None)
 
     async def refresh(self) -> None:
-        """Know the day's figures well enough."""
+        """Read the figures of the day, unless they are fresh."""
         if self._day is not None:
             await self._day.refresh()
 
     async def find_spent_day(self, agent: str) -> DaySpent | None:
-        """Until when work must wait because nothing is left of the day."""
+        """Return the spent budget of the day and until when work must wait, or None."""
         if self._day is None:
             return None
         await self._day.refresh()
@@ -95,59 +96,59 @@ class DayBudget:
         self._known_at: float | None = None
         self._spent: dict[str, Spending] = {}
         self._since: list[tuple[float, str, Spending]] = []
-        """Turns that ended here, and when; those the store may not have told of are added to what it told."""
+        """Turns that ended here after the stored figures were read, and when."""
         self.running: dict[Meter, str] = {}
 
     def find_over(self, agent: str) -> Over | None:
-        """The day's budget that is spent, of the desk or of the agent."""
+        """Return the budget of the day that is spent, of the desk or of the agent, or None."""
         for whose in (None, agent):
             budget = self._budgets.get(whose)
-            if budget is not None and (found := budget.over(self.spent(whose), "day")):
-                return found
+            if budget is not None and (over := budget.over(self.spent(whose), "day")):
+                return over
         return None
 
     def counts_money(self, agent: str) -> bool:
-        """Whether it limits what the agent's tasks cost."""
+        """Return whether a budget in dollars limits the agent's tasks."""
         return any(self._budgets[whose].usd is not None for whose in (None, agent) if whose in self._budgets)
 
     def spent(self, whose: str | None) -> Spending:
-        """What an agent, or the whole desk, has spent today as far as it is known."""
+        """Return what an agent, or with None the whole desk, is known to have spent today."""
         total = Spending()
-        figures = [*self._spent.items(), *((agent, one) for _, agent, one in self._since)]
+        figures = [*self._spent.items(), *((agent, spending) for _, agent, spending in self._since)]
         figures += [(agent, meter.task) for meter, agent in self.running.items()]
-        for agent, one in figures:
+        for agent, spending in figures:
             if whose in (None, agent):
-                total = total.plus(one)
+                total = total.plus(spending)
         return total
 
     def find_end(self) -> int:
-        """When the next day begins."""
+        """Return when the next day begins."""
         return day_of(self._clock.now(), self._zone)[1]
 
     def close(self, meter: Meter, spent: Spending) -> None:
-        """A turn is over and written."""
+        """Count what a turn has spent, after its end was written."""
         agent = self.running.pop(meter, None)
         if agent is not None:
             self._since.append((self._clock.monotonic(), agent, spent))
 
     async def refresh(self) -> None:
-        """Ask the store, unless it was asked a moment ago on the same day. Whoever comes meanwhile waits for it."""
+        """Read the figures of the day, unless they are fresh. Concurrent callers wait for the same read."""
         async with self._looking:
-            asked, now = self._clock.monotonic(), self._clock.now()
-            if self._known_at is not None and asked - self._known_at < FRESH_SECONDS and now < self._until:
+            read_at, now = self._clock.monotonic(), self._clock.now()
+            if self._known_at is not None and read_at - self._known_at < FRESH_SECONDS and now < self._until:
                 return
             since, until = day_of(now, self._zone)
             try:
                 rows = await self._store.sum_usage(Asked(since=since, until=until, by=("agent",)))
             except StoreUnavailable:
-                return  # what was known is good enough for a moment
-            self._known_at, self._until = asked, until
+                return  # the last figures are good enough for a moment
+            self._known_at, self._until = read_at, until
             self._spent = {row.agent or "": Spending.of(row._asdict()) for row in rows}
-            self._since = [one for one in self._since if one[0] >= asked]
+            self._since = [turn for turn in self._since if turn[0] >= read_at]
 
 
 def day_of(now: int, zone: ZoneInfo) -> tuple[int, int]:
-    """When the day of a moment begins and ends."""
+    """Return when the day of a moment begins and ends."""
     date = datetime.fromtimestamp(now / SECOND, zone).date()
     begins, ends = (datetime.combine(date + timedelta(days=n), time.min, zone) for n in (0, 1))
     return int(begins.timestamp()) * SECOND, int(ends.timestamp()) * SECOND

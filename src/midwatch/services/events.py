@@ -1,13 +1,14 @@
-"""The event service: read the log in pages, and the state that somebody who begins to watch is shown first."""
+"""The event service: read the log in pages, and the state that a new watcher is shown first."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from midwatch.base.errors import NotFound, Pruned
+from midwatch.base.errors import Pruned
 from midwatch.domain.event import EventFilter, LogBounds, Page
 from midwatch.domain.store import Store
-from midwatch.domain.watch_state import SessionState, State, TaskState
+from midwatch.domain.watch_state import State, TaskState
+from midwatch.services.records import require
 
 
 class Events:
@@ -21,8 +22,10 @@ class Events:
         return await self._store.read_log_bounds()
 
     async def page(self, which: EventFilter, after: int, before: int | None, limit: int) -> dict[str, Any]:
-        """Return stored events as JSON: the next ones after a seq, or the last ones before one. `more` says that there
-        may be further ones. Pruned if events after `after` are gone."""
+        """Return stored events as JSON: the next ones after a seq, or the last ones before one.
+
+        `more` tells that there may be further ones. Raise Pruned if events after `after` were removed.
+        """
         bounds = await self._store.read_log_bounds()  # before the events, so that none up to last_seq is missed
         if before is None and 0 < after < bounds.oldest_seq - 1 and which.task_id is None:
             raise Pruned(after, bounds.oldest_seq)
@@ -35,19 +38,13 @@ class Events:
         return {"events": [event.snapshot() for event in events], **bounds._asdict(), "more": more}
 
     async def state(self, which: EventFilter) -> State:
-        """Return the state of the task or session that a filter names, else of the whole desk; or NotFound."""
+        """Return the state of the task or session that a filter names, or of the whole desk."""
         if which.task_id is not None:
             return await self.read_task_state(which.task_id)
         if which.session_key is None:
             return await self._store.read_desk_state()
-        session: SessionState | None = await self._store.read_session_state(which.session_key)
-        if session is None:
-            raise NotFound("session", which.session_key)
-        return session
+        return require(await self._store.read_session_state(which.session_key), "session", which.session_key)
 
     async def read_task_state(self, task_id: str) -> TaskState:
-        """Return the task and the last thing that happened to it, or NotFound."""
-        state = await self._store.read_task_state(task_id)
-        if state is None:
-            raise NotFound("task", task_id)
-        return state
+        """Return the task and its last event, or raise NotFound."""
+        return require(await self._store.read_task_state(task_id), "task", task_id)

@@ -23,7 +23,7 @@ from midwatch.services.tasks import Tasks
 ROLES = {"user": "user", "agent": "assistant", "result": "assistant"}
 """The role of a message, as models know it. Notices are for people and stay behind."""
 PAGE = 500
-MOST_TOLD = MAX_INPUT // 2
+MOST_HISTORY = MAX_INPUT // 2
 """Characters of a conversation that go along; the oldest messages stay behind."""
 
 
@@ -51,7 +51,7 @@ class HandoffRequests:
     async def _complete(
         self, options: HandoffOptions, context: HandoffContext | None, actor: AnyActor, wait: float
     ) -> HandoffOptions:
-        """Return the options with what the actor and the source task add to them; Forbidden if the actor may not."""
+        """Return the options with what the actor and the source task add; raise Forbidden if the actor may not."""
         own, source = agent_task(actor), options.source_task
         if own is not None:
             if source not in (None, own.id):
@@ -59,7 +59,7 @@ class HandoffRequests:
             source = own.id
             await self._authorization.check_submits(own)
             if context is not None:
-                context = replace(context, parent_handoff=None)  # the handoff service knows what brought the work to it
+                context = replace(context, parent_handoff=None)  # the handoff service finds the parent itself
         elif source is not None:
             await self._authorization.check_task(actor, source)
         check_workdir(options.workdir)
@@ -70,7 +70,7 @@ class HandoffRequests:
             context = context or taken
             workdir = await self._authorization.choose_workdir(task, workdir) if own else workdir or task.workdir
         if options.to is None and not work.type:
-            raise InvalidInput("say whom it is for, or of which type the work is.", field="to")
+            raise InvalidInput("name the agent it is for, or the type of the work.", field="to")
         return replace(
             options, task=work, from_agent=own.agent if own else options.from_agent, workdir=workdir,
             context=context or HandoffContext(), source_task=source, actor=actor_name(actor),
@@ -121,8 +121,10 @@ def _is_same(handoff: Handoff, options: HandoffOptions) -> bool:
 
 
 async def _take_along(store: Store, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
-    """Return the work and its context when `task` is handed over. Work without words of its own is the task's prompt
-    and, where it has one, its result; otherwise these are history. Nothing goes along twice."""
+    """Return the work and its context when `task` is handed over.
+
+    Work without a description gets the task's prompt and result; otherwise these become history.
+    """
     origin = await store.get_handoff(task.cause_id) if task.cause == "handoff" and task.cause_id else None
     if origin is not None:
         return _pass_on(origin, task, work)
@@ -141,7 +143,10 @@ async def _take_along(store: Store, task: Task, work: HandoffTask) -> tuple[Hand
 
 
 def _pass_on(origin: Handoff, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
-    """Do the same for a task that was itself handed over: its prompt may hold history, the handoff has both apart."""
+    """Do the same for a task that was itself handed over.
+
+    Its prompt may contain the history; the handoff has both apart.
+    """
     before = replace(origin.surroundings, parent_handoff=None)
     prompt = origin.work.words()
     if not work.words().strip():
@@ -164,7 +169,7 @@ async def _read_conversation(store: Store, task: Task) -> list[Message]:
 def _keep_latest(messages: list[Message]) -> Messages:
     """Return the last messages that fit."""
     kept: list[dict[str, str]] = []
-    room = MOST_TOLD
+    room = MOST_HISTORY
     for message in reversed(messages):
         room -= len(message.text)
         if room < 0:

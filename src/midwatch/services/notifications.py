@@ -1,5 +1,7 @@
-"""The notification service: what was or will be sent, and the typing sign around a run. What a delivery is stands in
-`midwatch.domain.channel`."""
+"""The notification service: what was or will be sent, and the typing sign around a run.
+
+The record of a delivery is in `midwatch.domain.channel`.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 from midwatch.base.clock import Clock
-from midwatch.base.errors import Conflict, InvalidInput, NotFound
+from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.channel import TYPING_SECONDS, Channel, Delivery, Route, Status
 from midwatch.domain.event import DeliveryRetried, event
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.store import Store
+from midwatch.services.records import require
 
 
 class Notifications:
@@ -25,7 +28,7 @@ class Notifications:
         self._channels = channels
 
     def check_route(self, text: str) -> str:
-        """`text` as a route to a channel that exists here, or InvalidInput."""
+        """Return the text as a route to a known channel, or raise InvalidInput."""
         route = Route.parse(text)
         if route.channel not in self._channels:
             known = ", ".join(sorted(self._channels))
@@ -37,35 +40,31 @@ class Notifications:
         return text.strip()
 
     async def get(self, delivery_id: str) -> Delivery:
-        """The delivery, or NotFound."""
-        found = await self._store.get_delivery(delivery_id)
-        if found is None:
-            raise NotFound("delivery", delivery_id)
-        return found
+        """Return the delivery, or raise NotFound."""
+        return require(await self._store.get_delivery(delivery_id), "delivery", delivery_id)
 
     async def retry(self, delivery_id: str, *, actor: AnyActor = None) -> Delivery:
-        """Try a failed one again, as if it had never been tried."""
-        found = await self.get(delivery_id)
-        if found.status != "failed":
-            raise Conflict(f"delivery {found.id} is {found.status}; only a failed one can be tried again.")
+        """Try a failed delivery again, as if it had never been tried."""
+        delivery = await self.get(delivery_id)
+        if delivery.status != "failed":
+            raise Conflict(f"delivery {delivery.id} is {delivery.status}; only a failed delivery can be retried.")
         now = self._clock.now()
         fields = {"status": "pending", "attempts": 0, "due_at": now, "error": None}
-        payload = DeliveryRetried(delivery_id=found.id, channel=found.channel, notice=found.notice)
-        update = Update("delivery", found.id, fields, {"status": "failed"})
-        retried = event(payload, now, task_id=found.task_id, actor=actor_name(actor))
+        payload = DeliveryRetried(delivery_id=delivery.id, channel=delivery.channel, notice=delivery.notice)
+        update = Update("delivery", delivery.id, fields, {"status": "failed"})
+        retried = event(payload, now, task_id=delivery.task_id, actor=actor_name(actor))
         await self._store.apply(Changes(updates=(update,), events=(retried,)))
         return await self.get(delivery_id)
 
     async def list(
         self, *, task_id: str | None = None, status: Status | None = None, limit: int = 50
     ) -> list[Delivery]:
-        """Newest first."""
+        """Return deliveries, newest first."""
         return await self._store.list_deliveries(task_id=task_id, status=status, limit=limit)
 
     @asynccontextmanager
     async def typing(self, route: str | None) -> AsyncIterator[None]:
-        """Show on the channel of a route that somebody is at work, until the block ends. Ignore a channel that fails or
-        is slow."""
+        """Show the typing sign on the channel of a route until the block ends; a broken or slow channel is ignored."""
         parsed = Route.parse(route) if route else None
         channel = self._channels.get(parsed.channel) if parsed else None
         sign: AbstractAsyncContextManager[None] | None = None

@@ -1,4 +1,4 @@
-"""Check requests: refuse what makes no sense, with the field and the remedy. It looks at directories."""
+"""Check requests: refuse wrong values with the field and the remedy. Directories must exist."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from midwatch.domain.requests import CAUSES, PRIORITY, YEAR, Submission, is_plai
 
 
 def check(prompt: str, wish: Submission, max_prompt: int) -> None:
-    """InvalidInput, with the field and the remedy, for what makes no sense."""
-    for field, said in (("prompt", prompt), *wish.items()):
-        if isinstance(said, str) and not is_plain(said):
+    """Raise InvalidInput, with the field and the remedy, for wrong values."""
+    for field, value in (("prompt", prompt), *wish.items()):
+        if isinstance(value, str) and not is_plain(value):
             raise InvalidInput(f"{field} holds a NUL or half a character; send plain UTF-8 text.", field=field)
     if not prompt.strip():
         raise InvalidInput("the prompt is empty; say what the agent should do.", field="prompt")
@@ -41,7 +41,7 @@ def check(prompt: str, wish: Submission, max_prompt: int) -> None:
 
 
 def check_workdir(workdir: str | None) -> None:
-    """InvalidInput for a directory that nobody could work in."""
+    """Raise InvalidInput unless an agent can work in the directory."""
     if workdir is not None and not Path(workdir).is_absolute():
         raise InvalidInput(f"the working directory {workdir!r} must be an absolute path.", field="workdir")
     if workdir is not None and not is_directory(workdir):
@@ -51,7 +51,7 @@ def check_workdir(workdir: str | None) -> None:
 
 
 def check_repository(workdir: str | None) -> None:
-    """InvalidInput for a directory that no worktree can be made from. Whether one can is seen when the work starts."""
+    """Raise InvalidInput unless the directory is in a git repository. The rest is checked when the work starts."""
     if workdir is None:
         raise InvalidInput("a worktree is made from a repository; name a working directory in one.", field="workdir")
     if not (Path(directory_of(workdir)) / ".git").exists():

@@ -1,5 +1,7 @@
-"""The session service: open a conversation, speak in it, interrupt it, close it. What one is stands in
-`midwatch.domain.session`; a message is a task like any other."""
+"""The session service: open a conversation, send messages, interrupt it, close it.
+
+The record is `midwatch.domain.session`. A message is a task like any other.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from midwatch.base.clock import Clock
-from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, KeyReused, NotFound
+from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, KeyReused
 from midwatch.base.ids import new_id
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import SessionClosed, SessionOpened, StatusChange, event
@@ -20,6 +22,7 @@ from midwatch.domain.session import MAX_TITLE, Message, Role, Session, View, ann
 from midwatch.domain.steering import SEND_MODES, SendMode, Sent
 from midwatch.domain.store import Store
 from midwatch.domain.task import Status, Task, TaskFilter
+from midwatch.services.records import require
 from midwatch.services.request_checks import check, check_repository
 from midwatch.services.tasks import Tasks
 
@@ -38,7 +41,7 @@ class Sessions:
         tasks: Tasks,
         pause: Callable[[str, str | None], Awaitable[object]] | None = None,
     ) -> None:
-        """`pause` stops an automation from coming back after a person has interrupted its run."""
+        """Build the service. `pause` pauses an automation after a person has interrupted its run."""
         self._pause = pause
         self._store = store
         self._clock = clock
@@ -55,10 +58,12 @@ class Sessions:
         idempotency_key: str | None = None,
         actor: AnyActor = None,
     ) -> tuple[View, bool]:
-        """Open a conversation with an agent; whether it is new. One that is open with the same agent and directory is
-        returned as it is, a closed one is opened again. With `worktree` its turns share a git worktree of its own. With
-        an idempotency key, in place of a key, what it opened the first time is returned as it is, also when it is
-        closed; KeyReused when other things were said then."""
+        """Open a conversation with an agent; return it, and whether it is new.
+
+        An open one with the same agent and directory is returned as it is; a closed one is opened again. With
+        `worktree` its turns share a git worktree of its own. With an idempotency key, instead of a key, the session of
+        the first request is returned as it is, also when it is closed; KeyReused if that request was another one.
+        """
         now, creator = self._clock.now(), actor_name(actor)
         name = await self._tasks.known_agent(agent)
         check("-", {"workdir": workdir, "idempotency_key": idempotency_key}, 1)
@@ -79,12 +84,12 @@ class Sessions:
         opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
         idle = event(StatusChange(status="idle", agent_type=name), now, **about)
         known = await self._store.get_session(key)
-        fits = known is None or (idempotency_key is None and _alike(known, session))
+        fits = known is None or (idempotency_key is None and _has_same_place(known, session))
         created = fits and await self._store.open_session(session, (opened, idle))
         view = await self.get(key)
-        if idempotency_key is not None and _said_of(view.session) != _said_of(session):
+        if idempotency_key is not None and _get_request(view.session) != _get_request(session):
             raise KeyReused(idempotency_key, f"session {key}")
-        if not _alike(view.session, session):
+        if not _has_same_place(view.session, session):
             raise Conflict(
                 f"session {key} exists with agent {view.session.agent} in {view.session.workdir or 'no directory'}; "
                 "use another key."
@@ -92,8 +97,10 @@ class Sessions:
         return view, created
 
     async def begin(self, prompt: str | None, *, idempotency_key: str | None = None, **wish: Any) -> tuple[View, bool]:
-        """Open a conversation as `create` does and, when it is new, say the first thing in it: once, also when the
-        request is sent again."""
+        """Open a conversation as `create` does and, if it is new, send its first message.
+
+        The message is sent once, also when the request is sent again.
+        """
         if prompt is not None:
             check(prompt, {}, MAX_PROMPT)
         view, created = await self.create(idempotency_key=idempotency_key, **wish)
@@ -104,7 +111,7 @@ class Sessions:
         return await self.get(view.session.key), created
 
     async def recall(self, key: str, earlier: Iterable[tuple[Role, str, int]]) -> None:
-        """Begin a conversation with what was said in an earlier one: by whom, what and when."""
+        """Begin a conversation with the messages of an earlier one: role, text and time."""
         messages = tuple(
             Message(session_key=key, role=role, text=text, time=time, id=f"{key}.{at}")
             for at, (role, text, time) in enumerate(earlier)
@@ -115,10 +122,7 @@ class Sessions:
 
     async def get(self, key: str) -> View:
         """Return the session and what goes on in it, or raise NotFound."""
-        view = await self._store.view_session(key)
-        if view is None:
-            raise NotFound("session", key)
-        return view
+        return require(await self._store.view_session(key), "session", key)
 
     async def messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
         """Return the messages so far, in order."""
@@ -134,8 +138,11 @@ class Sessions:
         idempotency_key: str | None = None,
         actor: AnyActor = None,
     ) -> Task:
-        """Say something in a conversation; the task that will answer it. While it is busy the message waits for its
-        turn; with another `mode` it goes into the turn that runs, see `say`. It is durable when this returns."""
+        """Send a message, and return the task that will answer it.
+
+        In a busy conversation the message waits for its turn; with another `mode` it goes into the running turn, see
+        `say`. It is durable when this returns.
+        """
         return (await self.say(key, text, mode, priority=priority, idempotency_key=idempotency_key, actor=actor)).task
 
     async def say(
@@ -148,10 +155,12 @@ class Sessions:
         idempotency_key: str | None = None,
         actor: AnyActor = None,
     ) -> Sent:
-        """Say something in a conversation, and when the agent is to hear it while it is busy: `after_turn`, at its next
-        step (`interrupt`), or when the tool it uses has returned (`after_tool`). When nothing runs, or the agent takes
-        nothing while it works, it is a task as ever; the reply's `mode` tells. LimitReached when too many wait for the
-        running turn."""
+        """Send a message, and choose when a busy agent gets it.
+
+        `after_turn` waits for the end of the turn, `interrupt` for its next step, `after_tool` until the current tool
+        has returned. If nothing runs, or the agent takes no messages while it works, the message becomes a task; the
+        reply's `mode` tells. LimitReached when too many messages wait for the running turn.
+        """
         if mode not in SEND_MODES:
             raise InvalidInput(f"mode is one of: {', '.join(SEND_MODES)}.", field="mode")
         session = (await self.get(key)).session
@@ -171,9 +180,11 @@ class Sessions:
     async def interrupt(
         self, key: str, mode: InterruptMode = "abort", *, hint: str | None = None, actor: AnyActor = None
     ) -> str | None:
-        """End the turn that runs in it now; what waits goes on. `abort` cancels its task; `stop` lets it close with one
-        answer, for which `hint` may say something; Conflict when the agent cannot. Returns the task, or None when
-        nothing ran."""
+        """End the turn that runs now, and return its task, or None if nothing ran. Waiting tasks continue.
+
+        `abort` cancels the task. `stop` asks for one closing answer, with `hint` as advice; Conflict if the agent
+        cannot do that.
+        """
         if mode not in ("abort", "stop"):
             raise InvalidInput("mode is abort or stop.", field="mode")
         if mode == "abort" and hint:
@@ -194,7 +205,7 @@ class Sessions:
     async def _close_turn(self, session: Session, hint: str, actor: str | None) -> str | None:
         if not await self._tasks.steerable(session.agent):
             raise Conflict(
-                f"{session.agent} takes nothing while it works, so it cannot be asked to close its turn; "
+                f"{session.agent} takes no messages while it works, so it cannot be asked to close its turn; "
                 f"end it now with `midwatch session interrupt {session.key}`."
             )
         try:
@@ -204,23 +215,25 @@ class Sessions:
         return sent.task.id if sent else None
 
     async def restart(self, key: str, *, actor: AnyActor = None) -> View:
-        """Stop what runs in it and end its agent's process; the next message begins a new one, which takes up the
-        conversation. Harmless when there is none."""
+        """Stop the running turn and end the agent's process.
+
+        The next message starts a new process, which continues the conversation. Without a process nothing happens.
+        """
         await self.interrupt(key, actor=actor)
         await self._store.restart_session(key)
         return await self.get(key)
 
     async def close(self, key: str, *, reason: str = "closed by a person", actor: AnyActor = None) -> View:
-        """Take no more messages and cancel what is open in it. Closing it again changes nothing."""
+        """Take no more messages and cancel all open tasks. Closing it again changes nothing."""
         session = (await self.get(key)).session
         now, name = self._clock.now(), actor_name(actor)
         about = {"session_key": key, "agent_id": session.agent, "actor": name}
         closed = event(SessionClosed(reason=reason), now, **about)
         status = event(StatusChange(status="closed", agent_type=session.agent), now, **about)
         await self._store.close_session(key, now, (closed, status))
-        await self._cancel_all(key, "pending", name)  # first, so that none of them begins when the running one ends
+        await self._cancel_all(key, "pending", name)  # first, so that none of them begins when the running task ends
         await self._cancel_all(key, "running", name)
-        await self._cancel_all(key, "pending", name)  # what a turn that ended meanwhile left untaken
+        await self._cancel_all(key, "pending", name)  # messages that a turn left when it ended meanwhile
         return await self.get(key)
 
     async def _cancel_all(self, key: str, status: Status, actor: str | None) -> None:
@@ -244,12 +257,12 @@ def repeatable_key(actor: str | None, idempotency_key: str) -> str:
     return f"chat:k_{sha256(pair.encode()).hexdigest()[:32]}"
 
 
-def _said_of(session: Session) -> tuple[object, ...]:
-    """Return the fields that were given when it was opened."""
+def _get_request(session: Session) -> tuple[object, ...]:
+    """Return the fields that come from the request that opened it."""
     return (session.creator, session.agent, session.workdir, session.worktree is None, session.title)
 
 
-def _alike(session: Session, other: Session) -> bool:
+def _has_same_place(session: Session, other: Session) -> bool:
     """Return whether both have the same agent and directory, and both or none have a worktree."""
-    alike = (session.agent, session.workdir) == (other.agent, other.workdir)
-    return alike and (session.worktree is None) == (other.worktree is None)
+    same = (session.agent, session.workdir) == (other.agent, other.workdir)
+    return same and (session.worktree is None) == (other.worktree is None)

@@ -20,7 +20,7 @@ from midwatch.domain.task import Ended, Task, TaskStep
 
 
 class TaskEndings:
-    """Service: follows a task's cause."""
+    """Service: computes what the end of a task changes elsewhere."""
 
     def __init__(
         self,
@@ -58,39 +58,40 @@ class TaskEndings:
         tried_again = before.cause == "handoff" and after.wait == "backoff"
         if (after.open and not tried_again) or (before.cause_id is None and not before.steers):
             return changes
-        left = await self._left(after) if after.steers and not after.open else Changes()
+        unread = await self._requeue_steers(after) if after.steers and not after.open else Changes()
         ended = Ended(after, tools, thread_id, step.reason if tried_again else None)
-        return changes.plus(left).plus(await self._of_cause(ended))
+        return changes.plus(unread).plus(await self._update_cause(ended))
 
-    async def _left(self, task: Task) -> Changes:
+    async def _requeue_steers(self, task: Task) -> Changes:
         queued = await self._store.list_queued_steers(task.id)
         session = await self._store.get_session(task.session_key) if queued else None
         closed = session is not None and session.status == "closed"
         return requeue_steers(task, queued, self._clock.now(), closed=closed)
 
-    async def _of_handoff(self, passed: handoff.Handoff, ended: Ended, now: int) -> Changes:
-        """Who goes on with a task's work answers for it: what that belongs to hears it from the last."""
+    async def _update_handoff(self, record: handoff.Handoff, ended: Ended, now: int) -> Changes:
+        """Update the handoff; after a transfer the end of the task is also the end of the source's work."""
         task = ended.task
-        step = handoff.settle(passed, task, now, ended.why)
-        source = await self._store.get_task(passed.source_task) if passed.source_task and not task.open else None
+        step = handoff.settle(record, task, now, ended.why)
+        source = await self._store.get_task(record.source_task) if record.source_task and not task.open else None
         if source is None or source.transferred_to != task.id:
             return step
-        answered = {name: getattr(task, name) for name in ("status", "outcome", "result", "error", "completed_at")}
-        return step.plus(await self._of_cause(ended._replace(task=source._replace(**answered))))
+        end = {name: getattr(task, name) for name in ("status", "outcome", "result", "error", "completed_at")}
+        return step.plus(await self._update_cause(ended._replace(task=source._replace(**end))))
 
-    async def _of_cause(self, ended: Ended) -> Changes:
+    async def _update_cause(self, ended: Ended) -> Changes:
+        """Update the handoff, automation or goal that the task belongs to."""
         task: Task = ended.task
         if task.cause_id is None or task.outcome == "transferred":
             return Changes()
         now = self._clock.now()
         if task.cause == "handoff":
-            passed = await self._store.get_handoff(task.cause_id)
-            return await self._of_handoff(passed, ended, now) if passed else Changes()
+            record = await self._store.get_handoff(task.cause_id)
+            return await self._update_handoff(record, ended, now) if record else Changes()
         if task.open:
             return Changes()
         if task.cause == "automation":
-            found = await self._store.get_automation(task.cause_id)
-            return automation.settle(found, task, now, ended.thread_id) if found else Changes()
+            owner = await self._store.get_automation(task.cause_id)
+            return automation.settle(owner, task, now, ended.thread_id) if owner else Changes()
         if task.cause == "goal":
             aim = await self._store.get_goal(task.cause_id)
             if aim is not None:

@@ -1,4 +1,4 @@
-"""The task service: hand in work, look at it, stop it, have it again. The record is `midwatch.domain.task`."""
+"""The task service: submit, read, cancel and retry tasks. The record is `midwatch.domain.task`."""
 
 from __future__ import annotations
 
@@ -8,38 +8,28 @@ from functools import partial
 from typing import Any, Unpack
 
 from midwatch.base.clock import SECOND, Clock, iso
-from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, NotFound, UnknownAgent
+from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFinished, UnknownAgent
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import BEFORE, Budget, retry_command, spent_of
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, event
+from midwatch.domain.handoff import settle
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.session import check_key
 from midwatch.domain.steering import Mode, Sent, Steer
 from midwatch.domain.store import Store
-from midwatch.domain.task import (
-    OUTSIDE,
-    TRIES,
-    Summary,
-    Task,
-    TaskFilter,
-    TaskStep,
-    end,
-    guard_ownership,
-    meta,
-    new_task,
-)
+from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, TaskStep, end, guard_ownership, meta, new_task
 from midwatch.services.agent_registry import AgentRegistry
 from midwatch.services.authorization import Authorization
+from midwatch.services.records import apply_with_retry, require
 from midwatch.services.request_checks import check, check_repository
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.waiter import Waiter
 
 RELATIVE_TEXT = 200
-"""Characters of a relative's prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +42,7 @@ class Limits:
 
 
 class Tasks:
-    """Service: hand in work, look at it, stop it, have it again."""
+    """Service: submit, read, cancel and retry tasks."""
 
     def __init__(
         self,
@@ -79,14 +69,19 @@ class Tasks:
         self.authorization = authorization or Authorization(store, self._terms)
 
     async def submit(self, prompt: str, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> Task:
-        """Accept a prompt for an agent; `Submission` lists what else can be said. When this returns the task is
-        durable and will run. The same `idempotency_key` with the same wishes returns the first task."""
+        """Accept a prompt for an agent, and return its task; `Submission` lists the other fields.
+
+        When this returns the task is durable and will run. The same `idempotency_key` with the same fields returns the
+        first task.
+        """
         wish = await self.authorization.restrict_task(actor, wish)
         return await self._insert(await self._build(prompt, actor_name(actor), wish), self._limits)
 
     async def steer(self, prompt: str, mode: Mode, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> Sent:
-        """Send a prompt into the turn that runs in `session_key`, or accept it as a task when none does, or when the
-        agent takes nothing while it works."""
+        """Send a prompt into the turn that runs in `session_key`.
+
+        It becomes a task if no turn runs, or if the agent takes no messages while it works.
+        """
         task = await self._build(prompt, actor_name(actor), wish)
         if not await self.steerable(task.agent):
             return Sent(await self._insert(task, self._limits))
@@ -189,7 +184,7 @@ class Tasks:
         raise NotFinished(task.id, task.status, f"{task.error or task.outcome}. Try again with `{task.again}`.")
 
     async def wait(self, task_id: str) -> Task:
-        """Return the task once it has ended; when another agent went on with its work, that one's."""
+        """Return the task when it has ended; if another agent took over its work, return that agent's task."""
         while True:
             task = await self._waiter.wait(task_id, partial(self._get, task_id), lambda task: not task.open)
             if task.transferred_to is None:
@@ -199,28 +194,26 @@ class Tasks:
     async def cancel(self, task_id: str, *, actor: AnyActor = None) -> Task:
         """Stop a task. A pending task ends now; a running one when its agent has been stopped."""
         await self.authorization.check_task(actor, task_id)
-        for _ in range(TRIES):
+
+        async def compute() -> tuple[Task, Changes]:
             task = await self._last(task_id)
             if not task.open:
                 raise AlreadyFinished(task.id, task.status)
-            if task.stop_requested == "cancel":
-                return task
             after, changes = stop_task(task, self._clock.now(), actor_name(actor))
-            if self._endings is not None:
+            if self._endings is not None and task.stop_requested != "cancel":
                 changes = await self._endings.end_attempt(task, TaskStep(after, changes))
-            try:
-                await self._store.apply(changes)
-            except Conflict:
-                continue
-            return after
-        raise Conflict(f"task {task_id} keeps changing; try again.")
+            return after, changes
+
+        return await apply_with_retry(self._store, f"task {task_id}", compute)
 
     async def retry(
         self, task_id: str, *, actor: AnyActor = None, idempotency_key: str | None = None,
         budget: Mapping[str, Any] | None = None,
     ) -> Task:  # fmt: skip
-        """Submit a failed or cancelled task again, as a new task that continues from the old one's progress. What the
-        old one has spent counts; `budget` raises its limits, or sets some."""
+        """Submit a failed or cancelled task again, as a new task that continues from the old one's progress.
+
+        What the old task has spent counts; `budget` raises its limits, or sets some.
+        """
         await self.authorization.check_task(actor, task_id)
         check("-", {"idempotency_key": idempotency_key, "budget": budget}, 1)
         old = await self._get(task_id)
@@ -282,10 +275,7 @@ class Tasks:
         return (await self._terms(agent)).steerable
 
     async def _get(self, task_id: str) -> Task:
-        task = await self._store.get_task(task_id)
-        if task is None:
-            raise NotFound("task", task_id)
-        return task
+        return require(await self._store.get_task(task_id), "task", task_id)
 
     async def _last(self, task_id: str) -> Task:
         """Return the task, or the one that continues its work."""
@@ -315,6 +305,19 @@ def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Cha
     interrupt = event(InterruptReceived(reason="cancel"), now, **meta(task, actor))
     stop = Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task))
     return task._replace(stop_requested="cancel"), Changes(updates=(stop,), events=(interrupt,))
+
+
+async def stop_work(store: Store, work: Task | None, now: int, actor: str | None) -> tuple[Task | None, Changes]:
+    """Stop the open run of an automation, or the open step of a goal; a handoff of it ends with its task."""
+    if work is None:
+        return None, Changes()
+    stopped, changes = stop_task(work, now, actor)
+    if work.cause != "handoff" or stopped.open:
+        return stopped, changes
+    handoff = await store.get_handoff(work.cause_id or "")
+    if handoff is not None:
+        changes = changes.plus(settle(handoff, stopped, now))
+    return stopped._replace(attempt=max(1, stopped.attempt)), changes  # the work began before it was handed over
 
 
 def _most_open(task: Task, limits: Limits | None) -> tuple[int | None, int | None]:

@@ -1,6 +1,6 @@
-"""The terminals of sessions: looked at and typed into, whichever process they are open in.
+"""The terminals of sessions: read them and type into them, in whichever process they are open.
 
-A request to another process is a message with an answer. It is sent again until it is answered, and carried out once.
+A request to another process is a message with an answer. It is sent again until it is answered, and executed once.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotFound, NotRunning
+from midwatch.base.errors import AgentError, Conflict, InvalidInput, MidwatchError, NotRunning
 from midwatch.domain.agent import Agent, Conversation, Screenshot, has_terminal
 from midwatch.domain.event import Payload
 from midwatch.domain.relay import Relay
 from midwatch.domain.session import Session, SessionStore
+from midwatch.services.records import require
 
 ASK, ANSWER = "terminal", "terminal_answer"
 PATIENCE = 5.0
 AGAIN_SECONDS = 0.5
 MOST_ANSWERED = 1000
 MOST_KEYS = 1_000_000
-LEAST, MOST = (20, 10), (1000, 1000)
-"""Columns and rows."""
+MIN_SIZE, MAX_SIZE = (20, 10), (1000, 1000)
 ERRORS: Mapping[str, type[MidwatchError]] = {kind.code: kind for kind in (Conflict, AgentError)}
 
 
@@ -35,8 +35,7 @@ class Opened(Protocol):
 
 
 class Opening:
-    """The owner of a program that is started before there is a prompt. No task names its process group; the guard ends
-    it."""
+    """The owner of a program that is started before there is a prompt; the guard ends its process group."""
 
     attempt = 0
     resumed = False
@@ -50,7 +49,7 @@ class Opening:
         }  # fmt: skip
 
     async def emit(self, payload: Payload) -> None:
-        """Drop it: nobody listens yet."""
+        """Drop the event: nobody listens yet."""
 
     async def own_group(self, pgid: int) -> None:
         """Do nothing: the guard knows the group."""
@@ -67,7 +66,7 @@ class Terminals:
         relay: Relay | None,
         env: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`opened` are the conversations of this process; None when it runs no tasks."""
+        """Build the service. `opened` are the conversations of this process; None if it runs no tasks."""
         self._store = store
         self._agents = agents
         self._relay = relay
@@ -75,32 +74,33 @@ class Terminals:
         self._opened = opened
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._known: dict[str, dict[str, Any]] = {}
-        """Answers that were given to other processes."""
+        """The answers that were sent to other processes."""
         if relay is not None:
-            relay.on_message(ASK, self._asked)
-            relay.on_message(ANSWER, self._told)
+            relay.on_message(ASK, self._handle_request)
+            relay.on_message(ANSWER, self._handle_answer)
 
     async def screenshot(self, key: str, *, styled: bool = False) -> Screenshot:
-        """What the terminal of a session shows. Conflict when none is open."""
-        found = await self._do(key, "screenshot", {"styled": styled})
-        return Screenshot(**{**found, "cursor": tuple(found["cursor"])})
+        """Return what the terminal of a session shows. Conflict when none is open."""
+        screen = await self._do(key, "screenshot", {"styled": styled})
+        return Screenshot(**{**screen, "cursor": tuple(screen["cursor"])})
 
     async def send_keys(self, key: str, data: bytes) -> None:
-        """Type into it, whatever goes on there. Conflict when none is open."""
+        """Type into it, also while a turn runs. Conflict when none is open."""
         if len(data) > MOST_KEYS:
             raise InvalidInput(f"up to {MOST_KEYS} bytes can be typed at once.", field="data")
         await self._do(key, "send_keys", {"data": base64.b64encode(data).decode()})
 
     async def resize(self, key: str, columns: int, rows: int) -> None:
-        """Give it another size. Conflict when none is open."""
-        if not (LEAST[0] <= columns <= MOST[0] and LEAST[1] <= rows <= MOST[1]):
+        """Change its size. Conflict when none is open."""
+        if not (MIN_SIZE[0] <= columns <= MAX_SIZE[0] and MIN_SIZE[1] <= rows <= MAX_SIZE[1]):
             raise InvalidInput(
-                f"a terminal has {LEAST[0]} to {MOST[0]} columns and {LEAST[1]} to {MOST[1]} rows.", field="columns"
+                f"a terminal has {MIN_SIZE[0]} to {MAX_SIZE[0]} columns and {MIN_SIZE[1]} to {MAX_SIZE[1]} rows.",
+                field="columns",
             )
         await self._do(key, "resize", {"columns": columns, "rows": rows})
 
     async def open(self, key: str) -> None:
-        """Have a session's program running before it is spoken to. Harmless when it is."""
+        """Start a session's program before the first message, unless it runs."""
         session = await self._session(key)
         agent = self._agents.get(session.agent)
         if self._opened is None or agent is None:
@@ -112,10 +112,7 @@ class Terminals:
     # -- here or elsewhere ---------------------------------------------------------------------------------------
 
     async def _session(self, key: str) -> Session:
-        found = await self._store.get_session(key)
-        if found is None:
-            raise NotFound("session", key)
-        return found
+        return require(await self._store.get_session(key), "session", key)
 
     async def _do(self, key: str, verb: str, wishes: Mapping[str, Any]) -> Any:
         if self._opened is not None and self._opened.find(key) is not None:
@@ -151,29 +148,29 @@ class Terminals:
             ) from None
         finally:
             del self._waiting[id_]
-        told = answer.result()
-        if "code" in told:
-            raise ERRORS.get(told["code"], MidwatchError)(told["error"])
-        return told["result"]
+        reply = answer.result()
+        if "code" in reply:
+            raise ERRORS.get(reply["code"], MidwatchError)(reply["error"])
+        return reply["result"]
 
     # -- for others ----------------------------------------------------------------------------------------------
 
-    def _asked(self, sender: str, data: Mapping[str, Any]) -> None:
-        """Another process wants something. What comes again is answered again, and not done again."""
+    def _handle_request(self, sender: str, data: Mapping[str, Any]) -> None:
+        """Answer a request of another process. A repeated request gets the same answer and is not executed again."""
         assert self._relay is not None
         if data["id"] not in self._known:
             if len(self._known) >= MOST_ANSWERED:
                 del self._known[next(iter(self._known))]
-            self._known[data["id"]] = self._carried_out(data)
+            self._known[data["id"]] = self._execute(data)
         self._relay.send(sender, ANSWER, self._known[data["id"]])
 
-    def _carried_out(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def _execute(self, data: Mapping[str, Any]) -> dict[str, Any]:
         try:
             return {"id": data["id"], "result": self._here(data["key"], data["verb"], data["wishes"])}
         except MidwatchError as problem:
             return {"id": data["id"], "code": problem.code, "error": str(problem)}
 
-    def _told(self, sender: str, data: Mapping[str, Any]) -> None:
+    def _handle_answer(self, sender: str, data: Mapping[str, Any]) -> None:
         waiting = self._waiting.get(data["id"])
         if waiting is not None and not waiting.done():
             waiting.set_result(data)

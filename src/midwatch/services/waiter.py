@@ -1,4 +1,4 @@
-"""The waiter: whoever waits for the end of a task, handoff or question waits here.
+"""The waiter: lets callers wait for the end of a task, a handoff or a question.
 
 The bus reports every published event. An event about a record wakes those who wait for that record, and they read it
 again.
@@ -17,13 +17,12 @@ from midwatch.domain.event import Event
 T = TypeVar("T")
 
 PAUSE_SECONDS = 0.5
-"""Before the store is read again after an error."""
 ID_OF = {"handoff": "handoff_id", "approval": "approval_id"}
 """The payload field with the record's id, by the first word of the event's kind."""
 
 
 class Waiter:
-    """Everybody in this process who waits for a record."""
+    """Lets callers in this process wait for records."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
@@ -38,8 +37,10 @@ class Waiter:
         is_over: Callable[[T], bool],
         patience: Callable[[T], float] | None = None,
     ) -> T:
-        """Return the record once `is_over` holds. It is read again after every event about it, and when `patience`
-        seconds have passed. StoreUnavailable when the desk closes first."""
+        """Return the record when `is_over` holds; raise StoreUnavailable if the desk closes first.
+
+        It is read again after every event about it, and when `patience` seconds have passed.
+        """
         changed = asyncio.Event()
         self._waiting.setdefault(record_id, set()).add(changed)
         try:

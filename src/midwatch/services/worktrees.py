@@ -1,5 +1,7 @@
-"""The worktree service: have one ready for a task, tell what was done in it, look at it, merge it, remove it. What one
-is stands in `midwatch.domain.worktree`."""
+"""The worktree service: prepare a worktree for a task, compare it, merge it, remove it.
+
+The record is `midwatch.domain.worktree`.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 from midwatch.domain.worktree import Diff, Git, Merged, Mutex, Worktree, WorktreeFilter
 from midwatch.services.authorization import Authorization, refuse_agent
+from midwatch.services.records import require
 
 log = logging.getLogger("midwatch.worktrees")
 
@@ -38,7 +41,10 @@ class Worktrees:
         self, store: Store, clock: Clock, git: Git, authorization: Authorization, *, home: str, host: str,
         lock: Callable[[str], Mutex],
     ) -> None:  # fmt: skip
-        """`home` is the directory they are made in; `lock` is shared with the other processes of this machine."""
+        """Build the service.
+
+        Worktrees are created in the directory `home`; `lock` is shared with the other processes of this machine.
+        """
         self._store = store
         self._clock = clock
         self._git = git
@@ -50,7 +56,7 @@ class Worktrees:
     # -- for the worker ------------------------------------------------------------------------------------------
 
     async def ready(self, task: Task, workdir: str | None) -> Worktree:
-        """The worktree of a running task, made or mended if need be, so that a turn can work in it."""
+        """Return the worktree of a running task; create or repair it first if necessary."""
         worktree_id = rules.wanted_id(task)
         assert worktree_id is not None
         async with self._held(worktree_id):
@@ -58,7 +64,7 @@ class Worktrees:
             if tree is None:
                 tree = await self._plan(task, workdir)
             elif tree.status == "removed":
-                fresh = await self._located(task, tree.repository, tree.subdir)
+                fresh = await self._plan_at(task, tree.repository, tree.subdir)
                 begin = {"base": fresh.base, "target": fresh.target, "note": fresh.note, "host": self._host}
                 tree = await self._write(tree, task, status="making", path=fresh.path, **begin)
             self._check_here(tree)
@@ -71,7 +77,7 @@ class Worktrees:
             return await self._write(tree, task)
 
     async def done(self, task: Task) -> Task:
-        """A task whose turn has ended, with what was done in its worktree. A look that fails does not hold it up."""
+        """Return a task whose turn has ended, with the changes in its worktree; errors are only logged."""
         worktree_id = rules.wanted_id(task)
         if worktree_id is None:
             return task
@@ -81,24 +87,21 @@ class Worktrees:
                 tree = await self._write(tree, task, **await self._look(tree))
             return task._replace(worktree=tree.note_of_task())
         except MidwatchError as problem:
-            log.warning("what task %s did in its worktree is not known: %s", task.id, problem)
+            log.warning("the changes of task %s in its worktree cannot be read: %s", task.id, problem)
             return task
 
     # -- for people ----------------------------------------------------------------------------------------------
 
     async def find(self, key: str) -> Worktree:
-        """The worktree of that id, or of the task with that id, as it was last seen; or NotFound."""
+        """Return the worktree with this id, or that of the task with this id, as it was written; or NotFound."""
         worktree_id: str | None = key
         if key.startswith("t_"):
             task = await self._store.get_task(key)
             worktree_id = rules.wanted_id(task) if task is not None else None
-        found = await self._store.get_worktree(worktree_id) if worktree_id else None
-        if found is None:
-            raise NotFound("worktree", key)
-        return found
+        return require(await self._store.get_worktree(worktree_id) if worktree_id else None, "worktree", key)
 
     async def get(self, key: str) -> Worktree:
-        """The same; where it is on this machine and nothing runs in it, what has changed in it is looked at afresh."""
+        """Return the same; its changes are read again if it is on this machine and nothing runs in it."""
         tree = await self.find(key)
         if tree.status not in ("kept", "merged") or tree.host != self._host or await self._runner(tree):
             return tree
@@ -108,23 +111,25 @@ class Worktrees:
             return replace(tree, note=str(problem))
 
     async def list(self, which: WorktreeFilter | None = None) -> list[Worktree]:
-        """Newest first, at most 500 at a time."""
+        """Return worktrees, newest first, at most 500 at a time."""
         which = which or WorktreeFilter()
         if not 1 <= which.limit <= 500:
             raise InvalidInput("limit is 1 to 500.", field="limit")
         return await self._store.list_worktrees(which)
 
     async def diff(self, key: str, limit: int = 1_000_000, *, actor: AnyActor = None) -> Diff:
-        """Return what has changed in it since it was made, as text, with what is not committed and new files. Not for
-        agents of running tasks."""
-        refuse_agent(actor, "an agent is not shown what others did; it has its own files.")
+        """Return its changes since it was created as text, with uncommitted changes and new files.
+
+        Not for agents of running tasks.
+        """
+        refuse_agent(actor, "an agent may not see the work of others; it has its own files.")
         if not 1 <= limit <= rules.MAX_DIFF:
             raise InvalidInput(f"limit is 1 to {rules.MAX_DIFF}.", field="limit")
         tree = await self._present(key)
         return await self._git.diff(tree, limit)
 
     async def merge(self, key: str, *, actor: AnyActor = None) -> tuple[Worktree, Merged]:
-        """Commit what is not committed in it and bring its branch into the one it came from."""
+        """Commit its uncommitted changes and merge its branch into the branch it came from."""
         await self._find_managed(key, actor)
         tree = await self._present(key)
         async with self._held(tree.id):
@@ -143,7 +148,7 @@ class Worktrees:
             return after, merged
 
     async def remove(self, key: str, *, force: bool = False, actor: AnyActor = None) -> Worktree:
-        """Remove its directory and branch. Conflict, with what would be lost, unless that is nothing or forced."""
+        """Remove its directory and branch. Conflict, with what would be lost, unless `force` is set."""
         tree = await self._find_managed(key, actor)
         async with self._held(tree.id):
             tree = await self.find(tree.id)
@@ -157,22 +162,22 @@ class Worktrees:
                     f"{tree.branch} has {' and '.join(lost)}, which would be lost; merge it with "
                     f"`midwatch worktree merge {tree.id}`, or remove it with --force."
                 )
-            return await self._removed(tree, actor_name(actor))
+            return await self._remove(tree, actor_name(actor))
 
     async def prune(self, before: int) -> int:
-        """Remove those that nobody has used since `before` and that hold nothing of their own; never other work."""
-        gone = 0
+        """Remove worktrees that were not used since `before` and contain no work of their own; return how many."""
+        removed = 0
         async for tree in self._old(before):
             async with self._held(tree.id):
                 try:
                     await self._check_idle(tree)
                     await self._check_closed(tree)
                     if not await self._git.losses(tree):
-                        await self._removed(tree, None)
-                        gone += 1
+                        await self._remove(tree, None)
+                        removed += 1
                 except MidwatchError as problem:
-                    log.warning("worktree %s is left as it is: %s", tree.id, problem)
-        return gone + await self._store.prune_worktrees(before)
+                    log.warning("worktree %s is not removed: %s", tree.id, problem)
+        return removed + await self._store.prune_worktrees(before)
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -193,16 +198,16 @@ class Worktrees:
                     yield tree
             which = replace(which, before=page[-1].id)
 
-    async def _located(self, task: Task, repository: str, subdir: str = "") -> Worktree:
+    async def _plan_at(self, task: Task, repository: str, subdir: str = "") -> Worktree:
         place = await self._git.locate(repository)
-        made = rules.plan_worktree(task, place, self._home, self._host, self._clock.now())
-        return replace(made, subdir=subdir or made.subdir)
+        plan = rules.plan_worktree(task, place, self._home, self._host, self._clock.now())
+        return replace(plan, subdir=subdir or plan.subdir)
 
     async def _plan(self, task: Task, workdir: str | None) -> Worktree:
-        """Written before anything is made, so that a making that is interrupted can be told from work."""
+        """Write the record before anything is created, so that an interrupted creation is known after a crash."""
         if workdir is None:
             raise Conflict("a worktree is made from a repository; name a working directory in one.")
-        tree = await self._located(task, workdir)
+        tree = await self._plan_at(task, workdir)
         fence = rules.occupy_worktree(tree, task, tree.created_at)[1].fence
         await self._store.apply(Changes(fence=fence, records=(tree,), updates=(rules.note_on_task(tree, task),)))
         return tree
@@ -216,7 +221,7 @@ class Worktrees:
         return (await self._git.stat(tree))._asdict()
 
     async def _present(self, key: str) -> Worktree:
-        """One whose files can be looked at here."""
+        """Return a worktree whose files are on this machine, or raise Conflict."""
         tree = await self.find(key)
         if tree.status in ("making", "removed"):
             raise Conflict(f"worktree {tree.id} is {'being made' if tree.status == 'making' else 'removed'}.")
@@ -232,16 +237,16 @@ class Worktrees:
             raise Conflict(f"task {runner} works in {tree.branch}; wait for it, or stop it with `midwatch cancel`.")
 
     async def _check_closed(self, tree: Worktree) -> None:
-        """An agent that waits for the next turn of its conversation would be left without its directory."""
-        found = await self._store.get_session(tree.session_key) if tree.session_key else None
-        if found is not None and found.live_owner is not None and found.status != "closed":
-            raise Conflict(f"session {found.key} is open in {tree.branch}; close it with `midwatch session close`.")
+        """Raise Conflict if an agent's process waits in it for the next message of its session."""
+        session = await self._store.get_session(tree.session_key) if tree.session_key else None
+        if session is not None and session.live_owner is not None and session.status != "closed":
+            raise Conflict(f"session {session.key} is open in {tree.branch}; close it with `midwatch session close`.")
 
     async def _runner(self, tree: Worktree) -> str | None:
         running = await self._store.list_running_tasks()
         return next((task.id for task in running if rules.wanted_id(task) == tree.id), None)
 
-    async def _removed(self, tree: Worktree, actor: str | None) -> Worktree:
+    async def _remove(self, tree: Worktree, actor: str | None) -> Worktree:
         await self._git.remove(tree)
         now = self._clock.now()
         after, update = rules.change_worktree(tree, now, status="removed")
@@ -253,7 +258,7 @@ class Worktrees:
 
     @asynccontextmanager
     async def _held(self, worktree_id: str) -> AsyncIterator[None]:
-        """Nobody else makes, merges or removes it meanwhile."""
+        """Keep others from creating, merging or removing it meanwhile."""
         async with self._locked(f"worktrees-{int(rules.short_id(worktree_id), 16) % LOCKS}"):
             yield
 
@@ -269,6 +274,6 @@ class Worktrees:
 
 
 def _message(tree: Worktree, task: Task | None) -> str:
-    """What the commit says: the prompt's beginning, and which task it was."""
+    """Return the commit message: the beginning of the prompt, and the task."""
     about = cut(" ".join(task.prompt.split()), MESSAGE_SHOWN) if task is not None else f"Work of {tree.branch}"
     return f"{about}\n\nmidwatch task {tree.task_id}"

@@ -14,23 +14,13 @@ from typing import Any
 
 from midwatch.agents.base import message_id
 from midwatch.agents.function import OnLoop
-from midwatch.domain.agent import (
-    AgentCapability,
-    AgentTerms,
-    Conversation,
-    Interrupt,
-    Turn,
-    TurnResult,
-    Usage,
-)
+from midwatch.domain.agent import AgentCapability, AgentTerms, Conversation, Interrupt, Turn, TurnResult, Usage
 from midwatch.domain.event import MessageDelta, MessageUpdate, Payload, ToolExecEnd, ToolExecStart
 from midwatch.domain.session import Session
 from midwatch.domain.task import Outcome
 
-# -- agents ------------------------------------------------------------------------------------------------------
-
 Step = Callable[[Turn], Awaitable[Any]]
-"""One thing a scripted agent does. What the last step returns is the result: a text, a TurnResult, or nothing."""
+"""One thing a scripted agent does. The last step returns the result: a text, a TurnResult, or nothing."""
 
 
 def say(text: str) -> Step:
@@ -45,20 +35,12 @@ def say(text: str) -> Step:
 
 def delta(text: str, offset: int = 0) -> Step:
     """Emit a live piece of text."""
-
-    async def step(turn: Turn) -> None:
-        await turn.emit(MessageDelta(message_id=message_id(turn), offset=offset, text=text))
-
-    return step
+    return lambda turn: turn.emit(MessageDelta(message_id=message_id(turn), offset=offset, text=text))
 
 
 def emit(payload: Payload) -> Step:
     """Emit any event."""
-
-    async def step(turn: Turn) -> None:
-        await turn.emit(payload)
-
-    return step
+    return lambda turn: turn.emit(payload)
 
 
 def tool(name: str, arguments: Any = None, result: str = "", *, is_error: bool = False) -> Step:
@@ -83,11 +65,7 @@ def ask(question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: flo
 
 def save(progress: Any) -> Step:
     """Save progress."""
-
-    async def step(turn: Turn) -> None:
-        await turn.save_progress(progress)
-
-    return step
+    return lambda turn: turn.save_progress(progress)
 
 
 def load() -> Step:
@@ -101,20 +79,12 @@ def load() -> Step:
 
 def receive() -> Step:
     """Wait for a message and return it."""
-
-    async def step(turn: Turn) -> str:
-        return await turn.receive()
-
-    return step
+    return lambda turn: turn.receive()
 
 
 def own_group(pgid: int) -> Step:
-    """Say that a process group belongs to this attempt."""
-
-    async def step(turn: Turn) -> None:
-        await turn.own_group(pgid)
-
-    return step
+    """Report that a process group belongs to this attempt."""
+    return lambda turn: turn.own_group(pgid)
 
 
 def wait_for(event: asyncio.Event) -> Step:
@@ -127,7 +97,7 @@ def wait_for(event: asyncio.Event) -> Step:
 
 
 def raise_(problem: BaseException) -> Step:
-    """Fail."""
+    """Fail with this error."""
 
     async def step(turn: Turn) -> None:
         raise problem
@@ -143,11 +113,10 @@ def result(
     thread_id: str | None = None,
     usage: Usage | None = None,
 ) -> Step:
-    """End the turn with this."""
-    made = TurnResult(text=text, outcome=outcome, error=error, thread_id=thread_id, usage=usage or Usage())
+    """End the turn with this result."""
 
     async def step(turn: Turn) -> TurnResult:
-        return made
+        return TurnResult(text=text, outcome=outcome, error=error, thread_id=thread_id, usage=usage or Usage())
 
     return step
 
@@ -187,11 +156,11 @@ class ScriptedAgent:
         return _LastingConversation(self) if self.lasting else _ScriptedConversation(self)
 
     def describe(self) -> Mapping[str, Any]:
-        """It has a script."""
+        """Return the number of steps."""
         return {"target": f"a script of {len(self._steps)} steps"}
 
     async def perform(self, prompt: str, turn: Turn) -> Any:
-        """The whole script."""
+        """Do all steps of the script."""
         self.turns.append(turn)
         value: Any = None
         for step in self._steps:

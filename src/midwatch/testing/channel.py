@@ -30,7 +30,7 @@ class RecordingChannel:
         self._news = asyncio.Condition()
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Remember it, or do as told."""
+        """Remember the delivery, or fail or hang as set."""
         self.tried.append(delivery)
         await self._tell()
         if self.hang:
@@ -46,7 +46,7 @@ class RecordingChannel:
         return self._typing(target)
 
     def listen(self) -> AsyncIterator[Mapping[str, Any]] | None:
-        """Nothing arrives here."""
+        """Return None: nothing arrives here."""
         return None
 
     async def close(self) -> None:
@@ -54,7 +54,7 @@ class RecordingChannel:
         self.closed = True
 
     async def until(self, seen: Callable[[RecordingChannel], bool]) -> None:
-        """Return once `seen` is true of what was tried and delivered."""
+        """Wait until `seen` returns true for this channel."""
         async with self._news:
             await self._news.wait_for(lambda: seen(self))
 

@@ -17,7 +17,7 @@ class FakeTimer:
         self.callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
-        """It will never happen."""
+        """Cancel the call."""
         self.callback = None
 
 
@@ -31,11 +31,11 @@ class FakeClock:
         self._order = itertools.count()
 
     def now(self) -> int:
-        """Microseconds since the epoch."""
+        """Return microseconds since the epoch."""
         return self._now
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""
         return self._monotonic
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
@@ -64,6 +64,6 @@ class FakeClock:
 
 
 async def settle(turns: int = 20) -> None:
-    """Let everything that can run do so."""
+    """Let all tasks of the event loop run that can run now."""
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -20,8 +20,10 @@ from midwatch.domain.task import new_task
 
 
 class RecordingTurn:
-    """A turn without a worker: gives an agent its prompt and remembers what it does. A question beyond `answers`
-    fails the turn."""
+    """A turn without a worker: gives an agent its prompt and remembers what it does.
+
+    A question beyond `answers` fails the turn. `over_budget` returns `spent`.
+    """
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class RecordingTurn:
         attempt: int = 1,
         resumed: bool = False,
     ) -> None:
-        # Its own id: processes are found by it, and other tests may run beside this one.
+        # A new id: processes are found by it, and other tests may run at the same time.
         task_id = self.task_id = task_id or new_id("t", SystemClock().now())
         self.attempt = attempt
         self.session_key = f"bg:{task_id}"
@@ -59,7 +61,6 @@ class RecordingTurn:
         self.steps = list(steps)
         self.earlier = list(earlier)
         self.spent: str | None = None
-        """What `over_budget` tells."""
         self._numbers = itertools.count(1)
         self._steers = [self._steer(text, "after_tool") for text in messages]
         self._steered = asyncio.Event()
@@ -72,32 +73,32 @@ class RecordingTurn:
         self._news = asyncio.Condition()
 
     def session(self, agent: str = "scripted") -> Session:
-        """A session this turn could be of."""
+        """Return a session that fits this turn."""
         key = self.session_key
         return Session(key=key, agent=agent, gate_key=gate_key(key), thread_id=self.thread_id, workdir=self.workdir)
 
     def text(self) -> str:
-        """The live text so far."""
+        """Return the live text so far."""
         return "".join(seen.text for seen in self.events if isinstance(seen, MessageDelta))
 
     def kinds(self) -> list[str]:
-        """Names of the events so far."""
+        """Return the kinds of the events so far."""
         return [seen.kind for seen in self.events]
 
     async def until(self, seen: Callable[[RecordingTurn], bool]) -> None:
-        """Return once the agent has done what `seen` looks for."""
+        """Wait until `seen` returns true for this turn."""
         async with self._news:
             await self._news.wait_for(lambda: seen(self))
 
     async def emit(self, payload: Payload) -> None:
-        """Remember an event; one that is not an agent's to tell is refused, as a real turn does."""
+        """Remember an event; refuse one that an agent may not emit, as a real turn does."""
         if not payload.agents:
-            raise AgentError(f"an agent cannot tell {payload.kind}, which is midwatch's own to tell.")
+            raise AgentError(f"an agent may not emit {payload.kind}; only midwatch itself does.")
         self.events.append(payload)
         await self._tell()
 
     async def load_progress(self) -> Any:
-        """The progress given or saved."""
+        """Return the progress, as given or saved."""
         return self.progress
 
     async def save_progress(self, progress: Any) -> None:
@@ -106,7 +107,7 @@ class RecordingTurn:
         await self._tell()
 
     async def load_steps(self) -> list[Any]:
-        """The steps given or saved."""
+        """Return the steps, as given or saved."""
         return list(self.steps)
 
     async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
@@ -116,7 +117,7 @@ class RecordingTurn:
         await self._tell()
 
     async def history(self) -> list[Any]:
-        """The earlier steps given."""
+        """Return the given earlier steps."""
         return list(self.earlier)
 
     async def steer(self, text: str, mode: Mode = "after_tool") -> None:
@@ -133,48 +134,48 @@ class RecordingTurn:
         )  # fmt: skip
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
-        """The messages no step took."""
+        """Return the messages that no step took."""
         return tuple(steer for steer in self._steers if not modes or steer.mode in modes)
 
     async def steered(self) -> None:
-        """Wait for one."""
+        """Wait for a message."""
         self._steered.clear()
         await self._steered.wait()
 
     async def receive(self) -> str:
-        """The next message."""
+        """Wait for the next message and return its text."""
         while not self._steers:
             await self.steered()
         return self._steers.pop(0).text
 
     def over_budget(self) -> str | None:
-        """What `spent` says."""
+        """Return `spent`."""
         return self.spent
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
-        """The next of `answers`: a choice's name, or an Answer."""
-        asked = Question.plain(question, choices) if isinstance(question, str) else question
-        names = tuple(choice.name for choice in asked.choices)
-        self.questions.append((asked.text, names))
-        self.asked.append(asked)
+        """Return the next of `answers`, which are names of choices or Answers."""
+        posed = Question.plain(question, choices) if isinstance(question, str) else question
+        names = tuple(choice.name for choice in posed.choices)
+        self.questions.append((posed.text, names))
+        self.asked.append(posed)
         await self._tell()
         if not self._answers:
             raise AgentError("the test gave no answer to this question; pass answers=[...]")
         answer = self._answers.pop(0)
         if isinstance(answer, Answer):
             return answer
-        return Answer("granted" if asked.choices[names.index(answer)].allows else "denied", answer)
+        return Answer("granted" if posed.choices[names.index(answer)].allows else "denied", answer)
 
     async def handoff(self) -> Handoff | None:
-        """The handoff given."""
+        """Return the given handoff."""
         return self.brought
 
     async def delegate(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Handoff:
-        """Remember what was handed over; the answer is the next of `replies`."""
+        """Remember the handoff and return it with the next of `replies` as its answer."""
         work = HandoffTask(description=task) if isinstance(task, str) else task
         self.delegated.append((to, work, dict(wish)))
         await self._tell()
@@ -189,24 +190,30 @@ class RecordingTurn:
     async def transfer(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Transfer:
-        """Remember what was handed over; the next of `replies` may refuse it with an error."""
+        """Remember the handoff; the next of `replies` may refuse it with an error."""
         work = HandoffTask(description=task or self.prompt) if isinstance(task, str) else task
         self.transferred.append((to, work, dict(wish)))
         await self._tell()
         if self._replies and isinstance(reply := self._replies.pop(0), Exception):
             raise reply
-        made = Handoff(id=f"h_{len(self.transferred)}", form="transfer", to_agent=to or "", status="accepted")
-        begins = new_task(
-            0, work.words(), to or "", self.session_key, task_id=f"{self.task_id}x", cause="handoff", cause_id=made.id
+        handoff = Handoff(id=f"h_{len(self.transferred)}", form="transfer", to_agent=to or "", status="accepted")
+        following = new_task(
+            0,
+            work.words(),
+            to or "",
+            self.session_key,
+            task_id=f"{self.task_id}x",
+            cause="handoff",
+            cause_id=handoff.id,
         )
-        return Transfer(handoff=made, task=begins)
+        return Transfer(handoff=handoff, task=following)
 
     def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
-        """All but those in `hidden`."""
+        """Return all agents but those in `hidden`."""
         return {name: "" for name in names if name not in self.hidden}
 
     async def keep_thread(self, thread_id: str) -> None:
-        """Remember it."""
+        """Remember the thread."""
         self.thread_id = thread_id
         await self._tell()
 

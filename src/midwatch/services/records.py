@@ -1,0 +1,99 @@
+"""Records: find one, or raise NotFound; change one, and try again when it was changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from midwatch.base.clock import Clock
+from midwatch.base.errors import Conflict, InvalidInput, NotFound
+from midwatch.domain.changes import Changes, Revised
+from midwatch.domain.identity import AnyActor
+from midwatch.domain.store import Store
+from midwatch.domain.task import TRIES
+from midwatch.services.authorization import check_manager
+
+T = TypeVar("T")
+
+
+def require(record: T | None, noun: str, key: str) -> T:
+    """Return the record; raise NotFound if there is none."""
+    if record is None:
+        raise NotFound(noun, key)
+    return record
+
+
+def parse_status(status: str, known: Iterable[str]) -> str:
+    """Return the status of a list's filter: empty, `all`, or a known one; raise InvalidInput for others."""
+    wanted = status.strip().lower()
+    if wanted not in ("", "all", *known):
+        raise InvalidInput(f"the status is one of: all, {', '.join(known)}.", field="status")
+    return wanted
+
+
+async def apply_with_retry(store: Store, name: str, compute: Callable[[], Awaitable[tuple[T, Changes]]]) -> T:
+    """Compute a result and its step, write the step, and return the result.
+
+    Both are computed again when a record was changed meanwhile. `name` is the record's name in the error message.
+    """
+    for _ in range(TRIES):
+        result, changes = await compute()
+        if changes == Changes():
+            return result
+        with suppress(Conflict):
+            await store.apply(changes)
+            return result
+    raise Conflict(f"{name} keeps changing; try again.")
+
+
+class ManagedRecord(Revised, Protocol):
+    """A record that only some people may change."""
+
+    @property
+    def creator(self) -> str | None:
+        """Return who created it."""
+
+    @property
+    def manage_mode(self) -> str:
+        """Return who may change it: everybody, or only its creator."""
+
+
+M = TypeVar("M", bound=ManagedRecord)
+
+
+class ManagedRecords(Generic[M]):
+    """The part that the services of automations and goals share."""
+
+    noun: ClassVar[str]
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def get(self, record_id: str, /) -> M:
+        """Return the record, or raise NotFound."""
+        raise NotImplementedError
+
+    async def _get_managed(self, record_id: str, actor: AnyActor) -> M:
+        """Return the record; raise Forbidden if the actor may not manage it."""
+        record = await self.get(record_id)
+        check_manager(actor, record.creator, record.manage_mode)
+        return record
+
+    async def _change(
+        self, record_id: str, change: Callable[[M, int], Awaitable[Changes]], actor: AnyActor = None,
+        revision: int | None = None,
+    ) -> M:  # fmt: skip
+        """Write what `change` returns for the record and the time, and return the record as it is then."""
+
+        async def compute() -> tuple[None, Changes]:
+            record = await self._get_managed(record_id, actor)
+            if revision is not None and record.revision != revision:
+                raise Conflict(
+                    f"{self.noun} {record.id} changed meanwhile (revision {record.revision}); look at it again."
+                )
+            return None, await change(record, self._clock.now())
+
+        await apply_with_retry(self._store, f"{self.noun} {record_id}", compute)
+        return await self.get(record_id)
