@@ -28,15 +28,12 @@ class Clock(Protocol):
 
     def now(self) -> int:
         """Microseconds since the epoch, UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds that never go back and do not count suspension."""
-        ...
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Call `callback` on the event loop after `seconds` of monotonic time."""
-        ...
 
 
 class SystemClock:

@@ -153,17 +153,14 @@ class ProgramOwner(Protocol):
     @property
     def env(self) -> Mapping[str, str]:
         """To be added to a child's environment: MIDWATCH_TASK and what an agent needs to speak to midwatch."""
-        ...
 
     async def emit(self, payload: Payload) -> None:
         """Tell what happened. Stored in order, unless the payload's kind is live. Waits when too much is unwritten.
         AgentError for kinds that are midwatch's own to tell. Messages are the agent's, with ids of this attempt."""
-        ...
 
     async def own_group(self, pgid: int) -> None:
         """Commit that process group `pgid` belongs to this attempt. To be awaited before the child may exec, so that
         it can be found and ended whatever happens to this process."""
-        ...
 
 
 class Turn(ProgramOwner, Protocol):
@@ -175,58 +172,46 @@ class Turn(ProgramOwner, Protocol):
     @property
     def deadline(self) -> float | None:
         """Monotonic time at which the turn is ended, or None. It moves while the turn waits for an answer."""
-        ...
 
     async def load_progress(self) -> Any:
         """What `save_progress` kept last, also from an earlier attempt or a retried task; None if nothing."""
-        ...
 
     async def save_progress(self, progress: Any) -> None:
         """Keep JSON data durably, so that a later attempt can go on from here."""
-        ...
 
     async def load_steps(self) -> list[Any]:
         """The steps of this turn that `save_step` has kept, in order, also those of earlier attempts and of the task
         this one tries again."""
-        ...
 
     async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
         """Keep a completed step of the turn as JSON data, durably and after all that was emitted before it; `took` are
         the ids of messages people sent that are part of it. It becomes part of the thread's history, unless the task is
         cancelled."""
-        ...
 
     async def history(self) -> list[Any]:
         """The steps of the earlier turns of this thread, in order."""
-        ...
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
         """The messages of these modes, or all, that people sent into this turn and no step took, oldest first."""
-        ...
 
     async def steered(self) -> None:
         """Wait until there is such a message that was not there before."""
-        ...
 
     async def receive(self) -> str:
         """Wait for the next message a person sends into this turn, and take it."""
-        ...
 
     def over_budget(self) -> str | None:
         """In words, what the task may spend and has spent; None while there is some left. To be asked before each
         step: the turn then ends with the outcome `budget` and its progress kept."""
-        ...
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
         """Ask a person and wait; of a plain text the first choice is the yes. A rule may answer at once. Meanwhile the
         turn gives back its slot and its timeout stands still. `expires` is in seconds."""
-        ...
 
     async def handoff(self) -> Handoff | None:
         """The handoff that brought this work here, with its context; None when nobody handed it over."""
-        ...
 
     async def delegate(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
@@ -234,23 +219,19 @@ class Turn(ProgramOwner, Protocol):
         """Hand work to another agent, or with no `to` to the best for it, and wait for the answer: the handoff as it
         was completed, or HandoffError. Meanwhile the turn gives back its slot and its timeout stands still. When the
         task is stopped the handoff is cancelled; without `wait` it goes on by itself."""
-        ...
 
     async def transfer(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Transfer:
         """Have another agent take over this work, in the same conversation; by default the prompt. It has accepted when
         this returns, and begins when the turn ends with the outcome `transferred` and this as its `transfer`."""
-        ...
 
     def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
         """Of these agents those that may be handed to now, with what they are for."""
-        ...
 
     async def keep_thread(self, thread_id: str) -> None:
         """Keep durably by what id the agent knows this conversation, so that a later attempt takes it up. To be called
         as soon as it is known; harmless when it is the same."""
-        ...
 
 
 class Conversation(Protocol):
@@ -259,15 +240,12 @@ class Conversation(Protocol):
     async def turn(self, turn: Turn) -> TurnResult:
         """Work on one prompt until it is done. Raising fails the task; TransientError has it tried again, UsageLimit
         has it wait for the provider and go on."""
-        ...
 
     async def interrupt(self, mode: Interrupt) -> None:
         """Make the running turn end soon; it then returns or raises as it likes. Harmless when nothing runs."""
-        ...
 
     async def close(self) -> None:
         """End the session and everything started for it. Returns when nothing of it runs any more."""
-        ...
 
 
 class Lasting(Conversation, Protocol):
@@ -276,7 +254,6 @@ class Lasting(Conversation, Protocol):
     @property
     def alive(self) -> bool:
         """Whether it can take another turn as it is; one that cannot is closed after its turn."""
-        ...
 
 
 class Screenshot(NamedTuple):
@@ -304,23 +281,18 @@ class Terminal(Lasting, Protocol):
 
     def screenshot(self, *, styled: bool = False) -> Screenshot:
         """What it shows now; Conflict when no program runs in it."""
-        ...
 
     def send_keys(self, data: bytes) -> None:
         """Type, whatever goes on. Conflict when no program runs in it."""
-        ...
 
     def resize(self, columns: int, rows: int) -> None:
         """Give it another size. Conflict when no program runs in it."""
-        ...
 
     def listen(self, listener: Callable[[str], None] | None) -> None:
         """Have `listener` called with the text of the screen soon after it has changed, not too often."""
-        ...
 
     async def start(self, turn: ProgramOwner) -> None:
         """Have the program running, before there is a prompt. Harmless when it is."""
-        ...
 
 
 def lasts(talk: Conversation) -> TypeGuard[Lasting]:
@@ -348,35 +320,28 @@ class Agent(Protocol):
     @property
     def name(self) -> str:
         """What tasks call it by."""
-        ...
 
     @property
     def kind(self) -> str:
         """Its kind: demo, function, command, ..."""
-        ...
 
     @property
     def terms(self) -> AgentTerms:
         """What its tasks inherit."""
-        ...
 
     @property
     def description(self) -> str:
         """What lists show beside its name."""
-        ...
 
     @property
     def capabilities(self) -> tuple[AgentCapability, ...]:
         """What work handed over is given to it for; without any it gets only what is handed to it by name."""
-        ...
 
     async def open(self, session: Session) -> Conversation:
         """Begin or take up the conversation (`session.thread_id` names an earlier one)."""
-        ...
 
     def describe(self) -> Mapping[str, Any]:
         """What `midwatch agents` shows: at least `command` or `target`, and `problem` when it cannot run here."""
-        ...
 
 
 class AgentTerms(NamedTuple):

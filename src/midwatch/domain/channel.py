@@ -113,19 +113,15 @@ class Channel(Protocol):
     async def deliver(self, delivery: Delivery) -> None:
         """Send it, or raise DeliveryError. May be called again with the same id after a crash or a failure: pass the
         id on so that the receiver can tell."""
-        ...
 
     def typing(self, target: str | None) -> AbstractAsyncContextManager[None]:
         """Show that an answer is being written, for as long as the context is open. Never raises."""
-        ...
 
     def listen(self) -> AsyncIterator[Mapping[str, Any]] | None:
         """Messages that arrive on this channel, or None when it only sends."""
-        ...
 
     async def close(self) -> None:
         """Let go of connections."""
-        ...
 
 
 class DeliveryStore(Protocol):

@@ -14,12 +14,10 @@ class Claimable(Protocol):
     @property
     def agent(self) -> str:
         """Who works on it."""
-        ...
 
     @property
     def actor(self) -> str:
         """Whose it is."""
-        ...
 
 
 T = TypeVar("T", bound=Claimable)

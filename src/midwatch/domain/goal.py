@@ -30,7 +30,7 @@ from midwatch.domain.event import (
     GoalTimedOut,
     Payload,
 )
-from midwatch.domain.fields import Example, Hidden, Input, to_json
+from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
 from midwatch.domain.task import AUTOMATION_PAUSES, Ended, Task, new_task, submit_task
 
 Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
@@ -85,7 +85,7 @@ PLACEHOLDER = re.compile(r"\{(objective|now|deadline|elapsed|remaining|evidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class Goal(JsonRecord):
     """The record. `next_run_at` is when the next step begins, if not at once."""
 
     noun: ClassVar[str] = "goal"
@@ -153,10 +153,6 @@ class Goal:
     def open(self) -> bool:
         """Return whether it is still pursued, or may be again."""
         return self.status in OPEN
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it. The target of the route may hold a secret and stays inside."""
-        return to_json(self)
 
 
 class Templates(NamedTuple):

@@ -31,7 +31,7 @@ from midwatch.domain.event import (
     Payload,
     event,
 )
-from midwatch.domain.fields import Example, Hidden, Show, to_json
+from midwatch.domain.fields import Example, Hidden, JsonRecord, Show, to_json
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.requests import PRIORITY, YEAR, is_plain
 from midwatch.domain.task import Task, has_conversation, submit_task
@@ -109,7 +109,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handoff:
+class Handoff(JsonRecord):
     """The record. `request`, `context` and `answer` are kept as JSON; in JSON they are called task, context, result."""
 
     noun: ClassVar[str] = "handoff"
@@ -175,10 +175,6 @@ class Handoff:
         """Return the context."""
         return HandoffContext.from_data(self.context)
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it; times as text, the timeout in seconds."""
-        return to_json(self)
-
     def brief(self) -> dict[str, Any]:
         """Return it as lists show it: without messages, and long texts are cut."""
         shown = self.snapshot()
@@ -225,11 +221,9 @@ class RunningTasks(Protocol):
 
     def pause(self, task_id: str) -> AbstractAsyncContextManager[None]:
         """Give back the slot of a task while it waits for its handoff."""
-        ...
 
     async def attend(self, task_id: str, handoff: Handoff) -> None:
         """Wait for a handoff on behalf of a task's agent, which asks for it by requests."""
-        ...
 
 
 class HandoffStore(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.domain.changes import Fence
-from midwatch.domain.fields import Example, Hidden, to_json
+from midwatch.domain.fields import Example, Hidden, JsonRecord
 
 Role = Literal["up", "library", "run", "worker"]
 DEAD_SECONDS = 8.0
@@ -15,7 +15,7 @@ DEAD_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class Instance(JsonRecord):
     """A process that runs tasks."""
 
     noun: ClassVar[str] = "instance"
@@ -30,10 +30,6 @@ class Instance:
     started_at: int
     terms: Hidden[Mapping[str, Sequence[Any]]] = field(default_factory=dict)
     """The terms of its agents by name, for processes that hand in tasks for agents they do not have themselves."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return to_json(self)
 
 
 class InstanceStore(Protocol):

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import Event, InterruptReceived, event
-from midwatch.domain.fields import Example, Hidden, to_json
+from midwatch.domain.fields import Example, Hidden, JsonRecord
 from midwatch.domain.session import Message, announce_message
 from midwatch.domain.task import Task, in_turn, new_task, prompt_message, submit_task
 
@@ -37,8 +37,10 @@ STOP = "Stop here: use no more tools, and close with one answer."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steer:
+class Steer(JsonRecord):
     """One message for a running turn. `passed_on` ones became a task, `dropped` ones ended with their session."""
+
+    noun: ClassVar[str] = "steer"
 
     id: Annotated[str, Example("t_06f2m8yq9a3c5e7g9j1k")]
     task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
@@ -55,15 +57,6 @@ class Steer:
     became: str | None = None
     """The task it became; it has the same id."""
     idempotency_key: Hidden[str | None] = None
-
-    @property
-    def noun(self) -> str:
-        """Its table."""
-        return "steer"
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return to_json(self)
 
 
 class Sent(NamedTuple):

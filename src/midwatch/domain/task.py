@@ -278,7 +278,6 @@ class TaskStore(Protocol):
         raise KeyReused if the body differs. LimitReached when `max_open` outside tasks are open, or `max_of_actor` of
         its creator's (a replay succeeds all the same). A person's message asks the holder of its gate to yield, where
         the holder may."""
-        ...
 
     async def claim(self, request: ClaimRequest, now: int) -> Claims:
         """Take due tasks in claim order, one per gate and directory, within the request's slots. Each becomes running

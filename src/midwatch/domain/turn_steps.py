@@ -6,23 +6,20 @@ A step belongs to a task and to the thread whose history it becomes part of. Its
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One completed step. `number` counts within the task, from 1."""
 
+    noun: ClassVar[str] = "step"
+
     task_id: str
     number: int
     thread_id: str | None
     created_at: int
     data: Any
-
-    @property
-    def noun(self) -> str:
-        """Its table."""
-        return "step"
 
 
 class StepStore(Protocol):

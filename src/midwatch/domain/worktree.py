@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.domain.changes import Changes, Fence, Update, update_record
 from midwatch.domain.event import Event, WorktreeChanged, event
-from midwatch.domain.fields import Example, Hidden, to_json
+from midwatch.domain.fields import Example, Hidden, JsonRecord
 from midwatch.domain.task import WORKTREE_SHOWN, Task, has_conversation
 
 Status = Literal["making", "kept", "merged", "removed"]
@@ -32,8 +32,10 @@ MAX_DIFF = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worktree:
+class Worktree(JsonRecord):
     """The record. `files`, `added` and `removed` are against `base`, with what is not committed; None: not known."""
+
+    noun: ClassVar[str] = "worktree"
 
     id: Annotated[str, Example("w_1a1deb33561a3f9a1c20b7d4")]
     status: Annotated[Status, Example("kept")]
@@ -62,11 +64,6 @@ class Worktree:
     revision: Hidden[int] = 0
 
     @property
-    def noun(self) -> str:
-        """Its table."""
-        return "worktree"
-
-    @property
     def workdir(self) -> str:
         """Return the directory a turn works in."""
         return str(Path(self.path, self.subdir))
@@ -74,10 +71,6 @@ class Worktree:
     def note_of_task(self) -> dict[str, Any]:
         """Return the fields that a task shows of it."""
         return {name: getattr(self, name) for name in WORKTREE_SHOWN}
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return to_json(self)
 
 
 class Place(NamedTuple):
@@ -120,39 +113,30 @@ class Git(Protocol):
 
     async def locate(self, workdir: str) -> Place:
         """The repository that holds a directory."""
-        ...
 
     async def make(self, tree: Worktree) -> None:
         """Make its directory and branch anew from its base, over whatever an interrupted making has left."""
-        ...
 
     async def mend(self, tree: Worktree) -> None:
         """Have its directory again, from its branch, when somebody took it away; nothing is done when it is there."""
-        ...
 
     async def tip(self, tree: Worktree) -> str:
         """The commit that is checked out in it."""
-        ...
 
     async def stat(self, tree: Worktree) -> Stat:
         """How it differs from its base, with what is not committed and new files."""
-        ...
 
     async def diff(self, tree: Worktree, limit: int) -> Diff:
         """The same as text, up to `limit` bytes."""
-        ...
 
     async def merge(self, tree: Worktree, message: str) -> Merged:
         """Commit what is not committed in it, and bring its branch into its target."""
-        ...
 
     async def losses(self, tree: Worktree) -> list[str]:
         """What is nowhere else and would be lost with it, in words; empty when nothing is."""
-        ...
 
     async def remove(self, tree: Worktree) -> None:
         """Remove its directory and its branch, whatever is in them."""
-        ...
 
 
 class Mutex(Protocol):
@@ -160,11 +144,9 @@ class Mutex(Protocol):
 
     def acquire(self) -> bool:
         """Take it; False when somebody else holds it."""
-        ...
 
     def release(self) -> None:
         """Let go."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

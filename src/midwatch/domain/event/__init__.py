@@ -175,4 +175,3 @@ class EventLog(Protocol):
     async def prune_events(self, before: int, keep: int) -> int:
         """Remove events older than `before`, and the oldest beyond `keep`, and return how many. Those of open tasks
         stay readable below `oldest_seq`; from there on the log has no holes."""
-        ...
