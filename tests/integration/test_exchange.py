@@ -158,7 +158,7 @@ async def test_a_message_goes_to_one_process_or_to_all_others(database: str) -> 
         assert a.relay.send("i_b", "unheard of", 1)
         assert a.relay.send("i_nobody", "keys", 1)
         assert a.relay.send(EVERYBODY, "keys", "all")
-        await a.relay.sent()
+        await a.relay.flush()
         await b.until(lambda: len(b.found) == 3)
         await c.until(lambda: len(c.found) == 1)
         assert b.found == [("i_a", {"text": "x\x00"}), ("i_a", long), ("i_a", "all")]
@@ -181,7 +181,7 @@ async def test_without_a_database_nothing_waits_and_nothing_is_promised() -> Non
     lonely = Heard("postgresql://midwatch@127.0.0.1:1/nothing", "i_a")
     async with asyncio.timeout(20):
         lonely.relay.send("i_b", "keys", 1)
-        await lonely.relay.sent()
+        await lonely.relay.flush()
         assert not lonely.relay.send("i_b", "keys", 2)
         await lonely.relay.close()
     assert lonely.connects == 0
@@ -465,7 +465,7 @@ async def test_nothing_is_sent_while_nobody_watches_elsewhere(database: str, tmp
         await spy.until(lambda: (here.id, []) in spy.found)
         while peers(there):  # it hears so a moment before or after the spy
             await asyncio.sleep(0.01)
-        await there.relay.sent()
+        await there.relay.flush()
         before = backends(database)
         assert len(before) == 3
         for n in range(50):

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
-from midwatch.base.schedule import Schedule, missed, next_run_at
+from midwatch.base.schedule import Schedule, count_missed, next_run_at
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import Budget
@@ -286,7 +286,7 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> 
     reason = "overlap" if runs else _lateness(automation, now - due) if late else None
     if reason is None:
         return _start_run(automation, _build_due_run(automation, now, terms), now, due, following, [])
-    count = max(1, missed(times, due - 1, now).runs) if late else 1
+    count = max(1, count_missed(times, due - 1, now)) if late else 1
     why = AutomationMissed(automation_id=automation.id, reason=reason, scheduled_for=iso(due) or "", count=count)
     if reason != "caught_up":
         return _skip_run(automation, now, following, why)

@@ -92,10 +92,10 @@ InputFilter = Callable[[HandoffInputData], HandoffInputData | Awaitable[HandoffI
 HistoryMapper = Callable[[Messages], Iterable[Message]]
 
 
-async def filtered(wanted: InputFilter | None, data: HandoffInputData) -> HandoffInputData:
+async def apply_filter(wanted: InputFilter | None, data: HandoffInputData) -> HandoffInputData:
     """Apply a filter to a copy of `data`; TypeError when it returns something else. The prompts of the source
     never go along, whatever the filter says."""
-    safe = data.change(without_system)
+    safe = data.change(remove_system)
     if wanted is None:
         return safe
     result = wanted(safe.clone())
@@ -106,10 +106,10 @@ async def filtered(wanted: InputFilter | None, data: HandoffInputData) -> Handof
     for message in result.seen():
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise TypeError("it returned a message that is no object with a role")
-    return result.change(without_system)
+    return result.change(remove_system)
 
 
-def without_system(messages: Messages) -> Messages:
+def remove_system(messages: Messages) -> Messages:
     """Return the messages without the source's instructions."""
     return tuple(message for message in messages if message.get("role") not in SYSTEM_ROLES)
 

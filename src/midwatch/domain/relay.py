@@ -31,14 +31,14 @@ class Relay(Protocol):
         """Send plain data to the process with this id, or to EVERYBODY else. Never waits. False when it is lost
         already, since this process is cut off or too many messages wait; True is no promise, only an answer is."""
 
-    async def sent(self) -> None:
+    async def flush(self) -> None:
         """Return once all sent messages have left this process, or are lost."""
 
     async def close(self) -> None:
         """Send waiting messages, if that is possible, and close the connection."""
 
 
-class Audience(Protocol):
+class LiveReaders(Protocol):
     """Port: the bus as the exchange needs it, with the readers in this process."""
 
     @property

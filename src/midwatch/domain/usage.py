@@ -18,7 +18,7 @@ QUARTER = 900 * SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class UsageQuery:
     """Which ended tasks to add up, and by what. `until` is not counted any more."""
 
     since: int
@@ -27,7 +27,7 @@ class Asked:
     session_key: str | None = None
 
 
-class Spent(NamedTuple):
+class UsageRow(NamedTuple):
     """What some ended tasks have cost together. What they were not told apart by is None."""
 
     actor: str | None = None
@@ -54,7 +54,7 @@ class Spent(NamedTuple):
 class UsageStore(Protocol):
     """Port: what ended tasks have cost."""
 
-    async def sum_usage(self, asked: Asked) -> list[Spent]:
+    async def sum_usage(self, asked: UsageQuery) -> list[UsageRow]:
         """Return the cost of the tasks that ended in a period, summed by the parts of `asked`; days are quarters of
         hours. A task outside a conversation has the session '', and one that named no model has the model ''."""
 
@@ -63,7 +63,7 @@ COUNTS = ("tasks", "done", "failed", "cancelled", "untold", "unpriced")
 FIGURES = ("input_tokens", "output_tokens", "cost_usd")
 
 
-def add_up(rows: Iterable[Spent]) -> dict[str, Any]:
+def add_up(rows: Iterable[UsageRow]) -> dict[str, Any]:
     """Return the figures of all of them together."""
     total: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(FIGURES)
     micros = 0
@@ -81,9 +81,9 @@ def add_up(rows: Iterable[Spent]) -> dict[str, Any]:
     return total | {"seconds": round(micros / SECOND, 3)}
 
 
-def group_rows(rows: Iterable[Spent], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
+def group_rows(rows: Iterable[UsageRow], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
     """Return the figures of each part: days in order, else those with most tasks first."""
-    parts: dict[tuple[str, ...], list[Spent]] = {}
+    parts: dict[tuple[str, ...], list[UsageRow]] = {}
     for row in rows:
         parts.setdefault(tuple(_name(row, part, zone) for part in by), []).append(row)
     groups = [{**dict(zip(by, key, strict=True)), **add_up(part)} for key, part in parts.items()]
@@ -92,7 +92,7 @@ def group_rows(rows: Iterable[Spent], by: Sequence[By], zone: ZoneInfo) -> list[
     return sorted(groups, key=lambda one: (-one["tasks"], *(one[part] for part in by)))
 
 
-def _name(row: Spent, part: By, zone: ZoneInfo) -> str:
+def _name(row: UsageRow, part: By, zone: ZoneInfo) -> str:
     if part != "day":
         return getattr(row, part) or ""
     ended = (row.quarter or 0) * QUARTER // SECOND

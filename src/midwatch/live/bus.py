@@ -185,7 +185,7 @@ class Bus:
             self._pump = asyncio.get_running_loop().create_task(self._fetch())
             self._pump.add_done_callback(self._fetched)
 
-    # -- what other processes show; see `midwatch.domain.relay.Audience` -------------------------------------------
+    # -- what other processes show; see `midwatch.domain.relay.LiveReaders` -------------------------------------------
 
     @property
     def shown_seq(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from midwatch.base.clock import Clock
 from midwatch.domain.event import KINDS, Event, EventFilter, parse_kinds
-from midwatch.domain.relay import EVERYBODY, Audience, Relay
+from midwatch.domain.relay import EVERYBODY, LiveReaders, Relay
 from midwatch.live.drafts import Drafts, ends, joined
 
 log = logging.getLogger("midwatch.relay")
@@ -76,7 +76,7 @@ class _Told(NamedTuple):
 class Exchange:
     """Gives live events to the buses of other processes and takes theirs, for as long as somebody wants them."""
 
-    def __init__(self, relay: Relay, clock: Clock, live: Drafts, audience: Audience) -> None:
+    def __init__(self, relay: Relay, clock: Clock, live: Drafts, audience: LiveReaders) -> None:
         self._relay = relay
         self._clock = clock
         self._live = live
@@ -134,7 +134,7 @@ class Exchange:
         while self._wants:
             self._changed.clear()
             self._wish(EVERYBODY)
-            await self._relay.sent()
+            await self._relay.flush()
             renewal = self._clock.call_later(RENEW_SECONDS, self._changed.set)
             try:
                 await self._changed.wait()
@@ -248,7 +248,7 @@ class Exchange:
                     events, peer.fresh = list(self._so_far(peer.wants)), True
                 if not self._send_to(name, peer, dropped, events):
                     self._peers.pop(name, None)  # it says again what it wants when it is heard again
-            await self._relay.sent()
+            await self._relay.flush()
 
     def _send_to(self, name: str, peer: _Peer, dropped: int, events: list[Event]) -> bool:
         for group in _groups(events):

@@ -15,7 +15,7 @@ from midwatch.base.clock import SECOND, Clock
 from midwatch.base.errors import StoreUnavailable
 from midwatch.domain.budget import Budget, Meter, Over, Prices, Scope, Spending
 from midwatch.domain.task import Task
-from midwatch.domain.usage import Asked, UsageStore
+from midwatch.domain.usage import UsageQuery, UsageStore
 
 FRESH_SECONDS = 5.0
 """How long what the store told of the day is good for."""
@@ -138,7 +138,7 @@ class DayBudget:
                 return
             since, until = day_of(now, self._zone)
             try:
-                rows = await self._store.sum_usage(Asked(since=since, until=until, by=("agent",)))
+                rows = await self._store.sum_usage(UsageQuery(since=since, until=until, by=("agent",)))
             except StoreUnavailable:
                 return  # what was known is good enough for a moment
             self._known_at, self._until = asked, until

@@ -61,8 +61,8 @@ from midwatch.domain.handoff_history import (
     HandoffInputData,
     HistoryMapper,
     InputFilter,
+    apply_filter,
     as_text,
-    filtered,
     mapped,
     nested,
 )
@@ -384,7 +384,7 @@ class Handoffs:
             input_history=options.context.messages, pre_handoff=options.pre_handoff, context=options.context,
             new_messages=({"role": "user", "content": options.task.words()},),
         )  # fmt: skip
-        seen = await filtered(self._chosen_filter(options), data)
+        seen = await apply_filter(self._chosen_filter(options), data)
         stage.name = "execute"
         task, context = await self._task(stage.handoff, options, seen)
         return Transfer(handoff=replace(stage.handoff, context=context), task=task)

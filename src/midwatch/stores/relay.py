@@ -159,7 +159,7 @@ class PostgresRelay:
         self._ring()
         return True
 
-    async def sent(self) -> None:
+    async def flush(self) -> None:
         if self._thread is None or self._cut_off or self._closed.is_set():
             return
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from midwatch.domain.alert import Told
+from midwatch.domain.alert import SentAlert
 from midwatch.domain.changes import Changes
 from midwatch.stores.verbs.changes import apply
 from midwatch.stores.verbs.tx import Tx
@@ -16,7 +16,7 @@ def list_told(tx: Tx, since: int) -> frozenset[str]:
     return frozenset(row[0] for row in tx.rows("alert.since", {"since": since}))
 
 
-def tell(tx: Tx, told: Collection[Told], changes: Changes) -> None:
+def tell(tx: Tx, told: Collection[SentAlert], changes: Changes) -> None:
     for alert in told:
         tx.run("alert.tell", {"id": alert.id, "told_at": alert.told_at})
         tx.run("alert.forget", {"before": alert.told_at - KEPT})
