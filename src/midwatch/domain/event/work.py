@@ -292,7 +292,7 @@ class TaskProgress(Payload):
 
 @kind("task_waiting")
 class TaskWaiting(Payload):
-    """The task cannot continue now: `wait` is approval, delay, backoff, limit ...; `until` is the end, if it is known."""
+    """The task cannot continue now: `wait` is approval, delay, backoff, limit or else; `until` is the end, if known."""
 
     wait: str
     until: str | None = None
