@@ -304,8 +304,8 @@ class Books:
         self.asked: list[UsageQuery] = []
         self.away = False
 
-    async def sum_usage(self, asked: UsageQuery) -> list[UsageRow]:
-        self.asked.append(asked)
+    async def sum_usage(self, query: UsageQuery) -> list[UsageRow]:
+        self.asked.append(query)
         if self.away:
             raise StoreUnavailable("away")
         return [UsageRow(agent=agent, input_tokens=count, output_tokens=0) for agent, count in self.rows.items()]

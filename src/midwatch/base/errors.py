@@ -171,10 +171,7 @@ class TransientError(AgentError, code="transient_error"):
 
 
 class UsageLimit(AgentError, code="usage_limit"):
-    """The usage limit of a provider is reached; the task waits until it is reset, then continues.
-
-    `resets_at` is in microseconds, or None if it is not known.
-    """
+    """The usage limit of a provider is reached; the task waits until `resets_at` and continues, if that is known."""
 
     def __init__(self, message: str, *, resets_at: int | None = None) -> None:
         super().__init__(message)

@@ -61,8 +61,7 @@ class Pulse(Protocol):
     """Port: how a process on a shared database shows that it lives. Used from one thread of its own; blocks."""
 
     def beat(self) -> Beat:
-        """Send a heartbeat, renew or seek the lead, and return what was found out. StoreError when the database cannot
-        be reached."""
+        """Send a heartbeat, renew or take the lead, and return the state; raise StoreError if the database is away."""
 
     def resign(self) -> None:
         """Leave the lead to other processes at once."""
@@ -75,9 +74,11 @@ class LiveStore(Protocol):
     """Port: sessions whose conversation is open in a process."""
 
     async def hold_session(self, key: str, owner: str, fence: Fence | None) -> int:
-        """Note that process `owner` has opened its conversation, for the attempt of `fence` or before there is one, and
-        return its new epoch. From now on only that process takes its tasks, until it releases the session or is
-        dead."""
+        """Store that process `owner` has opened the conversation, and return its new epoch.
+
+        `fence` is the attempt, or None before the first one. From now on only that process takes tasks of the session,
+        until it releases the session or dies.
+        """
 
     async def release_session(self, key: str, owner: str) -> None:
         """Note that its conversation is not open in `owner` any more. Harmless when it is another process's by then."""
@@ -86,8 +87,7 @@ class LiveStore(Protocol):
         """Return the epochs of the sessions that are live in `owner` and not closed, by key."""
 
     async def restart_session(self, key: str) -> bool:
-        """Raise the epoch of a live session: the process that has it open with the old one closes it. False when it is
-        open nowhere."""
+        """Raise the epoch of a live session, so that its process closes it; return False if no process has it open."""
 
     async def has_live_work(self, owner: str, now: int) -> bool:
         """Return whether a due task waits in a session that is live in `owner`."""

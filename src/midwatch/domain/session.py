@@ -110,8 +110,11 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message(JsonRecord):
-    """One message of a conversation. `number` counts within the session, from 1, and is given by the store; a message
-    with the `id` of an earlier one takes its place."""
+    """One message of a conversation.
+
+    The store sets `number`, which counts within the session from 1. A message with the `id` of an earlier one replaces
+    it.
+    """
 
     session_key: Hidden[str]
     role: Annotated[Role, Example("agent")]

@@ -87,10 +87,12 @@ class SteerStore(Protocol):
         max_open: int | None = None,
         max_of_actor: int | None = None,
     ) -> Sent | None:
-        """Attach `wanted` to the task that runs in its session; LimitReached when `MOST_QUEUED` wait there. When no
-        task runs, submit the task of `otherwise`, as `TaskStore.submit` does; without one, return None. With a key that
-        its actor used before, return the result of the first message; KeyReused if that message was another. Conflict
-        when the session is closed."""
+        """Attach `wanted` to the running task of its session.
+
+        If no task runs, submit the task `otherwise`, as `TaskStore.submit` does, or return None without one. With a key
+        that its actor used before, return the result of the first message. Raise KeyReused if that message differs,
+        LimitReached if `MOST_QUEUED` messages wait, and Conflict if the session is closed.
+        """
 
     async def list_queued_steers(self, task_id: str) -> list[Steer]:
         """Return the messages that the turn of a task has not taken, oldest first."""
@@ -120,8 +122,10 @@ def attach_steer(steer: Steer, task: Task, depth: int, now: int) -> Changes:
 
 
 def requeue_steers(task: Task, queued: Sequence[Steer], now: int, *, closed: bool) -> Changes:
-    """Submit each message that a task has not taken when it ends as a task, in the order they were sent. A
-    request to stop has been met; a session that is closed takes nothing more."""
+    """Submit the messages that an ended task has not taken as new tasks, in order.
+
+    A request to stop is dropped, and so is everything if the session is closed.
+    """
     changes = Changes()
     for steer in queued:
         requeued = not closed and steer.mode != "stop"
