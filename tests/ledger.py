@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from midwatch.base.clock import SECOND, iso
-from midwatch.base.schedule import Schedule, missed, next_run_at
+from midwatch.base.schedule import Schedule, count_missed, next_run_at
 from midwatch.domain import goal
 from midwatch.domain.event import Event
 from midwatch.domain.store import Commit
@@ -141,7 +141,7 @@ class Ledger:
             times = Schedule.from_data(loads(schedule))
             wanted = next_run_at(times, max(now, before))
             assert due == (None if spent or status != "active" else wanted), (name, iso(due), iso(wanted))
-            count = max(1, missed(times, before - 1, now).runs)
+            count = max(1, count_missed(times, before - 1, now))
             gaps = [event.payload["count"] for event in told if event.kind == "automation_missed"]
             assert gaps in ([count], []) and (gaps or count == 1), (name, iso(before), iso(now), count, gaps)
 

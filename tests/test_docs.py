@@ -258,7 +258,7 @@ async def test_the_first_minute_of_the_readme(home: Path) -> None:
             assert ran.returncode == 0, ran.stderr
             said[line.split()[1]] = ran.stdout
             if line.startswith("kill"):
-                assert await eventually(lambda: not place.lock("up").taken())
+                assert await eventually(lambda: not place.lock("up").is_taken())
         await started(place, attempt=2)
         log = run([str(PROGRAM), "events"], home).stdout
     finally:

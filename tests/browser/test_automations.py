@@ -168,7 +168,7 @@ async def test_what_rests_by_itself_waits_for_me(desk: Desk) -> None:
     await expect(waiting.locator(".attention-row")).to_contain_text("Paused: Gulls")
     await expect(waiting.locator(".count")).to_have_text("1")
     await waiting.locator(".attention-row").click()
-    await expect(page.locator("p.status-note")).to_contain_text("3 runs failed one after the other")
+    await expect(page.locator("p.status-note")).to_contain_text("3 runs failed in a row")
     await page.get_by_role("button", name="Resume").click()
     await press_together(page, "gn")
     await expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()

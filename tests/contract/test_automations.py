@@ -11,7 +11,7 @@ from midwatch.base.errors import Conflict
 from midwatch.base.schedule import Schedule
 from midwatch.domain import automation, goal
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.alert import Told
+from midwatch.domain.alert import SentAlert
 from midwatch.domain.automation import Automation
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.goal import Goal, Means, Work
@@ -167,9 +167,11 @@ async def test_an_automation_and_a_goal_have_one_open_task(store: Store, cause: 
 
 
 async def test_alerts_are_remembered(store: Store) -> None:
-    await store.record_alerts([Told(id="am_1/overdue", told_at=5), Told(id="t_1/silent", told_at=7)], Changes())
+    await store.record_alerts(
+        [SentAlert(id="am_1/overdue", told_at=5), SentAlert(id="t_1/silent", told_at=7)], Changes()
+    )
     assert await store.list_sent_alerts(5) == {"am_1/overdue", "t_1/silent"}
-    await store.record_alerts([Told(id="am_1/overdue", told_at=9)], Changes())
+    await store.record_alerts([SentAlert(id="am_1/overdue", told_at=9)], Changes())
     assert await store.list_sent_alerts(8) == {"am_1/overdue"}
 
 

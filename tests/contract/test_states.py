@@ -13,7 +13,7 @@ from midwatch.domain.event import AgentFault, EventFilter, SessionOpened, TaskPr
 from midwatch.domain.session import MAX_ERRORS, Message, Session, announce_message
 from midwatch.domain.store import Store
 from midwatch.domain.task import end, meta
-from midwatch.domain.usage import Asked, By, Spent
+from midwatch.domain.usage import By, UsageQuery, UsageRow
 from midwatch.domain.watch_state import MESSAGES_SHOWN
 from records import fence, put, running, take
 
@@ -165,7 +165,7 @@ async def test_failures_and_what_ended_work_has_cost(store: Store) -> None:
     await put(store, internal_key=f"retry:{failed.id}")
     assert [task.id for task in await store.list_failed_tasks(0)] == [timed_out.id]
     assert await store.list_failed_tasks((timed_out.completed_at or 0) + 1) == []
-    spent = sorted(await store.sum_usage(Asked(since=0, until=2**62, by=("actor", "model"))))
+    spent = sorted(await store.sum_usage(UsageQuery(since=0, until=2**62, by=("actor", "model"))))
     assert [(one.actor, one.model, one.tasks, one.done, one.failed, one.cancelled) for one in spent] == [
         ("", "", 1, 1, 0, 0), ("ann", "", 3, 0, 2, 1),
     ]  # fmt: skip
@@ -185,8 +185,8 @@ async def test_what_ended_work_has_cost_is_told_apart_by_what_is_asked_for(store
         ends.append((task.started_at or 0) + number * 900_000_000)
         await store.apply(end(task, ends[-1], outcome="ok", result="x" * 5000, usage=usage)[1])
 
-    async def rows(*by: By, **more: Any) -> list[Spent]:
-        return sorted(await store.sum_usage(Asked(**{"since": 0, "until": 2**62, "by": by, **more})), key=str)
+    async def rows(*by: By, **more: Any) -> list[UsageRow]:
+        return sorted(await store.sum_usage(UsageQuery(**{"since": 0, "until": 2**62, "by": by, **more})), key=str)
 
     (total,) = await rows()
     assert (total.tasks, total.input_tokens, total.output_tokens, total.cost_usd) == (4, 2.0**63, 14, 1.0)

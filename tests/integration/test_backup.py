@@ -16,7 +16,7 @@ from midwatch.base.errors import AlreadyRunning, BadConfig, Conflict, HomeUnusab
 from midwatch.base.home import Home
 from midwatch.desk.build import open_store
 from midwatch.desk.config import Settings
-from midwatch.domain.alert import Told
+from midwatch.domain.alert import SentAlert
 from midwatch.domain.changes import Changes
 from midwatch.domain.identity import OWNER, create, make
 from midwatch.domain.instance import Instance
@@ -70,7 +70,7 @@ async def fill(store: Store) -> None:
     await store.apply(Changes(fence=fence(done), messages=(said,), events=(progress(done, "half \\x 'q'"),)))
     await store.apply(create(make("api", "ci", OWNER, now, by="owner")[0]))
     await store.apply(Changes(records=(an_automation(now), a_goal(now))))
-    await store.record_alerts([Told(id="t_1/silent", told_at=now)], Changes())
+    await store.record_alerts([SentAlert(id="t_1/silent", told_at=now)], Changes())
     await store.set_cursor("hook", 1)
     await put(store, due_at=now + 10**12, timeout_seconds=0.1, priority=-5, usage={"tokens": 3})
 

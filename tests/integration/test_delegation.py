@@ -205,7 +205,7 @@ async def test_ping_pong_stops_at_the_limit_and_all_are_told(desk: Runtime, crew
     assert task.status == "failed"
     assert len(await desk.handoffs.list(HandoffFilter(root_id=task.id))) == 8
     assert isinstance(crew.errors[0], HandoffLimit)
-    assert all("passed on 8 times in a row" in str(problem) for problem in crew.errors)
+    assert all("handed over 8 times in a row" in str(problem) for problem in crew.errors)
     assert len(crew.errors) == 9
     assert "ping → pong → ping" in task.error
 

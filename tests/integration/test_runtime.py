@@ -74,7 +74,7 @@ def locks(home: Path) -> set[str]:
 
 
 def is_free(home: Path) -> bool:
-    return not any(Home(home).lock(name).taken() for name in ("up", "leader"))
+    return not any(Home(home).lock(name).is_taken() for name in ("up", "leader"))
 
 
 def configured(home: Path, text: str = SHELL) -> Settings:

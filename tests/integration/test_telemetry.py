@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from midwatch.agents.function import FunctionAgent
-from midwatch.base.trace import incoming, noted, read
+from midwatch.base.trace import incoming, read, validate_trace
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import Turn
 from midwatch.domain.event import EventFilter, LlmDelta, LlmRequest, LlmResponse, LlmRetry, ToolExecEnd, ToolExecStart
@@ -111,7 +111,7 @@ async def ran(home: Path, prompt: str, trace: str | None = None) -> tuple[str, l
     agents = {"it": FunctionAgent("it", work, on_loop=True)}
     async with Runtime.open(settings=settings, agents=agents) as desk:
         if trace:
-            incoming.set(noted(trace))
+            incoming.set(validate_trace(trace))
         task = await desk.tasks.submit(prompt, agent="it")
         done = await desk.tasks.wait(task.id)
         return done.result or done.error or "", await desk.store.read_events(0, EventFilter(turn_id=f"{task.id}.1"))
@@ -226,7 +226,7 @@ async def test_a_run_of_an_automation_that_a_request_asks_for_is_in_its_trace(ho
     settings = Settings.load(home, detect_agents=False)
     async with Runtime.open(settings=settings, agents={"it": FunctionAgent("it", work, on_loop=True)}) as desk:
         automation = await desk.automations.create("x", agent="it", every="1h", fresh=True)
-        incoming.set(noted(PARENT))
+        incoming.set(validate_trace(PARENT))
         task = await desk.automations.run(automation.id)
         assert (await desk.tasks.wait(task.id)).result == PARENT
         events = await desk.store.read_events(0, EventFilter(turn_id=f"{task.id}.1"))
@@ -256,4 +256,4 @@ def test_what_is_asked_for_and_not_installed_is_told(
     "bad", ["", "x", PARENT.replace("00-", "ff-", 1), PARENT.upper(), f"00-{'0' * 32}-{'1' * 16}-01", PARENT[:-1]]
 )
 def test_a_malformed_trace_counts_as_none(bad: str) -> None:
-    assert noted(bad) is None and read({"traceparent": bad}) is None
+    assert validate_trace(bad) is None and read({"traceparent": bad}) is None

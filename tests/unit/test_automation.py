@@ -312,13 +312,11 @@ def test_three_failures_pause_it_and_tell_once(outcome: str) -> None:
     moved, changes = settle(RUNNING, ended(outcome, error="no luck"))
     assert moved.consecutive_failures == MOST_FAILURES
     assert (moved.status, moved.next_run_at) == ("paused", None)
-    assert moved.paused_why == "3 runs failed one after the other"
+    assert moved.paused_why == "3 runs failed in a row"
     assert payloads(changes, "automation_paused") == [{"automation_id": "am_1", "why": moved.paused_why}]
     (notice,) = changes.deliveries
     assert (notice.notice, notice.channel) == ("automation_paused", "console")
-    assert notice.text == (
-        "Paused: brief\n3 runs failed one after the other. no luck\nResume it: midwatch automation resume am_1"
-    )
+    assert notice.text == ("Paused: brief\n3 runs failed in a row. no luck\nResume it: midwatch automation resume am_1")
     again, more = settle(moved, ended(outcome, error="no luck"))  # a retry by hand, say
     assert again.status == "paused"
     assert not more.deliveries
@@ -457,7 +455,7 @@ def test_resuming_forgets_failures_and_makes_up_for_nothing() -> None:
 
 
 def test_what_cannot_fire_again_is_not_resumed() -> None:
-    with pytest.raises(InvalidInput, match="its time has passed; give it another with `midwatch automation edit`"):
+    with pytest.raises(InvalidInput, match="its time has passed; set a new schedule with `midwatch automation edit`"):
         rules.resume_automation(once(status="paused", next_run_at=None), NOW, None)
     with pytest.raises(InvalidInput, match="all its runs; raise max_runs") as refused:
         rules.resume_automation(hourly(status="paused", max_runs=1, run_count=1), NOW, None)

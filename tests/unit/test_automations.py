@@ -345,7 +345,7 @@ async def test_fewer_runs_than_it_had_are_refused_and_just_as_many_pause_it(
     made = await automations.create("x", every=3600)
     await fired(store, clock, made)
     await fired_again(store, clock, made.id)
-    with pytest.raises(InvalidInput, match="more runs than max_runs"):
+    with pytest.raises(InvalidInput, match="already had more runs"):
         await automations.patch(made.id, {"max_runs": 1})
     spent = await automations.patch(made.id, {"max_runs": 2})
     assert (spent.status, spent.paused_why, spent.next_run_at) == ("paused", SPENT, None)

@@ -22,7 +22,7 @@ from midwatch.base.errors import (
 )
 from midwatch.base.home import Home
 from midwatch.desk.config import Settings
-from midwatch.domain.alert import Told
+from midwatch.domain.alert import SentAlert
 from midwatch.domain.approval import Approval
 from midwatch.domain.changes import Changes
 from midwatch.domain.channel import Delivery
@@ -91,7 +91,7 @@ async def fill(store: Store) -> None:
     passed = Handoff(id="h_1", request=HandoffTask(input="x").data(), chain=(("demo", None),), created_at=now)
     records = (an_automation(now), a_goal(now), rule, tree, step, a_steer(held, "later"), passed)
     await store.apply(Changes(records=records))
-    await store.record_alerts([Told(id="t_1/silent", told_at=now)], Changes())
+    await store.record_alerts([SentAlert(id="t_1/silent", told_at=now)], Changes())
     await store.set_cursor("hook", 1)
 
 

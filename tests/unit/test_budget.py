@@ -27,7 +27,7 @@ from midwatch.domain.budget import (
     retry_command,
 )
 from midwatch.domain.event import ApprovalRequested, Event, LlmResponse, ToolExecEnd, TurnStart, event
-from midwatch.domain.usage import Asked, Spent
+from midwatch.domain.usage import UsageQuery, UsageRow
 from midwatch.services.day_budget import FRESH_SECONDS, Budgets, DayBudget, day_of
 from midwatch.testing import FakeClock
 from records import a_task
@@ -301,14 +301,14 @@ class Books:
 
     def __init__(self, **spent: int) -> None:
         self.rows = spent
-        self.asked: list[Asked] = []
+        self.asked: list[UsageQuery] = []
         self.away = False
 
-    async def sum_usage(self, asked: Asked) -> list[Spent]:
-        self.asked.append(asked)
+    async def sum_usage(self, query: UsageQuery) -> list[UsageRow]:
+        self.asked.append(query)
         if self.away:
             raise StoreUnavailable("away")
-        return [Spent(agent=agent, input_tokens=count, output_tokens=0) for agent, count in self.rows.items()]
+        return [UsageRow(agent=agent, input_tokens=count, output_tokens=0) for agent, count in self.rows.items()]
 
 
 async def test_a_day_counts_what_ended_what_runs_and_what_ended_since() -> None:

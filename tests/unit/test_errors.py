@@ -1,4 +1,4 @@
-"""Errors: the drawn tree is the real one, codes are stable, and every message is one line with a remedy that exists."""
+"""Errors: the documented tree is the real one, codes are stable, and every message is one line with a remedy."""
 
 from __future__ import annotations
 
@@ -33,23 +33,15 @@ SOURCE = Path(midwatch.__file__).parent
 COMMANDS = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
-def drawn() -> dict[str, str]:
-    """Each error of the picture in the module's docstring, with its parent."""
-    assert errors.__doc__
-    tree = errors.__doc__.split("\n\n")[1].splitlines()
-    path: list[str] = []
-    found: dict[str, str] = {}
-    for line in tree:
-        name = re.search(r"[A-Z]\w+", line)
-        assert name
-        depth = name.start() // 4
-        path = [*path[:depth], name[0]]
-        found[name[0]] = path[-2] if depth else "Exception"
-    return found
+def documented() -> dict[str, str]:
+    """Return each error of the table on the errors page, with its base class."""
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `\w+` \| \d+ \| \w+ \| (.*?) \|", page, re.MULTILINE)
+    return {name: parent.strip("`") or "Exception" for name, parent in rows}
 
 
-def test_the_tree_in_the_docstring_is_the_real_one() -> None:
-    assert drawn() == {name: made.__bases__[0].__name__ for name, made in ALL.items()}
+def test_the_errors_page_shows_the_real_tree() -> None:
+    assert documented() == {name: made.__bases__[0].__name__ for name, made in ALL.items()}
 
 
 def test_codes_are_stable_unique_and_say_the_name() -> None:

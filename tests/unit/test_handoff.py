@@ -136,7 +136,7 @@ A, B, C = Link("a"), Link("b", "h1"), Link("c", "h2")
         ((A,), "b", Limits(), None),
         ((A,), "a", Limits(), "to itself"),
         ((A, B), "a", Limits(), None),  # back to the one it came from
-        ((A, B, C), "a", Limits(), "had this work already"),
+        ((A, B, C), "a", Limits(), "already had this work"),
         ((A, B, C), "a", Limits(revisits=1), None),
         ((A, B, C), "d", Limits(depth=2), "2 times in a row"),
         ((A, B, C), "d", Limits(depth=3), None),

@@ -15,8 +15,8 @@ from midwatch.domain.handoff_history import (
     HandoffContext,
     HandoffInputData,
     Message,
+    apply_filter,
     as_text,
-    filtered,
     last,
     mapped,
     nested,
@@ -41,7 +41,7 @@ DATA = HandoffInputData(
 
 
 async def test_without_a_filter_everything_goes_along_but_the_sources_prompt() -> None:
-    seen = (await filtered(None, DATA)).seen()
+    seen = (await apply_filter(None, DATA)).seen()
     assert seen == (said("user", "hello"), CALL, RESULT, said("assistant", "hm"), BOTH, said("user", "do it"))
 
 
@@ -50,7 +50,7 @@ async def test_a_filter_cannot_bring_the_sources_prompt_back_or_change_what_it_w
         data.context.variables["a"].append(2)
         return HandoffInputData(input_history=(said("system", "secret"), said("developer", "x"), said("user", "y")))
 
-    assert (await filtered(leak, DATA)).seen() == (said("user", "y"),)
+    assert (await apply_filter(leak, DATA)).seen() == (said("user", "y"),)
     assert DATA.context.variables == {"a": [1]}
 
 
@@ -60,7 +60,7 @@ async def test_input_messages_are_seen_in_place_of_the_rest() -> None:
             input_history=data.input_history, new_messages=data.new_messages, input_messages=(said("user", "other"),)
         )
 
-    made = await filtered(instead, DATA)
+    made = await apply_filter(instead, DATA)
     assert made.seen()[-1] == said("user", "other")
     assert made.new_messages == DATA.new_messages  # what the session keeps
 
@@ -68,17 +68,17 @@ async def test_input_messages_are_seen_in_place_of_the_rest() -> None:
 @pytest.mark.parametrize("wrong", [None, "text", {"input_history": []}, (1, 2)])
 async def test_a_filter_that_returns_something_else_is_told_of(wrong: Any) -> None:
     with pytest.raises(TypeError, match="instead of HandoffInputData"):
-        await filtered(lambda data: wrong, DATA)
+        await apply_filter(lambda data: wrong, DATA)
 
 
 @pytest.mark.parametrize("message", ["text", {"content": "no role"}, {"role": 3}])
 async def test_a_filter_that_returns_no_messages_is_told_of(message: Any) -> None:
     with pytest.raises(TypeError, match="no object with a role"):
-        await filtered(lambda data: HandoffInputData(input_history=(message,)), DATA)
+        await apply_filter(lambda data: HandoffInputData(input_history=(message,)), DATA)
 
 
 async def test_remove_tools_leaves_only_words() -> None:
-    seen = (await filtered(remove_tools, DATA)).seen()
+    seen = (await apply_filter(remove_tools, DATA)).seen()
     assert [(one["role"], one["content"]) for one in seen] == [
         ("user", "hello"), ("assistant", "hm"), ("assistant", "I look"), ("user", "do it"),
     ]  # fmt: skip
@@ -86,7 +86,7 @@ async def test_remove_tools_leaves_only_words() -> None:
 
 
 async def test_only_user_keeps_what_people_said() -> None:
-    assert (await filtered(only_user, DATA)).seen() == (said("user", "hello"), said("user", "do it"))
+    assert (await apply_filter(only_user, DATA)).seen() == (said("user", "hello"), said("user", "do it"))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_only_user_keeps_what_people_said() -> None:
     [(0, []), (1, [BOTH]), (2, [said("assistant", "hm"), BOTH]), (3, [said("assistant", "hm"), BOTH])],
 )
 async def test_last_parts_no_result_from_its_call(count: int, kept: list[Message]) -> None:
-    assert list((await filtered(last(count), DATA)).seen()[:-1]) == kept
+    assert list((await apply_filter(last(count), DATA)).seen()[:-1]) == kept
 
 
 def test_last_refuses_a_negative_number() -> None:
@@ -103,19 +103,19 @@ def test_last_refuses_a_negative_number() -> None:
 
 
 async def test_a_mappers_answer_is_the_history_as_it_is() -> None:
-    seen = (await filtered(mapped(lambda messages: [said("user", f"{len(messages)} messages")]), DATA)).seen()
+    seen = (await apply_filter(mapped(lambda messages: [said("user", f"{len(messages)} messages")]), DATA)).seen()
     assert seen == (said("user", "5 messages"), said("user", "do it"))
 
 
 async def test_nested_history_is_one_message_and_the_prompt_follows_once() -> None:
-    seen = (await filtered(nested, DATA)).seen()
+    seen = (await apply_filter(nested, DATA)).seen()
     assert len(seen) == 2
     text = seen[0]["content"]
     assert text.startswith(f"{PREAMBLE}\n{OPENING}\n1. user: hello\n2. tool_call: ")
     assert text.endswith(f"\n{CLOSING}")
     assert "do it" not in text
     assert "secret" not in text
-    assert (await filtered(nested, HandoffInputData(new_messages=DATA.new_messages))).seen() == DATA.new_messages
+    assert (await apply_filter(nested, HandoffInputData(new_messages=DATA.new_messages))).seen() == DATA.new_messages
 
 
 TEXTS = st.text(max_size=40) | st.sampled_from([PREAMBLE, OPENING, f"{PREAMBLE}\n{OPENING}\n1. user: fake\n{CLOSING}"])

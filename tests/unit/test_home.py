@@ -160,13 +160,13 @@ def test_a_home_without_permission_to_write_is_told(part: str) -> None:
 
 def test_a_lock_is_held_by_one(place: Home) -> None:
     one, other = place.lock("x"), place.lock("x")
-    assert not one.taken() and not one.path.exists()  # looking makes nothing
+    assert not one.is_taken() and not one.path.exists()  # looking makes nothing
     assert one.acquire() and one.acquire() and one.held
-    assert other.taken() and one.taken()
+    assert other.is_taken() and one.is_taken()
     assert not other.acquire(0.05) and not other.held
     one.release()
     one.release()
-    assert not other.taken()
+    assert not other.is_taken()
     assert other.acquire()
     other.release()
 
@@ -181,7 +181,7 @@ def test_a_lock_that_was_not_got_leaves_no_descriptor(place: Home) -> None:
     before = descriptors()
     for _ in range(20):
         assert not place.lock("x").acquire()
-        assert place.lock("x").taken()
+        assert place.lock("x").is_taken()
     assert descriptors() <= before
     held.release()
 
@@ -201,7 +201,7 @@ def test_an_owner_gets_its_lock_although_others_look_at_it_all_the_time(place: H
 
     def look() -> None:
         while not stop.is_set():
-            place.lock("x").taken()
+            place.lock("x").is_taken()
 
     lookers = [threading.Thread(target=look) for _ in range(3)]
     for looker in lookers:
@@ -228,13 +228,13 @@ sys.stdin.read()
 def test_a_lock_ends_with_its_process_and_not_before(place: Home) -> None:
     with processes(place.path, HOLD) as (holder,):
         assert told(holder) == "held"
-        assert place.lock("x").taken()
+        assert place.lock("x").is_taken()
         os.kill(holder.pid, signal.SIGSTOP)
-        assert place.lock("x").taken()  # a suspended process lives
+        assert place.lock("x").is_taken()  # a suspended process lives
         assert not place.lock("x").acquire(0.05)
         holder.kill()
         holder.wait()
-        assert not place.lock("x").taken()
+        assert not place.lock("x").is_taken()
         again = place.lock("x")
         assert again.acquire()
         again.release()
@@ -257,11 +257,11 @@ def test_a_child_does_not_inherit_the_lock(place: Home) -> None:
         child = int(told(holder))
         os.kill(child, signal.SIGSTOP)  # so that it outlives its parent, whatever it reads
         try:
-            assert place.lock("x").taken()
+            assert place.lock("x").is_taken()
             holder.kill()
             holder.wait()
             assert Path(f"/proc/{child}").exists()
-            assert not place.lock("x").taken()
+            assert not place.lock("x").is_taken()
         finally:
             os.kill(child, signal.SIGKILL)
 

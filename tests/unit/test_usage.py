@@ -8,13 +8,13 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midwatch.domain.usage import COUNTS, FIGURES, QUARTER, Spent, add_up, describe_gaps, group_rows
+from midwatch.domain.usage import COUNTS, FIGURES, QUARTER, UsageRow, add_up, describe_gaps, group_rows
 
 HERE = ZoneInfo("Europe/Berlin")
 counts = st.integers(0, 1000)
 figures = st.none() | st.integers(0, 10**9)
 spent = st.builds(
-    Spent,
+    UsageRow,
     actor=st.sampled_from(["", "ann", "bob"]),
     agent=st.sampled_from(["demo", "claude"]),
     tasks=counts, done=counts, failed=counts, cancelled=counts, untold=counts, unpriced=counts, micros=counts,
@@ -35,30 +35,34 @@ def test_nothing_has_cost_nothing_and_nobody_knows_its_tokens() -> None:
 
 
 def test_a_figure_of_nothing_is_not_an_unknown_one() -> None:
-    total = add_up([Spent(tasks=1, input_tokens=0.0, micros=1_500_000), Spent(tasks=2, micros=1)])
+    total = add_up([UsageRow(tasks=1, input_tokens=0.0, micros=1_500_000), UsageRow(tasks=2, micros=1)])
     assert (total["input_tokens"], total["output_tokens"], total["cost_usd"]) == (0, None, None)
     assert (total["tasks"], total["seconds"]) == (3, 1.5)
 
 
 def test_tokens_are_whole_and_money_is_not_wider_than_it_is() -> None:
-    total = add_up([Spent(cost_usd=0.1, input_tokens=3.0), Spent(cost_usd=0.2, output_tokens=1e300)])
+    total = add_up([UsageRow(cost_usd=0.1, input_tokens=3.0), UsageRow(cost_usd=0.2, output_tokens=1e300)])
     assert (total["cost_usd"], total["input_tokens"], total["output_tokens"]) == (0.3, 3, int(1e300))
     assert isinstance(total["input_tokens"], int)
 
 
 def test_a_figure_beyond_all_numbers_is_unknown() -> None:
-    assert add_up([Spent(tasks=1, input_tokens=float("inf"))])["input_tokens"] is None
+    assert add_up([UsageRow(tasks=1, input_tokens=float("inf"))])["input_tokens"] is None
 
 
 def test_rows_are_ordered_by_how_much_was_done() -> None:
-    rows = [Spent(actor="b", agent="x", tasks=2), Spent(actor="a", agent="y", tasks=1), Spent("a", "x", tasks=1)]
+    rows = [
+        UsageRow(actor="b", agent="x", tasks=2),
+        UsageRow(actor="a", agent="y", tasks=1),
+        UsageRow("a", "x", tasks=1),
+    ]
     found = [(row["actor"], row["agent"]) for row in group_rows(rows, ("actor", "agent"), HERE)]
     assert found == [("b", "x"), ("a", "x"), ("a", "y")]
 
 
 def test_days_are_those_of_the_zone_and_in_order() -> None:
     late = quarter("2026-03-28T22:45:00+00:00")  # a quarter to midnight in Berlin
-    rows = [Spent(quarter=late + 1, tasks=5), Spent(quarter=late, tasks=1), Spent(quarter=late + 93, tasks=7)]
+    rows = [UsageRow(quarter=late + 1, tasks=5), UsageRow(quarter=late, tasks=1), UsageRow(quarter=late + 93, tasks=7)]
     days = [(row["day"], row["tasks"]) for row in group_rows(rows, ("day",), HERE)]
     assert days == [("2026-03-28", 1), ("2026-03-29", 5), ("2026-03-30", 7)], "the day of the change has 23 hours"
     assert [row["day"] for row in group_rows(rows, ("day",), ZoneInfo("UTC"))] == ["2026-03-28", "2026-03-29"]
@@ -66,12 +70,12 @@ def test_days_are_those_of_the_zone_and_in_order() -> None:
 
 
 def test_rows_without_a_name_have_none() -> None:
-    (row,) = group_rows([Spent(session="", tasks=1), Spent(session="", tasks=2)], ("session",), HERE)
+    (row,) = group_rows([UsageRow(session="", tasks=1), UsageRow(session="", tasks=2)], ("session",), HERE)
     assert (row["session"], row["tasks"]) == ("", 3)
 
 
 @given(st.lists(spent, max_size=30))
-def test_the_rows_together_are_the_total(found: list[Spent]) -> None:
+def test_the_rows_together_are_the_total(found: list[UsageRow]) -> None:
     total, rows = add_up(found), group_rows(found, ("actor", "agent"), HERE)
     for name in COUNTS:
         assert sum(row[name] for row in rows) == total[name]
@@ -83,10 +87,10 @@ def test_the_rows_together_are_the_total(found: list[Spent]) -> None:
 
 def test_what_was_not_told_is_told() -> None:
     assert describe_gaps(add_up([])) == ""
-    assert describe_gaps(add_up([Spent(tasks=12)])) == ""
-    assert describe_gaps(add_up([Spent(tasks=12, untold=3, unpriced=3)])) == "of 12 tasks 3 told nothing"
+    assert describe_gaps(add_up([UsageRow(tasks=12)])) == ""
+    assert describe_gaps(add_up([UsageRow(tasks=12, untold=3, unpriced=3)])) == "of 12 tasks 3 told nothing"
     assert (
-        describe_gaps(add_up([Spent(tasks=12, untold=3, unpriced=5)]))
+        describe_gaps(add_up([UsageRow(tasks=12, untold=3, unpriced=5)]))
         == "of 12 tasks 3 told nothing and 2 told no cost"
     )
-    assert describe_gaps(add_up([Spent(tasks=1, unpriced=1)])) == "of 1 task 1 told no cost"
+    assert describe_gaps(add_up([UsageRow(tasks=1, unpriced=1)])) == "of 1 task 1 told no cost"

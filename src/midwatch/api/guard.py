@@ -15,7 +15,7 @@ from midwatch.api.dependencies import ACTOR, CALL
 from midwatch.api.refusal import LogLimiter
 from midwatch.api.reply import make_problem
 from midwatch.base.errors import Forbidden, InvalidInput, MidwatchError, Unauthorized, UnsupportedMediaType
-from midwatch.base.trace import incoming, noted
+from midwatch.base.trace import incoming, validate_trace
 from midwatch.domain.identity import Actor
 from midwatch.services.tokens import Tokens
 
@@ -80,7 +80,7 @@ class Guard:
         except ClientDisconnect:
             pass
         else:
-            trace = incoming.set(noted(call.header(b"traceparent"), call.header(b"tracestate")))
+            trace = incoming.set(validate_trace(call.header(b"traceparent"), call.header(b"tracestate")))
             try:
                 await self._app(scope, replay(body, receive), reply)
             finally:

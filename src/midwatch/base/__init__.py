@@ -1,4 +1,4 @@
-"""What every part needs and no part owns: errors, the clock, ids, text, durations, schedules, the home directory.
+"""Basics that every part uses: errors, the clock, ids, text, durations, schedules, the home directory.
 
 Imports only the standard library, and cronsim in `schedule`.
 Not here: nouns of the product, stores, programs, anything that speaks to a network.

@@ -14,7 +14,7 @@ from typing import Protocol
 
 SECOND = 1_000_000
 LONGEST_NAP = 30.0
-"""Seconds after which a waiting loop looks at the wall clock again, so that it notices a changed clock."""
+"""Seconds after which a waiting loop reads the wall clock again, in case the clock was changed."""
 
 
 class Timer(Protocol):
@@ -24,19 +24,16 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """What time it is, and how to be called later."""
+    """Port: the time, and calls at a later time."""
 
     def now(self) -> int:
-        """Microseconds since the epoch, UTC."""
-        ...
+        """Return the microseconds since the epoch, UTC."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back and do not count suspension."""
-        ...
+        """Return seconds that never go back and stand still while the machine is suspended."""
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Call `callback` on the event loop after `seconds` of monotonic time."""
-        ...
 
 
 class SystemClock:
@@ -53,7 +50,7 @@ class SystemClock:
 
 
 def iso(when: int | None) -> str | None:
-    """`when` as ISO 8601 in UTC, for people and JSON."""
+    """Return a time as ISO 8601 in UTC, for people and JSON."""
     if when is None:
         return None
     moment = datetime.fromtimestamp(when // SECOND, UTC).replace(microsecond=when % SECOND)

@@ -1,4 +1,4 @@
-"""Directories: whether one exists, and the repository that holds it."""
+"""Directories: whether one exists, and the repository that contains it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from pathlib import Path
 
 
 def directory_of(workdir: str) -> str:
-    """What two tasks would both write: the repository that holds a directory, or else the directory itself."""
+    """Return the repository that contains a directory, or the directory itself: two tasks there could both write."""
     place = Path(workdir).expanduser().resolve()
-    return str(next((one for one in (place, *place.parents) if (one / ".git").exists()), place))
+    return str(next((parent for parent in (place, *place.parents) if (parent / ".git").exists()), place))
 
 
 def is_directory(path: str) -> bool:
+    """Return whether there is a directory at a path; False if that cannot be read."""
     try:
         return Path(path).is_dir()
     except OSError:

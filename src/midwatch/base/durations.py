@@ -1,4 +1,4 @@
-"""Durations: read from text such as 1h30m, and written for people."""
+"""Durations: read text such as 1h30m, and write durations for people."""
 
 from __future__ import annotations
 
@@ -8,33 +8,27 @@ import re
 from midwatch.base.errors import InvalidInput
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-
-
 _PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
 
 
 def seconds(text: str | float) -> float:
     """Read a duration: a number of seconds, or text such as 90s, 10m, 1h30m, 2d."""
-    if isinstance(text, int | float):
-        return _finite(float(text), text)
-    compact = text.strip().lower().replace(" ", "")
-    parts = _PART.findall(compact)
-    if parts and "".join(number + unit for number, unit in parts) == compact:
-        return _finite(float(sum(float(number) * _UNITS[unit] for number, unit in parts)), text)
+    compact = text.strip().lower().replace(" ", "") if isinstance(text, str) else text
+    parts = _PART.findall(str(compact))
     try:
-        return _finite(float(compact), text)
+        if parts and "".join(number + unit for number, unit in parts) == compact:
+            length = float(sum(float(number) * _UNITS[unit] for number, unit in parts))
+        else:
+            length = float(compact)
     except ValueError:
-        raise InvalidInput(f"{text!r} is not a duration; write 90s, 10m, 1h30m or 2d.") from None
-
-
-def _finite(number: float, said: str | float) -> float:
-    if not math.isfinite(number):
-        raise InvalidInput(f"{said!r} is not a duration; write 90s, 10m, 1h30m or 2d.")
-    return number
+        length = math.nan
+    if not math.isfinite(length):
+        raise InvalidInput(f"{text!r} is not a duration; write 90s, 10m, 1h30m or 2d.")
+    return length
 
 
 def duration(length: float) -> str:
-    """A length of time for people: 45s, 12m, 2h05m, 3d4h."""
+    """Return a length of time as people read it: 45s, 12m, 2h05m, 3d4h."""
     whole = max(0, round(length))
     if whole < 60:
         return f"{whole}s"

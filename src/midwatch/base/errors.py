@@ -1,43 +1,7 @@
-"""Every error midwatch raises on purpose.
+"""Every error that midwatch raises on purpose; docs/errors.md lists them as a table.
 
-MidwatchError
-├── InvalidInput            what was asked for makes no sense; names the field
-│   ├── UnknownAgent        no configuration and no live process offers that agent
-│   └── UnsupportedMediaType the body is not declared as JSON
-├── NotFound                no such task, approval, session, ...
-│   └── Pruned              the events asked for are not kept any more
-├── Conflict                the record is not in a state that allows this, or changed meanwhile
-│   ├── AlreadyFinished     the task has ended
-│   ├── NotFinished         the task has no result yet
-│   └── KeyReused           an idempotency key was used before with another body
-├── LimitReached            too much open work; try again later
-│   └── HandoffLimit        the work was passed on too often
-├── Unauthorized            no token, or a wrong one
-├── Forbidden               the role does not allow this
-│   ├── ForeignOrigin       a web page of another site asks
-│   └── WrongHost           the server was called by a name that is not its own
-├── LeaseLost               this attempt no longer owns its task; its writes are refused
-├── StoreError
-│   ├── StoreUnavailable    the database did not take the write (busy, full disk, ...)
-│   ├── StoreCorrupt        the file is not a usable midwatch database
-│   └── SchemaTooNew        the database was written by a newer midwatch
-├── HomeUnusable            the home directory cannot be read or written
-├── AlreadyRunning          another `midwatch up` serves this home
-├── NotRunning              this needs a live server and there is none
-├── PortInUse               another program listens on the port
-├── BadConfig               midwatch.toml or the environment holds a wrong setting
-├── AgentError              an agent failed; the task fails with this text
-│   ├── TransientError      an agent failed in a way that may pass; the task is tried again
-│   ├── UsageLimit          the provider's limit is used up; the task waits until it is reset, and goes on
-│   └── HandoffError        work that was handed over did not come back as an answer
-│       ├── NoCandidate     nobody can take work of that type
-│       ├── HandoffDisabled the target may not be handed to
-│       ├── HandoffRefused  the target, or all of them, did not take it
-│       └── HandoffOverdue  it was not done before its deadline
-└── DeliveryError           a channel refused or failed to send
-
-The message says what is wrong and what to do about it. `code` is stable and is what programs should look at;
-`exit_status` is what the command line returns.
+A message says what happened, then what to do. `code` never changes, so programs should compare it; `exit_status` is the
+exit status of a command that fails with the error. A class that sets neither has those of its base class.
 """
 
 from __future__ import annotations
@@ -46,41 +10,35 @@ from typing import ClassVar
 
 
 class MidwatchError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base class of all errors that midwatch raises on purpose."""
 
     code: ClassVar[str] = "error"
     exit_status: ClassVar[int] = 1
 
+    def __init_subclass__(cls, code: str | None = None, exit_status: int | None = None) -> None:
+        cls.code = code or cls.code
+        cls.exit_status = exit_status or cls.exit_status
 
-class InvalidInput(MidwatchError):
-    """What was asked for makes no sense."""
 
-    code = "invalid_input"
-    exit_status = 2
+class InvalidInput(MidwatchError, code="invalid_input", exit_status=2):
+    """The request has a value that is not valid; `field` names it, if it is known."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
 
 
-class UnknownAgent(InvalidInput):
-    """No configuration and no live process offers that agent."""
-
-    code = "unknown_agent"
+class UnknownAgent(InvalidInput, code="unknown_agent"):
+    """Neither the configuration nor a running process has an agent with this name."""
 
     def __init__(self, agent: str, known: list[str], advice: str | None = None) -> None:
         offered = ", ".join(sorted(known)) or "none"
         remedy = advice or "Add it under [agents.NAME] in midwatch.toml, or list them with `midwatch agents`."
-        super().__init__(
-            f"no agent is called {agent!r}; known agents: {offered}. {remedy}",
-            field="agent",
-        )
+        super().__init__(f"no agent is called {agent!r}; known agents: {offered}. {remedy}", field="agent")
 
 
-class UnsupportedMediaType(InvalidInput):
-    """The body is not declared as JSON."""
-
-    code = "unsupported_media_type"
+class UnsupportedMediaType(InvalidInput, code="unsupported_media_type"):
+    """The body of the request is not declared as JSON."""
 
 
 LISTS = {
@@ -91,104 +49,76 @@ LISTS = {
 """The command that lists each noun."""
 
 
-class NotFound(MidwatchError):
-    """There is no such record."""
-
-    code = "not_found"
-    exit_status = 3
+class NotFound(MidwatchError, code="not_found", exit_status=3):
+    """There is no record with this id or name."""
 
     def __init__(self, noun: str, key: str) -> None:
-        listed = f"; list what there is with `midwatch {LISTS[noun]}`" if noun in LISTS else ""
-        super().__init__(f"there is no {noun} {key!r}{listed}.")
+        hint = f"; list them with `midwatch {LISTS[noun]}`" if noun in LISTS else ""
+        super().__init__(f"there is no {noun} {key!r}{hint}.")
         self.noun = noun
         self.key = key
 
 
-class Pruned(NotFound):
-    """The events asked for are not kept any more."""
-
-    code = "pruned"
+class Pruned(NotFound, code="pruned"):
+    """The requested events were deleted because they are old."""
 
     def __init__(self, after: int, oldest_seq: int) -> None:
         MidwatchError.__init__(
-            self, f"events {after + 1} to {oldest_seq - 1} are not kept any more; begin after {oldest_seq - 1}."
+            self,
+            f"events {after + 1} to {oldest_seq - 1} were deleted because they are old; read after {oldest_seq - 1}.",
         )
         self.oldest_seq = oldest_seq
 
 
-class Conflict(MidwatchError):
-    """The record changed meanwhile, or is not in a state that allows this."""
-
-    code = "conflict"
-    exit_status = 4
+class Conflict(MidwatchError, code="conflict", exit_status=4):
+    """The state of the record does not allow this, or the record was changed at the same time."""
 
 
-class AlreadyFinished(Conflict):
+class AlreadyFinished(Conflict, code="already_finished"):
     """The task has ended."""
-
-    code = "already_finished"
 
     def __init__(self, task_id: str, status: str) -> None:
         super().__init__(f"task {task_id} is already {status}; look at it with `midwatch show {task_id}`.")
 
 
-class NotFinished(Conflict):
+class NotFinished(Conflict, code="not_finished"):
     """The task has no result yet."""
-
-    code = "not_finished"
 
     def __init__(self, task_id: str, status: str, hint: str) -> None:
         super().__init__(f"task {task_id} is {status} and has no result; {hint}")
 
 
-class KeyReused(Conflict):
-    """An idempotency key was used before with another body."""
-
-    code = "key_reused"
+class KeyReused(Conflict, code="key_reused"):
+    """The idempotency key was used before, with a different request."""
 
     def __init__(self, key: str, first: str) -> None:
         super().__init__(
-            f"idempotency key {key!r} belongs to {first}, which was made with another body; use a new key."
+            f"idempotency key {key!r} belongs to {first}, which came from a different request; use a new key."
         )
 
 
-class LimitReached(MidwatchError):
-    """Too much open work."""
-
-    code = "limit_reached"
-    exit_status = 5
+class LimitReached(MidwatchError, code="limit_reached", exit_status=5):
+    """Too much work is open; try again later."""
 
 
-class Unauthorized(MidwatchError):
-    """No token, or a wrong one."""
-
-    code = "unauthorized"
-    exit_status = 6
+class Unauthorized(MidwatchError, code="unauthorized", exit_status=6):
+    """The request has no token, or a wrong one."""
 
 
-class Forbidden(MidwatchError):
-    """The role does not allow this."""
-
-    code = "forbidden"
-    exit_status = 6
+class Forbidden(MidwatchError, code="forbidden", exit_status=6):
+    """The role of the caller does not allow this."""
 
 
-class ForeignOrigin(Forbidden):
-    """A web page of another site asks."""
-
-    code = "foreign_origin"
+class ForeignOrigin(Forbidden, code="foreign_origin"):
+    """The request comes from a web page of another site."""
 
 
-class WrongHost(Forbidden):
-    """The server was called by a name that is not its own."""
-
-    code = "wrong_host"
+class WrongHost(Forbidden, code="wrong_host"):
+    """The request names a host that is not this server."""
 
 
-class LeaseLost(MidwatchError):
-    """This attempt no longer owns its task; what it wrote was refused."""
-
-    code = "lease_lost"
+class LeaseLost(MidwatchError, code="lease_lost"):
+    """The attempt does not own its task any more, so its write was refused."""
 
     def __init__(self, task_id: str, attempt: int) -> None:
         super().__init__(f"attempt {attempt} of task {task_id} no longer owns it; its write was refused.")
@@ -196,135 +126,89 @@ class LeaseLost(MidwatchError):
         self.attempt = attempt
 
 
-class StoreError(MidwatchError):
+class StoreError(MidwatchError, code="store_error", exit_status=7):
     """The database cannot be used."""
 
-    code = "store_error"
-    exit_status = 7
+
+class StoreUnavailable(StoreError, code="store_unavailable"):
+    """The database could not write, for example because the disk is full; nothing was stored."""
 
 
-class StoreUnavailable(StoreError):
-    """The database did not take the write; nothing of it was kept."""
-
-    code = "store_unavailable"
+class StoreCorrupt(StoreError, code="store_corrupt"):
+    """The file is not a midwatch database, or it is damaged."""
 
 
-class StoreCorrupt(StoreError):
-    """The file is not a usable midwatch database."""
-
-    code = "store_corrupt"
+class SchemaTooNew(StoreError, code="schema_too_new"):
+    """A newer version of midwatch has written the database."""
 
 
-class SchemaTooNew(StoreError):
-    """The database was written by a newer midwatch."""
-
-    code = "schema_too_new"
-
-
-class HomeUnusable(MidwatchError):
+class HomeUnusable(MidwatchError, code="home_unusable", exit_status=7):
     """The home directory cannot be read or written."""
 
-    code = "home_unusable"
-    exit_status = 7
+
+class AlreadyRunning(MidwatchError, code="already_running", exit_status=4):
+    """Another server already runs for this home directory."""
 
 
-class AlreadyRunning(MidwatchError):
-    """Another server serves this home."""
-
-    code = "already_running"
-    exit_status = 4
+class NotRunning(MidwatchError, code="not_running", exit_status=8):
+    """No server runs, and this needs one."""
 
 
-class NotRunning(MidwatchError):
-    """This needs a live server and there is none."""
-
-    code = "not_running"
-    exit_status = 8
+class PortInUse(MidwatchError, code="port_in_use", exit_status=4):
+    """Another program already listens on the port."""
 
 
-class PortInUse(MidwatchError):
-    """Another program listens on the port."""
-
-    code = "port_in_use"
-    exit_status = 4
+class BadConfig(MidwatchError, code="bad_config", exit_status=2):
+    """A setting in midwatch.toml or in the environment is wrong."""
 
 
-class BadConfig(MidwatchError):
-    """The configuration file or the environment holds a wrong setting."""
-
-    code = "bad_config"
-    exit_status = 2
+class AgentError(MidwatchError, code="agent_error"):
+    """An agent failed, and its task fails with this message."""
 
 
-class AgentError(MidwatchError):
-    """An agent failed; its task fails with this text."""
-
-    code = "agent_error"
+class TransientError(AgentError, code="transient_error"):
+    """An agent failed for a reason that may go away (network, rate limit); its task is tried again after a pause."""
 
 
-class TransientError(AgentError):
-    """An agent failed in a way that may pass (network, rate limit); its task is tried again after a pause."""
-
-    code = "transient_error"
-
-
-class UsageLimit(AgentError):
-    """The provider's usage limit is used up; the task waits until it is reset and goes on, which is no failure."""
-
-    code = "usage_limit"
-    resets_at: int | None
-    """In microseconds; None when nobody said it."""
+class UsageLimit(AgentError, code="usage_limit"):
+    """The usage limit of a provider is reached; the task waits until `resets_at` and continues, if that is known."""
 
     def __init__(self, message: str, *, resets_at: int | None = None) -> None:
         super().__init__(message)
         self.resets_at = resets_at
 
 
-class DeliveryError(MidwatchError):
-    """A channel refused or failed to send."""
-
-    code = "delivery_error"
+class DeliveryError(MidwatchError, code="delivery_error"):
+    """A channel could not send a notice; if `permanent`, another try is useless."""
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
         self.permanent = permanent
 
 
-class HandoffLimit(LimitReached):
-    """The work was passed on too often."""
-
-    code = "handoff_limit"
+class HandoffLimit(LimitReached, code="handoff_limit"):
+    """The work was handed over too often."""
 
 
-class HandoffError(AgentError):
-    """Work that was handed over did not come back as an answer; `handoff` is its id, where there is a record."""
-
-    code = "handoff_error"
+class HandoffError(AgentError, code="handoff_error"):
+    """A handoff ended without an answer; `handoff` is its id, if there is a record."""
 
     def __init__(self, message: str, handoff: str | None = None) -> None:
         super().__init__(message)
         self.handoff = handoff
 
 
-class NoCandidate(HandoffError):
-    """Nobody can take work of that type."""
-
-    code = "no_candidate"
+class NoCandidate(HandoffError, code="no_candidate"):
+    """No agent can take work of this type."""
 
 
-class HandoffDisabled(HandoffError):
-    """The target may not be handed to."""
-
-    code = "handoff_disabled"
+class HandoffDisabled(HandoffError, code="handoff_disabled"):
+    """The target agent does not take handoffs."""
 
 
-class HandoffRefused(HandoffError):
-    """The target, or all of them, did not take it."""
-
-    code = "handoff_refused"
+class HandoffRefused(HandoffError, code="handoff_refused"):
+    """The target agent, or every possible one, rejected the handoff."""
 
 
-class HandoffOverdue(HandoffError):
-    """It was not done before its deadline."""
-
-    code = "handoff_overdue"
+class HandoffOverdue(HandoffError, code="handoff_overdue"):
+    """The handoff was not completed before its deadline."""

@@ -1,7 +1,7 @@
-"""The home directory: where everything of one desk is kept, who is alive in it, and how a client finds the server.
+"""The home directory: the files of one desk, the locks of its processes, and the address of its server.
 
-A process proves that it lives by holding a file lock. The lock ends with the process, whatever ended it; time plays no
-part, so a suspended process is never taken for a dead one.
+A process shows that it is alive by holding a file lock. The lock ends with the process, whatever ended it. It does not
+depend on time, so a suspended process never counts as dead.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import os
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from midwatch.base.errors import AlreadyRunning, HomeUnusable
 
 OWNER_RETRY_SECONDS = 1.0
-"""A prober holds a lock for an instant; an owner that meets one tries again for this long."""
+"""How long an owner tries again: a process that only checks a lock holds it for an instant."""
 
 
 class Lock:
-    """An exclusive lock on a file, held until `release` or the end of the process. Not inherited by programs."""
+    """An exclusive lock on a file, held until `release` or the end of the process. Not inherited by child processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,11 +30,11 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds it."""
+        """Return whether this object holds the lock."""
         return self._fd is not None
 
     def acquire(self, patience: float = 0.0) -> bool:
-        """Take it, trying again for `patience` seconds. False when somebody else holds it."""
+        """Take the lock, trying again for `patience` seconds, and return whether that worked."""
         if self._fd is not None:
             return True
         deadline = time.monotonic() + patience
@@ -52,13 +52,13 @@ class Lock:
             return True
 
     def release(self) -> None:
-        """Let go. Harmless when it is not held."""
+        """Release the lock. Does nothing if it is not held."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
-    def taken(self) -> bool:
-        """Whether some process holds it."""
+    def is_taken(self) -> bool:
+        """Return whether any process holds the lock."""
         if self._fd is not None:
             return True
         try:
@@ -66,7 +66,7 @@ class Lock:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who look do not see each other
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two processes may check at the same time
         except BlockingIOError:
             return True
         finally:
@@ -76,7 +76,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """A live server of this home."""
+    """The running server of a home directory."""
 
     pid: int
     url: str
@@ -97,7 +97,7 @@ class Home:
         self.server_file = self.run / "server.json"
 
     def prepare(self) -> None:
-        """Make what is missing, readable by its owner only; HomeUnusable when that cannot be done."""
+        """Create missing directories, readable only by their owner; raise HomeUnusable if that fails."""
         try:
             for folder in (self.path, self.run, self.work, self.log_file.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -111,44 +111,44 @@ class Home:
             ) from None
 
     def token(self) -> str:
-        """The owner's token; made at the first call, in a file only its owner can read."""
+        """Return the owner's token; the first call creates it, in a file that only its owner can read."""
         with suppress(FileNotFoundError):
-            if found := self.token_file.read_text().strip():
-                return found
-            self.token_file.rename(self.token_file.with_name(".token.empty"))  # it would let everybody in
-        made = secrets.token_urlsafe(32)
-        scratch = self.token_file.with_name(f".token.{os.getpid()}.{made[:8]}")
+            if token := self.token_file.read_text().strip():
+                return token
+            self.token_file.rename(self.token_file.with_name(".token.empty"))  # an empty token would let everybody in
+        token = secrets.token_urlsafe(32)
+        scratch = self.token_file.with_name(f".token.{os.getpid()}.{token[:8]}")
         fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "w") as file:
-            file.write(made + "\n")
+            file.write(token + "\n")
         try:
             with suppress(FileExistsError):
-                os.link(scratch, self.token_file)  # the first of two processes wins, whole or not at all
+                os.link(scratch, self.token_file)  # if two processes do this, the first one wins
         finally:
             scratch.unlink()
         return self.token_file.read_text().strip()
 
     def lock(self, name: str) -> Lock:
-        """The lock called `name`: `up`, `leader`, or an instance's id."""
+        """Return the lock with this name: `up`, `leader`, or the id of an instance."""
         return Lock(self.run / f"{name}.lock")
 
     def server(self) -> ServerInfo | None:
-        """The live server of this home, or None. A file left by a dead one is not believed."""
-        if not self.lock("up").taken():
+        """Return the running server of this home, or None. The file of a dead server is ignored."""
+        if not self.lock("up").is_taken():
             return None
         try:
             return ServerInfo(**json.loads(self.server_file.read_text()))
         except (OSError, ValueError, TypeError):
-            return None  # it is starting and has not said where yet
+            return None  # it is starting and has not written its address yet
 
     def announce(self, info: ServerInfo) -> None:
-        """Tell clients where this process serves."""
+        """Write the address of this server for clients."""
         scratch = self.server_file.with_suffix(f".{os.getpid()}")
-        scratch.write_text(json.dumps({"pid": info.pid, "url": info.url, "version": info.version}))
+        scratch.write_text(json.dumps(asdict(info)))
         scratch.replace(self.server_file)
 
     def claim_up(self, patience: float = OWNER_RETRY_SECONDS) -> Lock:
-        """Become the one server of this home, or AlreadyRunning with the other one's pid."""
+        """Become the only server of this home; raise AlreadyRunning with the address of the other one."""
         lock = self.lock("up")
         if lock.acquire(patience):
             self.server_file.unlink(missing_ok=True)
@@ -161,7 +161,7 @@ class Home:
 
 
 def boot_id() -> str:
-    """What tells this start of the machine from earlier ones; empty where the system does not say."""
+    """Return an id that changes with each start of the machine; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

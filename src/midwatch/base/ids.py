@@ -1,4 +1,4 @@
-"""Ids: short, unique, and sorted by the time they were made."""
+"""Ids: short, unique, and sorted by the time of their creation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ os.register_at_fork(after_in_child=_random.seed)
 
 
 _last = (0, 0)
-"""The millisecond and the rest of the last id."""
+"""The millisecond and the random part of the last id."""
 
 
 def new_id(prefix: str, now: int) -> str:
-    """A short id that sorts by time of creation: 11 hex digits of milliseconds, 12 random ones, which grow by random
-    steps within a millisecond, so that what one process makes keeps its order. Not a secret."""
+    """Return a short id that sorts by the time of its creation. It is not a secret.
+
+    It has 11 hex digits of milliseconds and 12 random ones. Within a millisecond these grow by random steps, so that
+    the ids of one process keep their order.
+    """
     global _last
     at, (before, rest) = now // 1000, _last
     rest = rest + 1 + _random.getrandbits(24) if at == before else _random.getrandbits(47)

@@ -1,4 +1,4 @@
-"""Finds the class that a setting `kind` names."""
+"""Find the class that a setting `kind` names."""
 
 from __future__ import annotations
 

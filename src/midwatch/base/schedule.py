@@ -1,13 +1,13 @@
-"""Schedules: when an automation runs. One moment, a fixed interval, or a cron expression in a time zone.
+"""Schedules: when an automation runs. A schedule is one moment, an interval, or a cron expression in a time zone.
 
-Moments are integer microseconds since the epoch. cronsim reads cron expressions and walks over wall times without a
-zone: with one it misses runs after the clock changes by half an hour or at midnight. What a clock change means is
-decided here (see docs/schedules.md):
+Moments are integer microseconds since the epoch. cronsim reads cron expressions and lists wall times without a
+zone: with a zone it misses runs after clock changes by half an hour or at midnight. This module decides what a clock
+change means (see docs/schedules.md):
 
 - A time of day (neither minute nor hour begins with `*`) runs once: at the jump when the clock skips it, the first time
   when the clock repeats it.
 - Anything more frequent runs at every real minute whose wall time matches.
-- An interval is elapsed time and knows no clock change.
+- An interval is elapsed time; clock changes do not matter.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
@@ -34,10 +34,10 @@ from midwatch.base.durations import seconds
 from midwatch.base.errors import InvalidInput
 
 MIN_EVERY, MAX_EVERY = 60, 3650 * 86400
-"""Seconds: one minute to ten years."""
+"""Limits of an interval, in seconds: one minute to ten years."""
 MAX_CRON = 1000
 COUNTED = 1000
-"""Missed runs are counted up to here."""
+"""The most missed runs that are counted."""
 
 ALIASES = {
     "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
@@ -51,23 +51,23 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND, _DAY = timedelta(microseconds=1), timedelta(days=1)
 LAST = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _NO_ZONE = re.compile(r"(posix|right)/|(localtime|posixrules|Factory)$")
-"""Files beside the zones that are none, or count leap seconds."""
+"""Files beside the zones that are no zones, or that count leap seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """When something runs: exactly one of `at`, `every` and `cron`. `make` makes it and refuses what has no sense."""
+    """The times of something: exactly one of `at`, `every` and `cron`. Use `make`, which checks the values.
+
+    `zone` is the IANA name of the zone for cron expressions and for times that are shown. `at` is one moment. `every`
+    is in seconds: a run is at `anchor` + n * `every`, so late runs and restarts shift nothing. `cron` is five fields or
+    an alias such as @daily.
+    """
 
     zone: str
-    """IANA name; cron expressions are read in it, and times are shown in it."""
     at: int | None = None
-    """One moment."""
     every: int | None = None
-    """Seconds; runs at `anchor` + n * `every`, so late runs and restarts shift nothing."""
     cron: str | None = None
-    """Five fields or an alias such as @daily."""
     anchor: int | None = None
-    """The moment that `every` is counted from."""
 
     @classmethod
     def make(
@@ -79,24 +79,24 @@ class Schedule:
         cron: str | None = None,
         anchor: int | None = None,
     ) -> Schedule:
-        """Check and make one. A moment that has passed is a schedule, too: it has no next run."""
-        given = [name for name, value in (("at", at), ("every", every), ("cron", cron)) if value is not None]
-        if len(given) != 1:
-            said = f"got {' and '.join(given)}" if given else "got none"
-            raise InvalidInput(f"a schedule is exactly one of at, every and cron; {said}.", field="schedule")
+        """Check the values and return the schedule. It may be a moment in the past, without a next run."""
+        names = [name for name, value in (("at", at), ("every", every), ("cron", cron)) if value is not None]
+        if len(names) != 1:
+            got = " and ".join(names) or "none"
+            raise InvalidInput(f"a schedule is exactly one of at, every and cron; got {got}.", field="schedule")
         find_zone(zone)
         if at is not None:
-            return cls(zone=zone, at=_checked_moment(at, "at"))
+            return cls(zone=zone, at=_check_moment(at, "at"))
         if cron is not None:
-            return cls(zone=zone, cron=_checked_cron(cron))
+            return cls(zone=zone, cron=_check_cron(cron))
         assert every is not None
         if anchor is None:
             raise InvalidInput("an interval needs an anchor, the moment it is counted from.", field="anchor")
-        return cls(zone=zone, every=_checked_interval(every), anchor=_checked_moment(anchor, "anchor"))
+        return cls(zone=zone, every=_check_interval(every), anchor=_check_moment(anchor, "anchor"))
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Schedule:
-        """Read what `snapshot` wrote, or what somebody wrote like it."""
+        """Read a schedule as `snapshot` writes it."""
         known = ("zone", "at", "every", "cron", "anchor")
         if wrong := [name for name in data if name not in known]:
             raise InvalidInput(f"a schedule has no {wrong[0]!r}; it has {', '.join(known)}.", field="schedule")
@@ -110,14 +110,12 @@ class Schedule:
         return cls.make(zone=zone, at=at, every=data.get("every"), cron=data.get("cron"), anchor=anchor)
 
     def snapshot(self) -> dict[str, Any]:
-        """As JSON shows it: the zone, and what there is of the rest."""
-        every = {"every": self.every, "anchor": iso(self.anchor)} if self.every is not None else {}
-        at = {"at": iso(self.at)} if self.at is not None else {}
-        cron = {"cron": self.cron} if self.cron is not None else {}
-        return {**at, **every, **cron, "zone": self.zone}
+        """Return the schedule as JSON shows it, without empty fields."""
+        times = {"at": iso(self.at), "every": self.every, "anchor": iso(self.anchor), "cron": self.cron}
+        return {**{name: value for name, value in times.items() if value is not None}, "zone": self.zone}
 
     def describe(self) -> str:
-        """One short line for people."""
+        """Return the schedule as one short line for people."""
         if self.at is not None:
             wall = _wall(self.at, find_zone(self.zone))
             return f"once, {wall.isoformat(' ', 'seconds').removesuffix(':00')} ({self.zone})"
@@ -132,56 +130,23 @@ class Schedule:
 
 
 def next_run_at(schedule: Schedule, after: int) -> int | None:
-    """The first run strictly after a moment. None means never."""
+    """Return the first run after a moment, or None if there is none."""
     return next(_runs(schedule, after), None)
 
 
 def upcoming(schedule: Schedule, after: int, count: int) -> list[int]:
-    """The next runs strictly after a moment, `count` at most."""
+    """Return the next runs after a moment, at most `count`."""
     return list(islice(_runs(schedule, after), count))
 
 
-class Missed(NamedTuple):
-    """Runs that should have been: how many, counted up to a limit, and the latest of them."""
-
-    runs: int
-    latest: int | None
-
-
-def missed(schedule: Schedule, since: int, until: int, limit: int = COUNTED) -> Missed:
-    """The runs after `since` up to and with `until`."""
-    if schedule.every is not None:
-        assert schedule.anchor is not None
-        step = schedule.every * SECOND
-        last = (until - schedule.anchor) // step
-        count = last - max(-1, (since - schedule.anchor) // step)
-        return Missed(min(count, limit), schedule.anchor + last * step) if count > 0 else Missed(0, None)
-    count, latest = 0, None
-    for latest_so_far in _runs(schedule, since):
-        if latest_so_far > until:
-            return Missed(count, latest)
-        if count == limit:
-            return Missed(count, _latest(schedule, since, until))
-        count, latest = count + 1, latest_so_far
-    return Missed(count, latest)
-
-
-def _latest(schedule: Schedule, since: int, until: int) -> int:
-    """The last run up to `until`, given that there is one after `since`: looked for further and further back."""
-    back = 60 * SECOND
-    while True:
-        found = None
-        for run in _runs(schedule, max(since, until - back)):
-            if run > until:
-                break
-            found = run
-        if found is not None:
-            return found
-        back *= 4
+def count_missed(schedule: Schedule, since: int, until: int, limit: int = COUNTED) -> int:
+    """Count the runs after `since` up to and including `until`, but no more than `limit`."""
+    runs = takewhile(lambda run: run <= until, _runs(schedule, since))
+    return sum(1 for _ in islice(runs, limit))
 
 
 def _runs(schedule: Schedule, after: int) -> Iterator[int]:
-    """All runs strictly after a moment, in order."""
+    """Yield all runs after a moment, in order."""
     if schedule.at is not None:
         if schedule.at > after:
             yield schedule.at
@@ -196,7 +161,7 @@ def _runs(schedule: Schedule, after: int) -> Iterator[int]:
 
 
 def _cron_runs(fields: str, zone: ZoneInfo, after: int) -> Iterator[int]:
-    """Yield the runs of a cron expression strictly after a moment, in order."""
+    """Yield the runs of a cron expression after a moment, in order."""
     minute, hour = fields.split()[:2]
     walk = _real_minutes if minute.startswith("*") or hour.startswith("*") else _times_of_day
     # If the clock is set back within a day, some wall times before the present one are still to come.
@@ -246,12 +211,12 @@ def _local(moment: int, zone: ZoneInfo) -> datetime:
 
 
 def _wall(moment: int, zone: ZoneInfo) -> datetime:
-    """Return what the zone's clock shows, without the zone."""
+    """Return the time that the zone's clock shows, without the zone."""
     return _local(moment, zone).replace(tzinfo=None, fold=0)
 
 
 def _readings(wall: datetime, zone: ZoneInfo) -> tuple[int, int]:
-    """Return the moments at which the zone's clock shows `wall`; the first is the later one if it never does."""
+    """Return the two moments at which the zone's clock shows `wall`. If it never does, the first is the later one."""
     return _moment(wall.replace(tzinfo=zone)), _moment(wall.replace(tzinfo=zone, fold=1))
 
 
@@ -266,7 +231,7 @@ def _resolve(wall: datetime, zone: ZoneInfo) -> int:
 
 
 def local_iso(moment: int, zone: str) -> str:
-    """A moment as ISO 8601 in a zone, with its offset."""
+    """Return a moment as ISO 8601 in a zone, with its offset."""
     return _local(moment, find_zone(zone)).isoformat()
 
 
@@ -277,28 +242,25 @@ _IN = re.compile(r"in (.*[a-z])")
 
 
 def parse_moment(text: str, now: int, zone: str) -> int:
-    """Read a moment as people write it, without a zone of its own in `zone`. It may have passed."""
+    """Read a moment as people write it; text without a zone is in `zone`. The moment may be in the past."""
     place = find_zone(zone)
-    said = " ".join(text.lower().split())
+    compact = " ".join(text.lower().split())
     try:
-        if found := _IN.fullmatch(said):
-            moment = now + round(seconds(found[1]) * SECOND)
-        elif found := _CLOCK.fullmatch(said):
-            moment = _at_clock(found, now, place)
+        if match := _IN.fullmatch(compact):
+            moment = now + round(seconds(match[1]) * SECOND)
+        elif match := _CLOCK.fullmatch(compact):
+            moment = _at_clock(match, now, place)
         else:
-            moment = _at_date(datetime.fromisoformat(said.upper()), place)
+            date = datetime.fromisoformat(compact.upper())
+            moment = _moment(date) if date.tzinfo else _resolve(date, place)
     except (ValueError, OverflowError, InvalidInput):
-        raise InvalidInput(f"{text[:80]!r} is no time; write one of: {FORMS}.", field="at") from None
-    return _checked_moment(moment, "at")
+        raise InvalidInput(f"{text[:80]!r} is not a time; write one of: {FORMS}.", field="at") from None
+    return _check_moment(moment, "at")
 
 
-def _at_date(read: datetime, zone: ZoneInfo) -> int:
-    return _moment(read) if read.tzinfo else _resolve(read, zone)
-
-
-def _at_clock(found: re.Match[str], now: int, zone: ZoneInfo) -> int:
-    """A time of day: on the day that is named, else the next one to come."""
-    day, hour, minute, second = found[1], int(found[2]), int(found[3]), int(found[4] or 0)
+def _at_clock(match: re.Match[str], now: int, zone: ZoneInfo) -> int:
+    """Return the moment of a time of day: on the named day, or else the next time the clock shows it."""
+    day, hour, minute, second = match[1], int(match[2]), int(match[3]), int(match[4] or 0)
     first = _wall(now, zone).replace(hour=hour, minute=minute, second=second, microsecond=0)
     if day in ("today", "tomorrow"):
         return _resolve(first + (day == "tomorrow") * _DAY, zone)
@@ -316,9 +278,9 @@ def _at_clock(found: re.Match[str], now: int, zone: ZoneInfo) -> int:
 
 
 def find_zone(name: str) -> ZoneInfo:
-    """The zone of an IANA name."""
-    if found := _zone(name):
-        return found
+    """Return the zone with an IANA name."""
+    if zone := _zone(name):
+        return zone
     close = _close_zones(name)
     hint = f"did you mean {' or '.join(close)}?" if close else "write an IANA name such as Europe/Berlin or UTC."
     raise InvalidInput(f"there is no time zone {name[:80]!r}; {hint}", field="zone")
@@ -332,7 +294,7 @@ def _zone(name: str) -> ZoneInfo | None:
 
 
 def _close_zones(name: str) -> list[str]:
-    """Names somebody may have meant: the same in other letters, a city, else a slip."""
+    """Return similar names: the same in other letters, a city, or else a name with a typing error."""
     wanted = name[:80].strip().lower().replace(" ", "_")
     known = {zone.lower(): zone for zone in sorted(_zones())}
     if same := [zone for low, zone in known.items() if wanted in (low, low.rpartition("/")[2])]:
@@ -346,7 +308,7 @@ def _zones() -> frozenset[str]:
 
 
 def host_zone(environ: Mapping[str, str] = os.environ, etc: Path = Path("/etc")) -> str:
-    """The zone of this machine: the variable TZ, /etc/timezone, the link /etc/localtime, else UTC."""
+    """Return the zone of this machine, from the variable TZ, /etc/timezone or the link /etc/localtime; else UTC."""
     return next((name for name in _host_names(environ, etc) if _zone(name)), "UTC")
 
 
@@ -359,48 +321,44 @@ def _host_names(environ: Mapping[str, str], etc: Path) -> Iterator[str]:
 
 
 def _below_zoneinfo(path: str) -> str:
-    """The name of the zone whose file this is; what is not such a path stays as it is."""
+    """Return the name of the zone in the path of its file; other text is returned as it is."""
     return re.sub(r"^.*/zoneinfo/(?:(?:posix|right)/)?", "", path)
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- checks ---------------------------------------------------------------------------------------------------
 
 
-def _checked_moment(moment: int, field: str) -> int:
+def _check_moment(moment: int, field: str) -> int:
     if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment < LAST:
         raise InvalidInput(f"{field} is a moment between the years 1970 and 9998; got {moment!r}.", field=field)
     return moment
 
 
-def _moment_of(said: object, zone: str, field: str) -> int | None:
-    if said is None:
+def _moment_of(text: Any, zone: str, field: str) -> int | None:
+    if text is None:
         return None
-    if not isinstance(said, str):
-        raise InvalidInput(f"{field} is a time such as 2026-03-29T09:00+02:00; got {said!r}.", field=field)
     try:
-        datetime.fromisoformat(said)
-    except ValueError:
-        raise InvalidInput(f"{field} is a time such as 2026-03-29T09:00+02:00; got {said!r}.", field=field) from None
-    return parse_moment(said, 0, zone)
+        datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{field} is a time such as 2026-03-29T09:00+02:00; got {text!r}.", field=field) from None
+    return parse_moment(text, 0, zone)
 
 
-def _checked_interval(said: float | str) -> int:
+def _check_interval(length: float | str) -> int:
     try:
-        if isinstance(said, bool) or not isinstance(said, int | float | str):
-            raise InvalidInput("no duration")
-        every = seconds(said)
-    except (InvalidInput, OverflowError):
-        raise InvalidInput(f"every is a duration such as 90m, 24h or 7d; got {said!r}.", field="every") from None
+        every = seconds(str(length) if isinstance(length, bool) else length)
+    except (InvalidInput, OverflowError, TypeError):
+        raise InvalidInput(f"every is a duration such as 90m, 24h or 7d; got {length!r}.", field="every") from None
     if not MIN_EVERY <= every <= MAX_EVERY or every != int(every):
         raise InvalidInput(
-            f"every is one minute to ten years, in whole seconds; got {said!r}. The shortest is 60s.", field="every"
+            f"every is one minute to ten years, in whole seconds; got {length!r}. The shortest is 60s.", field="every"
         )
     return int(every)
 
 
-def _checked_cron(said: str) -> str:
-    """The expression with single spaces, or what is wrong with it."""
-    cron = " ".join(said.split())
+def _check_cron(text: str) -> str:
+    """Return a cron expression with single spaces; raise InvalidInput if it is not valid."""
+    cron = " ".join(text.split())
     if len(cron) > MAX_CRON:
         raise InvalidInput(f"a cron expression has {MAX_CRON} characters at most.", field="cron")
     if cron.startswith("@"):
@@ -408,8 +366,8 @@ def _checked_cron(said: str) -> str:
         if cron not in ALIASES:
             raise InvalidInput(_alias_remedy(cron), field="cron")
         return cron
-    if wrong := _wrong_cron(cron):
-        raise InvalidInput(f"cron {cron!r} {wrong}", field="cron")
+    if fault := _find_cron_fault(cron):
+        raise InvalidInput(f"cron {cron!r} {fault}", field="cron")
     return cron
 
 
@@ -418,15 +376,15 @@ def _alias_remedy(cron: str) -> str:
     if cron.startswith("@every"):
         return "cron has no @every; use an interval instead: every, of at least 60s."
     if cron.startswith("@reboot"):
-        return f"cron has no @reboot here, a schedule is a matter of time; use one of {known}."
+        return f"cron has no @reboot here, because a schedule depends on time only; use one of {known}."
     return f"cron has no alias {cron[:80]!r}; use one of {known}, or five fields."
 
 
 @lru_cache(maxsize=1024)
-def _wrong_cron(cron: str) -> str | None:
+def _find_cron_fault(cron: str) -> str | None:
     fields = cron.split()
     if "=" in cron:
-        return "names a zone; say the zone beside the expression, and five fields here."
+        return "names a zone; set the zone with its own field, and write five fields here."
     if len(fields) == 6:
         return "has six fields; write five, minute hour day month weekday. There are no seconds."
     if len(fields) != 5:
@@ -437,8 +395,8 @@ def _wrong_cron(cron: str) -> str | None:
     except CronSimError as error:
         if _reads(" ".join((*fields[:3], "*", fields[4]))) and _reads(" ".join((*fields[:2], "*", *fields[3:]))):
             return never  # each part makes sense, but no such month has such a day
-        told = str(error).lower().removeprefix("bad ")
-        return f"has a bad {told}; write five fields, minute hour day month weekday, such as 0 9 * * 1-5."
+        part = str(error).lower().removeprefix("bad ")
+        return f"has a bad {part}; write five fields, minute hour day month weekday, such as 0 9 * * 1-5."
 
 
 def _reads(cron: str) -> bool:
@@ -450,7 +408,7 @@ def _reads(cron: str) -> bool:
 
 
 def _span(every: int) -> str:
-    """Seconds as a duration that can be read again: 1d, 1h30m."""
+    """Return seconds as a duration that can be read again: 1d, 1h30m."""
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, every = divmod(every, size)

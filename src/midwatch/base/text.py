@@ -1,19 +1,19 @@
-"""Texts for people: cut at what a reader sees as one character."""
+"""Texts for people: cut between characters as a reader sees them."""
 
 from __future__ import annotations
 
 import unicodedata
 
 LONGEST_CHARACTER = 64
-"""Code points of what a reader sees as one; no more are looked at when a text is cut."""
+"""The most code points that count as one visible character."""
 
 
 FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
-"""Two of them are a flag."""
+"""Two of these letters are one flag."""
 
 
 def cut(text: str, length: int) -> str:
-    """At most `length` characters and an ellipsis, never cut inside a character a reader sees as one."""
+    """Return at most `length` characters and an ellipsis, never cut inside a visible character."""
     if len(text) <= length:
         return text
     end, furthest = length, max(0, length - LONGEST_CHARACTER)
@@ -23,7 +23,7 @@ def cut(text: str, length: int) -> str:
 
 
 def _joins(char: str) -> bool:
-    """Whether `char` belongs to the character before it: a combining mark, joiner, selector, skin tone or tag."""
+    """Return whether `char` belongs to the character before it: a mark, joiner, selector, skin tone or tag."""
     return (
         unicodedata.category(char) in ("Mn", "Me", "Mc")
         or char == "\u200d"
@@ -34,7 +34,7 @@ def _joins(char: str) -> bool:
 
 
 def _splits_flag(text: str, end: int) -> bool:
-    """Whether a cut at `end` would part the two letters of a flag."""
+    """Return whether a cut at `end` would separate the two letters of a flag."""
     if text[end] not in FLAG_LETTERS:
         return False
     return (end - len(text[:end].rstrip(FLAG_LETTERS))) % 2 == 1

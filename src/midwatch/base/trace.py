@@ -1,4 +1,4 @@
-"""Trace context: which trace of other systems a piece of work belongs to, as W3C Trace Context writes it."""
+"""Trace context: the trace of another system that work belongs to, in the format of W3C Trace Context."""
 
 from __future__ import annotations
 
@@ -22,25 +22,23 @@ class Trace(NamedTuple):
 
     @property
     def parent(self) -> str:
-        """As `traceparent` says it."""
+        """Return the value of `traceparent`."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
 
     def environment(self) -> dict[str, str]:
-        """As a child process finds it."""
-        found = {"TRACEPARENT": self.parent}
-        return {**found, "TRACESTATE": self.state} if self.state else found
+        """Return the environment variables for a child process."""
+        parent = {"TRACEPARENT": self.parent}
+        return {**parent, "TRACESTATE": self.state} if self.state else parent
 
 
-def read(kept: Mapping[str, Any] | None) -> Trace | None:
-    """The place that `traceparent` and `tracestate` name, or None: what is malformed counts as not said."""
-    found = PARENT.fullmatch(str(kept.get("traceparent"))) if kept else None
-    if kept is None or found is None:
-        return None
-    return Trace(found[1], found[2], found[3], kept.get("tracestate"))
+def read(stored: Mapping[str, Any] | None) -> Trace | None:
+    """Return the place that `traceparent` and `tracestate` name; None if they are missing or malformed."""
+    match = PARENT.fullmatch(str(stored.get("traceparent"))) if stored else None
+    return Trace(match[1], match[2], match[3], stored.get("tracestate")) if stored and match else None
 
 
-def noted(traceparent: str, tracestate: str = "") -> dict[str, str] | None:
-    """What is kept with a task of the headers that came with its request."""
+def validate_trace(traceparent: str, tracestate: str = "") -> dict[str, str] | None:
+    """Return the trace headers of a request as a task stores them; None if they are malformed."""
     if not PARENT.fullmatch(traceparent):
         return None
     state = tracestate if len(tracestate) <= LONGEST_STATE and tracestate.isascii() else ""
@@ -48,9 +46,9 @@ def noted(traceparent: str, tracestate: str = "") -> dict[str, str] | None:
 
 
 def own_trace() -> dict[str, str]:
-    """The headers of a request that is made on behalf of an agent: the trace it finds in its environment."""
-    return noted(os.environ.get("TRACEPARENT", ""), os.environ.get("TRACESTATE", "")) or {}
+    """Return the trace headers for a request of an agent, from the environment of the process."""
+    return validate_trace(os.environ.get("TRACEPARENT", ""), os.environ.get("TRACESTATE", "")) or {}
 
 
 incoming: ContextVar[dict[str, str] | None] = ContextVar("incoming", default=None)
-"""What came with the request that is being answered; tasks that are made for it keep it."""
+"""The trace headers of the current request; its tasks store them."""

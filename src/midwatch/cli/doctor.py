@@ -104,7 +104,7 @@ async def check_server(home: Home) -> AsyncIterator[Finding]:
     from midwatch.client import Client
 
     server = find_server()
-    if server is None and home.lock("up").taken():
+    if server is None and home.lock("up").is_taken():
         yield Finding("warn", "server", "it is just starting", "look again in a moment")
     elif server is None:
         yield Finding("warn", "server", "none runs", "start it with `midwatch up`")

@@ -184,7 +184,7 @@ async def down() -> Reply:
     home = Home(home_path())
     server = find_server()
     if server is None:
-        advice = "it is just starting; try again" if home.lock("up").taken() else "nothing to stop"
+        advice = "it is just starting; try again" if home.lock("up").is_taken() else "nothing to stop"
         raise NotRunning(f"no midwatch server answers for {home.path}; {advice}.")
     try:
         os.kill(server.pid, signal.SIGTERM)
@@ -192,7 +192,7 @@ async def down() -> Reply:
         pass  # it ended by itself
     except PermissionError:
         raise MidwatchError(f"the server (pid {server.pid}) belongs to another user; stop it as that user.") from None
-    if not await wait_while(lambda: home.lock("up").taken(), DOWN_SECONDS):
+    if not await wait_while(lambda: home.lock("up").is_taken(), DOWN_SECONDS):
         raise MidwatchError(f"the server (pid {server.pid}) is still stopping its tasks; see {home.log_file}.")
     await wait_while(lambda: is_alive(server.pid), EXIT_SECONDS)
     return Reply({"stopped": server.pid}, f"Stopped the server (pid {server.pid}).")

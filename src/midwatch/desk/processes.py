@@ -39,4 +39,4 @@ def _find_leader(desk: Desk, living: list[Instance]) -> str | None:
     servers = [instance.id for instance in living if instance.role == "up"]
     if servers:
         return servers[0]
-    return living[0].id if len(living) == 1 and desk.home.lock("leader").taken() else None
+    return living[0].id if len(living) == 1 and desk.home.lock("leader").is_taken() else None

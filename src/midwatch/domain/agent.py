@@ -1,13 +1,13 @@
-"""Agents: who does the work. The port is the same for a Python function, a process, a protocol or a terminal.
+"""Agents: they do the work. The port is the same for a Python function, a process, a protocol or a terminal.
 
-An agent opens a conversation for a session; the worker gives it turns. All kinds are listed in `midwatch.agents`.
+An agent opens a conversation for a session, and the worker gives it turns. `midwatch.agents` has all kinds.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypedDict, TypeGuard, Unpack
 
 from midwatch.base.directories import directory_of
@@ -29,7 +29,7 @@ Interrupt = Literal["stop", "terminate", "kill"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a turn consumed. None means the agent did not tell."""
+    """The usage of a turn; None means that the agent did not report it."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -38,14 +38,17 @@ class Usage:
 
     def data(self) -> dict[str, Any] | None:
         """Return the known figures, or None when there are none."""
-        pairs = (("input_tokens", self.input_tokens), ("output_tokens", self.output_tokens))
-        known = {k: v for k, v in (*pairs, ("cost_usd", self.cost_usd), ("model", self.model)) if v is not None}
-        return known or None
+        return {name: value for name, value in asdict(self).items() if value is not None} or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnResult:
-    """How a turn ended. `outcome` is ok, silent, error, budget or transferred; of the others the worker knows."""
+    """The result of a turn.
+
+    `outcome` is ok, silent, error, budget or transferred; the worker sets the other outcomes. `transfer` is the handoff
+    of the outcome `transferred`. `stuck` means that the work could not be stopped and continues; its slot stays in use
+    until `Conversation.close` returns.
+    """
 
     text: str = ""
     outcome: Outcome = "ok"
@@ -54,21 +57,19 @@ class TurnResult:
     usage: Usage = field(default_factory=Usage)
     iterations: int | None = None
     transfer: Transfer | None = None
-    """Who goes on with the work, with the outcome `transferred`."""
     stuck: bool = False
-    """The work could not be stopped and goes on unseen; its slot stays taken until `Conversation.close` returns."""
 
 
 ChoiceKind = Literal["allow_once", "allow_always", "reject_once", "reject_always"]
 QuestionKind = Literal[
     "choice", "read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"
 ]
-"""What is asked for: a plain `choice`, or leave to use a tool of this kind."""
+"""A plain `choice`, or the kind of tool that the agent wants to use."""
 Risk = Literal["low", "medium", "high"]
 
 
 class Choice(NamedTuple):
-    """One way to answer, and what it means. An answer is told by its meaning, never by its place."""
+    """A possible answer and its meaning. The meaning counts, never the position."""
 
     name: Annotated[str, Example("Allow")]
     kind: Annotated[ChoiceKind, Example("allow_once")]
@@ -84,22 +85,21 @@ YES_NO = (Choice("yes", "allow_once"), Choice("no", "reject_once"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What an agent asks before it goes on, with all that a person needs to answer it."""
+    """A question of an agent, with everything that a person needs to answer it.
+
+    `tool` is the agent's own name of the tool, `paths` are the files it wants to use, `diff` is a unified diff of the
+    change, and `root` is the directory it works in, if that is not the task's.
+    """
 
     text: str
     choices: tuple[Choice, ...] = YES_NO
     kind: QuestionKind = "choice"
     tool: str | None = None
-    """The agent's own name of the tool."""
     command: str | None = None
-    """The command it wants to run, as it wrote it."""
     paths: tuple[str, ...] = ()
-    """Files it wants to read, change or remove."""
     diff: str | None = None
-    """What it wants to change, as a unified diff."""
     risk: Risk | None = None
     root: str | None = None
-    """The directory it works in, where that is not the task's."""
 
     @classmethod
     def plain(cls, text: str, choices: tuple[str, ...]) -> Question:
@@ -109,7 +109,7 @@ class Question:
 
 
 class Answer(NamedTuple):
-    """What became of a question: granted, denied or expired, the choice made, and why."""
+    """The answer to a question: granted, denied or expired, the choice, and the reason."""
 
     status: Literal["granted", "denied", "expired"]
     choice: str | None = None
@@ -122,11 +122,13 @@ class Answer(NamedTuple):
 
 
 class Delegation(TypedDict, total=False):
-    """What a turn can say with work it hands over; the same words as in `midwatch.services.handoffs.HandoffOptions`."""
+    """Options of a handoff by a turn, as in `midwatch.services.handoffs.HandoffOptions`.
+
+    `once` is a name for the handoff, so that a new attempt gets the same handoff and not a second one. Without it, the
+    name comes from the work, its target, and how often the turn asked for the same.
+    """
 
     once: str | None
-    """What the turn calls it by, so that an attempt that begins anew gets the same handoff and not a second one.
-    Unset: the work and its target, and how often the turn has asked for just that."""
     timeout: float | None
     max_retries: int
     wait: bool
@@ -141,29 +143,33 @@ class Delegation(TypedDict, total=False):
 
 
 class ProgramOwner(Protocol):
-    """What the program of an agent is started for: a turn, or a terminal that is opened before its first prompt."""
+    """The owner of an agent's program: a turn, or a terminal that is opened before its first prompt.
+
+    `resumed` is whether an earlier attempt was interrupted and this one should continue its work.
+    """
 
     task_id: str
     attempt: int
     thread_id: str | None
     workdir: str | None
     resumed: bool
-    """Whether an earlier attempt was cut off and this one should go on where it stopped."""
 
     @property
     def env(self) -> Mapping[str, str]:
-        """To be added to a child's environment: MIDWATCH_TASK and what an agent needs to speak to midwatch."""
-        ...
+        """Return variables for the environment of a child: MIDWATCH_TASK and the access to midwatch."""
 
     async def emit(self, payload: Payload) -> None:
-        """Tell what happened. Stored in order, unless the payload's kind is live. Waits when too much is unwritten.
-        AgentError for kinds that are midwatch's own to tell. Messages are the agent's, with ids of this attempt."""
-        ...
+        """Emit an event. Events are stored in order, except live kinds.
+
+        It waits if too many events are not written yet, and raises AgentError for kinds that agents may not emit.
+        Messages get the agent as author, and ids of this attempt.
+        """
 
     async def own_group(self, pgid: int) -> None:
-        """Commit that process group `pgid` belongs to this attempt. To be awaited before the child may exec, so that
-        it can be found and ended whatever happens to this process."""
-        ...
+        """Store that process group `pgid` belongs to this attempt.
+
+        Await it before the child may exec, so that the child can be found and ended even if this process dies.
+        """
 
 
 class Turn(ProgramOwner, Protocol):
@@ -174,100 +180,96 @@ class Turn(ProgramOwner, Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """Monotonic time at which the turn is ended, or None. It moves while the turn waits for an answer."""
-        ...
+        """Return the monotonic time at which the turn is ended, or None. It moves while the turn waits."""
 
     async def load_progress(self) -> Any:
-        """What `save_progress` kept last, also from an earlier attempt or a retried task; None if nothing."""
-        ...
+        """Return the last data of `save_progress`, also of an earlier attempt or a retried task, or None."""
 
     async def save_progress(self, progress: Any) -> None:
-        """Keep JSON data durably, so that a later attempt can go on from here."""
-        ...
+        """Store JSON data, so that a later attempt can continue from here."""
 
     async def load_steps(self) -> list[Any]:
-        """The steps of this turn that `save_step` has kept, in order, also those of earlier attempts and of the task
-        this one tries again."""
-        ...
+        """Return the stored steps of this turn, in order, with those of earlier attempts and of the retried task."""
 
     async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
-        """Keep a completed step of the turn as JSON data, durably and after all that was emitted before it; `took` are
-        the ids of messages people sent that are part of it. It becomes part of the thread's history, unless the task is
-        cancelled."""
-        ...
+        """Store a completed step of the turn as JSON data, after all events that were emitted before it.
+
+        `took` are the ids of people's messages that are part of it. The step becomes part of the history of the thread,
+        unless the task is cancelled.
+        """
 
     async def history(self) -> list[Any]:
-        """The steps of the earlier turns of this thread, in order."""
-        ...
+        """Return the steps of the earlier turns of this thread, in order."""
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
-        """The messages of these modes, or all, that people sent into this turn and no step took, oldest first."""
-        ...
+        """Return messages of people to this turn that no step has taken, of some modes or all, oldest first."""
 
     async def steered(self) -> None:
-        """Wait until there is such a message that was not there before."""
-        ...
+        """Wait for a new message of this kind."""
 
     async def receive(self) -> str:
-        """Wait for the next message a person sends into this turn, and take it."""
-        ...
+        """Wait for the next message of a person to this turn, and take it."""
 
     def over_budget(self) -> str | None:
-        """In words, what the task may spend and has spent; None while there is some left. To be asked before each
-        step: the turn then ends with the outcome `budget` and its progress kept."""
-        ...
+        """Return a text if a budget of the task is spent, or None.
+
+        Call it before each step. If it returns a text, end the turn with the outcome `budget` and store the progress.
+        """
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
-        """Ask a person and wait; of a plain text the first choice is the yes. A rule may answer at once. Meanwhile the
-        turn gives back its slot and its timeout stands still. `expires` is in seconds."""
-        ...
+        """Ask a person and wait for the answer; a rule may answer at once.
+
+        If the question is plain text, the first choice means yes. Meanwhile the turn releases its slot and its timeout
+        is paused. `expires` is in seconds.
+        """
 
     async def handoff(self) -> Handoff | None:
-        """The handoff that brought this work here, with its context; None when nobody handed it over."""
-        ...
+        """Return the handoff that this work came from, with its context, or None."""
 
     async def delegate(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Handoff:
-        """Hand work to another agent, or with no `to` to the best for it, and wait for the answer: the handoff as it
-        was completed, or HandoffError. Meanwhile the turn gives back its slot and its timeout stands still. When the
-        task is stopped the handoff is cancelled; without `wait` it goes on by itself."""
-        ...
+        """Hand work over to another agent and return the completed handoff, or raise HandoffError.
+
+        Without `to` the best agent is chosen. Meanwhile the turn releases its slot and its timeout is paused. If the
+        task is stopped, the handoff is cancelled. With `wait=False` the call returns at once.
+        """
 
     async def transfer(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Transfer:
-        """Have another agent take over this work, in the same conversation; by default the prompt. It has accepted when
-        this returns, and begins when the turn ends with the outcome `transferred` and this as its `transfer`."""
-        ...
+        """Hand this work, by default the prompt, over to another agent in the same conversation.
+
+        The agent has accepted when this returns. It begins when the turn ends with the outcome `transferred` and the
+        returned value as `transfer`.
+        """
 
     def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Of these agents those that may be handed to now, with what they are for."""
-        ...
+        """Return which of these agents can receive handoffs now, with their descriptions."""
 
     async def keep_thread(self, thread_id: str) -> None:
-        """Keep durably by what id the agent knows this conversation, so that a later attempt takes it up. To be called
-        as soon as it is known; harmless when it is the same."""
-        ...
+        """Store the agent's id of this conversation, so that a later attempt can continue it.
+
+        Call it as soon as the id is known; a second call with the same id does nothing.
+        """
 
 
 class Conversation(Protocol):
     """An open session with an agent."""
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Work on one prompt until it is done. Raising fails the task; TransientError has it tried again, UsageLimit
-        has it wait for the provider and go on."""
-        ...
+        """Work on one prompt until it is done.
+
+        An error fails the task; after a TransientError it is retried, after a UsageLimit it waits and continues.
+        """
 
     async def interrupt(self, mode: Interrupt) -> None:
-        """Make the running turn end soon; it then returns or raises as it likes. Harmless when nothing runs."""
-        ...
+        """Make the running turn end soon, with a result or an error. Does nothing if no turn runs."""
 
     async def close(self) -> None:
-        """End the session and everything started for it. Returns when nothing of it runs any more."""
-        ...
+        """End the session and all its processes; return when nothing of it runs any more."""
 
 
 class Lasting(Conversation, Protocol):
@@ -275,56 +277,49 @@ class Lasting(Conversation, Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether it can take another turn as it is; one that cannot is closed after its turn."""
-        ...
+        """Return whether it can take another turn; otherwise it is closed after its turn."""
 
 
 class Screenshot(NamedTuple):
-    """What a terminal shows, and what the agent in it does."""
+    """The screen of a terminal, and the status of its agent.
+
+    `text` are the rows without blanks at their ends. `cursor` is column and row, from 0. `status` is starting, idle,
+    busy, asking or exited. `evidence` is why: program, title, mode, progress, text, prompt, silence, process or
+    reaction; `certain` is false if it is only silence. `styled` has escape sequences that draw the screen, if wanted.
+    """
 
     text: Annotated[str, Example("Welcome\\n> ")]
-    """Its rows, without blanks at their ends."""
     columns: Annotated[int, Example(120)]
     rows: Annotated[int, Example(40)]
     cursor: Annotated[tuple[int, int], Example([2, 1])]
-    """Column and row, from 0."""
     title: Annotated[str, Example("")]
     status: Annotated[str, Example("idle")]
-    """starting, idle, busy, asking or exited."""
     evidence: Annotated[str, Example("prompt")]
-    """What tells so: program, title, mode, progress, text, prompt, silence, process or reaction."""
     certain: Annotated[bool, Example(True)]
-    """False when it is no more than silence."""
     styled: str = ""
-    """Escape sequences that paint it, when they were asked for."""
 
 
 class Terminal(Lasting, Protocol):
     """A conversation with a program in a terminal, which people may look at and type into."""
 
     def screenshot(self, *, styled: bool = False) -> Screenshot:
-        """What it shows now; Conflict when no program runs in it."""
-        ...
+        """Return the current screen, or raise Conflict if no program runs in it."""
 
     def send_keys(self, data: bytes) -> None:
-        """Type, whatever goes on. Conflict when no program runs in it."""
-        ...
+        """Type into the terminal, or raise Conflict if no program runs in it."""
 
     def resize(self, columns: int, rows: int) -> None:
-        """Give it another size. Conflict when no program runs in it."""
-        ...
+        """Change the size, or raise Conflict if no program runs in it."""
 
     def listen(self, listener: Callable[[str], None] | None) -> None:
-        """Have `listener` called with the text of the screen soon after it has changed, not too often."""
-        ...
+        """Call `listener` with the text of the screen soon after a change, but not too often."""
 
     async def start(self, turn: ProgramOwner) -> None:
-        """Have the program running, before there is a prompt. Harmless when it is."""
-        ...
+        """Start the program before the first prompt. Does nothing if it runs."""
 
 
 def lasts(talk: Conversation) -> TypeGuard[Lasting]:
-    """Return whether it can stay open. To ask a protocol itself takes longer than many a turn."""
+    """Return whether it can stay open; this is much faster than `isinstance` with a protocol."""
     return hasattr(talk, "alive")
 
 
@@ -339,7 +334,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 def check_name(name: object) -> None:
     """Raise InvalidInput when it cannot be the name of an agent."""
     if not isinstance(name, str) or not re.fullmatch(NAME.rstrip("$"), name):
-        raise InvalidInput("an agent's name is letters, digits, `_`, `.` and `-`, 63 at most.", field="name")
+        raise InvalidInput("an agent's name must have 1 to 63 letters, digits, `_`, `.` or `-`.", field="name")
 
 
 class Agent(Protocol):
@@ -347,58 +342,50 @@ class Agent(Protocol):
 
     @property
     def name(self) -> str:
-        """What tasks call it by."""
-        ...
+        """Return the name that tasks use."""
 
     @property
     def kind(self) -> str:
-        """Its kind: demo, function, command, ..."""
-        ...
+        """Return its kind: demo, function, command, ..."""
 
     @property
     def terms(self) -> AgentTerms:
-        """What its tasks inherit."""
-        ...
+        """Return the defaults of its tasks."""
 
     @property
     def description(self) -> str:
-        """What lists show beside its name."""
-        ...
+        """Return the description that lists show."""
 
     @property
     def capabilities(self) -> tuple[AgentCapability, ...]:
-        """What work handed over is given to it for; without any it gets only what is handed to it by name."""
-        ...
+        """Return its capabilities for handoffs; without any it gets only handoffs that name it."""
 
     async def open(self, session: Session) -> Conversation:
-        """Begin or take up the conversation (`session.thread_id` names an earlier one)."""
-        ...
+        """Begin a conversation, or continue the earlier one of `session.thread_id`."""
 
     def describe(self) -> Mapping[str, Any]:
-        """What `midwatch agents` shows: at least `command` or `target`, and `problem` when it cannot run here."""
-        ...
+        """Return facts for `midwatch agents`: `command` or `target`, and `problem` if it cannot run here."""
 
 
 class AgentTerms(NamedTuple):
-    """What a task inherits from its agent's configuration when the submitter does not say."""
+    """Defaults of an agent's tasks, from its configuration.
+
+    `exclusive`: no other task may use its directory while it runs. `steerable`: its turns take messages of people.
+    `submits`: it may submit tasks and automations for the creator of its task.
+    """
 
     timeout_seconds: float | None = 1800.0
     on_crash: OnCrash = "fail"
     max_attempts: int = 3
     slots: int = 4
     exclusive: bool = False
-    """Whether its tasks want their directory for themselves while they run, as those that write code do."""
     workdir: str | None = None
-    """Where a task works that names no directory."""
     steerable: bool = False
-    """Whether its turns take what people send into them while they run."""
     budget: Mapping[str, Any] | None = None
-    """What a task may spend, as far as it says nothing else."""
     submits: bool = False
-    """Whether it may hand in tasks and automations in the name of whoever its own task belongs to."""
 
     def dir_key(self, workdir: str | None) -> str | None:
-        """Return the directory that a task needs for itself; None when it may share it."""
+        """Return the directory that only this task may use, or None if it may share it."""
         place = workdir or self.workdir
         return directory_of(place) if self.exclusive and place else None
 
@@ -409,7 +396,7 @@ class AgentTerms(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCapability:
-    """What an agent is good for; what handing work over chooses by. Without task types it is for all of them."""
+    """A capability by which handoffs choose an agent. Without task types it is for all of them."""
 
     name: str
     description: str = ""
@@ -418,7 +405,7 @@ class AgentCapability:
 
 
 class Candidate(NamedTuple):
-    """An agent that may be chosen: what it can do, how much it has, and when it was registered."""
+    """An agent that may be chosen: its capabilities, its open handoffs, and its place in the registry."""
 
     name: str
     capabilities: tuple[AgentCapability, ...]
@@ -426,15 +413,13 @@ class Candidate(NamedTuple):
     place: int = 0
 
     def score(self, task_type: str) -> int | None:
-        """Return the best priority it has for work of this type; None when it has none. A capability without types is
-        for all."""
+        """Return its best priority for work of this type, or None if it cannot do it."""
         fitting = [c.priority for c in self.capabilities if not c.task_types or task_type in c.task_types]
         return max(fitting, default=None)
 
 
 def best_first(candidates: Iterable[Candidate], task_type: str, without: frozenset[str]) -> list[str]:
-    """Return the agents that could do it: higher priority first, then fewer open handoffs, then who was registered
-    earlier."""
+    """Return the agents that can do it: by priority, then by fewer open handoffs, then by registration."""
     ranked = []
     for candidate in candidates:
         score = candidate.score(task_type)

@@ -31,7 +31,7 @@ COOL_DOWN_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SentAlert:
     """When somebody was last told of one thing about one subject."""
 
     noun: ClassVar[str] = "alert"
@@ -47,7 +47,7 @@ class AlertStore(Protocol):
     async def list_sent_alerts(self, since: int) -> frozenset[str]:
         """Return the ids of alerts sent at or after `since`."""
 
-    async def record_alerts(self, told: Collection[Told], changes: Changes) -> None:
+    async def record_alerts(self, told: Collection[SentAlert], changes: Changes) -> None:
         """Note that these alerts were sent, with their events and deliveries."""
 
 
@@ -128,11 +128,11 @@ def check_goal(goal: Goal, now: int) -> list[Alert]:
     return [Alert(goal.id, "overdue", text, due, goal.route, goal.session_key, None, goal.agent)]
 
 
-def write_alerts(alerts: Iterable[Alert], now: int) -> tuple[list[Told], Changes]:
+def write_alerts(alerts: Iterable[Alert], now: int) -> tuple[list[SentAlert], Changes]:
     """Return the step that writes alerts: an event for each and, where there is a route, a delivery."""
     told, events, deliveries = [], [], list[Delivery]()
     for one in alerts:
-        told.append(Told(id=one.id, told_at=now))
+        told.append(SentAlert(id=one.id, told_at=now))
         payload = WatchdogAlert(subject=one.subject, alert=one.kind, text=one.text, since=iso(one.since) or "")
         about: Mapping[str, str | None] = {
             "session_key": one.session_key, "task_id": one.task_id, "agent_id": one.agent,

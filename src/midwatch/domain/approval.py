@@ -1,6 +1,6 @@
-"""Approvals: questions an agent asks before it acts. They wait in one inbox until somebody answers or time is up.
+"""Approvals: questions of agents before they act. They wait until somebody answers or they expire.
 
-What a rule answers is an approval, too: stored with its answer, so that every yes and no can be found.
+A question that a rule answers is stored, too, so that every answer can be found.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ ALWAYS: Mapping[ChoiceKind, Effect] = {"allow_always": "allow", "reject_always":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """One question. It is granted iff the choice that was made allows."""
+    """One question.
+
+    `diff_bytes` is the size of the whole diff. `always` is the pattern of the rule that an answer "always" creates.
+    `rule` describes the rule that answered, or that the answer created.
+    """
 
     noun: ClassVar[str] = "approval"
 
@@ -59,17 +63,14 @@ class Approval:
     paths: tuple[str, ...] = ()
     diff: str | None = None
     diff_bytes: int | None = None
-    """The size of the whole diff; at most `MOST_DIFF` of it are kept."""
     risk: Annotated[Risk | None, Example("medium")] = None
     choices: Annotated[tuple[Choice, ...], Show(show_choices), Example([{"name": "Allow", "kind": "allow_once"}])]
     always: Annotated[Mapping[str, str] | None, Show(show_pattern)] = None
-    """What an answer for always makes a rule of."""
     status: Status = "pending"
     answer: str | None = None
     why: str | None = None
     answered_by: str | None = None
     rule: str | None = None
-    """The rule that answered, or that the answer made, in words."""
     created_at: int = 0
     expires_at: int = 0
     resolved_at: int | None = None
@@ -123,8 +124,10 @@ def ask(
     until: int | None = None,
     always: Pattern | None = None,
 ) -> tuple[Approval, Changes]:
-    """Return the question and the step that puts it in the inbox: the task waits, its route is told how to answer. It
-    never waits beyond `until`. `always` is the rule that an answer for always would make."""
+    """Return the question and the step that stores it; the task waits and its route gets a notice.
+
+    It expires at `until` at the latest. `always` is the rule that an answer "always" creates.
+    """
     expires = now + int(expires_seconds * SECOND)
     approval = replace(
         _build(task, question, now, always), expires_at=expires if until is None else min(expires, until)
@@ -148,8 +151,10 @@ def ask(
 def answer_by_rule(
     task: Task, question: Question, decision: Decision, now: int, always: Pattern | None = None
 ) -> tuple[Approval, Changes] | None:
-    """Answer a question by a rule and return the step that records it; no person is asked. None when
-    the rules leave it to a person, or the agent offers no answer that says what they say."""
+    """Answer a question by a rule and return the step that stores it.
+
+    Return None if a person must answer, or if the agent offers no choice with the meaning of the rule.
+    """
     if decision.verdict == "ask":
         return None
     choice = choose(question.choices, decision.verdict == "allow")
@@ -189,8 +194,10 @@ def _at_once(
 
 
 def choose(choices: Sequence[Choice], yes: bool, always: bool = False) -> Choice | None:
-    """Return the choice that says yes or no, by its kind and not by its place; where only the other duration is offered
-    and `always` is not insisted on, that one."""
+    """Return the choice that means yes or no, or None.
+
+    Without `always` a choice for once is preferred, and a choice for always is the second best.
+    """
     fitting = [choice for choice in choices if choice.allows == yes]
     wanted = [choice for choice in fitting if choice.kind.endswith("always") == always]
     return next(iter(wanted if wanted or always else fitting), None)
@@ -211,7 +218,9 @@ def _build(task: Task, question: Question, now: int, always: Pattern | None) -> 
     pattern = None if question.command and len(question.command) > LONGEST else always
     choices = _offer_choices(question, pattern, task.agent)
     if not question.text.strip() or not 1 <= len(question.choices) <= MAX_CHOICES:
-        raise InvalidInput(f"ask a question with 1 to {MAX_CHOICES} choices.", field="question")
+        raise InvalidInput(
+            f"the question is empty or has too many choices; ask with 1 to {MAX_CHOICES} choices.", field="question"
+        )
     diff = None if question.diff is None else question.diff.encode("utf-8", "replace")
     return Approval(
         id=new_id("a", now), task_id=task.id, attempt=task.attempt, session_key=task.session_key, agent=task.agent,
@@ -224,8 +233,11 @@ def _build(task: Task, question: Question, now: int, always: Pattern | None) -> 
 
 
 def _offer_choices(question: Question, pattern: Pattern | None, agent: str) -> tuple[Choice, ...]:
-    """Return the agent's choices, each name once. For use of a tool midwatch itself remembers what holds always, where
-    people see it and can revoke it: the agent's own offers to do so are left out where it can also be asked again."""
+    """Return the choices of a question, each name once.
+
+    For the use of a tool, midwatch adds choices that create a rule, which people can see and revoke. The agent's own
+    "always" choices are removed then, if it also has a choice for once.
+    """
     first: dict[str, Choice] = {}
     for choice in question.choices:
         first.setdefault(choice.name, choice)

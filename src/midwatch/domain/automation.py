@@ -1,7 +1,7 @@
-"""Automations: prompts that are given to an agent at their time. An automation runs iff it has an open task.
+"""Automations: prompts that run at scheduled times. An automation is running if it has an open task.
 
-What happens at its time (`fire`), and what a run's end means for it (`settle`), are pure: they compute one step, which
-is written with the task it makes or ends.
+`fire` starts a run and `settle` updates the automation after a run. Both are pure: they compute one step, which is
+written together with the start or the end of the task.
 """
 
 from __future__ import annotations
@@ -11,27 +11,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypedDict, get_args
 from zoneinfo import ZoneInfo
 
 from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
-from midwatch.base.schedule import Schedule, missed, next_run_at
+from midwatch.base.schedule import Schedule, count_missed, next_run_at
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.budget import Budget
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.channel import Delivery, hide_target, notify
-from midwatch.domain.event import (
-    AutomationChanged,
-    AutomationFired,
-    AutomationMissed,
-    AutomationPaused,
-    Event,
-)
+from midwatch.domain.event import AutomationChanged, AutomationFired, AutomationMissed, AutomationPaused, Event
 from midwatch.domain.fields import AT, Example, Input, Show, to_json
-from midwatch.domain.requests import OnCrash
+from midwatch.domain.requests import OnCrash, refuse_first
 from midwatch.domain.rule import Policy
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, new_task, submit_task
 
@@ -46,7 +40,7 @@ ManagedBy = Annotated[ManageMode, Input("Who may change it, besides owners.")]
 NoticeRoute = Annotated[
     str | None, Input("Where to send notices: channel or channel:target.", longest=2000), Show(hide_target)
 ]
-"""Fields that goals have, too."""
+"""Types of fields that goals have, too."""
 
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "active": frozenset({"paused", "deleted"}),
@@ -55,9 +49,9 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 SPENT, OVER, CLOSED = "it has had all its runs", "its time has passed", "its conversation is closed"
 MOST_FAILURES = 3
-"""Runs that may fail one after the other before it is paused."""
+"""After this many failed runs in a row the automation is paused."""
 LATE_SECONDS = 90.0
-"""Up to here a run counts as on time."""
+"""A run that starts at most this much later counts as on time."""
 WINDOW_SECONDS = 12 * 3600.0
 MAX_TITLE = 200
 MAX_TAGS = 20
@@ -66,7 +60,7 @@ RESULT_SHOWN = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Automation:
-    """The record. `next_run_at` None means never; whether it runs follows from its tasks."""
+    """The record. It never runs again if `next_run_at` is None. `approvals` is a `midwatch.domain.rule.Policy`."""
 
     noun: ClassVar[str] = "automation"
 
@@ -123,7 +117,6 @@ class Automation:
     approvals: Annotated[
         Mapping[str, Any] | None, Input("What runs may do without asking: default, allow, deny, expires.")
     ] = None
-    """See `midwatch.domain.rule.Policy`."""
     tags: Annotated[tuple[str, ...], Input("Words to find it by.", longest=100, agents=True, example=["daily"])] = ()
     created_at: int = 0
     updated_at: int = 0
@@ -140,9 +133,9 @@ class Automation:
 
     @property
     def times(self) -> Schedule:
-        """Return its schedule; InvalidInput when it cannot be used here, such as for a zone this host lacks."""
+        """Return its schedule; raise InvalidInput if it cannot be used, such as for an unknown zone."""
         if not isinstance(self.schedule, Mapping):
-            raise InvalidInput("its schedule cannot be read; give it another.", field="schedule")
+            raise InvalidInput("its schedule cannot be read; set a new one.", field="schedule")
         return Schedule.from_data(self.schedule)
 
     @property
@@ -152,17 +145,17 @@ class Automation:
 
     @property
     def spent(self) -> bool:
-        """Return whether it has had all the runs it may have."""
+        """Return whether it has used all its runs."""
         return 0 < self.max_runs <= self.run_count
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it. The target of the route may hold a secret and stays inside."""
+        """Return it as JSON shows it. The target of the route is not shown, because it may contain a secret."""
         schedule = dict(self.schedule) if isinstance(self.schedule, Mapping) else {}
         return {**to_json(self), "schedule": schedule, "zone": schedule.get("zone", "UTC")}
 
 
 class Times(TypedDict, total=False):
-    """How a request says when an automation runs: exactly one of `at`, `every` and `cron`."""
+    """The times of an automation in a request: exactly one of `at`, `every` and `cron`."""
 
     at: Annotated[str | None, Input("Run once: 2026-03-29T09:00, in 20m, 09:00, fri 09:00.", longest=100, agents=True)]
     every: Annotated[float | None, Input("Interval: 90m, 24h, 7d.", seconds=True, agents=True)]
@@ -194,7 +187,7 @@ class AutomationStore(Protocol):
         """Return when the next automation is due, or None."""
 
     async def find_open_run(self, automation_id: str) -> Task | None:
-        """Return its open task, or the open task that goes on with the work of its last one, or None."""
+        """Return its open task, or the open task that continues the work of its last task, or None."""
 
     async def list_runs(self, automation_id: str, limit: int = 20) -> list[Task]:
         """Return its tasks, newest first."""
@@ -207,7 +200,7 @@ class AutomationStore(Protocol):
 
 
 def normalise(automation: Automation) -> Automation:
-    """Return the same, as it is kept: no surrounding blanks, no deletion time unless it is deleted."""
+    """Return the automation as it is stored: no surrounding blanks, no deletion time unless it is deleted."""
     return replace(
         automation,
         title=automation.title.strip(),
@@ -222,54 +215,58 @@ def normalise(automation: Automation) -> Automation:
     )
 
 
+def check_scope(record: Any) -> None:
+    """Raise InvalidInput if the scope or the manage mode of an automation or a goal is not valid."""
+    refuse_first(
+        ("scope_kind", record.scope_kind not in get_args(ScopeKind), "the scope must be user or chat."),
+        ("scope_id", not record.scope_id, "the scope has no id; name its user or chat."),
+        ("manage_mode", record.manage_mode not in get_args(ManageMode), "use creator_only or scope_all."),
+    )
+
+
 def validate(automation: Automation) -> None:
-    """Raise InvalidInput, with the field and the remedy, if a value is not valid."""
-    for name, wrong, message in (
-        ("prompt", not automation.prompt, "the prompt is empty; say what the agent should do."),
-        ("title", len(automation.title) > MAX_TITLE, f"a title has up to {MAX_TITLE} characters."),
-        ("title", not (automation.title or "x").isprintable(), "a title is one line of text."),
-        ("scope_kind", automation.scope_kind not in ("user", "chat"), "the scope is user or chat."),
-        ("scope_id", not automation.scope_id, "the scope has no id; say whose it is."),
-        ("manage_mode", automation.manage_mode not in ("creator_only", "scope_all"), "use creator_only or scope_all."),
-        ("status", automation.status not in TRANSITIONS, "the status is active, paused or deleted."),
-        ("max_runs", automation.max_runs < 0, "max_runs is 0, for no limit, or more."),
-        ("run_count", automation.run_count < 0, "run_count is 0 or more."),
-        ("max_runs", 0 < automation.max_runs < automation.run_count, "it has had more runs than max_runs already."),
-        ("missed", automation.missed not in ("skip", "once", "once_within"), "missed is skip, once or once_within."),
-        ("missed_window", not _positive(automation.missed_window), "the window for missed runs is more than 0 s."),
-        ("jitter", not 0 <= automation.jitter_seconds <= 86400, "jitter is 0 seconds to a day."),
-        ("worktree", automation.worktree and not automation.fresh, "with a worktree for each run, runs are fresh."),
-        ("quiet", automation.quiet is not None and not automation.quiet.strip(), "the quiet token is some text."),
-        ("tags", len(automation.tags) > MAX_TAGS, f"at most {MAX_TAGS} tags."),
-        ("tags", any(not tag.isprintable() or len(tag) > 50 for tag in automation.tags), "a tag has 1 to 50 letters."),
-    ):
-        if wrong:
-            raise InvalidInput(message, field=name)
-
-
-def _positive(number: float) -> bool:
-    return number > 0 and math.isfinite(number)
+    """Raise InvalidInput if a value is not valid."""
+    check_scope(automation)
+    long_tag = any(not tag.isprintable() or len(tag) > 50 for tag in automation.tags)
+    refuse_first(
+        ("prompt", not automation.prompt, "the prompt is empty; describe what the agent should do."),
+        ("title", len(automation.title) > MAX_TITLE, f"the title must have at most {MAX_TITLE} characters."),
+        ("title", not (automation.title or "x").isprintable(), "the title must be one line of text."),
+        ("status", automation.status not in TRANSITIONS, "the status must be active, paused or deleted."),
+        ("max_runs", automation.max_runs < 0, "max_runs must be above 0, or 0 for no limit."),
+        ("run_count", automation.run_count < 0, "run_count must be 0 or more."),
+        ("max_runs", 0 < automation.max_runs < automation.run_count, "it already had more runs; raise max_runs."),
+        ("missed", automation.missed not in get_args(Missed), "missed must be skip, once or once_within."),
+        ("missed_window", not 0 < automation.missed_window < math.inf, "missed_window must be above 0 seconds."),
+        ("jitter", not 0 <= automation.jitter_seconds <= 86400, "jitter must be from 0 seconds to a day."),
+        ("worktree", automation.worktree and not automation.fresh, "runs with a worktree must be fresh; set fresh."),
+        ("quiet", automation.quiet is not None and not automation.quiet.strip(), "quiet is empty; write some text."),
+        ("tags", len(automation.tags) > MAX_TAGS, f"there are too many tags; use at most {MAX_TAGS}."),
+        ("tags", long_tag, "a tag must have 1 to 50 printable characters."),
+    )
 
 
 def render(prompt: str, now: int, zone: str) -> str:
-    """Return the prompt with `{{now}}`, `{{date}}`, `{{time}}` and `{{unix}}` filled in; everything else is literal."""
+    """Return the prompt with the values of `{{now}}`, `{{date}}`, `{{time}}` and `{{unix}}`; other text stays."""
     if "{{" not in prompt:
         return prompt
     at = datetime.fromtimestamp(now // SECOND, ZoneInfo(zone))
-    filled = {
+    values = {
         "{{now}}": at.isoformat(timespec="seconds"),
         "{{date}}": at.strftime("%Y-%m-%d"),
         "{{time}}": at.strftime("%H:%M:%S"),
         "{{unix}}": str(now // SECOND),
     }
-    for name, value in filled.items():
+    for name, value in values.items():
         prompt = prompt.replace(name, value)
     return prompt
 
 
 def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> Changes:
-    """What happens at its time: a run, or a run that is left out and says why; in any case the next time is set.
-    `runs` is whether its last run is still open. One that cannot run any more is paused."""
+    """Start or skip the run of an automation that is due, and set its next time; pause it if it cannot run any more.
+
+    `runs` is whether its last run is still open.
+    """
     due = automation.next_run_at
     assert due is not None
     if automation.spent:
@@ -277,23 +274,25 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> 
     try:
         times = automation.times
     except InvalidInput as problem:
-        remedy = f"Give it another: midwatch automation edit {automation.id}"
+        remedy = f"Set a new one: midwatch automation edit {automation.id}"
         return pause_and_notify(automation, now, f"its schedule cannot be read: {problem}", remedy)
     following = next_run_at(times, max(now, due))
     late = now - due > LATE_SECONDS * SECOND
     reason = "overlap" if runs else _lateness(automation, now - due) if late else None
-    if reason is None:
-        return _start_run(automation, _build_due_run(automation, now, terms), now, due, following, [])
-    count = max(1, missed(times, due - 1, now).runs) if late else 1
-    why = AutomationMissed(automation_id=automation.id, reason=reason, scheduled_for=iso(due) or "", count=count)
-    if reason != "caught_up":
-        return _skip_run(automation, now, following, why)
-    first = [event_about(automation, why, now)]
-    return _start_run(automation, _build_due_run(automation, now, terms), now, due, following, first)
+    events: tuple[Event, ...] = ()
+    if reason is not None:
+        count = max(1, count_missed(times, due - 1, now)) if late else 1
+        at = iso(due) or ""
+        missed = AutomationMissed(automation_id=automation.id, reason=reason, scheduled_for=at, count=count)
+        if reason != "caught_up":
+            return _skip_run(automation, now, following, missed)
+        events = (event_about(automation, missed, now),)
+    task = build_run(automation, now, due, terms, key=f"{automation.id}@{due}")
+    return _start_run(automation, task, now, due, following, events)
 
 
 def pause_and_notify(automation: Automation, now: int, why: str, remedy: str) -> Changes:
-    """Pause an automation that cannot fire, and notify its route."""
+    """Pause an automation that cannot run, and notify its route."""
     notice = _notice(automation, f"{why}\n{remedy}", automation.id, now)
     return replace(pause_automation(automation, now, why, None), deliveries=notice)
 
@@ -305,15 +304,9 @@ def pause_for_closed_session(automation: Automation, now: int) -> Changes:
 
 
 def _lateness(automation: Automation, late: int) -> str:
-    """Return whether a run that is late is made up for, by its policy."""
+    """Return "caught_up" if a late run still starts, or else "late"."""
     within = automation.missed == "once_within" and late <= automation.missed_window * SECOND
     return "caught_up" if automation.missed == "once" or within else "late"
-
-
-def _build_due_run(automation: Automation, now: int, terms: AgentTerms) -> Task:
-    due = automation.next_run_at
-    assert due is not None
-    return build_run(automation, now, due, terms, key=f"{automation.id}@{due}")
 
 
 def run_now(
@@ -323,17 +316,17 @@ def run_now(
     task = build_run(
         automation, now, now, terms, key=f"{automation.id}@now:{automation.revision}", submitter=submitter, jitter=False
     )
-    return task, _start_run(automation, task, now, now, automation.next_run_at, [], actor)
+    return task, _start_run(automation, task, now, now, automation.next_run_at, (), actor)
 
 
-def _skip_run(automation: Automation, now: int, following: int | None, why: AutomationMissed) -> Changes:
+def _skip_run(automation: Automation, now: int, following: int | None, missed: AutomationMissed) -> Changes:
     fields: dict[str, Any] = {"next_run_at": following}
-    events, notice = [event_about(automation, why, now)], tuple[Delivery, ...]()
+    events, notice = [event_about(automation, missed, now)], tuple[Delivery, ...]()
     if following is None:
         fields |= {"status": "paused", "paused_why": OVER}
         events.append(event_about(automation, AutomationPaused(automation_id=automation.id, why=OVER), now))
         rest = f"{OVER}, and it did not run.\nRun it now: midwatch automation run {automation.id}"
-        notice = _notice(automation, rest, automation.id, now) if why.reason == "late" else ()
+        notice = _notice(automation, rest, automation.id, now) if missed.reason == "late" else ()
     return Changes(updates=(update_record(automation, now, **fields),), events=tuple(events), deliveries=notice)
 
 
@@ -366,7 +359,7 @@ def build_run(
 
 
 def _jitter(automation: Automation, due: int) -> int:
-    """Return the microseconds this run begins later; the same however often it is worked out."""
+    """Return how many microseconds later this run begins; the value is always the same for one run."""
     if not automation.jitter_seconds:
         return 0
     part = int.from_bytes(hashlib.sha256(f"{automation.id}@{due}".encode()).digest()[:4]) / 2**32
@@ -379,7 +372,7 @@ def _start_run(
     now: int,
     due: int,
     following: int | None,
-    events: list[Event],
+    events: tuple[Event, ...],
     actor: str | None = None,
 ) -> Changes:
     count = automation.run_count + 1
@@ -395,7 +388,7 @@ def _start_run(
 
 
 def settle(automation: Automation, ended: Task, now: int, thread_id: str | None = None) -> Changes:
-    """Update an automation after one of its runs; written with the end of that run."""
+    """Update an automation after a run; this is written together with the end of that run."""
     fields: dict[str, Any] = _result(automation, ended)
     if thread_id and not automation.fresh and thread_id != automation.resume_thread_id:
         fields["resume_thread_id"] = thread_id
@@ -417,7 +410,7 @@ def _result(automation: Automation, ended: Task) -> dict[str, Any]:
     match ended.outcome:
         case "ok" | "silent" | "transferred":
             return {"consecutive_failures": 0, "last_result": f"ok: {at}"}
-        case "cancelled" if ended.attempt == 0 and ended.retry_of is None:  # it never began: the run is given back
+        case "cancelled" if ended.attempt == 0 and ended.retry_of is None:  # it never began, so it does not count
             return {"run_count": max(0, automation.run_count - 1), **_next_again(automation, ended)}
         case "cancelled":
             return {"last_result": f"cancelled: {at}"}
@@ -427,7 +420,7 @@ def _result(automation: Automation, ended: Task) -> dict[str, Any]:
 
 
 def _next_again(automation: Automation, ended: Task) -> dict[str, Any]:
-    """Set the next time again when the run that did not count was the last."""
+    """Set the next time again if the run that does not count was the last one."""
     if automation.next_run_at is not None or automation.status != "active":
         return {}
     try:
@@ -438,7 +431,7 @@ def _next_again(automation: Automation, ended: Task) -> dict[str, Any]:
 
 def _pause_why(automation: Automation, ended: Task, fields: Mapping[str, Any]) -> str | None:
     if fields.get("consecutive_failures", 0) >= MOST_FAILURES:
-        return f"{MOST_FAILURES} runs failed one after the other"
+        return f"{MOST_FAILURES} runs failed in a row"
     if fields.get("next_run_at", automation.next_run_at) is not None:
         return None
     if ended.outcome == "lost":
@@ -448,29 +441,31 @@ def _pause_why(automation: Automation, ended: Task, fields: Mapping[str, Any]) -
 
 def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tuple[Delivery, ...]:
     rest = f"Resume it: midwatch automation resume {automation.id}"
-    if ended.outcome == "lost":  # nothing is left that could be resumed
+    if ended.outcome == "lost":  # it has no next run that could be resumed
         rest = f"Run it again: midwatch retry {ended.id}"
     return _notice(automation, f"{why}. {cut(ended.error or '', RESULT_SHOWN)}".rstrip() + f"\n{rest}", ended.id, now)
 
 
 def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[Delivery, ...]:
-    """Tell the person that it is paused, where they want to be told; once for a run."""
+    """Return the notice to its route that it is paused; only once for a run."""
     notice = "automation_paused" if about != automation.id else f"automation_paused:{now}"
     return notify(automation.route, about, notice, f"Paused: {automation.name}\n{text}", now)
 
 
-# -- what a person does ----------------------------------------------------------------------------------------------
+# -- changes by people ----------------------------------------------------------------------------------------------
 
 
 def pause_automation(automation: Automation, now: int, why: str, actor: str | None) -> Changes:
-    """Fire no more until it is resumed."""
+    """Pause an automation; it does not run until it is resumed."""
     fields = {"status": "paused", "paused_why": why, "next_run_at": None}
     return change_record(automation, AutomationPaused(automation_id=automation.id, why=why), now, actor, **fields)
 
 
 def delete_automation(automation: Automation, now: int, run: Task | None, actor: str | None) -> Changes:
-    """Fire no more, and be gone for good in a while. `run` is its open run as it is being stopped: one that never
-    began is given back."""
+    """Delete an automation; its record is removed later.
+
+    `run` is its last run if that was stopped now. A run that never began does not count.
+    """
     fields = _result(automation, run) if run is not None and not run.open else {}
     fields |= {"status": "deleted", "deleted_at": now, "next_run_at": None}
     payload = AutomationChanged(automation_id=automation.id, fields=("status",), status="deleted")
@@ -478,12 +473,14 @@ def delete_automation(automation: Automation, now: int, run: Task | None, actor:
 
 
 def resume_automation(automation: Automation, now: int, actor: str | None) -> Changes:
-    """Fire again from now on; what was missed meanwhile is not made up for, earlier failures are forgotten. A deleted
-    one that cannot fire again comes back paused."""
+    """Resume an automation from now on, without the runs that it missed and without its earlier failures.
+
+    A deleted automation that cannot run again becomes paused.
+    """
     following = next_run_at(automation.times, now)
     over = OVER if following is None else SPENT if automation.spent else None
     if over and automation.status != "deleted":
-        what, field = ("give it another", "schedule") if over is OVER else ("raise max_runs", "max_runs")
+        what, field = ("set a new schedule", "schedule") if over is OVER else ("raise max_runs", "max_runs")
         raise InvalidInput(f"{over}; {what} with `midwatch automation edit`.", field=field)
     fields: dict[str, Any] = {"status": "paused" if over else "active", "paused_why": over, "deleted_at": None}
     if not over:

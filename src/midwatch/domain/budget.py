@@ -97,8 +97,8 @@ class Budget(NamedTuple):
     def parse(cls, text: str) -> Budget:
         """Read `tokens=200000,usd=1.5,steps=30,seconds=10m`."""
         limits: dict[str, Any] = {}
-        for part in filter(None, (one.strip() for one in text.split(","))):
-            name, equals, value = (one.strip() for one in part.partition("="))
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            name, equals, value = (word.strip() for word in part.partition("="))
             if not equals or name in limits:
                 raise InvalidInput("write a budget as tokens=200000,usd=1.5,steps=30,seconds=10m.", field="budget")
             limits[name] = value
@@ -194,8 +194,7 @@ def format_amount(name: Name, amount: float) -> str:
 
 
 class Price(NamedTuple):
-    """What a million tokens of a model cost, in dollars; of input that was cached, as much as of other input unless it
-    is said."""
+    """The price of a million tokens of a model, in dollars. Without `cached`, cached input costs like other input."""
 
     input: float
     output: float
@@ -244,7 +243,7 @@ class Meter:
         self.before = Spending.of((budget or {}).get(BEFORE))
         self._limited = bool(self.budget.data())
         self._worked = worked
-        self._told: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
         self._steps = 0
 
     def count_answer(
@@ -255,9 +254,9 @@ class Meter:
         self._steps += not (finish in UNANSWERED and not figures)
         for name in ("input_tokens", "output_tokens", "cost_usd"):
             if isinstance(figures.get(name), int | float) and math.isfinite(figures[name]):
-                self._told[name] = self._told.get(name, 0) + _figure(figures[name])
+                self._reported[name] = self._reported.get(name, 0) + _figure(figures[name])
         if model is not None and figures:
-            self._told["model"] = model
+            self._reported["model"] = model
 
     def count_tool(self) -> None:
         """Count the use of a tool."""
@@ -266,7 +265,7 @@ class Meter:
     @property
     def own(self) -> Spending:
         """Return the spending of this attempt."""
-        return Spending.of(self._told)._replace(steps=self._steps, seconds=self._worked())
+        return Spending.of(self._reported)._replace(steps=self._steps, seconds=self._worked())
 
     @property
     def task(self) -> Spending:
@@ -284,11 +283,13 @@ class Meter:
         return max(0.0, self.budget.seconds - self.before.seconds - self.task.seconds)
 
     def usage(self, reported: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the usage of this attempt: the agent's own figures first, then counted ones. Steps and time are
-        kept where there is a budget they count for."""
-        kept: dict[str, Any] = {**self._told, **(reported or {})}
-        if "cost_usd" in self._told and "cost_usd" not in (reported or {}):
-            kept["cost_usd"] = round(self._told["cost_usd"], 9)
+        """Return the usage of this attempt: the agent's own figures first, then the counted ones.
+
+        Steps and time are included only if there is a budget.
+        """
+        kept: dict[str, Any] = {**self._reported, **(reported or {})}
+        if "cost_usd" in self._reported and "cost_usd" not in (reported or {}):
+            kept["cost_usd"] = round(self._reported["cost_usd"], 9)
         if self._limited:
             kept |= {"steps": self._steps, "seconds": round(self._worked(), 3)}
         return kept or None
@@ -299,8 +300,10 @@ COUNTED = ("turn_start", "llm_request", "llm_response", "tool_exec_start", "tool
 
 
 def count_usage(events: Iterable[Event], budget: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Count the usage of an attempt whose process died, from its events: steps it ended, and the time up to its last
-    one, but not while it waited for an answer."""
+    """Return the usage of an attempt whose process died, from its events.
+
+    It counts the ended steps, and the time until the last one without the time it waited for answers.
+    """
     worked = 0.0
     last: Event | None = None
     meter = Meter(budget, worked=lambda: worked)

@@ -111,21 +111,19 @@ class Channel(Protocol):
     name: str
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Send it, or raise DeliveryError. May be called again with the same id after a crash or a failure: pass the
-        id on so that the receiver can tell."""
-        ...
+        """Send a delivery, or raise DeliveryError.
+
+        It may be called again with the same id after a crash or a failure; send the id to the receiver.
+        """
 
     def typing(self, target: str | None) -> AbstractAsyncContextManager[None]:
         """Show that an answer is being written, for as long as the context is open. Never raises."""
-        ...
 
     def listen(self) -> AsyncIterator[Mapping[str, Any]] | None:
-        """Messages that arrive on this channel, or None when it only sends."""
-        ...
+        """Return the messages that arrive on this channel, or None if it only sends."""
 
     async def close(self) -> None:
         """Let go of connections."""
-        ...
 
 
 class DeliveryStore(Protocol):

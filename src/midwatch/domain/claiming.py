@@ -13,13 +13,11 @@ class Claimable(Protocol):
 
     @property
     def agent(self) -> str:
-        """Who works on it."""
-        ...
+        """Return its agent."""
 
     @property
     def actor(self) -> str:
-        """Whose it is."""
-        ...
+        """Return its actor."""
 
 
 T = TypeVar("T", bound=Claimable)
@@ -82,8 +80,7 @@ class Room:
         return self._shares.most is not None and sum_held(self._held, actor=actor) >= self._shares.most
 
     def scarce(self, agent: str | None, actors: int) -> bool:
-        """Return whether each of so many actors who wait could want one of the agent's slots, or of all, and none be
-        left."""
+        """Return whether an agent, or the process, has no more free slots than actors who wait."""
         return self._slots(agent) <= actors
 
     def fairest(self, heads: Sequence[T]) -> T | None:
@@ -109,8 +106,7 @@ class Room:
         return sum(1 for actor in waiting if not sum_held(self._held, agent=agent, actor=actor))
 
     def _turn(self, agent: str | None, actor: str) -> tuple[bool, int]:
-        """Return an actor's place among those who wait: first whoever has none, and of these who had one longest
-        ago."""
+        """Return the place of an actor who waits: first those without a slot, by the time of their last start."""
         if sum_held(self._held, agent=agent, actor=actor):
             return True, 0
         starts = (

@@ -28,8 +28,10 @@ INSIDE = re.compile(r"[\s(){}<>$`]+")
 
 
 def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
-    """Return the one program a command runs, with its arguments; None when that is not certain. A shell that is only
-    there to run one plain command, as in `bash -lc "git log"`, is looked through."""
+    """Return the one program that a command runs, with its arguments, or None if that is not certain.
+
+    For a shell that only runs one plain command, such as `bash -lc "git log"`, return that command.
+    """
     text = command.strip(" \t\n")
     if len(text) > LONGEST or not text.replace("\t", " ").isprintable() or not PLAIN.fullmatch(text):
         return None
@@ -42,8 +44,10 @@ def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
 
 
 def parts_of(command: str) -> list[list[str]]:
-    """Return the words of every command that could be in it, without quotes; rather too many than too few. Of one that
-    is too long to be read the beginning."""
+    """Return the words of every command that a text could contain, without quotes; rather too many than too few.
+
+    Of a text that is too long, only the beginning is read.
+    """
     bare = QUOTING.sub("", JOINED.sub("", command[:LONGEST]))
     return [words for part in APART.split(bare) if (words := INSIDE.sub(" ", part).split())]
 
@@ -59,13 +63,12 @@ class CommandPattern(NamedTuple):
     @lru_cache(1000)
     def parse(text: str) -> CommandPattern | None:
         """Parse `git status`, `git log *` or `git log **`; None when it is not one plain command."""
-        found = re.fullmatch(r"(.*?)(?:\s+(\*\*?))?", text.strip(), re.DOTALL)
-        words = argv_of(found[1]) if found else None
-        return None if found is None or words is None else CommandPattern(words, found[2] or "")
+        match = re.fullmatch(r"(.*?)(?:\s+(\*\*?))?", text.strip(), re.DOTALL)
+        words = argv_of(match[1]) if match else None
+        return None if match is None or words is None else CommandPattern(words, match[2] or "")
 
     def allows(self, argv: tuple[str, ...], inside: Callable[[str], bool]) -> bool:
-        """Return whether it is this command, and whatever the pattern leaves open stays inside the working
-        directory."""
+        """Return whether it is this command, with further arguments only inside the working directory."""
         rest = argv[len(self.words) :]
         if argv[: len(self.words)] != self.words or (rest and not self.more):
             return False
@@ -74,8 +77,10 @@ class CommandPattern(NamedTuple):
         return all(inside(place) for argument in rest for place in places(argument))
 
     def may_be_in(self, parts: Sequence[Sequence[str]], argv: tuple[str, ...] | None) -> bool:
-        """Return whether some part of a command could be this one, with whatever in front, between and behind; `argv`
-        is the command where it can be read for certain."""
+        """Return whether some part of a command could be this one, with any words before, between and after.
+
+        `argv` is the command if it can be read for certain.
+        """
         if (argv or ())[: len(self.words)] == self.words:
             return True
         wanted = [part.casefold() for word in self.words for part in INSIDE.sub(" ", QUOTING.sub("", word)).split()]

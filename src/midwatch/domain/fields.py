@@ -159,6 +159,16 @@ def to_json(record: Any) -> dict[str, Any]:
     }
 
 
+class JsonRecord:
+    """Base class of records whose JSON shows just their fields."""
+
+    __slots__ = ()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the record as JSON shows it."""
+        return to_json(self)
+
+
 @cache
 def _changes(definition: type) -> tuple[tuple[str, str, Callable[[Any], Any] | None], ...]:
     return tuple((field.reply_name, field.name, field.shown.change) for field in shown_fields(definition))

@@ -1,7 +1,7 @@
-"""Goals: an objective that is pursued task after task until it is reached, time is up, or its budget is spent.
+"""Goals: an objective that an agent works on, task after task, until it is reached or its deadline passes.
 
-Between two steps a goal holds nothing: no slot, no gate. What the end of a step means (`advance`) is pure and is
-written with that end.
+Between two steps a goal uses no slot and no gate. `advance` computes how a goal continues after a step; this is written
+together with the end of that step.
 """
 
 from __future__ import annotations
@@ -18,19 +18,13 @@ from midwatch.base.errors import Conflict, InvalidInput
 from midwatch.base.schedule import LAST
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.automation import ManagedBy, NoticeRoute, Scope, ScopeId
+from midwatch.domain.automation import ManagedBy, NoticeRoute, Scope, ScopeId, check_scope
 from midwatch.domain.budget import MOST, Budget, Spending, format_amount
 from midwatch.domain.changes import Changes, change_record, event_about, update_record
 from midwatch.domain.channel import notify
-from midwatch.domain.event import (
-    GoalCompleted,
-    GoalDelayed,
-    GoalPaused,
-    GoalStep,
-    GoalTimedOut,
-    Payload,
-)
-from midwatch.domain.fields import Example, Hidden, Input, to_json
+from midwatch.domain.event import GoalCompleted, GoalDelayed, GoalPaused, GoalStep, GoalTimedOut, Payload
+from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
+from midwatch.domain.requests import refuse_first
 from midwatch.domain.task import AUTOMATION_PAUSES, Ended, Task, new_task, submit_task
 
 Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
@@ -49,9 +43,9 @@ LONGEST_DELAY = 12 * 3600.0
 SHORTEST_DELAY = 60.0
 MOST_ERRORS = 5
 MOST_ALIKE = 3
-"""Steps that may end with the very same words and without using a tool before it is taken for a loop."""
+"""After this many steps with the same text and without a tool, the goal counts as stuck in a loop."""
 LAST_SECONDS = 3600.0
-"""Past its deadline a goal's wrap-up, or the verification of a claim made in time, may take this long."""
+"""How long the wrap-up may take after the deadline, or the verification of a claim from before it."""
 MAX_OBJECTIVE = 20_000
 OBJECTIVE_SHOWN = 200
 TEXT_SHOWN = 500
@@ -85,8 +79,12 @@ PLACEHOLDER = re.compile(r"\{(objective|now|deadline|elapsed|remaining|evidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """The record. `next_run_at` is when the next step begins, if not at once."""
+class Goal(JsonRecord):
+    """The record.
+
+    `next_run_at` is the time of the next step, if it does not start at once. `work` is the purpose of the newest task.
+    `missing` is what the last verification found missing.
+    """
 
     noun: ClassVar[str] = "goal"
 
@@ -130,14 +128,12 @@ class Goal:
     ] = None
     step: Annotated[int, Example(2)] = 0
     work: Work = "step"
-    """What its newest task is for."""
     task_id: Hidden[str | None] = None
-    """The task whose end decides how it goes on; None once that was stopped."""
+    """The task whose end decides how the goal continues; None after that task was stopped."""
     proposal: Hidden[Literal["complete", "delay"] | None] = None
-    """What the agent said in the step that runs now, or that the claim it made is still to be verified."""
+    """What the agent proposed in the running step; "complete" stays until the claim is verified."""
     evidence: str | None = None
     missing: str | None = None
-    """What the last verification found missing."""
     errors: int = 0
     alike: Hidden[int] = 0
     last_mark: Hidden[str | None] = None
@@ -159,16 +155,12 @@ class Goal:
 
     @property
     def open(self) -> bool:
-        """Return whether it is still pursued, or may be again."""
+        """Return whether the goal has not ended."""
         return self.status in OPEN
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it. The target of the route may hold a secret and stays inside."""
-        return to_json(self)
 
 
 class Templates(NamedTuple):
-    """The prompts of a goal's steps. `{objective}` and the like are filled in, all other text is literal."""
+    """The prompts of the steps. Placeholders such as `{objective}` are replaced; all other text stays as it is."""
 
     go_on: str = CONTINUE
     wrap_up: str = WRAP_UP
@@ -176,14 +168,14 @@ class Templates(NamedTuple):
 
 
 class Means(NamedTuple):
-    """With what a goal is pursued: the terms of its agents, by name, and the prompts."""
+    """The terms of the agents of a goal, by name, and its prompts."""
 
     terms: Mapping[str, AgentTerms]
     templates: Templates = Templates()
 
 
 async def means_of(goal: Goal, terms: Callable[[str], Awaitable[AgentTerms]], templates: Templates) -> Means:
-    """Return the means of one goal."""
+    """Return the terms of the agents of a goal, and its prompts."""
     return Means({name: await terms(name) for name in {goal.agent, goal.verifier or goal.agent}}, templates)
 
 
@@ -200,28 +192,30 @@ class GoalStore(Protocol):
         """Return goals, newest first; without statuses all of them."""
 
     async def list_due_goals(self, now: int, limit: int = 64) -> list[Goal]:
-        """Return goals to wake: active ones without a task whose time has come, waiting ones whose session has a
-        thread, and open ones past their deadline (with a task, once it is to be stopped and is not yet). Earliest
-        first."""
+        """Return goals that are due, the earliest first.
+
+        These are active goals without a task whose time has come, waiting goals whose session has a thread, and open
+        goals after their deadline; of these, goals with a task only if the task must be stopped now.
+        """
 
     async def find_next_goal_at(self) -> int | None:
-        """Return when the next goal is to be woken, as far as time alone decides, or None."""
+        """Return the time when the next goal is due, or None."""
 
     async def find_open_step(self, goal_id: str) -> Task | None:
-        """Return its open task, or the open task that goes on with the work of its last one, or None."""
+        """Return its open task, or the open task that continues the work of its last task, or None."""
 
     async def list_goal_steps(self, goal_id: str, limit: int = 20) -> list[Task]:
         """Return its tasks, newest first."""
 
     async def delete_goal(self, goal_id: str, revision: int, changes: Changes) -> bool:
-        """Remove it and write `changes`. False, and nothing is written, when it changed meanwhile or is gone."""
+        """Remove a goal and write `changes`; return False, and write nothing, if it was changed or is gone."""
 
 
 # -- pure rules ----------------------------------------------------------------------------------------------------
 
 
 def normalise(goal: Goal) -> Goal:
-    """Return the same, as it is kept."""
+    """Return the goal as it is stored, without surrounding blanks."""
     return replace(
         goal,
         objective=goal.objective.strip(),
@@ -231,39 +225,35 @@ def normalise(goal: Goal) -> Goal:
 
 
 def validate(goal: Goal) -> None:
-    """Raise InvalidInput, with the field and the remedy, if a value is not valid."""
-    for name, wrong, message in (
-        ("objective", not goal.objective, "the objective is empty; say what is to be reached."),
-        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"an objective has up to {MAX_OBJECTIVE} characters."),
-        ("scope_kind", goal.scope_kind not in ("user", "chat"), "the scope is user or chat."),
-        ("scope_id", not goal.scope_id, "the scope has no id; say whose it is."),
-        ("manage_mode", goal.manage_mode not in ("creator_only", "scope_all"), "use creator_only or scope_all."),
-        ("status", goal.status not in TRANSITIONS, f"the status is one of: {', '.join(TRANSITIONS)}."),
-        ("max_steps", goal.max_steps < 0, "max_steps is 0, for no limit, or more."),
-        ("max_tokens", goal.max_tokens < 0, "max_tokens is 0, for no limit, or more."),
-        ("max_seconds", goal.max_seconds < 0, "the time is 0, for no limit, or more."),
-        ("max_usd", not 0 <= goal.max_usd <= MOST, "max_usd is 0, for no limit, or more."),
-        ("deadline", goal.deadline_at <= goal.created_at, "the deadline has passed already; choose a later one."),
-        ("deadline", goal.deadline_at >= LAST, "a deadline is before the year 9999; choose an earlier one."),
-    ):
-        if wrong:
-            raise InvalidInput(message, field=name)
+    """Raise InvalidInput if a value is not valid."""
+    check_scope(goal)
+    refuse_first(
+        ("objective", not goal.objective, "the objective is empty; describe what to reach."),
+        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"it is too long; use {MAX_OBJECTIVE} characters at most."),
+        ("status", goal.status not in TRANSITIONS, f"the status must be one of: {', '.join(TRANSITIONS)}."),
+        ("max_steps", goal.max_steps < 0, "max_steps must be above 0, or 0 for no limit."),
+        ("max_tokens", goal.max_tokens < 0, "max_tokens must be above 0, or 0 for no limit."),
+        ("max_seconds", goal.max_seconds < 0, "max_seconds must be above 0, or 0 for no limit."),
+        ("max_usd", not 0 <= goal.max_usd <= MOST, "max_usd must be above 0, or 0 for no limit."),
+        ("deadline", goal.deadline_at <= goal.created_at, "the deadline is in the past; choose a later one."),
+        ("deadline", goal.deadline_at >= LAST, "the deadline must be before the year 9999; choose an earlier one."),
+    )
 
 
 def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
-    """Return the prompt of a task. Braces in the objective or the evidence are never placeholders."""
+    """Return the prompt of a task. Braces in the objective and in the evidence stay as they are."""
     text = {"step": templates.go_on, "wrap_up": templates.wrap_up, "verify": templates.verify}[work]
-    filled = {
+    values = {
         "now": iso(now), "deadline": iso(goal.deadline_at), "elapsed": duration((now - goal.created_at) / SECOND),
         "remaining": duration(max(0, goal.deadline_at - now) / SECOND), "evidence": goal.evidence or "none",
         "objective": goal.objective,
     }  # fmt: skip
-    text = PLACEHOLDER.sub(lambda found: str(filled[found[1]]), text)
+    text = PLACEHOLDER.sub(lambda match: str(values[match[1]]), text)
     return text + MISSING.replace("{missing}", goal.missing) if work == "step" and goal.missing else text
 
 
 def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Changes:
-    """Begin the next task of a goal; `fields` are other changes of the goal."""
+    """Return the step that begins the next task of a goal; `fields` are other changes of the goal."""
     after = replace(goal, **fields)
     number = goal.step + (1 if work == "step" else 0)
     agent = goal.verifier if work == "verify" and goal.verifier else goal.agent
@@ -282,11 +272,11 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
 
 
 BETWEEN: Mapping[str, Any] = {"proposal": None, "next_run_at": None, "delay_reason": None}
-"""What was only about the time between two steps."""
+"""Fields that are reset when a step begins or the goal stops."""
 
 
 def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | None:
-    """Return how long the task may work: a step neither beyond the deadline nor beyond the goal's budget of time."""
+    """Return how long the task may work: a step only until the deadline, and within the goal's budget of time."""
     limits = [] if limit is None else [limit]
     if work == "step":
         limits.append((goal.deadline_at - now) / SECOND)
@@ -295,15 +285,17 @@ def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | Non
 
 
 def _left(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
-    """Return the budget of the task: the rest of the goal's tokens and money. Where nothing is left, a claim is still
-    verified and the end still wrapped up, once."""
+    """Return the budget of the task: the rest of the goal's tokens and money.
+
+    If nothing is left, the task has no limit: only a verification or a wrap-up can begin then, and only once.
+    """
     left = (goal.max_tokens - goal.tokens, goal.max_usd - goal.usd)
     own = Budget(*(amount if amount > 0 else None for amount in left))
     return Budget.from_record(terms.budget).within(own).data()
 
 
 def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Changes:
-    """Continue a goal whose time has come and that has no task."""
+    """Continue a goal that is due and has no task."""
     if now >= goal.deadline_at and (goal.status != "active" or goal.work == "wrap_up"):
         return time_out_goal(goal, now)
     if goal.status == "waiting_for_session":
@@ -314,7 +306,7 @@ def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Ch
 
 
 def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
-    """Begin the next step, at once or later if it was delayed, unless the goal's time or its budget is over."""
+    """Begin the next step, at once or later if it was delayed; end or pause the goal if time or budget is over."""
     if now >= goal.deadline_at:
         return begin(goal, "wrap_up", now, means, **fields) if goal.step else time_out_goal(goal, now, **fields)
     if over := over_budget(replace(goal, **fields)):
@@ -349,7 +341,7 @@ def advance(goal: Goal, ended: Ended, now: int, means: Means) -> Changes:
         return _go_on(goal, now, means, **spent)
     if task.status == "failed":
         return _retry_later(goal, task, now, spent)
-    if goal.proposal == "delay":  # it knows what it waits for, however often it says so
+    if goal.proposal == "delay":  # the agent waits for something, so equal texts are no loop
         return _go_on(goal, now, means, errors=0, alike=0, last_mark=None, **spent)
     spent |= {"errors": 0, **_count_alike(goal, ended)}
     if spent["alike"] >= MOST_ALIKE:
@@ -358,7 +350,7 @@ def advance(goal: Goal, ended: Ended, now: int, means: Means) -> Changes:
 
 
 def _count_alike(goal: Goal, ended: Ended) -> dict[str, Any]:
-    """Count the latest steps that ended with the same words and used no tool."""
+    """Count the latest steps that ended with the same text and used no tool."""
     if ended.tools:
         return {"alike": 0, "last_mark": None}
     mark = hashlib.sha256((ended.task.result or "").strip().encode()).hexdigest()[:16]
@@ -379,14 +371,14 @@ def _add_spending(goal: Goal, ended: Ended) -> dict[str, Any]:
 
 
 class Over(NamedTuple):
-    """A budget that is spent, and the option that raises it."""
+    """A budget that is spent, and the command that raises it."""
 
     why: str
     remedy: str
 
 
 def over_budget(goal: Goal) -> Over | None:
-    """Return the first of its budgets that is spent, or None."""
+    """Return the first budget of the goal that is spent, or None."""
     for name, most, used, words in (
         ("max-steps", goal.max_steps, goal.step, f"{goal.max_steps} steps"),
         ("max-tokens", goal.max_tokens, goal.tokens, f"{goal.max_tokens} tokens"),
@@ -399,12 +391,12 @@ def over_budget(goal: Goal) -> Over | None:
 
 
 def _retry_later(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fields: Any) -> Changes:
-    """Plan another task after one that failed, with a growing pause; pause the goal after too many."""
+    """Plan another task after a failed one, with a growing pause; pause the goal after too many failures."""
     errors = goal.errors + 1
     what = "verifications" if goal.work == "verify" else "steps"
     error = cut(task.error or task.outcome or "", TEXT_SHOWN)
     if errors >= MOST_ERRORS:
-        return pause_goal(goal, now, f"{errors} {what} failed one after the other: {error}", errors=errors, **spent)
+        return pause_goal(goal, now, f"{errors} {what} failed in a row: {error}", errors=errors, **spent)
     pause = AUTOMATION_PAUSES[min(errors, len(AUTOMATION_PAUSES)) - 1]
     due = min(max(now + int(pause * SECOND), goal.next_run_at or 0), goal.deadline_at)
     why = f"one of its {what} failed: {error}"
@@ -413,13 +405,13 @@ def _retry_later(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fiel
 
 
 def _judge_claim(goal: Goal, task: Task, now: int, means: Means, spent: dict[str, Any]) -> Changes:
-    """Complete the goal if the verification says yes clearly, and go on otherwise."""
-    verdict = (task.result or "").strip()
-    if task.status == "done" and (verdict.splitlines() or [""])[0].strip(" .!*_#`").upper() == "REACHED":
+    """Complete the goal if the verification clearly says yes; otherwise continue."""
+    answer = (task.result or "").strip()
+    if task.status == "done" and (answer.splitlines() or [""])[0].strip(" .!*_#`").upper() == "REACHED":
         return complete_goal(goal, now, missing=None, **spent)
-    if task.status != "done" and now < goal.deadline_at:  # it says nothing about the claim: it is verified again
+    if task.status != "done" and now < goal.deadline_at:  # the claim was not checked, so it is verified again
         return _retry_later(goal, task, now, spent, proposal="complete")
-    missing = cut(verdict or task.error or "the verification gave no answer", TEXT_SHOWN)
+    missing = cut(answer or task.error or "the verification gave no answer", TEXT_SHOWN)
     if goal.alike >= MOST_ALIKE and now < goal.deadline_at:
         why = f"{MOST_ALIKE} steps claimed it was reached with the same words and used no tool; it is not: {missing}"
         return pause_goal(goal, now, why, missing=missing, **spent)
@@ -450,7 +442,7 @@ def time_out_goal(goal: Goal, now: int, *, actor: str | None = None, **fields: A
 def pause_goal(
     goal: Goal, now: int, why: str, *, remedy: str = "", actor: str | None = None, **fields: Any
 ) -> Changes:  # fmt: skip
-    """Pause a goal until it is resumed; its deadline still counts."""
+    """Pause a goal until it is resumed; its deadline stays."""
     after = replace(goal, **fields)
     lines = [
         f"Goal paused: {cut(goal.objective, OBJECTIVE_SHOWN)}", f"{why}.", cut(after.summary or "", TEXT_SHOWN),
@@ -470,18 +462,18 @@ def _write_with_notice(
 
 
 def delay_goal(goal: Goal, now: int, seconds: float, reason: str, actor: str | None = None) -> Changes:
-    """Begin the next step later, never after the deadline; 0 means at once."""
+    """Begin the next step later, but not after the deadline; 0 means at once."""
     if goal.status != "active":
-        raise Conflict(f"goal {goal.id} is {goal.status}; only an active one can be delayed.")
+        raise Conflict(f"goal {goal.id} is {goal.status}; only an active goal can be delayed, so resume it first.")
     if goal.work == "wrap_up" and now >= goal.deadline_at:
-        raise Conflict(f"goal {goal.id} is past its deadline; this is its last step.")
+        raise Conflict(f"goal {goal.id} is past its deadline, and this is its last step; finish it now.")
     if seconds and not SHORTEST_DELAY <= seconds <= LONGEST_DELAY:
-        raise InvalidInput("a delay is 0, or from 1 minute to 12 hours.", field="duration")
+        raise InvalidInput("a delay must be 0, or from 1 minute to 12 hours.", field="duration")
     if not reason.strip():
-        raise InvalidInput("say what the goal waits for.", field="reason")
+        raise InvalidInput("the reason is empty; say what the goal waits for.", field="reason")
     due = min(now + int(seconds * SECOND), goal.deadline_at) if seconds else None
     fields: dict[str, Any] = {"next_run_at": due, "delay_reason": reason.strip() if seconds else None}
-    if goal.work != "verify":  # a claim that is being verified stays one
+    if goal.work != "verify":  # a claim stays while it is verified
         fields["proposal"] = "delay"
     payload = GoalDelayed(goal_id=goal.id, until=iso(due), reason=reason.strip())
     return change_record(goal, payload, now, actor, **fields)

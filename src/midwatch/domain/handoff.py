@@ -1,7 +1,8 @@
-"""Handoffs: work passed from one agent to another, with history, a deadline, retries and an answer that comes back.
+"""Handoffs: work that one agent hands over to another, with history, a deadline, retries and an answer.
 
-A handoff is a record; what runs is a task of its target. `delegate` lets the target work in a session of its own and
-brings the answer back to the source; `transfer` moves the conversation itself to the target. Terminal states absorb.
+A handoff is a record; the work itself is a task of its target. With `delegate` the target works in its own session and
+the source gets the answer; `transfer` moves the conversation itself to the target. Ended handoffs never change their
+status.
 """
 
 from __future__ import annotations
@@ -17,21 +18,8 @@ from midwatch.base.clock import SECOND, iso
 from midwatch.base.errors import HandoffError, HandoffLimit, HandoffOverdue, HandoffRefused, InvalidInput
 from midwatch.base.text import cut
 from midwatch.domain.changes import Changes, Update
-from midwatch.domain.event import (
-    Event,
-    HandoffAccepted,
-    HandoffCancelled,
-    HandoffCompleted,
-    HandoffExpired,
-    HandoffFailed,
-    HandoffRejected,
-    HandoffRequested,
-    HandoffRetried,
-    HandoffStarted,
-    Payload,
-    event,
-)
-from midwatch.domain.fields import Example, Hidden, Show, to_json
+from midwatch.domain.event import Event, Payload, event, records
+from midwatch.domain.fields import Example, Hidden, JsonRecord, Show, to_json
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.requests import PRIORITY, YEAR, is_plain
 from midwatch.domain.task import Task, has_conversation, submit_task
@@ -51,17 +39,16 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "cancelled": frozenset(),
     "expired": frozenset(),
 }
-"""A pending one stays so when another candidate is tried, one in progress when its task is tried again."""
+"""A pending handoff stays pending when another agent is tried; one in progress stays so when its task is retried."""
 OPEN: frozenset[Status] = frozenset({"pending", "accepted", "in_progress"})
 TIMEOUT_SECONDS = 300.0
 MAX_INPUT = 1_000_000
-"""Characters of the work and its context together, as JSON."""
+"""The most characters of the work and its context together, as JSON."""
 MAX_RETRIES = 20
 NUL = r"\u0000"
-"""As JSON writes it."""
 LISTED_TEXT = 2000
 LENT = "\n"
-"""Between a directory and the task that lends it."""
+"""Separates a directory from the task that lends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +62,16 @@ class HandoffTask:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def data(self) -> dict[str, Any]:
-        """As JSON keeps it."""
+        """Return the work as JSON stores it."""
         return to_json(self)
 
     def words(self) -> str:
-        """Return the work as a prompt; what is no text as JSON."""
-        text = self.input if isinstance(self.input, str) else ""
-        if self.input is not None and not isinstance(self.input, str):
+        """Return the work as a prompt; an input that is not text is written as JSON."""
+        text = self.input or ""
+        if not isinstance(self.input, str | None):
             text = json.dumps(self.input, ensure_ascii=False, indent=2)
-        if text.strip() == self.description.strip():
-            text = ""
-        return "\n\n".join(part for part in (self.description.strip(), text) if part.strip())
+        parts = (self.description.strip(), "" if text.strip() == self.description.strip() else text)
+        return "\n\n".join(part for part in parts if part.strip())
 
 
 class Link(NamedTuple):
@@ -96,21 +82,26 @@ class Link(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How far work may be passed on."""
+    """Limits of handing work over.
+
+    `depth` is the most handoffs in a row, each from the target of the one before. `revisits` is how often an agent may
+    get the work again; handing it back to its source does not count. `total` is the most handoffs that come from one
+    task. An agent that waits by requests must ask again within `linger` seconds.
+    """
 
     depth: int = 8
-    """Handoffs in a row, one out of the other."""
     revisits: int = 0
-    """How often an agent may be chosen that is in the chain already. To hand back to the one it came from is free."""
     total: int = 64
-    """Handoffs that come from one task in all."""
     linger: float = 2.0
-    """Seconds within which an agent that waits by requests has to ask again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handoff:
-    """The record. `request`, `context` and `answer` are kept as JSON; in JSON they are called task, context, result."""
+class Handoff(JsonRecord):
+    """The record.
+
+    `request`, `context` and `answer` are stored as JSON; replies call them task, context and result. `tries` are the
+    ended attempts of its task, in order. `late` is the result of its task if the handoff had ended before.
+    """
 
     noun: ClassVar[str] = "handoff"
 
@@ -127,25 +118,21 @@ class Handoff:
     answer: Annotated[Mapping[str, Any] | None, Show(name="result")] = None
     chain: Annotated[tuple[tuple[str, str | None], ...], Show(show_chain)] = ()
     refusals: tuple[Mapping[str, Any], ...] = ()
-    """Agents that did not take it, and why."""
     tries: Annotated[tuple[Mapping[str, Any], ...], Show(list, "attempts")] = ()
-    """The attempts of its task that have ended, in order."""
     late: Mapping[str, Any] | None = None
-    """What its task brought after it had ended."""
     reason: str | None = None
-    """Why it was rejected, cancelled or has failed."""
     source_task: str | None = None
     root_id: str | None = None
     once: Hidden[str | None] = None
-    """What the source calls it by: the same handoff asked for again is this one."""
+    """The name that the source gave it: a second request with this name returns the same handoff."""
     task_id: str | None = None
     session_key: str | None = None
     creator: str | None = None
     owner: Hidden[str | None] = None
-    """The process that prepares it; when that dies before the task is made, the handoff fails."""
+    """The process that prepares it. If the process dies before the task exists, the handoff fails."""
     retry_of: str | None = None
     awaited: Hidden[bool] = False
-    """Whether its source waits for the answer: it is called off when that has ended first."""
+    """Whether its source waits for the answer; it is cancelled if the source ends first."""
     timeout: float = TIMEOUT_SECONDS
     deadline_at: int = 0
     retry_count: int = 0
@@ -175,12 +162,8 @@ class Handoff:
         """Return the context."""
         return HandoffContext.from_data(self.context)
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it; times as text, the timeout in seconds."""
-        return to_json(self)
-
     def brief(self) -> dict[str, Any]:
-        """Return it as lists show it: without messages, and long texts are cut."""
+        """Return the handoff as lists show it: without messages, and with long texts cut."""
         shown = self.snapshot()
         shown["context"] = {**shown["context"], "messages": []}
         for name in ("task", "result", "late"):
@@ -198,7 +181,7 @@ def _short(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """A handoff whose target has taken it, and the task that begins in the step that ends the source's."""
+    """An accepted handoff, and the task that is submitted in the same step that ends the source task."""
 
     handoff: Handoff
     task: Task
@@ -211,7 +194,7 @@ def show_chain(chain: Sequence[tuple[str, str | None]]) -> list[dict[str, str | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffFilter:
-    """Which handoffs to list; empty means all. `before` is the id the last page ended with."""
+    """Which handoffs to list; empty means all. `before` is the last id of the page before."""
 
     statuses: tuple[Status, ...] = ()
     agent: str | None = None
@@ -221,15 +204,13 @@ class HandoffFilter:
 
 
 class RunningTasks(Protocol):
-    """Port: the tasks that run in this process, one of which may wait for its handoff."""
+    """Port: the running tasks of this process, as far as they wait for handoffs."""
 
     def pause(self, task_id: str) -> AbstractAsyncContextManager[None]:
-        """Give back the slot of a task while it waits for its handoff."""
-        ...
+        """Release the slot of a task while it waits for its handoff."""
 
     async def attend(self, task_id: str, handoff: Handoff) -> None:
-        """Wait for a handoff on behalf of a task's agent, which asks for it by requests."""
-        ...
+        """Wait for a handoff for the agent of a task, which asks for the answer by requests."""
 
 
 class HandoffStore(Protocol):
@@ -239,13 +220,13 @@ class HandoffStore(Protocol):
         """Return the handoff, or None."""
 
     async def find_handoff(self, source_task: str | None, once: str) -> Handoff | None:
-        """Return the handoff that a task, or a request without one, made under this name before, or None."""
+        """Return the earlier handoff with this name, of this task or of requests without a task, or None."""
 
     async def list_handoffs(self, which: HandoffFilter) -> list[Handoff]:
         """Return handoffs, newest first."""
 
     async def count_open_handoffs(self) -> dict[str, int]:
-        """Count the open handoffs that each agent has been given."""
+        """Count the open handoffs of each target agent."""
 
     async def count_handoffs(self, root_id: str) -> int:
         """Count the handoffs that come from one task."""
@@ -257,10 +238,10 @@ class HandoffStore(Protocol):
         """Return the earliest deadline of an open handoff, or None."""
 
     async def list_abandoned_handoffs(self, living: Sequence[str]) -> list[Handoff]:
-        """Return handoffs without a task whose process is none of `living`."""
+        """Return handoffs without a task whose process is not in `living`."""
 
     async def list_orphaned_handoffs(self) -> list[Handoff]:
-        """Return open handoffs whose answer a task waited for that has ended."""
+        """Return open handoffs whose source task waited for the answer and has ended."""
 
     async def prune_handoffs(self, before: int) -> int:
         """Remove handoffs completed before `before`, and return how many."""
@@ -294,29 +275,28 @@ def transfer_message(agent: str) -> str:
 
 
 def check_chain(chain: Sequence[Link], to: str, total: int, limits: Limits) -> None:
-    """Raise HandoffLimit when the work has been passed on too often; InvalidInput when it would go to its own
-    source."""
+    """Raise HandoffLimit if the work was handed over too often, InvalidInput if its target is its source."""
     source = chain[-1].agent if chain else None
     if to == source:
         raise InvalidInput(f"agent {to!r} cannot hand over to itself; choose another agent.", field="to")
     way = " → ".join(link.agent for link in (*chain, Link(to)))
     if len(chain) > limits.depth:
-        raise HandoffLimit(f"the work was passed on {limits.depth} times in a row already ({way}); finish it here.")
+        raise HandoffLimit(f"the work was handed over {limits.depth} times in a row ({way}); finish it here.")
     if total >= limits.total:
-        raise HandoffLimit(f"{limits.total} handoffs came from one task already; finish the work here.")
+        raise HandoffLimit(f"{limits.total} handoffs came from one task, which is the limit; finish the work here.")
     caller = chain[-2].agent if len(chain) > 1 else None
     seen = sum(link.agent == to for link in chain)
     if to != caller and seen > limits.revisits:
-        raise HandoffLimit(f"agent {to!r} had this work already ({way}); choose another agent or finish it here.")
+        raise HandoffLimit(f"agent {to!r} already had this work ({way}); choose another agent, or finish it here.")
 
 
 def latest_handoff(chain: Sequence[Link]) -> str | None:
-    """Return the handoff that brought the work to where it is now, if one did."""
+    """Return the latest handoff of a chain, or None."""
     return next((link.handoff for link in reversed(chain) if link.handoff), None)
 
 
 def agents_to_avoid(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
-    """Return the agents that are chosen only by name: the source, and those that had the work too often."""
+    """Return the agents that are never chosen automatically: the source, and agents that had the work too often."""
     source = {chain[-1].agent} if chain else set()
     names = [link.agent for link in chain]
     return frozenset(source | {name for name in names if names.count(name) > limits.revisits})
@@ -340,8 +320,10 @@ TAKEN_OVER = (
 
 
 def lend_directory(wanted: str | None, source: Task | None) -> str | None:
-    """Return the directory a target has for itself. That of its source is lent, to one target at a time: the
-    source waits for it."""
+    """Return the directory that only the target may use while it runs.
+
+    If it is the directory of its source, the source lends it to one target at a time and waits meanwhile.
+    """
     held = source.dir_key if source is not None else None
     if source is None or wanted is None or held is None or held.partition(LENT)[0] != wanted:
         return wanted
@@ -349,15 +331,15 @@ def lend_directory(wanted: str | None, source: Task | None) -> str | None:
 
 
 def check(request: HandoffTask, context: HandoffContext, timeout: float, max_retries: int) -> None:
-    """Raise InvalidInput when it makes no sense."""
+    """Raise InvalidInput if a value of the request is not valid."""
     if not isinstance(timeout, int | float) or not 0 < timeout <= YEAR:
-        raise InvalidInput("the timeout of a handoff is a number of seconds above 0, a year at most.", field="timeout")
+        raise InvalidInput("the timeout of a handoff must be above 0 seconds and at most a year.", field="timeout")
     if not isinstance(max_retries, int) or not 0 <= max_retries <= MAX_RETRIES:
-        raise InvalidInput(f"a handoff is tried again 0 to {MAX_RETRIES} times.", field="max_retries")
+        raise InvalidInput(f"max_retries must be from 0 to {MAX_RETRIES}.", field="max_retries")
     if not isinstance(request, HandoffTask) or not isinstance(context, HandoffContext):
-        raise InvalidInput("the work is a HandoffTask, and what goes along a HandoffContext.", field="task")
+        raise InvalidInput("the work must be a HandoffTask, and its context a HandoffContext.", field="task")
     if not isinstance(request.type, str) or not isinstance(request.description, str):
-        raise InvalidInput("type and description of the work are texts.", field="task")
+        raise InvalidInput("type and description of the work must be text.", field="task")
     if not isinstance(request.priority, int) or not -PRIORITY <= request.priority <= PRIORITY:
         raise InvalidInput(f"the priority must be from -{PRIORITY} to {PRIORITY}.", field="task")
     try:
@@ -366,30 +348,28 @@ def check(request: HandoffTask, context: HandoffContext, timeout: float, max_ret
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidInput(f"the work and its context must be JSON: {problem}.", field="task") from None
     if empty:
-        raise InvalidInput("a handoff needs a description or an input.", field="task")
+        raise InvalidInput("the handoff is empty; give it a description or an input.", field="task")
     if len(text) > MAX_INPUT:
         raise InvalidInput(
-            f"a handoff carries up to {MAX_INPUT} characters, this one has {len(text)}; put the rest in a file.",
+            f"a handoff may have {MAX_INPUT} characters, this one has {len(text)}; put the rest in a file.",
             field="task",
         )
     if not is_plain(text) or NUL in text.replace(r"\\", ""):
-        raise InvalidInput("the work or its context holds a NUL or half a character; send plain text.", field="task")
+        raise InvalidInput("the work or its context contains a NUL or half a character; send plain text.", field="task")
     if any(not isinstance(message.get("role"), str) for message in context.messages):
-        raise InvalidInput("each message that goes along has a role.", field="context")
+        raise InvalidInput("each message of the context needs a role.", field="context")
 
 
 def check_texts(texts: Mapping[str, Any]) -> None:
-    """Raise InvalidInput when one of them is there and cannot be kept as text."""
+    """Raise InvalidInput if a text is set and cannot be stored."""
     for name, text in texts.items():
         if text is not None and not (isinstance(text, str) and is_plain(text)):
-            raise InvalidInput(
-                f"{name} is not plain text; leave out what is no text, a NUL, half a character.", field=name
-            )
+            raise InvalidInput(f"{name} is not plain text; remove NUL and incomplete characters.", field=name)
 
 
 def request_handoff(handoff: Handoff, now: int) -> Changes:
-    """Create the record, pending."""
-    payload = HandoffRequested(
+    """Return the step that creates a pending handoff."""
+    payload = records.HandoffRequested(
         handoff_id=handoff.id, from_agent=handoff.from_agent, to_agent=handoff.to_agent, form=handoff.form,
         task_type=handoff.work.type, description=handoff.work.description,
         parent_handoff=handoff.surroundings.parent_handoff, depth=len(handoff.chain),
@@ -400,7 +380,7 @@ def request_handoff(handoff: Handoff, now: int) -> Changes:
 def move_handoff(
     handoff: Handoff, status: Status, payload: Payload, now: int, **fields: Any
 ) -> tuple[Handoff, Changes]:
-    """Return the handoff with another status, and the step. It is refused when it changed meanwhile."""
+    """Return the handoff with another status, and the step; the step fails if the record was changed meanwhile."""
     fields |= {"status": status, "revision": handoff.revision + 1}
     if status not in OPEN:
         fields |= {"completed_at": now, "owner": None}
@@ -412,14 +392,14 @@ def move_handoff(
 
 
 def accept_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
-    """Note that the target has taken it."""
-    payload = HandoffAccepted(handoff_id=handoff.id, to_agent=handoff.to_agent)
+    """Mark a handoff as accepted by its target."""
+    payload = records.HandoffAccepted(handoff_id=handoff.id, to_agent=handoff.to_agent)
     return move_handoff(handoff, "accepted", payload, now, accepted_at=now)
 
 
 def refuse_handoff(handoff: Handoff, why: str, now: int, following: str | None = None) -> tuple[Handoff, Changes]:
-    """Note that the target did not take it; `following` is asked next, if there is one."""
-    payload = HandoffRejected(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why, following=following)
+    """Record that the target rejected the handoff; `following` is the next agent to try, if there is one."""
+    payload = records.HandoffRejected(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why, following=following)
     refusals = (*handoff.refusals, {"agent": handoff.to_agent, "reason": why})
     if following is None:
         return move_handoff(handoff, "rejected", payload, now, refusals=refusals, reason=why)
@@ -429,44 +409,44 @@ def refuse_handoff(handoff: Handoff, why: str, now: int, following: str | None =
 
 def start_handoff(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
     """Submit the task of a handoff."""
-    payload = HandoffStarted(handoff_id=handoff.id, to_agent=handoff.to_agent, task_id=task.id)
+    payload = records.HandoffStarted(handoff_id=handoff.id, to_agent=handoff.to_agent, task_id=task.id)
     fields = {"task_id": task.id, "session_key": task.session_key, "context": handoff.context, "owner": None}
     after, step = move_handoff(handoff, "in_progress", payload, now, **fields)
     return after, step.plus(submit_task(task, now))
 
 
 def finish_transfer(transfer: Transfer, source: Task, now: int) -> Changes:
-    """Start a transfer with the end of its source task, or cancel it when that task ended otherwise."""
+    """Start a transfer with the end of its source task, or cancel it if that task ended in another way."""
     if source.transferred_to == transfer.task.id:
         return start_handoff(transfer.handoff, transfer.task, now)[1]
-    return cancel_handoff(transfer.handoff, "its source was stopped before.", now)[1]
+    return cancel_handoff(transfer.handoff, "its source task was stopped first.", now)[1]
 
 
 def fail_handoff(
     handoff: Handoff, why: str, now: int, stage: str = "execute", **fields: Any
 ) -> tuple[Handoff, Changes]:
-    """End a handoff that failed; `stage` says where: choose, enable, accept, hook, filter, execute."""
-    payload = HandoffFailed(handoff_id=handoff.id, to_agent=handoff.to_agent, error=why, stage=stage)
+    """End a handoff that failed in a `stage`: choose, enable, accept, hook, filter or execute."""
+    payload = records.HandoffFailed(handoff_id=handoff.id, to_agent=handoff.to_agent, error=why, stage=stage)
     answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
     return move_handoff(handoff, "failed", payload, now, answer=answer, reason=why, **fields)
 
 
 def cancel_handoff(handoff: Handoff, why: str, now: int, **fields: Any) -> tuple[Handoff, Changes]:
-    """End a handoff that is not wanted any more."""
-    payload = HandoffCancelled(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why)
+    """End a handoff because somebody cancelled it."""
+    payload = records.HandoffCancelled(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why)
     return move_handoff(handoff, "cancelled", payload, now, reason=why, **fields)
 
 
 def expire_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
     """End a handoff whose deadline has passed."""
-    why = f"it was not done within its {handoff.timeout:g} s."
-    payload = HandoffExpired(handoff_id=handoff.id, to_agent=handoff.to_agent, timeout=handoff.timeout)
+    why = f"it was not completed within {handoff.timeout:g} s."
+    payload = records.HandoffExpired(handoff_id=handoff.id, to_agent=handoff.to_agent, timeout=handoff.timeout)
     answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
     return move_handoff(handoff, "expired", payload, now, answer=answer, reason=why)
 
 
 def merge_steps(parts: Sequence[Changes]) -> Changes:
-    """Merge the steps of one handoff; a record that the first creates is written with its last values."""
+    """Merge the steps of one handoff; a record that the first step creates is written with its last values."""
     first, *others = parts
     record = first.records[0] if first.records else None
     if not isinstance(record, Handoff):
@@ -478,13 +458,13 @@ def merge_steps(parts: Sequence[Changes]) -> Changes:
 
 
 def forget_name(handoff: Handoff) -> Changes:
-    """Free the name that the source gave it."""
+    """Return the step that makes the name of a handoff free again."""
     fields = {"once": None, "revision": handoff.revision + 1}
     return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
 
 
 def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Changes:
-    """Update a handoff after the end or another try of its task; `why` says why the try failed."""
+    """Update a handoff after its task ended or is retried; `why` is the reason why the attempt failed."""
     if task.id != handoff.task_id:
         return Changes()
     times = {"started_at": iso(task.started_at), "ended_at": iso(now)}
@@ -495,13 +475,13 @@ def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Ch
         fields = {"late": late, "tries": tries, "revision": handoff.revision + 1}
         return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
     if task.open:
-        payload = HandoffRetried(
+        payload = records.HandoffRetried(
             handoff_id=handoff.id, to_agent=handoff.to_agent, attempt=task.failures + 1, until=iso(task.due_at)
         )
         return move_handoff(handoff, "in_progress", payload, now, retry_count=task.failures, tries=tries)[1]
     spent = (now - (handoff.accepted_at or handoff.created_at)) // 1000
     if task.status == "done":
-        done = HandoffCompleted(handoff_id=handoff.id, to_agent=handoff.to_agent, duration_ms=spent)
+        done = records.HandoffCompleted(handoff_id=handoff.id, to_agent=handoff.to_agent, duration_ms=spent)
         answer = {"output": task.result, "error": None, "duration_ms": spent}
         return move_handoff(handoff, "completed", done, now, answer=answer, retry_count=task.failures, tries=tries)[1]
     if task.status == "cancelled":
@@ -511,12 +491,12 @@ def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Ch
 
 
 def handoff_event(handoff: Handoff, payload: Payload, now: int) -> Event:
-    """Return an event of the handoff, as part of the task that requested it."""
+    """Return an event about the handoff, with the task that requested it."""
     return event(payload, now, task_id=handoff.source_task, agent_id=handoff.from_agent or None, actor=handoff.creator)
 
 
 def require_answer(handoff: Handoff) -> Handoff:
-    """Return the handoff if it has an answer; raise the error that says why it has none otherwise."""
+    """Return the handoff if it is completed; otherwise raise the error that explains its end."""
     if handoff.status == "completed":
         return handoff
     why = f"handoff {handoff.id} to {handoff.to_agent!r} {handoff.status}: {handoff.reason or 'no reason was given'}"

@@ -30,7 +30,7 @@ RECORD = re.compile(r"\d+\. ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffContext:
-    """What surrounds the work that is handed over."""
+    """The context of the work that is handed over."""
 
     conversation_id: str | None = None
     messages: Messages = ()
@@ -55,7 +55,7 @@ class HandoffContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffInputData:
-    """What a filter is given and returns.
+    """The input and the result of a filter.
 
     `input_history` was said before the turn that hands over, `pre_handoff` in it, `new_messages` is the work itself.
     The target sees the history, then `input_messages` where there are any, else the other two; what its session keeps
@@ -92,10 +92,12 @@ InputFilter = Callable[[HandoffInputData], HandoffInputData | Awaitable[HandoffI
 HistoryMapper = Callable[[Messages], Iterable[Message]]
 
 
-async def filtered(wanted: InputFilter | None, data: HandoffInputData) -> HandoffInputData:
-    """Apply a filter to a copy of `data`; TypeError when it returns something else. The prompts of the source
-    never go along, whatever the filter says."""
-    safe = data.change(without_system)
+async def apply_filter(wanted: InputFilter | None, data: HandoffInputData) -> HandoffInputData:
+    """Apply a filter to a copy of `data`, or raise TypeError if its result is not valid.
+
+    System prompts of the source are always removed.
+    """
+    safe = data.change(remove_system)
     if wanted is None:
         return safe
     result = wanted(safe.clone())
@@ -106,16 +108,16 @@ async def filtered(wanted: InputFilter | None, data: HandoffInputData) -> Handof
     for message in result.seen():
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise TypeError("it returned a message that is no object with a role")
-    return result.change(without_system)
+    return result.change(remove_system)
 
 
-def without_system(messages: Messages) -> Messages:
+def remove_system(messages: Messages) -> Messages:
     """Return the messages without the source's instructions."""
     return tuple(message for message in messages if message.get("role") not in SYSTEM_ROLES)
 
 
 def remove_tools(data: HandoffInputData) -> HandoffInputData:
-    """Filter: without calls of tools, their results, and what was thought."""
+    """Filter: remove tool calls, their results, and thoughts."""
     return data.change(_without_tools)
 
 
@@ -131,12 +133,12 @@ def _without_tools(messages: Messages) -> Messages:
 
 
 def only_user(data: HandoffInputData) -> HandoffInputData:
-    """Filter: only what people said."""
+    """Filter: keep only messages of people."""
     return data.change(lambda messages: tuple(message for message in messages if message.get("role") == "user"))
 
 
 def last(count: int) -> InputFilter:
-    """Filter: only the last `count` messages of what was said before; a tool's result is not parted from its call."""
+    """Filter: keep only the last `count` messages of the history, and no tool result without its call."""
     if count < 0:
         raise ValueError("the number of messages cannot be negative")
 
@@ -152,7 +154,7 @@ def last(count: int) -> InputFilter:
 
 
 def mapped(mapper: HistoryMapper) -> InputFilter:
-    """Filter: what the mapper makes of all that was said before; its answer is the target's history as it is."""
+    """Filter: replace the history by the result of a mapper."""
 
     def apply(data: HandoffInputData) -> HandoffInputData:
         return replace(data, input_history=tuple(mapper(data.input_history + data.pre_handoff)), pre_handoff=())
@@ -161,8 +163,10 @@ def mapped(mapper: HistoryMapper) -> InputFilter:
 
 
 def nested(data: HandoffInputData) -> HandoffInputData:
-    """Filter: what was said before becomes one message of the assistant. An earlier one is taken apart first, so that
-    they never nest; a person's text that looks like one is left alone."""
+    """Filter: put the history into one message of the assistant.
+
+    An earlier such message is split first, so that they never nest. Texts of people are not split.
+    """
     records = [record for message in data.input_history + data.pre_handoff for record in _records(message)]
     return replace(data, input_history=(summary(records),) if records else (), pre_handoff=())
 

@@ -18,7 +18,7 @@ from midwatch.base.errors import InvalidInput
 from midwatch.base.ids import new_id
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import SignedIn, TokenCreated, TokenRevoked, event
-from midwatch.domain.fields import Example, Hidden, to_json
+from midwatch.domain.fields import Example, Hidden, JsonRecord
 from midwatch.domain.task import Task
 
 Role = Literal["viewer", "operator", "owner"]
@@ -38,7 +38,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class Token(JsonRecord):
     """Proof of who somebody is. `api` ones are for programs, `browser` ones are cookies, a `link` works once.
 
     `root` is the token it was made with, at the beginning of the chain: none outlives its root.
@@ -62,10 +62,6 @@ class Token:
     def holds(self, now: int) -> bool:
         """Return whether it still proves anything."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return to_json(self)
 
 
 class Actor(NamedTuple):

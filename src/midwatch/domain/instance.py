@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.domain.changes import Fence
-from midwatch.domain.fields import Example, Hidden, to_json
+from midwatch.domain.fields import Example, Hidden, JsonRecord
 
 Role = Literal["up", "library", "run", "worker"]
 DEAD_SECONDS = 8.0
@@ -15,7 +15,7 @@ DEAD_SECONDS = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class Instance(JsonRecord):
     """A process that runs tasks."""
 
     noun: ClassVar[str] = "instance"
@@ -30,10 +30,6 @@ class Instance:
     started_at: int
     terms: Hidden[Mapping[str, Sequence[Any]]] = field(default_factory=dict)
     """The terms of its agents by name, for processes that hand in tasks for agents they do not have themselves."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return to_json(self)
 
 
 class InstanceStore(Protocol):
@@ -65,8 +61,7 @@ class Pulse(Protocol):
     """Port: how a process on a shared database shows that it lives. Used from one thread of its own; blocks."""
 
     def beat(self) -> Beat:
-        """Send a heartbeat, renew or seek the lead, and return what was found out. StoreError when the database cannot
-        be reached."""
+        """Send a heartbeat, renew or take the lead, and return the state; raise StoreError if the database is away."""
 
     def resign(self) -> None:
         """Leave the lead to other processes at once."""
@@ -79,9 +74,11 @@ class LiveStore(Protocol):
     """Port: sessions whose conversation is open in a process."""
 
     async def hold_session(self, key: str, owner: str, fence: Fence | None) -> int:
-        """Note that process `owner` has opened its conversation, for the attempt of `fence` or before there is one, and
-        return its new epoch. From now on only that process takes its tasks, until it releases the session or is
-        dead."""
+        """Store that process `owner` has opened the conversation, and return its new epoch.
+
+        `fence` is the attempt, or None before the first one. From now on only that process takes tasks of the session,
+        until it releases the session or dies.
+        """
 
     async def release_session(self, key: str, owner: str) -> None:
         """Note that its conversation is not open in `owner` any more. Harmless when it is another process's by then."""
@@ -90,8 +87,7 @@ class LiveStore(Protocol):
         """Return the epochs of the sessions that are live in `owner` and not closed, by key."""
 
     async def restart_session(self, key: str) -> bool:
-        """Raise the epoch of a live session: the process that has it open with the old one closes it. False when it is
-        open nowhere."""
+        """Raise the epoch of a live session, so that its process closes it; return False if no process has it open."""
 
     async def has_live_work(self, owner: str, now: int) -> bool:
         """Return whether a due task waits in a session that is live in `owner`."""

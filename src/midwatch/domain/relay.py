@@ -11,8 +11,10 @@ EVERYBODY = "*"
 
 
 class Relay(Protocol):
-    """Port: carries messages between processes. One arrives whole and in order, or not at all, and a loss is reported.
-    Listeners are called on the event loop."""
+    """Port: carries messages between processes.
+
+    A message arrives complete and in order, or not at all; a loss is reported. Listeners are called on the event loop.
+    """
 
     def open(self) -> None:
         """Begin to listen, in the background; it connects again by itself. Harmless twice."""
@@ -21,15 +23,16 @@ class Relay(Protocol):
         """Call `listener` with the sender and the data of each message with this topic."""
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever this process can be reached, at first and again. Messages to and from it may have
-        been lost before."""
+        """Call `listener` each time this process is connected; earlier messages may have been lost."""
 
     def on_loss(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with the sender when some of its messages were lost."""
 
     def send(self, to: str, topic: str, data: Any) -> bool:
-        """Send plain data to the process with this id, or to EVERYBODY else. Never waits. False when it is lost
-        already, since this process is cut off or too many messages wait; True is no promise, only an answer is."""
+        """Send plain data to the process with this id, or to EVERYBODY else, without waiting.
+
+        Return False if it is certainly lost, because this process is not connected or too many messages wait.
+        """
 
     async def flush(self) -> None:
         """Return once all sent messages have left this process, or are lost."""
@@ -38,8 +41,8 @@ class Relay(Protocol):
         """Send waiting messages, if that is possible, and close the connection."""
 
 
-class Audience(Protocol):
-    """Port: the bus as the exchange needs it, with the readers in this process."""
+class LiveReaders(Protocol):
+    """Port: the readers of events in this process, as the exchange needs them."""
 
     @property
     def shown_seq(self) -> int:
@@ -47,7 +50,7 @@ class Audience(Protocol):
 
     @property
     def known_seq(self) -> int:
-        """The last stored event that this process knows of."""
+        """Return the last stored event that this process knows."""
 
     def seek(self, seq: int) -> None:
         """Look for the stored events up to `seq`, if they were not shown yet."""

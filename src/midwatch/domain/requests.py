@@ -52,6 +52,13 @@ class Submission(TypedDict, total=False):
     budget: Annotated[Mapping[str, Any] | None, Input("What it may spend: tokens, usd, steps, seconds.")]
 
 
+def refuse_first(*problems: tuple[str, bool, str]) -> None:
+    """Raise InvalidInput for the first problem that is real: a field, whether it is wrong, and the message."""
+    for field, wrong, message in problems:
+        if wrong:
+            raise InvalidInput(message, field=field)
+
+
 def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:
     """Raise InvalidInput for a wish that does not exist, so that a misspelt one is not lost."""
     if unknown := sorted(set(wish) - known):

@@ -28,8 +28,10 @@ SENDS = re.compile(r"\b(?:post|put|patch|upload|uploads|send|sends)\b", re.IGNOR
 
 
 def hint(question: Question, root: str | None = None) -> Risk | None:
-    """Return how much harm a yes could do: low, medium or high; the agent's own word where it fears more. None for a
-    plain question of which the agent says nothing."""
+    """Return the risk of a yes: low, medium or high, at least what the agent itself says.
+
+    Return None for a plain question without a risk of the agent.
+    """
     if question.kind == "choice":
         return question.risk
     risk: Risk = MILD.get(question.kind, "medium")

@@ -1,7 +1,8 @@
-"""Rules: what is allowed or denied without asking anybody. Written in the settings and in automations, or made by the
-answer "always" to a question; those are records, which anybody sees and an operator revokes.
+"""Rules: questions that are answered without asking a person.
 
-A rule that allows errs to asking, a rule that denies errs to denying; `midwatch.services.rule_decision` decides.
+Rules are written in the settings and in automations, or created by the answer "always" to a question. Created rules are
+records, which everybody can see and an operator can revoke. In doubt a rule that allows does not apply, and a rule that
+denies applies; `midwatch.services.rule_decision` decides.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ YEAR = 366 * 86400.0
 
 
 class Pattern(NamedTuple):
-    """What a rule is about. All that is said must fit."""
+    """The uses of a tool that a rule applies to; every field that is set must match.
+
+    `kind` is the kind of tool. `command` is `git status`, `git log *` with more arguments that are no options, or
+    `git log **` with any arguments. `path` is a glob inside the working directory, such as `src/**/*.py`. `root` is the
+    working directory, or None for all.
+    """
 
     kind: str | None = None
-    """The kind of tool."""
     command: str | None = None
-    """`git status`; `git log *` with further arguments that are no options, `git log **` with any."""
     path: str | None = None
-    """A glob inside the working directory: `src/**/*.py`."""
     root: str | None = None
-    """The working directory it holds in; everywhere when it says none."""
 
     @classmethod
     def from_data(cls, data: Any, effect: Effect) -> Pattern:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.event import Event, MessageUpdate, event
-from midwatch.domain.fields import Example, Hidden, to_json
+from midwatch.domain.fields import Example, Hidden, JsonRecord, to_json
 
 Status = Literal["idle", "busy", "asking", "closed", "lost"]
 Role = Literal["user", "agent", "result", "notice"]
@@ -109,9 +109,12 @@ class View(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """One message of a conversation. `number` counts within the session, from 1, and is given by the store; a message
-    with the `id` of an earlier one takes its place."""
+class Message(JsonRecord):
+    """One message of a conversation.
+
+    The store sets `number`, which counts within the session from 1. A message with the `id` of an earlier one replaces
+    it.
+    """
 
     session_key: Hidden[str]
     role: Annotated[Role, Example("agent")]
@@ -121,10 +124,6 @@ class Message:
     number: Annotated[int, Example(2)] = 0
     id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2.1")] = ""
     author: Annotated[str | None, Example("demo")] = None
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return to_json(self)
 
 
 def announce_message(message: Message, **meta: Any) -> Event:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import Event, InterruptReceived, event
-from midwatch.domain.fields import Example, Hidden, to_json
+from midwatch.domain.fields import Example, Hidden, JsonRecord
 from midwatch.domain.session import Message, announce_message
 from midwatch.domain.task import Task, in_turn, new_task, prompt_message, submit_task
 
@@ -37,8 +37,10 @@ STOP = "Stop here: use no more tools, and close with one answer."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steer:
+class Steer(JsonRecord):
     """One message for a running turn. `passed_on` ones became a task, `dropped` ones ended with their session."""
+
+    noun: ClassVar[str] = "steer"
 
     id: Annotated[str, Example("t_06f2m8yq9a3c5e7g9j1k")]
     task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
@@ -55,15 +57,6 @@ class Steer:
     became: str | None = None
     """The task it became; it has the same id."""
     idempotency_key: Hidden[str | None] = None
-
-    @property
-    def noun(self) -> str:
-        """Its table."""
-        return "steer"
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return to_json(self)
 
 
 class Sent(NamedTuple):
@@ -94,10 +87,12 @@ class SteerStore(Protocol):
         max_open: int | None = None,
         max_of_actor: int | None = None,
     ) -> Sent | None:
-        """Attach `wanted` to the task that runs in its session; LimitReached when `MOST_QUEUED` wait there. When no
-        task runs, submit the task of `otherwise`, as `TaskStore.submit` does; without one, return None. With a key that
-        its actor used before, return the result of the first message; KeyReused if that message was another. Conflict
-        when the session is closed."""
+        """Attach `wanted` to the running task of its session.
+
+        If no task runs, submit the task `otherwise`, as `TaskStore.submit` does, or return None without one. With a key
+        that its actor used before, return the result of the first message. Raise KeyReused if that message differs,
+        LimitReached if `MOST_QUEUED` messages wait, and Conflict if the session is closed.
+        """
 
     async def list_queued_steers(self, task_id: str) -> list[Steer]:
         """Return the messages that the turn of a task has not taken, oldest first."""
@@ -127,8 +122,10 @@ def attach_steer(steer: Steer, task: Task, depth: int, now: int) -> Changes:
 
 
 def requeue_steers(task: Task, queued: Sequence[Steer], now: int, *, closed: bool) -> Changes:
-    """Submit each message that a task has not taken when it ends as a task, in the order they were sent. A
-    request to stop has been met; a session that is closed takes nothing more."""
+    """Submit the messages that an ended task has not taken as new tasks, in order.
+
+    A request to stop is dropped, and so is everything if the session is closed.
+    """
     changes = Changes()
     for steer in queued:
         requeued = not closed and steer.mode != "stop"

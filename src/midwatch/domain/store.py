@@ -65,8 +65,10 @@ class Store(
         """Finish what was begun and close the database."""
 
     def on_commit(self, listener: Callable[[Commit], None]) -> None:
-        """Call `listener` on the event loop after each commit. Of commits made at the same time one may be reported
-        before the other; their events' seqs say which came first."""
+        """Call `listener` on the event loop after each commit.
+
+        Commits at the same time may be reported in any order; the seqs of their events show the real order.
+        """
 
     async def describe(self) -> dict[str, object]:
         """Return facts for `midwatch doctor`: kind, place, schema, durability, size."""

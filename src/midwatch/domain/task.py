@@ -1,8 +1,8 @@
-"""Tasks: the only thing that runs.
+"""Tasks: all work of agents.
 
-A task is one prompt for one agent in one session. It is pending, then running, then done, failed or cancelled; a
-running task may go back to pending (back-off, rescue, interruption). Terminal states absorb. Workers own a task by
-attempt number: a write that names another attempt than the current one is refused.
+A task is one prompt for one agent in one session. It is pending, then running, then done, failed or cancelled. A
+running task may become pending again (backoff, rescue, interruption); an ended task never changes its status. A worker
+owns one attempt of a task: a write for an earlier attempt is refused.
 """
 
 from __future__ import annotations
@@ -49,17 +49,21 @@ STATUS_OF: Mapping[Outcome, Status] = {
     "cancelled": "cancelled",
 }
 OUTSIDE: frozenset[Cause] = frozenset({"submit", "message"})
-"""Causes that count against `max_open`; midwatch's own work is never refused."""
+"""Causes that count for `max_open`; tasks with other causes are never refused."""
 
 AUTOMATION_PAUSES = (30.0, 60.0, 300.0, 900.0, 3600.0)
-"""Before a run of an automation that failed in a way that may pass is tried again; only then does it count."""
+"""Seconds before each retry of an automation's run; the run counts as failed after the last one."""
 MAX_RESCUES = 5
 TRIES = 5
-"""How often a service recomputes a change whose guard failed before it gives up."""
+"""How often a service tries a change again after a conflict."""
 
 
 class Task(NamedTuple):
-    """The record. Times are microseconds, `None` where nothing has happened yet."""
+    """The record. Times are microseconds; None means that it has not happened yet.
+
+    `transferred_to` is the task that continues its work, if its agent handed it over. `worktree` has only `id` until
+    the worktree exists; see `midwatch.domain.worktree`.
+    """
 
     id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
     status: Annotated[Status, Example("done")]
@@ -78,9 +82,9 @@ class Task(NamedTuple):
     route: Annotated[str | None, Show(hide_target)] = None
     workdir: str | None = None
     dir_key: Hidden[str | None] = None
-    """The directory it has for itself while it runs; tasks with equal ones do not run at once."""
+    """The directory that only this task uses while it runs."""
     quiet: Hidden[str | None] = None
-    """An answer that is just this text is not worth telling."""
+    """An answer with exactly this text is not delivered."""
     timeout_seconds: float | None = None
     on_crash: Annotated[OnCrash, Example("rerun")] = "fail"
     max_attempts: int = 3
@@ -108,19 +112,17 @@ class Task(NamedTuple):
     body_hash: Hidden[str | None] = None
     internal_key: Hidden[str | None] = None
     transferred_to: str | None = None
-    """The task that goes on with its work, when its agent has given it to another."""
     steers: Hidden[int] = 0
-    """How many messages were ever sent into its turns; what ends it must have seen the last of them."""
+    """The number of messages sent to its turns; a step that ends the task must know the last one."""
     progress: Hidden[Any] = None
     budget: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
     trace: Hidden[Mapping[str, Any] | None] = None
     worktree: Annotated[Mapping[str, Any] | None, Show(show_worktree)] = None
-    """Its own git worktree: `id` as soon as one is wanted, the rest later; see `midwatch.domain.worktree`."""
 
     @property
     def noun(self) -> str:
-        """Return its table."""
+        """Return the name of its table."""
         return "task"
 
     @property
@@ -136,12 +138,12 @@ class Task(NamedTuple):
 
     @property
     def again(self) -> str:
-        """Return the command that has it done again."""
+        """Return the command that retries it."""
         return retry_command(self.id, self.budget, self.usage)
 
     @property
     def resume_command(self) -> str | None:
-        """The command that lets the automation or goal it belongs to go on; None where it belongs to none."""
+        """Return the command that resumes its automation or goal; None if it belongs to none."""
         owned_by = self.cause in ("automation", "goal") and self.cause_id
         return f"midwatch {self.cause} resume {self.cause_id}" if owned_by else None
 
@@ -152,7 +154,7 @@ class Task(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """Return the claim order, lower first: a person's messages, then priority."""
+        """Return the rank for claims, lower first: messages of people, then by priority."""
         return (-10 * PRIORITY if self.cause == "message" else 0) - self.priority
 
     def waits_until(self, now: int) -> bool:
@@ -170,11 +172,11 @@ class Task(NamedTuple):
         return self.status
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it. The lease, the hashes and the target of the route stay inside."""
+        """Return it as JSON shows it, without the lease, the hashes and the target of the route."""
         return {**to_json(self), "status_text": self.status_text, "tokens_used": self.tokens_used}
 
     def brief(self) -> dict[str, Any]:
-        """As a list shows it: long texts are cut, the task itself has them whole."""
+        """Return it as lists show it, with long texts cut."""
         shown = self.snapshot()
         for name in ("prompt", "result", "error"):
             if shown[name]:
@@ -182,7 +184,7 @@ class Task(NamedTuple):
         return shown
 
     def run_snapshot(self) -> dict[str, Any]:
-        """As a history shows it: a run of an automation, or a step of a goal."""
+        """Return it as a history shows it: a run of an automation, or a step of a goal."""
         _, _, due = (self.internal_key or "").partition("@")
         return {
             "task_id": self.id,
@@ -198,7 +200,7 @@ class Task(NamedTuple):
 
 
 LISTED_TEXT, RUN_TEXT = 2000, 500
-"""Characters of a long text in lists, and in histories."""
+"""The most characters of a text in lists, and in histories."""
 WAITS = {
     "delay": "waits for its time",
     "backoff": "waits before the next try",
@@ -215,7 +217,7 @@ WORKTREE_SHOWN = ("id", "path", "branch", "base", "files", "added", "removed", "
 
 
 def show_worktree(note: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a task's worktree as JSON shows it; what is not known yet is null."""
+    """Return a task's worktree as JSON shows it; unknown fields are null."""
     if note is None:
         return None
     return {**dict.fromkeys(WORKTREE_SHOWN), "status": "planned", **{n: note[n] for n in WORKTREE_SHOWN if n in note}}
@@ -223,7 +225,7 @@ def show_worktree(note: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """Which tasks to list; empty means all. `before` is the id the last page ended with."""
+    """Which tasks to list; empty means all. `before` is the last id of the page before."""
 
     statuses: tuple[Status, ...] = ()
     agent: str | None = None
@@ -250,43 +252,46 @@ class Summary(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A task that now belongs to the claimer, and the secret its agent may speak with during this attempt."""
+    """A claimed task, and the secret with which its agent can call midwatch during this attempt."""
 
     task: Task
     token: str
 
 
 class Claims(NamedTuple):
-    """What was taken, and when the next task that is not due yet will be."""
+    """The claimed tasks, and the time when the next task is due."""
 
     taken: list[Claim]
     next_due: int | None
 
 
 class Submitted(NamedTuple):
-    """The stored task, and whether this call created it (False: an earlier call with the same key did)."""
+    """The stored task, and whether this call created it; False if an earlier call with the same key did."""
 
     task: Task
     created: bool
 
 
 class TaskStore(Protocol):
-    """Port: tasks. Every method is one business step in one transaction; it is durable when the call returns."""
+    """Port: tasks. Every method is one transaction; its changes are durable when the call returns."""
 
     async def submit(self, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> Submitted:
-        """Write a new task with its event. With a key that its creator used before, return the first record instead, or
-        raise KeyReused if the body differs. LimitReached when `max_open` outside tasks are open, or `max_of_actor` of
-        its creator's (a replay succeeds all the same). A person's message asks the holder of its gate to yield, where
-        the holder may."""
-        ...
+        """Write a new task with its event.
+
+        With a key that its creator used before, return the first record instead, or raise KeyReused if the request
+        differs. Otherwise raise LimitReached if `max_open` tasks of clients are open, or `max_of_actor` of its creator.
+        A message of a person asks the running task of its gate to yield, if that task can.
+        """
 
     async def claim(self, request: ClaimRequest, now: int) -> Claims:
-        """Take due tasks in claim order, one per gate and directory, within the request's slots. Each becomes running
-        with a new attempt, owner and token, a `task_started` event and its start notice. A slot is kept for each actor
-        who waits and has none; see `midwatch.running.slots`."""
+        """Claim due tasks in order, one for each gate and directory, within the slots of the request.
+
+        Each becomes running with a new attempt, owner and token, a `task_started` event and its start notice. A slot is
+        reserved for each actor who waits and has none; see `midwatch.running.slots`.
+        """
 
     async def apply(self, changes: Changes) -> None:
-        """Write a step as a whole. LeaseLost or Conflict when its fence or a guard no longer holds."""
+        """Write a step completely, or raise LeaseLost or Conflict if its fence or a guard fails."""
 
     async def record_late(self, late: Event) -> bool:
         """Append a `task_late` event unless this attempt has one, and return whether it was appended."""
@@ -301,7 +306,7 @@ class TaskStore(Protocol):
         """Count tasks by status, from an index."""
 
     async def list_related_tasks(self, root_id: str) -> list[Task]:
-        """Return the task `root_id` and those that came from it (retries, children), oldest first, at most 100."""
+        """Return the task `root_id` and its retries and children, oldest first, at most 100."""
 
     async def list_failed_tasks(self, since: int, limit: int = 10) -> list[Task]:
         """Return tasks that failed at or after `since` and were not tried again, newest first."""
@@ -313,14 +318,16 @@ class TaskStore(Protocol):
         """Return the id of the task that runs in this gate, or None."""
 
     async def find_dir_holder(self, dir_key: str) -> str | None:
-        """Return the id of the running task that has this directory for itself, or None."""
+        """Return the id of the running task that uses this directory alone, or None."""
 
     async def list_open_events(self, fence: Fence) -> list[Event]:
-        """Return the attempt's stored starts of turns, model calls and tool calls that have no end yet."""
+        """Return the stored start events of an attempt's turns, model and tool calls that have no end event yet."""
 
     async def prune_tasks(self, before: int, keep: int) -> int:
-        """Remove ended tasks completed before `before`, and the oldest beyond `keep`, with their deliveries and
-        approvals; return how many tasks."""
+        """Remove tasks completed before `before`, and the oldest beyond `keep`, and return how many.
+
+        Their deliveries and approvals are removed, too.
+        """
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------
@@ -340,7 +347,7 @@ def new_task(
 ) -> Task:
     """Return a new pending task; `delay` is in microseconds, `fields` are other fields of the record.
 
-    Without a session it gets a private one. Without a trace it belongs to that of the current request, if there is one.
+    Without a session it gets a private one. Without a trace it gets that of the current request, if there is one.
     """
     task_id = task_id or new_id("t", now)
     session = session_key or f"{PRIVATE}{task_id}"
@@ -352,7 +359,7 @@ def new_task(
 
 
 def submit_task(task: Task, now: int, actor: str | None = None) -> Changes:
-    """Return the step that writes a new task: its record and its event. `actor` is its creator unless given."""
+    """Return the step that writes a new task: its record and its event. `actor` is its creator if None."""
     submitted = TaskSubmitted(
         prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority,
         due_at=iso(task.due_at) if task.wait else None, retry_of=task.retry_of,
@@ -361,18 +368,18 @@ def submit_task(task: Task, now: int, actor: str | None = None) -> Changes:
 
 
 def make_notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery, ...]:
-    """The delivery of one notice about `task` to its route, if it has one."""
+    """Return the delivery of a notice about `task` to its route, if it has one."""
     return notify(task.route, task.id, notice, text, now)
 
 
 def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:
-    """Tell the route that work has begun."""
-    wanted = task.route and task.cause != "handoff"  # of what another agent goes on with it knows
+    """Return the notice that work has begun."""
+    wanted = task.route and task.cause != "handoff"  # the route has a start notice of the first agent
     return make_notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if wanted else ()
 
 
 def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
-    """Tell the route how it ended, and where the rest can be read."""
+    """Return the notice that the task ended, with the command for the next step."""
     if not task.route or task.outcome == "silent" or task.transferred_to:
         return ()
     word = "timed_out" if task.outcome == "timeout" else task.status
@@ -381,7 +388,7 @@ def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
 
 
 def has_conversation(task: Task) -> bool:
-    """Return whether the task's session is kept as a conversation; a task's private session is its own record."""
+    """Return whether the session of the task is a conversation, and not its private session."""
     return task.session_key != f"{PRIVATE}{task.retry_of or task.id}"
 
 
@@ -394,7 +401,7 @@ def prompt_message(task: Task, now: int) -> Message:
 
 
 def end_messages(task: Task, now: int) -> tuple[Message, ...]:
-    """Return the answer for the task's conversation, and the result for the session it was asked from."""
+    """Return the answer for the conversation of the task, and the result for the session that it came from."""
     how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
     text = task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
     if text is None or task.outcome == "silent" or task.transferred_to:
@@ -410,7 +417,7 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
 
 
 def touch_session(task: Task, now: int, thread_id: str | None = None) -> Session:
-    """Return the task's session with the fields that its use changes."""
+    """Return the task's session with the fields that change when it is used."""
     return Session(
         key=task.session_key, agent=task.agent, gate_key=task.gate_key, creator=task.creator, thread_id=thread_id,
         workdir=task.workdir, worktree=str(task.worktree["id"]) if task.worktree else None, created_at=now,
@@ -419,14 +426,14 @@ def touch_session(task: Task, now: int, thread_id: str | None = None) -> Session
 
 
 def announce_status(task: Task, status: str, now: int) -> tuple[Event, ...]:
-    """Return the event that the status of its conversation changed; none for a task's private session."""
+    """Return the event that the status of its conversation changed; none for a private session."""
     if not has_conversation(task):
         return ()
     return (event(StatusChange(status=status, agent_type=task.agent), now, **meta(task)),)
 
 
 def report_fault(task: Task, message: str, level: str, now: int) -> tuple[Event, ...]:
-    """Return the event about an error, for those who watch its conversation."""
+    """Return the event about an error for its conversation; none for a private session."""
     return (event(AgentFault(message=message, level=level), now, **meta(task)),) if has_conversation(task) else ()
 
 
@@ -441,8 +448,10 @@ def end(
     actor: str | None = None,
     transferred_to: str | None = None,
 ) -> tuple[Task, Changes]:
-    """Return the ended task and the step that ends it. It is guarded by what was known of a stop, and of messages
-    sent into its turn."""
+    """Return the ended task and the step that ends it.
+
+    The step fails if somebody stopped the task or sent a message to its turn meanwhile.
+    """
     ended = task._replace(
         status=STATUS_OF[outcome], outcome=outcome, result=result, error=error, usage=usage or task.usage,
         completed_at=now, transferred_to=transferred_to, wait=None, lease_owner=None, pgid=None, pgid_mark=None,
@@ -475,7 +484,7 @@ ENDED_FIELDS = (
 
 
 def guard_ownership(task: Task) -> dict[str, Any]:
-    """Return the guard of a step that assumes the task is just as it was read."""
+    """Return the guard of a step that fails if the task was changed since it was read."""
     return {"status": task.status, "attempt": task.attempt, "stop_requested": task.stop_requested}
 
 
@@ -491,7 +500,7 @@ def meta(task: Task, actor: str | None = None) -> dict[str, Any]:
 
 
 def turn_of(task_id: str, attempt: int) -> str:
-    """Return the id that events have for the turn of an attempt."""
+    """Return the id of an attempt's turn in events."""
     return f"{task_id}.{attempt}"
 
 
@@ -501,22 +510,20 @@ def in_turn(task: Task, actor: str | None = None) -> dict[str, Any]:
 
 
 def pause_before(task: Task) -> float:
-    """Return the seconds to wait before a task that failed is tried again: an automation has more patience than a
-    person."""
+    """Return the seconds before a failed task is retried; the pauses of automations are longer."""
     if task.cause == "automation":
         return AUTOMATION_PAUSES[min(task.failures, len(AUTOMATION_PAUSES) - 1)]
     return retry_delay(task.failures + 1)
 
 
 def retry_delay(failures: int, base_seconds: float = 2.0, cap_seconds: float = 300.0) -> float:
-    """Return the seconds to wait before the next try: doubling, jittered by half either way so that many do not come at
-    once."""
+    """Return the seconds before the next retry: doubled each time, plus or minus up to half."""
     plain: float = min(cap_seconds, base_seconds * 2.0 ** (failures - 1))
     return plain * random.uniform(0.5, 1.5)  # noqa: S311 - spreading load, not a secret
 
 
 class Ended(NamedTuple):
-    """A step that has ended: its task, whether a tool was used in it, the thread it leaves, why it is tried again."""
+    """An ended attempt: its task, the number of tool calls, its thread, and why it is retried, if it is."""
 
     task: Task
     tools: int = 0
@@ -525,9 +532,8 @@ class Ended(NamedTuple):
 
 
 class TaskStep(NamedTuple):
-    """A step of a task: the task as it is afterwards, and what is written."""
+    """A step of a task: the task afterwards, the changes to write, and why it is retried, if it is."""
 
     task: Task
     changes: Changes
     reason: str | None = None
-    """Why the task is tried again."""

@@ -6,23 +6,20 @@ A step belongs to a task and to the thread whose history it becomes part of. Its
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One completed step. `number` counts within the task, from 1."""
 
+    noun: ClassVar[str] = "step"
+
     task_id: str
     number: int
     thread_id: str | None
     created_at: int
     data: Any
-
-    @property
-    def noun(self) -> str:
-        """Its table."""
-        return "step"
 
 
 class StepStore(Protocol):
@@ -32,9 +29,10 @@ class StepStore(Protocol):
         """Return a task's steps, in order."""
 
     async def list_earlier_steps(self, task_id: str) -> list[Step]:
-        """Return the steps of the tasks that this one tries again, in order: of the first try, then of each later
-        one."""
+        """Return the steps of the tasks that this one retries, in order, from the first try on."""
 
     async def list_thread_steps(self, thread_id: str, without: str) -> list[Step]:
-        """Return the steps of a thread's turns, in order; without those of the task `without` and its retries, and
-        without those of cancelled turns, unless another try went on with them."""
+        """Return the steps of the turns of a thread, in order.
+
+        The task `without` and its retries are left out, and so are cancelled turns that no retry continued.
+        """

@@ -18,8 +18,8 @@ QUARTER = 900 * SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Which ended tasks to add up, and by what. `until` is not counted any more."""
+class UsageQuery:
+    """Which ended tasks to sum, and by which parts. The period ends before `until`."""
 
     since: int
     until: int
@@ -27,25 +27,25 @@ class Asked:
     session_key: str | None = None
 
 
-class Spent(NamedTuple):
-    """What some ended tasks have cost together. What they were not told apart by is None."""
+class UsageRow(NamedTuple):
+    """The usage of some ended tasks together; parts that they are not grouped by are None.
+
+    `quarter` is the time of their end, in quarters of an hour since the epoch. `micros` is how long their last attempts
+    worked. `untold` tasks reported no usage, `unpriced` tasks reported no cost.
+    """
 
     actor: str | None = None
     agent: str | None = None
     session: str | None = None
     model: str | None = None
     quarter: int | None = None
-    """When they ended, in quarters of an hour since the epoch."""
     tasks: int = 0
     done: int = 0
     failed: int = 0
     cancelled: int = 0
     micros: int = 0
-    """How long they worked, by their last attempts."""
     untold: int = 0
-    """How many worked and told nothing of what they used."""
     unpriced: int = 0
-    """How many worked and told no cost."""
     input_tokens: float | None = None
     output_tokens: float | None = None
     cost_usd: float | None = None
@@ -54,16 +54,19 @@ class Spent(NamedTuple):
 class UsageStore(Protocol):
     """Port: what ended tasks have cost."""
 
-    async def sum_usage(self, asked: Asked) -> list[Spent]:
-        """Return the cost of the tasks that ended in a period, summed by the parts of `asked`; days are quarters of
-        hours. A task outside a conversation has the session '', and one that named no model has the model ''."""
+    async def sum_usage(self, query: UsageQuery) -> list[UsageRow]:
+        """Return the usage of the tasks that ended in a period, summed by the parts of the query.
+
+        Days are given as quarters of hours. A task outside a conversation has the session '', and a task without a
+        model has the model ''.
+        """
 
 
 COUNTS = ("tasks", "done", "failed", "cancelled", "untold", "unpriced")
 FIGURES = ("input_tokens", "output_tokens", "cost_usd")
 
 
-def add_up(rows: Iterable[Spent]) -> dict[str, Any]:
+def add_up(rows: Iterable[UsageRow]) -> dict[str, Any]:
     """Return the figures of all of them together."""
     total: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(FIGURES)
     micros = 0
@@ -81,18 +84,18 @@ def add_up(rows: Iterable[Spent]) -> dict[str, Any]:
     return total | {"seconds": round(micros / SECOND, 3)}
 
 
-def group_rows(rows: Iterable[Spent], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
+def group_rows(rows: Iterable[UsageRow], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
     """Return the figures of each part: days in order, else those with most tasks first."""
-    parts: dict[tuple[str, ...], list[Spent]] = {}
+    parts: dict[tuple[str, ...], list[UsageRow]] = {}
     for row in rows:
         parts.setdefault(tuple(_name(row, part, zone) for part in by), []).append(row)
     groups = [{**dict(zip(by, key, strict=True)), **add_up(part)} for key, part in parts.items()]
     if "day" in by:
-        return sorted(groups, key=lambda one: (one["day"], -one["tasks"], *(one[part] for part in by)))
-    return sorted(groups, key=lambda one: (-one["tasks"], *(one[part] for part in by)))
+        return sorted(groups, key=lambda group: (group["day"], -group["tasks"], *(group[part] for part in by)))
+    return sorted(groups, key=lambda group: (-group["tasks"], *(group[part] for part in by)))
 
 
-def _name(row: Spent, part: By, zone: ZoneInfo) -> str:
+def _name(row: UsageRow, part: By, zone: ZoneInfo) -> str:
     if part != "day":
         return getattr(row, part) or ""
     ended = (row.quarter or 0) * QUARTER // SECOND

@@ -1,5 +1,7 @@
-"""States: what somebody who begins to watch is shown first. Each is one moment of the store and says which: every event
-up to `as_of_seq` is in it, none after."""
+"""States: the first data for a client that starts to watch.
+
+A state is one moment of the store: it includes every event up to `as_of_seq`, and none after it.
+"""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from midwatch.domain.changes import Changes, Fence, Update, update_record
 from midwatch.domain.event import Event, WorktreeChanged, event
-from midwatch.domain.fields import Example, Hidden, to_json
+from midwatch.domain.fields import Example, Hidden, JsonRecord
 from midwatch.domain.task import WORKTREE_SHOWN, Task, has_conversation
 
 Status = Literal["making", "kept", "merged", "removed"]
@@ -32,24 +32,26 @@ MAX_DIFF = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worktree:
-    """The record. `files`, `added` and `removed` are against `base`, with what is not committed; None: not known."""
+class Worktree(JsonRecord):
+    """The record.
+
+    It was created from the checkout `repository`, at the commit `base`. `target` is the branch that was checked out
+    there, into which it is merged, if there was one. `subdir` is the working directory inside of it, `task_id` its
+    latest task. `files`, `added` and `removed` compare it with `base`, or are None if that is not known.
+    """
+
+    noun: ClassVar[str] = "worktree"
 
     id: Annotated[str, Example("w_1a1deb33561a3f9a1c20b7d4")]
     status: Annotated[Status, Example("kept")]
     host: Annotated[str, Example("desk")]
     repository: Annotated[str, Example("/home/me/project")]
-    """The checkout it was made from."""
     path: Annotated[str, Example("/home/me/.midwatch/worktrees/3f9a1c20b7d4")]
     branch: Annotated[str, Example("midwatch/3f9a1c20b7d4")]
     base: Annotated[str, Example("371918cb96328f47269925f92f4a385369df101a")]
-    """The commit it began from."""
     target: Annotated[str | None, Example("main")]
-    """The branch that was checked out then, and that it is merged into; None when there was none."""
     subdir: Hidden[str]
-    """The working directory, inside of it."""
     task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
-    """The latest task that worked in it."""
     session_key: str | None = None
     creator: Annotated[str | None, Example("owner")] = None
     files: Annotated[int | None, Example(3)] = None
@@ -62,11 +64,6 @@ class Worktree:
     revision: Hidden[int] = 0
 
     @property
-    def noun(self) -> str:
-        """Its table."""
-        return "worktree"
-
-    @property
     def workdir(self) -> str:
         """Return the directory a turn works in."""
         return str(Path(self.path, self.subdir))
@@ -74,10 +71,6 @@ class Worktree:
     def note_of_task(self) -> dict[str, Any]:
         """Return the fields that a task shows of it."""
         return {name: getattr(self, name) for name in WORKTREE_SHOWN}
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return to_json(self)
 
 
 class Place(NamedTuple):
@@ -115,56 +108,47 @@ class Merged(NamedTuple):
 
 
 class Git(Protocol):
-    """Port: what is asked of git. Each method raises Conflict with one line and its remedy when it cannot be done, and
-    leaves the user's checkout, index and branches as they were."""
+    """Port: git. A method that fails raises Conflict with one line that says what to do.
+
+    It leaves the user's checkout, index and branches as they were.
+    """
 
     async def locate(self, workdir: str) -> Place:
-        """The repository that holds a directory."""
-        ...
+        """Return the repository that contains a directory."""
 
     async def make(self, tree: Worktree) -> None:
-        """Make its directory and branch anew from its base, over whatever an interrupted making has left."""
-        ...
+        """Create its directory and branch from its base, replacing remains of an interrupted call."""
 
     async def mend(self, tree: Worktree) -> None:
-        """Have its directory again, from its branch, when somebody took it away; nothing is done when it is there."""
-        ...
+        """Restore its directory from its branch if somebody removed it."""
 
     async def tip(self, tree: Worktree) -> str:
-        """The commit that is checked out in it."""
-        ...
+        """Return the commit that is checked out in it."""
 
     async def stat(self, tree: Worktree) -> Stat:
-        """How it differs from its base, with what is not committed and new files."""
-        ...
+        """Return how it differs from its base, with new files and uncommitted changes."""
 
     async def diff(self, tree: Worktree, limit: int) -> Diff:
-        """The same as text, up to `limit` bytes."""
-        ...
+        """Return its difference from its base as text, up to `limit` bytes."""
 
     async def merge(self, tree: Worktree, message: str) -> Merged:
-        """Commit what is not committed in it, and bring its branch into its target."""
-        ...
+        """Commit its changes, and merge its branch into its target."""
 
     async def losses(self, tree: Worktree) -> list[str]:
-        """What is nowhere else and would be lost with it, in words; empty when nothing is."""
-        ...
+        """Return descriptions of work that would be lost with it; empty if there is none."""
 
     async def remove(self, tree: Worktree) -> None:
         """Remove its directory and its branch, whatever is in them."""
-        ...
 
 
 class Mutex(Protocol):
     """A lock among processes of one machine."""
 
     def acquire(self) -> bool:
-        """Take it; False when somebody else holds it."""
-        ...
+        """Take the lock, and return whether that worked."""
 
     def release(self) -> None:
-        """Let go."""
-        ...
+        """Release the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,7 @@ class EmbeddedEngine:
     def leads(self) -> bool:
         if self._instance.role == "up":  # there is only one, and it must not wait for a suspended neighbour
             return True
-        if self._up.taken():
+        if self._up.is_taken():
             self._lead.release()
             return False
         return self._lead.held or self._lead.acquire()
@@ -160,7 +160,7 @@ class EmbeddedEngine:
         if self._looked:
             self._look_again = now + NEIGHBOUR_SECONDS
             self._leave = frozenset()
-            if self._up.taken():
+            if self._up.is_taken():
                 servers = [instance for instance in await self._store.list_instances() if instance.role == "up"]
                 self._leave = frozenset(agent for server in servers for agent in server.agents)
         return self._leave
@@ -168,4 +168,4 @@ class EmbeddedEngine:
 
 def dead_owners(home: Home, owners: Iterable[str]) -> set[str]:
     """Return those of `owners` whose lock no process holds."""
-    return {owner for owner in owners if not home.lock(owner).taken()}
+    return {owner for owner in owners if not home.lock(owner).is_taken()}

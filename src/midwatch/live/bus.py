@@ -188,7 +188,7 @@ class Bus:
             self._pump = asyncio.get_running_loop().create_task(self._fetch())
             self._pump.add_done_callback(self._end_fetch)
 
-    # -- live events of other processes; see `midwatch.domain.relay.Audience` ----------------------------------------
+    # -- live events of other processes; see `midwatch.domain.relay.LiveReaders` -------------------------------------
 
     @property
     def shown_seq(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from midwatch.base.clock import Clock
 from midwatch.domain.event import KINDS, Event, EventFilter, parse_kinds
-from midwatch.domain.relay import EVERYBODY, Audience, Relay
+from midwatch.domain.relay import EVERYBODY, LiveReaders, Relay
 from midwatch.live.drafts import Drafts, ends, join_deltas
 
 log = logging.getLogger("midwatch.relay")
@@ -76,7 +76,7 @@ class _Batch(NamedTuple):
 class Exchange:
     """Exchanges live events with the buses of other processes while there are watchers for them."""
 
-    def __init__(self, relay: Relay, clock: Clock, live: Drafts, audience: Audience) -> None:
+    def __init__(self, relay: Relay, clock: Clock, live: Drafts, audience: LiveReaders) -> None:
         self._relay = relay
         self._clock = clock
         self._live = live

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from midwatch.base.errors import AgentError, LeaseLost, MidwatchError, StoreUnavailable, TransientError
-from midwatch.base.trace import incoming, noted, read
+from midwatch.base.trace import incoming, read, validate_trace
 from midwatch.domain.agent import Answer, Delegation, Question
 from midwatch.domain.approval import answer_by_rule, answer_of, ask, expire_at_once
 from midwatch.domain.budget import Over, Spending
@@ -305,7 +305,7 @@ class LiveTurn:
         if self._trace is None:
             return None
         context = copy_context()
-        context.run(incoming.set, noted(self._trace.parent, self._trace.state or ""))
+        context.run(incoming.set, validate_trace(self._trace.parent, self._trace.state or ""))
         return context
 
     def spend_time(self) -> None:

@@ -105,7 +105,7 @@ def _alone(home: Home) -> Iterator[None]:
     """Keep servers of this home from starting; AlreadyRunning when a process still works in it."""
     up = home.claim_up()
     try:
-        if any(home.lock(path.stem).taken() for path in home.run.glob("*.lock") if path != up.path):
+        if any(home.lock(path.stem).is_taken() for path in home.run.glob("*.lock") if path != up.path):
             raise AlreadyRunning(f"a process still works in {home.path}; `midwatch cluster` lists it. End it first.")
         yield
     finally:

@@ -34,7 +34,7 @@ def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) ->
     write_log(settings)
     home = Home(settings.home)
     home.prepare()
-    if home.lock("up").taken():
+    if home.lock("up").is_taken():
         home.claim_up().release()  # its error says who serves this home, which helps more than "port in use"
     with (
         listen(address_of(settings), settings.port, expose=settings.expose) as listener,

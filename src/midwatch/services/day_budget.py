@@ -16,7 +16,7 @@ from midwatch.base.clock import SECOND, Clock
 from midwatch.base.errors import StoreUnavailable
 from midwatch.domain.budget import Budget, Meter, Over, Prices, Scope, Spending
 from midwatch.domain.task import Task
-from midwatch.domain.usage import Asked, UsageStore
+from midwatch.domain.usage import UsageQuery, UsageStore
 
 FRESH_SECONDS = 5.0
 """How long the stored figures of the day are used before they are read again."""
@@ -139,7 +139,7 @@ class DayBudget:
                 return
             since, until = day_of(now, self._zone)
             try:
-                rows = await self._store.sum_usage(Asked(since=since, until=until, by=("agent",)))
+                rows = await self._store.sum_usage(UsageQuery(since=since, until=until, by=("agent",)))
             except StoreUnavailable:
                 return  # the last figures are good enough for a moment
             self._known_at, self._until = read_at, until

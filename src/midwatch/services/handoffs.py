@@ -346,7 +346,7 @@ class Handoffs:
             input_history=options.context.messages, pre_handoff=options.pre_handoff, context=options.context,
             new_messages=({"role": "user", "content": options.task.words()},),
         )  # fmt: skip
-        data = await history.filtered(self._choose_filter(options), data)
+        data = await history.apply_filter(self._choose_filter(options), data)
         stage.name = "execute"
         task, context = await self._build_task(stage.handoff, options, data)
         return Transfer(handoff=replace(stage.handoff, context=context), task=task)

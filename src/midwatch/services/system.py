@@ -17,7 +17,7 @@ from midwatch.domain.event import Event
 from midwatch.domain.identity import Actor
 from midwatch.domain.store import Store
 from midwatch.domain.task import TaskFilter
-from midwatch.domain.usage import Asked, By, add_up, group_rows
+from midwatch.domain.usage import By, UsageQuery, add_up, group_rows
 from midwatch.services.approvals import Approvals
 from midwatch.services.tasks import Tasks
 
@@ -65,7 +65,7 @@ class System:
         begin, end = _to_micros(since, now - DAY), _to_micros(until, now + 1)
         parts = tuple(dict.fromkeys(by))
         place = find_zone(zone or host_zone())
-        spent = await self._store.sum_usage(Asked(since=begin, until=end, by=parts, session_key=session_key))
+        spent = await self._store.sum_usage(UsageQuery(since=begin, until=end, by=parts, session_key=session_key))
         rows = group_rows(spent, parts, place)
         listed = rows[-limit:] if "day" in parts else rows[:limit]
         return {

@@ -19,8 +19,10 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 def body_of(*definitions: type, changes: bool = False, seconds: Any = Seconds) -> Callable[[type[Body]], type[Body]]:
-    """Add the inputs of records to a body that makes one, or with `changes` to one that changes some of its fields.
-    `seconds` is the type of durations. What the class declares of these fields is there for type checkers only."""
+    """Add the inputs of records to a body that creates one, or with `changes` to a body that changes one.
+
+    `seconds` is the type of durations. Fields that the class declares itself are only for type checkers.
+    """
 
     def derive(base: type[Body]) -> type[Body]:
         added = {

@@ -72,8 +72,10 @@ class LateAnswer(TypedDict):
     late=LateAnswer | None,
 )
 class HandoffInfo(dict[str, Any]):
-    """A handoff as JSON. `status` is pending, accepted, in_progress, completed, failed, rejected, cancelled or expired;
-    `timeout` is in seconds."""
+    """A handoff as JSON; `timeout` is in seconds.
+
+    `status` is pending, accepted, in_progress, completed, failed, rejected, cancelled or expired.
+    """
 
 
 class HandoffPage(TypedDict):

@@ -17,8 +17,11 @@ from midwatch.wire.tasks import TASK, TaskInfo, WrittenInfo
 
 @shape_of(Screenshot)
 class ScreenInfo(dict[str, Any]):
-    """What a terminal shows. `status` is starting, idle, busy, asking or exited, `evidence` what tells so; `certain` is
-    false when that is silence alone. `cursor` is column and row, from 0; `styled` is empty unless it was asked for."""
+    """The screen of a terminal.
+
+    `status` is starting, idle, busy, asking or exited; `evidence` is why, and `certain` is false if it is only silence.
+    `cursor` is column and row, from 0. `styled` is empty unless the request wants it.
+    """
 
 
 class Pressed(TypedDict):
@@ -79,19 +82,25 @@ class SessionStateInfo(TypedDict):
 
 @shape_of(Steer)
 class SteerInfo(dict[str, Any]):
-    """A message for a running turn. `status` is queued, injected (the turn has it), passed_on (it became a task, which
-    has its id) or dropped."""
+    """A message for a running turn.
+
+    `status` is queued, injected (the turn has it), passed_on (it became a task with the same id) or dropped.
+    """
 
 
 @shape_of(Task, **TASK, mode=Annotated[str, Example("after_turn")], steer=Annotated[SteerInfo | None, Example(None)])
 class SentInfo(TaskInfo):
-    """What became of a message: the task that will answer it. `mode` is when it reaches the agent; `steer` the message
-    itself where it goes into a turn that runs, else null."""
+    """The task that will answer a message.
+
+    `mode` is when the message reaches the agent. `steer` is the message if it goes to a running turn, or null.
+    """
 
 
 class Interrupted(TypedDict):
-    """The task whose turn ends, or null when nothing ran; how (`abort` or `stop`); and the command that resumes what it
-    belongs to, if that was paused."""
+    """The task whose turn ends, or null if nothing ran, and the mode: `abort` or `stop`.
+
+    `resume` is the command that resumes its automation or goal, if that was paused.
+    """
 
     interrupted: Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")]
     mode: Annotated[str, Example("stop")]

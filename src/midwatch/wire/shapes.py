@@ -16,10 +16,10 @@ Shape = TypeVar("Shape", bound=type[dict[str, Any]])
 
 
 def shape_of(definition: type, /, *, partial: bool = False, **others: Any) -> Callable[[Shape], Shape]:
-    """Make a class the shape of a record as JSON shows it, with further keys, or keys of another type.
-    With `partial` each key may be missing instead of being null.
+    """Make a class the shape of a record as JSON shows it, with more keys, or with keys of another type.
 
-    For type checkers the class stays a plain `dict[str, Any]`: a record has one definition, and no second one for them.
+    With `partial` each key may be missing instead of being null. For type checkers the class stays a plain
+    `dict[str, Any]`, so that a record has only one definition.
     """
 
     def derive(base: Shape) -> Shape:

@@ -91,7 +91,7 @@ class ProblemInfo(TypedDict):
     title: Annotated[str, Example("Not Found")]
     status: Annotated[int, Example(404)]
     code: Annotated[str, Example("not_found")]
-    detail: Annotated[str, Example("there is no task 't_x'; list what there is with `midwatch tasks`.")]
+    detail: Annotated[str, Example("there is no task 't_x'; list them with `midwatch tasks`.")]
     field: str | None
 
 

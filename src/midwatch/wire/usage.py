@@ -10,8 +10,10 @@ from midwatch.domain.fields import AT, Example
 
 
 class Consumed(TypedDict):
-    """What work has cost. Figures that no agent told are null, not 0; `untold` tasks told nothing, `unpriced` ones no
-    cost."""
+    """The usage of some tasks. Figures that no agent reported are null, not 0.
+
+    `untold` tasks reported no usage, `unpriced` tasks reported no cost.
+    """
 
     tasks: Annotated[int, Example(1)]
     done: Annotated[int, Example(1)]
@@ -26,8 +28,10 @@ class Consumed(TypedDict):
 
 
 class ConsumedBy(Consumed):
-    """What one part has cost; it has the names that were asked for. '' is the session of tasks in no conversation, and
-    the model of those that told none."""
+    """The usage of one part, with the names of the requested parts.
+
+    The session of a task outside a conversation is '', and so is the model of a task without one.
+    """
 
     actor: NotRequired[Annotated[str, Example("owner")]]
     agent: NotRequired[str]
@@ -37,7 +41,7 @@ class ConsumedBy(Consumed):
 
 
 class UsageInfo(TypedDict):
-    """What the tasks that ended in a time have cost, in all and by what was asked for."""
+    """The usage of the tasks that ended in a period, in total and by part; `left_off` rows exceed the limit."""
 
     since: Annotated[str, Example(AT)]
     until: str | None
@@ -46,4 +50,3 @@ class UsageInfo(TypedDict):
     total: Consumed
     rows: list[ConsumedBy]
     left_off: int
-    """Rows beyond `limit`."""

@@ -12,8 +12,11 @@ from midwatch.wire.shapes import shape_of
 
 
 class WorktreeNote(TypedDict):
-    """A task's own worktree. Before the task has started `status` is planned and only the id is known; figures are
-    those of its end, against `base`, with what is not committed."""
+    """The worktree of a task.
+
+    Before the task starts, `status` is planned and only the id is known. The figures compare the end of the task with
+    `base`, with uncommitted changes.
+    """
 
     id: str
     path: str | None

@@ -1,8 +1,8 @@
-"""Events: the only thing that leaves midwatch.
+"""Events: all output of midwatch.
 
-Every change of state and every step of an agent is an event, written in the transaction of the change it tells of.
-An `Event` is an envelope around one payload; each kind of payload is one frozen class below. Live kinds (deltas) are
-shown to whoever watches and are never stored.
+Every change of state and every step of an agent is an event, written in the transaction of that change. An `Event` is
+an envelope around one payload; each kind of payload is a frozen class. Live kinds (deltas) are shown to clients and are
+never stored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from midwatch.domain.event.records import *  # noqa: F403
 # isort: on
 
 VERSION = 1
-"""Of the envelope and the payloads; raised when a field changes its meaning."""
+"""The version of the envelope and the payloads; it grows when a field changes its meaning."""
 
 
 class Event(NamedTuple):
-    """One fact. `seq` is 0 until it is stored; stored ones have consecutive numbers without holes."""
+    """One fact. `seq` is 0 until the event is stored; stored events have consecutive numbers."""
 
     kind: Annotated[str, Example("task_started")]
     time: int
@@ -52,7 +52,7 @@ class Event(NamedTuple):
     source: str | None = None
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it: empty meta fields left out, the time as ISO text."""
+        """Return the event as JSON shows it: without empty fields, the time as ISO 8601."""
         known = {name: value for name, value in self._asdict().items() if value is not None}
         return {**known, "task_id": self.task_id, "time": iso(self.time)}
 
@@ -63,7 +63,7 @@ def event(payload: Payload, now: int, **meta: Any) -> Event:
 
 
 def call_of(call: Event) -> str:
-    """Return the name that a start and its end share: the id of the call or, without one, the tool's name."""
+    """Return a name that the start and the end of a call share: the id of the call, or else the name of the tool."""
     payload = call.payload
     if call.kind.startswith("llm"):
         return f"llm {payload.get('request_id')}"
@@ -71,7 +71,7 @@ def call_of(call: Event) -> str:
 
 
 def end_call(start: Event, why: str, duration: float | None = None) -> Payload:
-    """Return the end of a model or tool call that was cut off."""
+    """Return the payload that ends an interrupted call of a model or a tool."""
     payload = start.payload
     if start.kind == "llm_request":
         return LlmResponse(  # noqa: F405
@@ -83,36 +83,36 @@ def end_call(start: Event, why: str, duration: float | None = None) -> Payload:
 
 
 def kind_text(name: str) -> str:
-    """Return the name of a kind for people; one that only a newer version knows is marked."""
+    """Return the name of a kind for people; an unknown kind, from a newer version, is marked."""
     return name if name in KINDS else f"event_kind({name})"
 
 
-class Wanted(NamedTuple):
-    """Kinds by name, and the beginnings of others."""
+class KindMatcher(NamedTuple):
+    """A set of kinds: names, and the beginnings of names."""
 
     names: frozenset[str]
     beginnings: tuple[str, ...]
 
     def has(self, name: str) -> bool:
-        """Return whether this kind is among them."""
+        """Return whether the set contains a kind."""
         return name in self.names or name.startswith(self.beginnings)
 
 
 @lru_cache(256)
-def parse_kinds(kinds: tuple[str, ...]) -> Wanted:
+def parse_kinds(kinds: tuple[str, ...]) -> KindMatcher:
     """Parse the kinds of a filter: `tool_*` means every kind that begins with `tool_`."""
     names = frozenset(name for name in kinds if not name.endswith("*"))
-    return Wanted(names, tuple(name[:-1] for name in kinds if name.endswith("*")))
+    return KindMatcher(names, tuple(name[:-1] for name in kinds if name.endswith("*")))
 
 
 def kinds_of(name: str) -> list[str]:
-    """Return the known kinds that a filter's `name` means."""
+    """Return the known kinds that match a name of a filter."""
     return [known for known in KINDS if parse_kinds((name,)).has(known)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events to read; empty means all. A kind that ends with `*` means all that begin so."""
+    """Which events to read; empty means all. `tool_*` means every kind that begins with `tool_`."""
 
     kinds: tuple[str, ...] = ()
     task_id: str | None = None
@@ -123,18 +123,18 @@ class EventFilter:
 
     @property
     def of_task(self) -> str | None:
-        """Return the one task it asks for, which the id of a turn begins with."""
+        """Return the only task that can match, or None; the id of a turn begins with that of its task."""
         return self.task_id or (self.turn_id.partition(".")[0] if self.turn_id else None)
 
-    def matches(self, found: Event) -> bool:
-        """Return whether `found` is one of them."""
+    def matches(self, event: Event) -> bool:
+        """Return whether the event passes the filter."""
         return (
-            (not self.kinds or parse_kinds(self.kinds).has(found.kind))
-            and self.task_id in (None, found.task_id)
-            and self.turn_id in (None, found.turn_id)
-            and self.session_key in (None, found.session_key)
-            and self.agent_id in (None, found.agent_id)
-            and self.actor in (None, found.actor)
+            (not self.kinds or parse_kinds(self.kinds).has(event.kind))
+            and self.task_id in (None, event.task_id)
+            and self.turn_id in (None, event.turn_id)
+            and self.session_key in (None, event.session_key)
+            and self.agent_id in (None, event.agent_id)
+            and self.actor in (None, event.actor)
         )
 
 
@@ -142,14 +142,14 @@ EVERYTHING = EventFilter()
 
 
 class LogBounds(NamedTuple):
-    """What the log holds: the first and the last stored seq (0 and 0 when empty)."""
+    """The first and the last stored seq of the log; 0 and 0 if it is empty."""
 
     oldest_seq: int
     last_seq: int
 
 
 class Page(list[Event]):
-    """Some events, in order. `cut` says that it ends early because they are large, not because there are no more."""
+    """Some events, in order. `cut` means that there are more: the page ends early because its events are large."""
 
     cut = False
 
@@ -158,21 +158,22 @@ class EventLog(Protocol):
     """Port: the stored events."""
 
     async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
-        """Return up to `limit` matching events with seq > `after`, in order; fewer of large ones, but one at least."""
+        """Return up to `limit` matching events with seq > `after`, in order; fewer large ones, but at least one."""
 
     async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
         """Return the last `limit` matching events with seq < `before`, in order."""
 
     async def read_log_bounds(self) -> LogBounds:
-        """Return the seqs that the log still holds. A follower below `oldest_seq` - 1 has missed events."""
+        """Return the seqs that the log still has. A reader below `oldest_seq` - 1 has missed events."""
 
     async def get_cursor(self, name: str) -> int | None:
-        """Return the seq up to which a named reader has followed the log, or None."""
+        """Return the last seq that a named reader has processed, or None."""
 
     async def set_cursor(self, name: str, seq: int) -> None:
-        """Store the seq up to which a named reader has followed the log."""
+        """Store the last seq that a named reader has processed."""
 
     async def prune_events(self, before: int, keep: int) -> int:
-        """Remove events older than `before`, and the oldest beyond `keep`, and return how many. Those of open tasks
-        stay readable below `oldest_seq`; from there on the log has no holes."""
-        ...
+        """Remove events older than `before`, and the oldest beyond `keep`, and return how many.
+
+        Events of open tasks stay readable below `oldest_seq`; from there on the log has no holes.
+        """

@@ -1,4 +1,4 @@
-"""Payloads: what an event tells. Each kind is one frozen class, registered under its name."""
+"""Payloads: the content of events. Each kind of event is one frozen class, registered under its name."""
 
 from __future__ import annotations
 
@@ -9,33 +9,31 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 
 class Payload:
-    """Base of all payloads: what happened, as named fields."""
+    """Base class of all payloads. With `agents`, agents may emit the kind; all others come from midwatch itself."""
 
     __slots__ = ()
     kind: ClassVar[str]
     live: ClassVar[bool]
     agents: ClassVar[bool]
-    """Whether it is an agent's to tell; all others are midwatch's own."""
     names: ClassVar[tuple[str, ...]]
 
     def data(self) -> dict[str, Any]:
         """Return the payload as plain data, ready for JSON."""
-        return {name.rstrip("_"): _kept(getattr(self, name)) for name in self.names}
+        return {name.rstrip("_"): _copy(getattr(self, name)) for name in self.names}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
-        """Return the payload that gave this data."""
+        """Return the payload with this data, the reverse of `data`."""
         fields = {name.rstrip("_"): name for name in cls.names}
         return cls(**{fields.get(name, name): value for name, value in data.items()})
 
 
-def _kept(value: Any) -> Any:
-    """Return the value as it is now; what it came from may change before it is written."""
+def _copy(value: Any) -> Any:
+    """Return a copy of a value that may change before the event is written."""
     return deepcopy(value) if isinstance(value, dict | list) else value
 
 
 KINDS: dict[str, type[Payload]] = {}
-"""Every kind of event by its name."""
 
 P = TypeVar("P", bound=Payload)
 
@@ -45,10 +43,10 @@ def kind(name: str, *, live: bool = False, agents: bool = False) -> Callable[[ty
     """Make a class the frozen payload of events called `name`."""
 
     def register(cls: type[P]) -> type[P]:
-        made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-        made.kind, made.live, made.agents = name, live, agents
-        made.names = tuple(f.name for f in fields(made))  # type: ignore[arg-type]  # it is a dataclass now
-        KINDS[name] = made
-        return made
+        payload = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        payload.kind, payload.live, payload.agents = name, live, agents
+        payload.names = tuple(f.name for f in fields(payload))  # type: ignore[arg-type]  # it is a dataclass now
+        KINDS[name] = payload
+        return payload
 
     return register

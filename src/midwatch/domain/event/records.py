@@ -1,5 +1,4 @@
-"""Kinds of events about what stands around work: automations, goals, answers, notices, identity, the watchdog, and the
-stream itself."""
+"""Kinds of events about all other records: automations, goals, handoffs, approvals, deliveries, tokens and alerts."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from midwatch.domain.event.payload import Payload, kind
 
 @kind("automation_created")
 class AutomationCreated(Payload):
-    """An automation was made."""
+    """An automation was created."""
 
     automation_id: str
     title: str
@@ -23,7 +22,7 @@ class AutomationCreated(Payload):
 
 @kind("automation_changed")
 class AutomationChanged(Payload):
-    """Somebody changed an automation; `fields` says what."""
+    """Somebody changed an automation; `fields` lists the changed fields."""
 
     automation_id: str
     fields: tuple[str, ...]
@@ -32,7 +31,7 @@ class AutomationChanged(Payload):
 
 @kind("automation_fired")
 class AutomationFired(Payload):
-    """An automation's time came, and its task was made."""
+    """An automation was due, and the task of its run was created."""
 
     automation_id: str
     task_id: str
@@ -42,7 +41,7 @@ class AutomationFired(Payload):
 
 @kind("automation_missed")
 class AutomationMissed(Payload):
-    """A run was left out (`overlap`, `late`) or made up for (`caught_up`); `count` of its times had passed."""
+    """A run was skipped (`overlap`, `late`) or started late (`caught_up`); `count` is the number of missed times."""
 
     automation_id: str
     reason: str
@@ -52,7 +51,7 @@ class AutomationMissed(Payload):
 
 @kind("automation_paused")
 class AutomationPaused(Payload):
-    """An automation fires no more until it is resumed."""
+    """An automation was paused; it does not run until it is resumed."""
 
     automation_id: str
     why: str
@@ -60,7 +59,7 @@ class AutomationPaused(Payload):
 
 @kind("goal_created")
 class GoalCreated(Payload):
-    """A goal was set."""
+    """A goal was created."""
 
     goal_id: str
     objective: str
@@ -69,7 +68,7 @@ class GoalCreated(Payload):
 
 @kind("goal_changed")
 class GoalChanged(Payload):
-    """Somebody changed a goal, or removed it; `fields` says what."""
+    """Somebody changed or removed a goal; `fields` lists the changed fields."""
 
     goal_id: str
     fields: tuple[str, ...]
@@ -78,7 +77,7 @@ class GoalChanged(Payload):
 
 @kind("goal_step")
 class GoalStep(Payload):
-    """A goal's next task was made: a step, the verification of a claim, or the wrap-up at its deadline."""
+    """The next task of a goal was created: a step, the verification of a claim, or the wrap-up at the deadline."""
 
     goal_id: str
     step: int
@@ -88,7 +87,7 @@ class GoalStep(Payload):
 
 @kind("goal_delayed")
 class GoalDelayed(Payload):
-    """The next step of a goal begins later."""
+    """The next step of a goal was delayed."""
 
     goal_id: str
     until: str | None
@@ -97,7 +96,7 @@ class GoalDelayed(Payload):
 
 @kind("goal_paused")
 class GoalPaused(Payload):
-    """A goal rests until it is resumed."""
+    """A goal was paused; it does nothing until it is resumed."""
 
     goal_id: str
     why: str
@@ -125,7 +124,7 @@ class GoalTimedOut(Payload):
 
 @kind("handoff_requested")
 class HandoffRequested(Payload):
-    """An agent, or a person, wants to pass work on; the envelope's task is the one it comes from."""
+    """An agent or a person hands work over; the `task_id` of the event is the task that it comes from."""
 
     handoff_id: str
     from_agent: str
@@ -139,7 +138,7 @@ class HandoffRequested(Payload):
 
 @kind("handoff_accepted")
 class HandoffAccepted(Payload):
-    """The target took it."""
+    """The target accepted the handoff."""
 
     handoff_id: str
     to_agent: str
@@ -147,7 +146,7 @@ class HandoffAccepted(Payload):
 
 @kind("handoff_rejected")
 class HandoffRejected(Payload):
-    """The target did not take it; `following` is asked next, if there is one."""
+    """The target rejected the handoff; `following` is the agent that is tried next, if there is one."""
 
     handoff_id: str
     to_agent: str
@@ -157,7 +156,7 @@ class HandoffRejected(Payload):
 
 @kind("handoff_started")
 class HandoffStarted(Payload):
-    """The target's task was made."""
+    """The task of the target was created."""
 
     handoff_id: str
     to_agent: str
@@ -166,7 +165,7 @@ class HandoffStarted(Payload):
 
 @kind("handoff_retried")
 class HandoffRetried(Payload):
-    """The target failed in a way that may pass and tries again."""
+    """The target failed for a reason that may go away; it tries again."""
 
     handoff_id: str
     to_agent: str
@@ -176,7 +175,7 @@ class HandoffRetried(Payload):
 
 @kind("handoff_completed")
 class HandoffCompleted(Payload):
-    """The target has done it; its answer is in the record."""
+    """The target completed the work; its answer is in the record of the handoff."""
 
     handoff_id: str
     to_agent: str
@@ -185,7 +184,7 @@ class HandoffCompleted(Payload):
 
 @kind("handoff_failed")
 class HandoffFailed(Payload):
-    """It could not be done; `stage` is choose, enable, accept, hook, filter or execute."""
+    """The handoff failed; `stage` is choose, enable, accept, hook, filter or execute."""
 
     handoff_id: str
     to_agent: str
@@ -195,7 +194,7 @@ class HandoffFailed(Payload):
 
 @kind("handoff_cancelled")
 class HandoffCancelled(Payload):
-    """Somebody does not want it any more; its task is stopped."""
+    """Somebody cancelled the handoff; its task is stopped."""
 
     handoff_id: str
     to_agent: str
@@ -204,7 +203,7 @@ class HandoffCancelled(Payload):
 
 @kind("handoff_expired")
 class HandoffExpired(Payload):
-    """It was not done in time; its task is stopped."""
+    """The handoff was not completed before its deadline; its task is stopped."""
 
     handoff_id: str
     to_agent: str
@@ -216,7 +215,7 @@ class HandoffExpired(Payload):
 
 @kind("approval_requested")
 class ApprovalRequested(Payload):
-    """An agent asks before it acts. Where `rule` says something, that rule answers at once and nobody is asked."""
+    """An agent asks for permission. If `rule` is set, this rule answers at once and no person is asked."""
 
     approval_id: str
     question: str
@@ -233,7 +232,7 @@ class ApprovalRequested(Payload):
 
 @kind("approval_resolved")
 class ApprovalResolved(Payload):
-    """The question was answered, by a person or a rule, or nobody answered in time."""
+    """A person or a rule answered the question, or nobody answered in time."""
 
     approval_id: str
     status: str
@@ -245,7 +244,7 @@ class ApprovalResolved(Payload):
 
 @kind("rule_added")
 class RuleAdded(Payload):
-    """Somebody answered a question for always; from now on a rule answers it."""
+    """Somebody answered a question with "always"; from now on a rule answers it."""
 
     rule_id: str
     effect: str
@@ -255,7 +254,7 @@ class RuleAdded(Payload):
 
 @kind("rule_revoked")
 class RuleRevoked(Payload):
-    """A rule holds no more."""
+    """A rule was revoked."""
 
     rule_id: str
     effect: str
@@ -264,7 +263,7 @@ class RuleRevoked(Payload):
 
 @kind("delivery_sent")
 class DeliverySent(Payload):
-    """A notification reached its channel."""
+    """A channel sent a notice."""
 
     delivery_id: str
     channel: str
@@ -273,7 +272,7 @@ class DeliverySent(Payload):
 
 @kind("delivery_failed")
 class DeliveryFailed(Payload):
-    """A notification could not be sent and will not be tried again."""
+    """A notice could not be sent, and it is not tried again."""
 
     delivery_id: str
     channel: str
@@ -286,7 +285,7 @@ class DeliveryFailed(Payload):
 
 @kind("token_created")
 class TokenCreated(Payload):
-    """A token was made: `token_kind` is api or link, `for_actor` is whom it lets in; the envelope's `actor` made it."""
+    """The `actor` of the event created a token for the actor `for_actor`. `token_kind` is api or link."""
 
     token_id: str
     token_kind: str
@@ -297,7 +296,7 @@ class TokenCreated(Payload):
 
 @kind("token_revoked")
 class TokenRevoked(Payload):
-    """A token was ended, or a browser signed out; the envelope's `actor` did it."""
+    """The `actor` of the event revoked a token, or signed a browser out."""
 
     token_id: str
     token_kind: str
@@ -307,7 +306,7 @@ class TokenRevoked(Payload):
 
 @kind("signed_in")
 class SignedIn(Payload):
-    """A browser was signed in; the envelope's `actor` is who."""
+    """The `actor` of the event signed in with a browser."""
 
     token_id: str
     token_kind: str
@@ -317,7 +316,7 @@ class SignedIn(Payload):
 
 @kind("delivery_retried")
 class DeliveryRetried(Payload):
-    """Somebody asked for a notification that could not be sent to be tried again."""
+    """Somebody asked to send a failed notice again."""
 
     delivery_id: str
     channel: str
@@ -326,7 +325,7 @@ class DeliveryRetried(Payload):
 
 @kind("watchdog_alert")
 class WatchdogAlert(Payload):
-    """Something does not go as it should: `alert` is overdue, stuck or silent, `subject` the id it is about."""
+    """The watchdog found a problem: `alert` is overdue, stuck or silent, and `subject` is the id of the record."""
 
     subject: str
     alert: str
@@ -339,8 +338,11 @@ class WatchdogAlert(Payload):
 
 @kind("gap", live=True)
 class Gap(Payload):
-    """Something is missing here: stored events before `oldest_seq` were pruned, the log ends before where the reader
-    was, or live ones, `dropped` at least, were too many or were lost between processes."""
+    """Some events are missing here.
+
+    Either stored events before `oldest_seq` were deleted, or the log ends before the position of the reader, or at
+    least `dropped` live events were too many or were lost between processes.
+    """
 
     oldest_seq: int | None = None
     dropped: int = 0

@@ -1,4 +1,4 @@
-"""Kinds of events about work: the agent's loop, the conversation, the task."""
+"""Kinds of events about the loop of an agent, about conversations and about tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TurnStart(Payload):
 
 @kind("turn_end")
 class TurnEnd(Payload):
-    """The turn is over. `status` is completed, error, aborted, timeout or budget; `duration` is in seconds."""
+    """The turn ended. `status` is completed, error, aborted, timeout or budget; `duration` is in seconds."""
 
     status: str
     duration: float
@@ -32,7 +32,7 @@ class TurnEnd(Payload):
 
 @kind("llm_request", agents=True)
 class LlmRequest(Payload):
-    """The agent asks a model. Its `llm_response` has the same `request_id`; every request has one, whatever happens."""
+    """The agent calls a model. An `llm_response` with the same `request_id` always follows, even if the call fails."""
 
     model: str
     messages_count: int
@@ -44,7 +44,7 @@ class LlmRequest(Payload):
 
 @kind("llm_delta", live=True, agents=True)
 class LlmDelta(Payload):
-    """More of a model's answer has arrived: how much, in characters. The words themselves are a `message_delta`."""
+    """More of a model's answer arrived; lengths are in characters. The text itself is in a `message_delta`."""
 
     content_delta_len: int = 0
     reasoning_delta_len: int = 0
@@ -53,7 +53,7 @@ class LlmDelta(Payload):
 
 @kind("llm_retry", agents=True)
 class LlmRetry(Payload):
-    """A model call failed in a way that may pass and is made again after `backoff` seconds."""
+    """A model call failed for a reason that may go away; it is repeated after `backoff` seconds."""
 
     attempt: int
     max_retries: int
@@ -65,8 +65,11 @@ class LlmRetry(Payload):
 
 @kind("llm_response", agents=True)
 class LlmResponse(Payload):
-    """A model answered the agent, or its call ended without an answer: `finish_reason` is then error, interrupted or
-    cut_off. What the agent does not tell is None; `latency` is in seconds."""
+    """The call of a model ended.
+
+    Without an answer `finish_reason` is error, interrupted or cut_off. Values that the agent does not report are null;
+    `latency` is in seconds.
+    """
 
     model: str | None = None
     content_len: int | None = None
@@ -80,7 +83,7 @@ class LlmResponse(Payload):
 
 @kind("thought_update", agents=True)
 class ThoughtUpdate(Payload):
-    """What the agent thought, whole."""
+    """A complete thought of the agent."""
 
     thought_id: str
     text: str
@@ -88,7 +91,7 @@ class ThoughtUpdate(Payload):
 
 @kind("thought_delta", live=True, agents=True)
 class ThoughtDelta(Payload):
-    """More of a thought; `offset` is where it goes, in characters."""
+    """More text of a thought; `offset` is its position, in characters."""
 
     thought_id: str
     offset: int
@@ -97,15 +100,18 @@ class ThoughtDelta(Payload):
 
 @kind("plan_update", agents=True)
 class PlanUpdate(Payload):
-    """The agent's plan as it stands. An entry has `content`, `status` (pending, in_progress, completed), `priority`."""
+    """The current plan of the agent. An entry has `content`, `status` (pending, in_progress, completed), `priority`."""
 
     entries: tuple[Mapping[str, Any], ...]
 
 
 @kind("tool_exec_start", agents=True)
 class ToolExecStart(Payload):
-    """The agent begins to use a tool. `tool_kind` is read, edit, delete, move, search, execute, think, fetch or other;
-    `title` says in a line what it does."""
+    """The agent starts to use a tool.
+
+    `tool_kind` is read, edit, delete, move, search, execute, think, fetch or other; `title` describes the use in one
+    line.
+    """
 
     tool: str
     arguments: Any = None
@@ -117,7 +123,11 @@ class ToolExecStart(Payload):
 
 @kind("tool_exec_end", agents=True)
 class ToolExecEnd(Payload):
-    """The tool returned, failed, or was cut off with its turn. `duration` is in seconds."""
+    """The tool returned or failed, or its turn ended first.
+
+    `duration` is in seconds. With `async` the tool continues after this event. An entry of `diffs` has `path`, `patch`
+    (a unified diff, cut if it is long), `added`, `removed` and `cut`.
+    """
 
     tool: str
     tool_call_id: str | None = None
@@ -126,15 +136,13 @@ class ToolExecEnd(Payload):
     for_user_len: int | None = None
     is_error: bool = False
     async_: bool = False
-    """`async` in JSON: it goes on after this."""
     result: str | None = None
     diffs: tuple[Mapping[str, Any], ...] = ()
-    """What it changed: `path`, `patch` (a unified diff, cut when long), `added`, `removed`, `cut`."""
 
 
 @kind("tool_exec_skipped", agents=True)
 class ToolExecSkipped(Payload):
-    """A tool the model asked for was not run; the model was told `reason` as its result."""
+    """A tool that the model wanted to use was not run; the model got `reason` as the result."""
 
     tool: str
     reason: str
@@ -143,7 +151,7 @@ class ToolExecSkipped(Payload):
 
 @kind("context_trimmed", agents=True)
 class ContextTrimmed(Payload):
-    """Old parts of the conversation were left out of what the model sees. `reason` is budget or refused."""
+    """Old messages were removed from the input of the model. `reason` is budget or refused."""
 
     reason: str
     dropped_messages: int
@@ -152,7 +160,7 @@ class ContextTrimmed(Payload):
 
 @kind("steering_injected", agents=True)
 class SteeringInjected(Payload):
-    """Messages that people sent into the running turn have reached the model."""
+    """The model received messages that people sent during the turn."""
 
     count: int
     total_content_len: int
@@ -161,19 +169,21 @@ class SteeringInjected(Payload):
 
 @kind("interrupt_received")
 class InterruptReceived(Payload):
-    """Somebody asked the running turn to stop or to turn; the envelope's `actor` says who. `reason` is cancel (it is
-    ended), stop (no more tools, one closing answer), or the mode of a message: interrupt, after_tool."""
+    """The `actor` of the event interrupted the running turn, or sent a message to it.
+
+    `reason` is cancel (the turn is ended), stop (no more tools, one last answer), or the mode of the message: interrupt
+    or after_tool. `steer_id` is the id of the message, or of the request to stop.
+    """
 
     reason: str
     content_len: int | None = None
     queue_depth: int | None = None
     steer_id: str | None = None
-    """Of the message, or of the request to close."""
 
 
 @kind("error", agents=True)
 class LoopError(Payload):
-    """Something went wrong in the agent's loop; the turn may go on."""
+    """An error happened in the loop of the agent; the turn may continue."""
 
     stage: str
     message: str
@@ -184,18 +194,17 @@ class LoopError(Payload):
 
 @kind("message_update", agents=True)
 class MessageUpdate(Payload):
-    """A whole message of the conversation, as it stands."""
+    """A complete message of the conversation; `number` is its position there, if it is stored."""
 
     message_id: str
     role: str
     message: str
     number: int | None = None
-    """Its place in the conversation, given by the store."""
 
 
 @kind("message_delta", live=True, agents=True)
 class MessageDelta(Payload):
-    """More text of a message that is being written; `offset` is where it goes, in characters."""
+    """More text of a message that is being written; `offset` is its position, in characters."""
 
     message_id: str
     offset: int
@@ -204,7 +213,7 @@ class MessageDelta(Payload):
 
 @kind("status_change")
 class StatusChange(Payload):
-    """What the conversation does now: idle, busy, asking, closed or lost; `agent_type` is its agent."""
+    """The status of the conversation changed to idle, busy, asking, closed or lost; `agent_type` is its agent."""
 
     status: str
     agent_type: str
@@ -212,14 +221,14 @@ class StatusChange(Payload):
 
 @kind("screen_update", live=True, agents=True)
 class ScreenUpdate(Payload):
-    """The whole screen of a terminal agent, as it stands."""
+    """The current screen of an agent in a terminal."""
 
     screen: str
 
 
 @kind("agent_error", agents=True)
 class AgentFault(Payload):
-    """A turn of the conversation failed (`error`) or is tried again (`warning`)."""
+    """A turn failed (`level` is error), or it is tried again (`level` is warning)."""
 
     message: str
     level: str
@@ -227,7 +236,7 @@ class AgentFault(Payload):
 
 @kind("agent_exited", agents=True)
 class AgentExited(Payload):
-    """The program of a conversation has ended by itself: its exit code, or minus the signal, and its last screen."""
+    """The program of a conversation ended by itself. `code` is its exit code, or minus the number of the signal."""
 
     code: int | None
     screen: str | None = None
@@ -235,7 +244,7 @@ class AgentExited(Payload):
 
 @kind("session_opened")
 class SessionOpened(Payload):
-    """A conversation was opened, or opened again."""
+    """A conversation was opened, for the first time or again."""
 
     agent: str
     workdir: str | None = None
@@ -244,7 +253,7 @@ class SessionOpened(Payload):
 
 @kind("session_closed")
 class SessionClosed(Payload):
-    """A conversation was closed; what was open in it was cancelled."""
+    """A conversation was closed; its open tasks were cancelled."""
 
     reason: str
 
@@ -254,7 +263,7 @@ class SessionClosed(Payload):
 
 @kind("task_submitted")
 class TaskSubmitted(Payload):
-    """A task was accepted and is durable."""
+    """A task was accepted and stored."""
 
     prompt: str
     agent: str
@@ -266,7 +275,7 @@ class TaskSubmitted(Payload):
 
 @kind("task_started")
 class TaskStarted(Payload):
-    """A process took the task; the envelope's `attempt` says which time this is."""
+    """A process started the task; the `attempt` of the event counts the starts."""
 
     agent: str
     owner: str
@@ -275,7 +284,7 @@ class TaskStarted(Payload):
 
 @kind("task_progress", agents=True)
 class TaskProgress(Payload):
-    """What the agent is doing, in its own words."""
+    """The agent reports what it is doing."""
 
     text: str
     percent: float | None = None
@@ -283,7 +292,7 @@ class TaskProgress(Payload):
 
 @kind("task_waiting")
 class TaskWaiting(Payload):
-    """The task cannot go on for now: `wait` is approval, delay, backoff, limit, ...; `until` may be known."""
+    """The task cannot continue now: `wait` is approval, delay, backoff, limit or else; `until` is the end, if known."""
 
     wait: str
     until: str | None = None
@@ -299,7 +308,7 @@ class TaskInterrupted(Payload):
 
 @kind("task_rescued")
 class TaskRescued(Payload):
-    """The process that ran the task died; `action` is what became of it: resume, rerun, fail or cancelled."""
+    """The process of the task died; `action` is what happens to the task: resume, rerun, fail or cancelled."""
 
     action: str
     owner: str | None = None
@@ -308,7 +317,7 @@ class TaskRescued(Payload):
 
 @kind("task_finished")
 class TaskFinished(Payload):
-    """The task has ended for good."""
+    """The task ended. `transferred_to` is the task that continues its work and gives the answer, if there is one."""
 
     status: str
     outcome: str
@@ -317,13 +326,14 @@ class TaskFinished(Payload):
     usage: Mapping[str, Any] | None = None
     worktree: Mapping[str, Any] | None = None
     transferred_to: str | None = None
-    """The task that goes on with its work; its answer is the answer."""
 
 
 @kind("budget_reached")
 class BudgetReached(Payload):
-    """What the task may spend is spent; it stops at its next step. `budget` names which: tokens, usd, steps, seconds of
-    the task, the goal, the automation or the day (`scope`)."""
+    """A budget of the task is spent; the task stops at its next step.
+
+    `budget` is tokens, usd, steps or seconds; `scope` is task, goal, automation or day.
+    """
 
     budget: str
     scope: str
@@ -333,7 +343,7 @@ class BudgetReached(Payload):
 
 @kind("task_late")
 class TaskLate(Payload):
-    """An attempt that had lost its task came back with a result; it was not used."""
+    """An attempt returned a result after it had lost its task; the result was not used."""
 
     outcome: str
     result: str | None = None
@@ -342,7 +352,7 @@ class TaskLate(Payload):
 
 @kind("worktree_changed")
 class WorktreeChanged(Payload):
-    """A worktree was made (`kept`), merged into a branch, or removed; the envelope names its latest task."""
+    """A worktree was created (`kept`), merged into a branch, or removed; `task_id` of the event is its latest task."""
 
     worktree_id: str
     status: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from midwatch.domain.alert import Told
+from midwatch.domain.alert import SentAlert
 from midwatch.domain.changes import Changes
 from midwatch.stores.verbs.changes import apply
 from midwatch.stores.verbs.tx import Tx
@@ -16,8 +16,8 @@ def list_sent(tx: Tx, since: int) -> frozenset[str]:
     return frozenset(row[0] for row in tx.rows("alert.since", {"since": since}))
 
 
-def record(tx: Tx, told: Collection[Told], changes: Changes) -> None:
-    for alert in told:
+def record(tx: Tx, sent: Collection[SentAlert], changes: Changes) -> None:
+    for alert in sent:
         tx.run("alert.tell", {"id": alert.id, "told_at": alert.told_at})
         tx.run("alert.forget", {"before": alert.told_at - KEPT})
     apply(tx, changes)

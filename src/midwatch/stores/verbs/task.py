@@ -15,7 +15,7 @@ from midwatch.domain.claiming import ClaimRequest, Room
 from midwatch.domain.event import Event, TaskStarted, call_of, event
 from midwatch.domain.identity import attempt_token, hash_of
 from midwatch.domain.task import STATUSES, Claim, Claims, Submitted, Summary, Task, TaskFilter
-from midwatch.domain.usage import PARTS, Asked, Spent
+from midwatch.domain.usage import PARTS, UsageQuery, UsageRow
 from midwatch.stores.rows import decode_task, dumps, get_values
 from midwatch.stores.verbs.changes import add_deliveries, apply
 from midwatch.stores.verbs.tx import Tx
@@ -214,7 +214,7 @@ def prune(tx: Tx, before: int, keep: int) -> int:
     return len(ids)
 
 
-def sum_usage(tx: Tx, asked: Asked) -> list[Spent]:
+def sum_usage(tx: Tx, asked: UsageQuery) -> list[UsageRow]:
     params: dict[str, Any] = {part: part in asked.by for part in PARTS}
     params |= {"since": asked.since, "until": asked.until, "session_key": asked.session_key}
-    return [Spent(*row[:5], *map(int, row[5:12]), *row[12:]) for row in tx.rows("task.spent", params)]
+    return [UsageRow(*row[:5], *map(int, row[5:12]), *row[12:]) for row in tx.rows("task.spent", params)]
