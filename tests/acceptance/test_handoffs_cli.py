@@ -58,7 +58,7 @@ def told(home: Path, *arguments: str) -> Any:
     return json.loads(ran.stdout)
 
 
-async def test_to_list_show_cancel_and_retry(served: Path) -> None:
+async def test_handoffs_are_made_listed_shown_cancelled_and_retried(served: Path) -> None:
     done = midwatch(served, "handoff", "to", "echo", "say this", "--wait")
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "say this", "")
     by_type = told(served, "handoff", "to", "--type", "say", "and this", "--input", '{"n": 1}', "--wait")
@@ -93,7 +93,7 @@ async def test_to_list_show_cancel_and_retry(served: Path) -> None:
     assert [one["id"] for one in told(served, "handoff", "list", "--root", source["id"])["handoffs"]] == [over["id"]]
 
 
-async def test_what_goes_wrong_has_a_status_and_one_line(served: Path) -> None:
+async def test_a_failed_handoff_prints_one_line_and_has_a_status(served: Path) -> None:
     for arguments, status, words in (
         (("to", "echo"), 2, "say whom and what"),
         (("to", "nobody", "x"), 2, "nobody"),
@@ -119,7 +119,7 @@ async def test_what_goes_wrong_has_a_status_and_one_line(served: Path) -> None:
     assert (failed.returncode, json.loads(failed.stdout)["status"]) == (1, "failed")
 
 
-def test_without_a_server_it_is_done_here_or_waits(home: Path) -> None:
+def test_without_a_server_a_handoff_runs_here_or_waits(home: Path) -> None:
     done = midwatch(home, "handoff", "to", "echo", "here", "--wait")
     assert (done.returncode, done.stdout.strip()) == (0, "here"), done.stderr
     late = midwatch(home, "handoff", "to", "shell", "sleep 60", "--wait", "--timeout", "0.3s")

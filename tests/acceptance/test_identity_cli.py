@@ -63,11 +63,11 @@ async def works(home: Path) -> None:
     assert "create" in midwatch(home, "token").stdout
 
 
-async def test_tokens_with_a_server(server: Server) -> None:
+async def test_tokens_are_managed_with_a_server(server: Server) -> None:
     await works(server.home)
 
 
-async def test_tokens_without_a_server(home: Path) -> None:
+async def test_tokens_are_managed_without_a_server(home: Path) -> None:
     await works(home)
 
 
@@ -102,7 +102,7 @@ async def test_open_starts_the_browser(server: Server, tmp_path: Path) -> None:
     assert (broken.returncode, broken.stdout.startswith(server.url)) == (0, True)
 
 
-async def test_commands_speak_to_a_server_elsewhere(server: Server, tmp_path: Path) -> None:
+async def test_commands_use_a_remote_server(server: Server, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     secret = told(midwatch(server.home, "token", "create", "--name", "ada", "--role", "operator", "--json"))["secret"]
     there = {"MIDWATCH_URL": f"{server.url}/", "MIDWATCH_TOKEN": secret}

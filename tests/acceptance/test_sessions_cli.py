@@ -86,7 +86,7 @@ async def either(request: pytest.FixtureRequest, offline: Path) -> AsyncIterator
 # -- sessions ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_conversation_from_a_script(either: Path) -> None:
+async def test_a_script_has_a_conversation(either: Path) -> None:
     assert "midwatch chat" in midwatch(either, "sessions").stdout
     key = midwatch(either, "session", "new", "--title", "The stars").stdout.strip()
     assert key.startswith("chat:s_")
@@ -124,14 +124,14 @@ async def test_a_message_waits_for_a_server(offline: Path) -> None:
         await server.stop()
 
 
-async def test_the_same_key_says_it_once(either: Path) -> None:
+async def test_a_message_with_the_same_key_is_sent_once(either: Path) -> None:
     midwatch(either, "session", "new", "--key", "chat:1")
     once = ("session", "send", "chat:1", "echo once", "--wait", "--key", "k1")
     assert told(either, *once)["id"] == told(either, *once)["id"]
     assert "ASCII" in refused(either, 2, "session", "send", "chat:1", "echo", "--key", "schlüssel")
 
 
-async def test_what_runs_is_interrupted_and_shown_by_status(server: Server) -> None:
+async def test_status_shows_a_running_turn_and_interrupt_stops_it(server: Server) -> None:
     home = server.home
     midwatch(home, "session", "new", "--key", "chat:1", "--agent", "demo")
     first = told(home, "session", "send", "chat:1", "demo:hang")["id"]
@@ -187,7 +187,7 @@ async def test_a_watcher_misses_nothing_over_a_crash_of_the_server(server: Serve
 # -- chat ----------------------------------------------------------------------------------------------------------
 
 
-async def test_lines_that_are_piped_in_are_answered_in_order(either: Path) -> None:
+async def test_piped_lines_are_answered_in_order(either: Path) -> None:
     ran = midwatch(either, "chat", "chat:1", said="echo one\n\necho two; \\\necho three")
     assert (ran.returncode, ran.stdout) == (0, "one\ntwo\nthree\n"), ran.stderr
     assert "chat:1 with shell" in ran.stderr
@@ -196,7 +196,7 @@ async def test_lines_that_are_piped_in_are_answered_in_order(either: Path) -> No
     assert "midwatch retry" in failed.stderr
 
 
-async def test_a_program_reads_the_session_and_its_events(either: Path) -> None:
+async def test_a_session_and_its_events_are_printed_as_json(either: Path) -> None:
     later = "demo:sleep=2 hello\n"  # it listens by then
     ran = midwatch(either, "chat", "--agent", "demo", "--title", "x", "--json", said=later)
     session, *events = [json.loads(line) for line in ran.stdout.splitlines()]
@@ -208,7 +208,7 @@ async def test_a_program_reads_the_session_and_its_events(either: Path) -> None:
     assert {event["session_key"] for event in events} == {session["key"]}
 
 
-async def test_a_closed_session_is_opened_again_but_not_with_another_agent(either: Path) -> None:
+async def test_a_closed_session_is_reopened_but_not_with_another_agent(either: Path) -> None:
     assert midwatch(either, "chat", "chat:1", said="echo one\n").returncode == 0
     midwatch(either, "session", "close", "chat:1")
     assert midwatch(either, "chat", "chat:1", said="echo two\n").stdout == "two\n"
@@ -274,7 +274,7 @@ def terminal(home: Path, *arguments: str) -> Iterator[Terminal]:
         made.close()
 
 
-async def test_a_person_chats(either: Path) -> None:
+async def test_chat_works_in_a_terminal(either: Path) -> None:
     with terminal(either, "chat", "chat:1", "--agent", "demo") as screen:
         await screen.shows("Ctrl-D leaves.\n> ")
         screen.type("hello\n")
@@ -295,7 +295,7 @@ async def test_a_person_chats(either: Path) -> None:
         assert await screen.ended() == 130
 
 
-async def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on(either: Path) -> None:
+async def test_ctrl_c_stops_the_answer_and_the_conversation_continues(either: Path) -> None:
     with terminal(either, "chat", "chat:1", "--agent", "demo") as screen:
         await screen.shows("> ")
         screen.type("demo:hang\n")
@@ -311,7 +311,7 @@ async def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on(either: Path
     assert [task["status"] for task in told(either, "tasks")["tasks"]] == ["done", "cancelled"]
 
 
-async def test_who_leaves_lets_the_server_go_on(server: Server) -> None:
+async def test_the_server_continues_after_the_user_leaves_the_chat(server: Server) -> None:
     with terminal(server.home, "chat", "chat:1", "--agent", "demo") as screen:
         await screen.shows("> ")
         screen.type("demo:hang\n")
@@ -326,7 +326,7 @@ async def test_who_leaves_lets_the_server_go_on(server: Server) -> None:
         await screen.shows("cancelled")
 
 
-async def test_who_leaves_without_a_server_leaves_nothing_behind(offline: Path) -> None:
+async def test_leaving_a_chat_without_a_server_leaves_nothing_behind(offline: Path) -> None:
     with terminal(offline, "chat", "chat:1", "--agent", "demo") as screen:
         await screen.shows("> ")
         screen.type("demo:hang\n")
@@ -347,7 +347,7 @@ def listen(prompt, turn):
 """
 
 
-async def test_a_busy_agent_hears_what_is_typed(offline: Path) -> None:
+async def test_typed_lines_reach_a_busy_agent(offline: Path) -> None:
     (offline / "listening.py").write_text(LISTENING)
     with (offline / "midwatch.toml").open("a") as settings:
         settings.write(f'[agents.listener]\nkind = "function"\ntarget = "listening:listen"\npath = ["{offline}"]\n')
@@ -377,7 +377,7 @@ async def test_a_chat_survives_a_restart_of_the_server(server: Server) -> None:
     assert "lost" not in [task["prompt"] for task in told(server.home, "tasks")["tasks"]]
 
 
-async def test_somebody_else_is_heard(server: Server) -> None:
+async def test_a_chat_shows_messages_of_other_users(server: Server) -> None:
     with terminal(server.home, "chat", "chat:1", "--agent", "demo") as screen:
         await screen.shows("> ")
         assert midwatch(server.home, "session", "send", "chat:1", "from afar").returncode == 0
@@ -434,7 +434,7 @@ async def test_a_failed_notice_is_sent_again(server: Server) -> None:
 # -- usage, agents, events -----------------------------------------------------------------------------------------
 
 
-async def test_usage_adds_up(either: Path) -> None:
+async def test_usage_is_summed(either: Path) -> None:
     assert "No task has ended" in midwatch(either, "usage").stdout
     midwatch(either, "run", "true")
     midwatch(either, "run", "exit 1")
@@ -453,7 +453,7 @@ async def test_usage_adds_up(either: Path) -> None:
     assert told(either, "usage", "--since", "2999-01-01")["rows"] == []
 
 
-async def test_an_agent_is_tried(either: Path) -> None:
+async def test_agents_test_runs_a_task(either: Path) -> None:
     works = midwatch(either, "agents", "--test", "demo")
     assert works.returncode == 0
     assert "This is the demo agent" in works.stdout
@@ -483,7 +483,7 @@ async def test_the_log_is_filtered_and_read_backwards(either: Path) -> None:
     assert some("--before", "3") == [1, 2]
 
 
-async def test_what_is_written_is_seen_live(server: Server) -> None:
+async def test_the_answer_is_shown_while_it_is_written(server: Server) -> None:
     follower = subprocess.Popen(
         [PROGRAM, "events", "--follow", "--live", "--session", "chat:1"], env=environment(server.home),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -504,7 +504,7 @@ async def test_what_is_written_is_seen_live(server: Server) -> None:
     assert (follower.returncode, said) == (130, "")
 
 
-async def test_events_that_are_gone_are_told_of(either: Path) -> None:
+async def test_pruned_events_are_reported(either: Path) -> None:
     midwatch(either, "run", "true")
     midwatch(either, "run", "true")
     async with Runtime.open(either, work=False) as runtime:
@@ -542,6 +542,6 @@ BAD_INPUT = [
 ]
 
 
-async def test_bad_input_is_one_line_that_says_what_to_do(either: Path) -> None:
+async def test_bad_input_prints_one_line_with_a_remedy(either: Path) -> None:
     for status, arguments, says in BAD_INPUT:
         assert says in refused(either, status, *arguments), arguments

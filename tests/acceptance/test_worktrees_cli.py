@@ -81,7 +81,7 @@ def refused(home: Path, place: Path, status: int, *arguments: str) -> str:
     return ran.stderr
 
 
-def test_from_run_to_remove_without_a_server(home: Path, repo: Path) -> None:
+def test_a_worktree_is_made_merged_and_removed_without_a_server(home: Path, repo: Path) -> None:
     assert "No worktrees." in midwatch(home, repo, "worktrees").stdout
     ran = midwatch(home, repo / "-sub", "run", "--worktree", "echo new > new; pwd")
     assert ran.returncode == 0, ran.stderr
@@ -106,7 +106,7 @@ def test_from_run_to_remove_without_a_server(home: Path, repo: Path) -> None:
     assert "is in no git repository" in refused(home, repo.parent, 2, "submit", "--worktree", "x")
 
 
-def test_a_chat_keeps_one_and_is_told_of_it_at_its_close(home: Path, repo: Path) -> None:
+def test_a_chat_keeps_one_worktree_and_names_it_on_close(home: Path, repo: Path) -> None:
     first = midwatch(home, repo, "chat", "chat:1", "--worktree", said="echo 1 > one\n")
     assert first.returncode == 0, first.stderr
     again = midwatch(home, repo, "chat", "chat:1", said="ls\n")
@@ -121,7 +121,7 @@ def test_a_chat_keeps_one_and_is_told_of_it_at_its_close(home: Path, repo: Path)
     assert not (repo / "one").exists()
 
 
-async def test_over_http(home: Path, repo: Path) -> None:
+async def test_worktrees_are_managed_over_http(home: Path, repo: Path) -> None:
     async with serving(home) as client:
         begun = await client.submit("echo x > x", {"workdir": str(repo), "worktree": True})
         assert begun["worktree"] is not None
@@ -147,7 +147,7 @@ async def test_over_http(home: Path, repo: Path) -> None:
             await client.submit("x", {"workdir": str(repo), "worktree": "yes"})  # type: ignore[typeddict-item]
 
 
-async def test_two_tasks_of_a_coding_agent_never_work_in_one_directory_unless_told(home: Path, repo: Path) -> None:
+async def test_two_tasks_of_a_coding_agent_share_a_directory_only_on_request(home: Path, repo: Path) -> None:
     async with serving(home) as client:
         holder = await client.submit("touch begun; sleep 600", {"agent": "alone", "workdir": str(repo)})
         assert await eventually((repo / "begun").exists)
@@ -165,7 +165,7 @@ async def test_two_tasks_of_a_coding_agent_never_work_in_one_directory_unless_to
         assert (await client.get(second["id"]))["result"] == "second"
 
 
-async def test_run_says_why_its_task_does_not_start(home: Path, repo: Path) -> None:
+async def test_run_prints_why_its_task_does_not_start(home: Path, repo: Path) -> None:
     async with serving(home) as client:
         holder = await client.submit("touch begun; sleep 600", {"agent": "alone", "workdir": str(repo)})
         assert await eventually((repo / "begun").exists)
@@ -187,7 +187,7 @@ async def test_run_says_why_its_task_does_not_start(home: Path, repo: Path) -> N
                 await running.wait()
 
 
-async def test_an_agent_is_not_shown_what_others_did(home: Path, repo: Path) -> None:
+async def test_an_agent_does_not_see_the_worktrees_of_others(home: Path, repo: Path) -> None:
     async with serving(home) as client:
         first = await client.submit("echo x > x", {"workdir": str(repo), "worktree": True})
         await ended(client, first["id"])

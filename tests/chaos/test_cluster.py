@@ -218,7 +218,7 @@ def check(desk: Desk, accepted: dict[str, Any], seen: list[dict[str, Any]], task
 
 
 @pytest.mark.timeout(3600)
-async def test_many_processes_killed_stopped_and_cut_off(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+async def test_a_cluster_survives_kills_stops_and_lost_connections(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     seconds = float(pytestconfig.getoption("--chaos-seconds"))
     rng = random.Random(seed := random.randrange(10**6))
     accepted: dict[str, dict[str, Any]] = {}

@@ -144,7 +144,7 @@ def check(accepted: dict[str, str], seen: list[dict[str, Any]], tasks: dict[str,
 
 
 @pytest.mark.timeout(3600)
-async def test_killed_again_and_again(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+async def test_a_server_survives_repeated_kills(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     seconds = float(pytestconfig.getoption("--chaos-seconds"))
     rng = random.Random(seed := random.randrange(10**6))
     home, oracle = make_home(tmp_path)
@@ -190,7 +190,7 @@ async def test_killed_again_and_again(tmp_path: Path, pytestconfig: pytest.Confi
 
 
 @pytest.mark.timeout(180)
-async def test_a_stopped_server_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:
+async def test_a_stopped_server_is_not_treated_as_dead(tmp_path: Path) -> None:
     """Another process leads and looks at the server's life once a second; time alone proves nothing."""
     home, _ = make_home(tmp_path)
     async with Runtime.open(home) as leader:

@@ -164,7 +164,7 @@ async def check_answers(desk: Runtime, jobs: dict[str, str]) -> Counter[str]:
 
 
 @pytest.mark.timeout(1200)
-async def test_a_chain_of_four_kinds_answers_once_or_fails_cleanly_wherever_the_server_dies(tmp_path: Path) -> None:
+async def test_a_chain_of_four_agents_ends_once_wherever_the_server_is_killed(tmp_path: Path) -> None:
     rng = random.Random(seed := random.randrange(10**6))
     print(f"\nchain: seed {seed}")
     home = tmp_path / "home"

@@ -39,7 +39,7 @@ async def ran(home: Path, notes: Path, until: int | None) -> None:
 
 
 @pytest.mark.timeout(900)
-async def test_whoever_handed_work_over_gets_its_answer_once_though_the_process_is_killed(tmp_path: Path) -> None:
+async def test_a_source_gets_its_answer_once_although_the_process_is_killed(tmp_path: Path) -> None:
     home, notes = tmp_path / "home", tmp_path / "notes"
     notes.touch()
     for death in range(DEATHS):

@@ -110,7 +110,7 @@ async def check(home: Path, notes: Path, model: Model, hit: Counter[int]) -> Non
 
 
 @pytest.mark.timeout(900)
-async def test_a_turn_that_is_killed_anywhere_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+async def test_a_turn_killed_at_any_point_ends_as_if_uninterrupted(tmp_path: Path) -> None:
     seed = time.time_ns() % 10**9
     rng, points, batch, began = random.Random(seed), 0, 0, time.monotonic()
     print(f"\nseed {seed}")

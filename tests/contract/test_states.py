@@ -25,7 +25,7 @@ async def kinds(store: Store) -> list[str]:
     return [made.kind for made in await store.read_events(0)]
 
 
-async def test_a_session_is_opened_once_and_again_after_it_was_closed(store: Store) -> None:
+async def test_a_session_is_opened_once_and_again_after_closing(store: Store) -> None:
     assert await store.open_session(CHAT, (OPENED,))
     assert not await store.open_session(replace(CHAT, title="other"), (OPENED,))
     assert not await store.close_session("chat:2", 5, (OPENED,))
@@ -43,7 +43,7 @@ async def test_a_session_is_opened_once_and_again_after_it_was_closed(store: Sto
     assert await store.view_session("chat:2") is None
 
 
-async def test_what_a_session_does_follows_from_its_tasks(store: Store) -> None:
+async def test_the_activity_of_a_session_follows_from_its_tasks(store: Store) -> None:
     await store.open_session(CHAT, ())
     first = await running(store, session_key="chat:1")
     await put(store, session_key="chat:1")
@@ -60,7 +60,7 @@ async def test_what_a_session_does_follows_from_its_tasks(store: Store) -> None:
     assert (idle.status, idle.running_task, idle.queued) == ("idle", None, 1)
 
 
-async def test_a_task_makes_its_session_and_a_closed_one_takes_none(store: Store) -> None:
+async def test_a_task_opens_its_session_but_not_a_closed_one(store: Store) -> None:
     await put(store, session_key="chat:1", creator="ann", workdir="/tmp")
     view = await store.view_session("chat:1")
     assert view is not None
@@ -81,7 +81,7 @@ async def test_sessions_are_listed_in_pages(store: Store) -> None:
     assert (first, second, third) == (["chat:4", "chat:2"], ["chat:3", "chat:0"], ["chat:1"])
 
 
-async def test_another_agents_thread_is_not_taken_over(store: Store) -> None:
+async def test_the_thread_of_another_agent_is_not_reused(store: Store) -> None:
     await store.apply(Changes(sessions=(replace(CHAT, thread_id="of demo"),)))
     await store.apply(Changes(sessions=(replace(CHAT, agent="other"),)))
     found = await store.get_session("chat:1")
@@ -89,7 +89,7 @@ async def test_another_agents_thread_is_not_taken_over(store: Store) -> None:
     assert (found.agent, found.thread_id) == ("other", None)
 
 
-async def test_a_message_told_again_stays_one_and_says_so_once(store: Store) -> None:
+async def test_a_message_with_the_same_id_is_stored_once_and_announced_on_change(store: Store) -> None:
     prompt = Message(session_key="chat:1", role="user", text="hi", time=1, id="t_1", task_id="t_1")
     answer = replace(prompt, role="agent", text="a", id="t_1.1")
     for message in (prompt, answer, prompt, replace(answer, text="ab"), replace(answer, text="ab")):
@@ -99,7 +99,7 @@ async def test_a_message_told_again_stays_one_and_says_so_once(store: Store) -> 
     assert told == [(1, "hi"), (2, "a"), (2, "ab")]
 
 
-async def test_the_state_of_a_session_is_one_moment(store: Store) -> None:
+async def test_the_state_of_a_session_is_read_in_one_transaction(store: Store) -> None:
     await store.open_session(CHAT, (OPENED,))
     first = await running(store, session_key="chat:1")
     waiting = await put(store, session_key="chat:1")
@@ -118,7 +118,7 @@ async def test_the_state_of_a_session_is_one_moment(store: Store) -> None:
     assert await store.read_session_state("chat:9") is None
 
 
-async def test_the_state_of_a_task_and_of_everything(store: Store) -> None:
+async def test_the_state_of_a_task_and_of_the_desk_are_read(store: Store) -> None:
     await put(store)
     (task,) = await take(store)
     told = event(TaskProgress(text="on it"), 7, **meta(task))
@@ -146,7 +146,7 @@ async def test_the_log_is_read_backwards(store: Store, before: int, limit: int, 
     assert of_one == [n for n in range(1, 7) if n % 2 == 0 and n < before][-limit:]
 
 
-async def test_the_kin_of_a_task(store: Store) -> None:
+async def test_the_related_tasks_of_a_task_are_listed(store: Store) -> None:
     root = await put(store)
     again = await put(store, root_id=root.id, retry_of=root.id)
     await put(store)
@@ -154,7 +154,7 @@ async def test_the_kin_of_a_task(store: Store) -> None:
     assert await store.list_related_tasks("t_none") == []
 
 
-async def test_failures_and_what_ended_work_has_cost(store: Store) -> None:
+async def test_failures_and_the_usage_of_ended_tasks_are_read(store: Store) -> None:
     for number, outcome in enumerate(("ok", "error", "timeout", "cancelled")):
         task = await running(store, creator="ann" if number else None)
         usage = {"input_tokens": 3} if outcome == "ok" else None
@@ -175,7 +175,7 @@ async def test_failures_and_what_ended_work_has_cost(store: Store) -> None:
     ]  # fmt: skip
 
 
-async def test_what_ended_work_has_cost_is_told_apart_by_what_is_asked_for(store: Store) -> None:
+async def test_usage_of_ended_tasks_is_grouped_as_requested(store: Store) -> None:
     odd = {"input_tokens": "12", "output_tokens": True, "cost_usd": [1], "model": ["m"]}
     nul = {"model": "a\0b"}
     whole = {"input_tokens": 2**62, "output_tokens": 7, "cost_usd": 0.5, "model": 'large "4"'}
@@ -200,7 +200,7 @@ async def test_what_ended_work_has_cost_is_told_apart_by_what_is_asked_for(store
     assert [one.tasks for one in await rows(since=ends[1], until=ends[3])] == [2], "the end is not counted"
 
 
-async def test_a_page_of_large_events_ends_early_and_says_so(store: Store) -> None:
+async def test_a_page_of_large_events_ends_early_and_is_marked(store: Store) -> None:
     told = tuple(event(TaskProgress(text=str(n) * 1_500_000), n) for n in range(5))
     await store.apply(Changes(events=told))
     first = await store.read_events(0, limit=4)

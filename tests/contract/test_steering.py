@@ -39,7 +39,7 @@ async def now(store: Store, task: Task) -> Task:
     return found
 
 
-async def test_messages_wait_for_the_turn_in_order_and_are_told_once(store: Store) -> None:
+async def test_messages_wait_for_the_turn_in_order_and_are_delivered_once(store: Store) -> None:
     task = await running(store, session_key=KEY)
     for number, text in enumerate(("one", "two"), 1):
         steer = await sent(store, text, mode="interrupt", actor="ann")
@@ -56,7 +56,7 @@ async def test_messages_wait_for_the_turn_in_order_and_are_told_once(store: Stor
     ]  # fmt: skip
 
 
-async def test_when_nothing_runs_a_message_is_a_task(store: Store) -> None:
+async def test_a_message_to_an_idle_session_becomes_a_task(store: Store) -> None:
     await running(store, session_key="chat:2")  # another session's turn is not asked
     found = await send(store, "hello")
     assert found is not None
@@ -64,14 +64,14 @@ async def test_when_nothing_runs_a_message_is_a_task(store: Store) -> None:
     assert await send(store, "stop", mode="stop", otherwise=False) is None
 
 
-async def test_a_closed_session_takes_none(store: Store) -> None:
+async def test_a_closed_session_takes_no_message(store: Store) -> None:
     await running(store, session_key=KEY)
     await store.close_session(KEY, CLOCK.now(), (event(SessionClosed(reason="x"), CLOCK.now(), session_key=KEY),))
     with pytest.raises(Conflict, match="closed"):
         await send(store, "hello")
 
 
-async def test_too_many_are_an_error_to_the_sender(store: Store) -> None:
+async def test_too_many_waiting_messages_are_refused(store: Store) -> None:
     task = await running(store, session_key=KEY)
     for number in range(MOST_QUEUED):
         await sent(store, f"{number}")
@@ -98,7 +98,7 @@ async def test_a_message_with_a_key_is_sent_once(store: Store) -> None:
     assert len(await store.list_queued_steers(task.id)) == 2
 
 
-async def test_a_message_that_was_a_task_is_not_sent_into_its_own_turn(store: Store) -> None:
+async def test_a_message_that_became_a_task_is_not_sent_to_its_own_turn(store: Store) -> None:
     first = await send(store, "one", idempotency_key="k")
     assert first is not None
     await take(store)
@@ -107,14 +107,14 @@ async def test_a_message_that_was_a_task_is_not_sent_into_its_own_turn(store: St
     assert (again.task.id, again.steer) == (first.task.id, None)
 
 
-async def test_requests_with_one_key_at_once_are_one_message(store: Store) -> None:
+async def test_concurrent_requests_with_one_key_make_one_message(store: Store) -> None:
     task = await running(store, session_key=KEY)
     found = await asyncio.gather(*(sent(store, "one", idempotency_key="k") for _ in range(8)))
     assert len({one.id for one in found}) == 1
     assert (await now(store, task)).steers == 1
 
 
-async def test_an_end_must_have_seen_the_last_message(store: Store) -> None:
+async def test_an_end_that_missed_a_message_is_a_conflict(store: Store) -> None:
     task = await running(store, session_key=KEY)
     steer = await sent(store, "wait")
     with pytest.raises(Conflict):
@@ -132,7 +132,7 @@ async def test_an_end_must_have_seen_the_last_message(store: Store) -> None:
     assert following.id == steer.id, "in the order they were sent"
 
 
-async def test_what_became_of_a_message_is_told_to_whoever_sends_it_again(store: Store) -> None:
+async def test_a_repeated_message_returns_its_present_state(store: Store) -> None:
     task = await running(store, session_key=KEY)
     steer = await sent(store, "wait", idempotency_key="k")
     seen = await now(store, task)
@@ -145,7 +145,7 @@ async def test_what_became_of_a_message_is_told_to_whoever_sends_it_again(store:
     assert (again.steer.status, again.steer.became) == ("passed_on", steer.id)
 
 
-async def test_a_stop_and_what_a_closed_session_is_told_are_dropped(store: Store) -> None:
+async def test_stops_and_messages_of_a_closed_session_are_dropped(store: Store) -> None:
     task = await running(store, session_key=KEY)
     stop, message = await sent(store, "", mode="stop"), await sent(store, "hello")
     changes = requeue_steers(task, [stop, message], CLOCK.now(), closed=False)

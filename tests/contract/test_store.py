@@ -44,7 +44,7 @@ def a_step(task_id: str, number: int, thread_id: str | None = "th_1", data: Any 
     return Step(task_id=task_id, number=number, thread_id=thread_id, created_at=CLOCK.now() + number, data=data)
 
 
-async def test_steps_come_back_in_order_and_only_under_their_fence(store: Store) -> None:
+async def test_steps_are_read_in_order_and_written_only_with_the_lease(store: Store) -> None:
     task = await running(store)
     for number in (1, 2):
         step = a_step(task.id, number, data={"said": ["grüße", number, None]})
@@ -56,7 +56,7 @@ async def test_steps_come_back_in_order_and_only_under_their_fence(store: Store)
     assert await store.list_task_steps("t_none") == []
 
 
-async def test_a_threads_history_leaves_out_cancelled_turns_and_ones_own(store: Store) -> None:
+async def test_a_threads_history_excludes_cancelled_turns_and_the_current_task(store: Store) -> None:
     kept, gone, own = [await running(store) for _ in range(3)]
     for task in (kept, gone, own):
         await store.apply(Changes(fence=fence(task), records=(a_step(task.id, 1, data=task.id),)))
@@ -69,7 +69,7 @@ async def test_a_threads_history_leaves_out_cancelled_turns_and_ones_own(store: 
     assert await store.list_thread_steps("th_3", "t_new") == []
 
 
-async def test_a_chain_of_tries_has_the_steps_of_all_before_it(store: Store) -> None:
+async def test_a_retry_has_the_steps_of_all_earlier_tries(store: Store) -> None:
     first = await running(store)
     line = [first]
     for number in range(3):
@@ -84,7 +84,7 @@ async def test_a_chain_of_tries_has_the_steps_of_all_before_it(store: Store) -> 
     assert await store.list_thread_steps("th_1", first.id) == []
 
 
-async def test_a_steer_is_taken_once(store: Store) -> None:
+async def test_a_steering_message_is_taken_once(store: Store) -> None:
     task = await running(store)
     one, two = a_steer(task, "one"), a_steer(task, "two", 2, mode="interrupt")
     await store.apply(Changes(records=(two, one)))
@@ -96,7 +96,7 @@ async def test_a_steer_is_taken_once(store: Store) -> None:
     assert [steer.text for steer in await store.list_queued_steers(task.id)] == ["two"]
 
 
-async def test_pruning_keeps_the_steps_a_conversation_is_made_of(store: Store) -> None:
+async def test_pruning_keeps_the_steps_of_conversations(store: Store) -> None:
     private, talk, undone = await running(store), await running(store, session_key="chat:1"), await running(store)
     for task in (private, talk, undone):
         await store.apply(Changes(records=(a_step(task.id, 1), a_steer(task, "x"))))
@@ -112,7 +112,7 @@ async def test_pruning_keeps_the_steps_a_conversation_is_made_of(store: Store) -
 # -- submit ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_submitted_task_is_read_back_as_it_was(store: Store) -> None:
+async def test_a_submitted_task_is_read_back_unchanged(store: Store) -> None:
     task = a_task(
         prompt="grüße 🎉 100% :x ?",
         priority=7,
@@ -139,7 +139,7 @@ async def test_the_same_key_returns_the_first_task_and_another_body_conflicts(st
     assert (await store.count_tasks()).total == 2
 
 
-async def test_max_open_refuses_outside_tasks_only_while_they_are_open(store: Store) -> None:
+async def test_max_open_limits_only_tasks_submitted_from_outside(store: Store) -> None:
     await put(store)
     await put(store, cause="automation")
     second = a_task()
@@ -159,14 +159,14 @@ async def test_an_internal_key_is_taken_once(store: Store) -> None:
         await put(store, internal_key="goal#1")
 
 
-async def test_a_message_asks_automation_in_its_gate_to_yield(store: Store) -> None:
+async def test_a_message_makes_an_automation_with_the_same_gate_yield(store: Store) -> None:
     holder = await running(store, session_key="chat:1", cause="automation", on_crash="rerun")
     await put(store, session_key="chat:1|message:2", cause="message")
     held = await store.get_task(holder.id)
     assert held is not None and held.stop_requested == "yield"
 
 
-async def test_a_message_does_not_stop_work_that_could_not_go_on(store: Store) -> None:
+async def test_a_message_does_not_stop_a_task_that_cannot_continue(store: Store) -> None:
     holder = await running(store, session_key="chat:1", cause="automation", on_crash="fail")
     persons = await running(store, session_key="chat:2", cause="message", on_crash="rerun")
     await put(store, session_key="chat:1", cause="message")
@@ -179,7 +179,7 @@ async def test_a_message_does_not_stop_work_that_could_not_go_on(store: Store) -
 # -- claim -------------------------------------------------------------------------------------------------------
 
 
-async def test_claim_gives_each_task_a_new_attempt_an_owner_and_a_start(store: Store) -> None:
+async def test_a_claimed_task_has_a_new_attempt_an_owner_and_a_start_time(store: Store) -> None:
     task = await put(store, route="console")
     claims = await store.claim(asking(), CLOCK.now())
     (made,) = claims.taken
@@ -203,7 +203,7 @@ async def test_claim_order_is_messages_then_priority_then_due_then_id(store: Sto
     assert order == [person.id, urgent.id, older.id, plain.id, least.id]
 
 
-async def test_one_task_per_gate_and_none_beside_a_running_one(store: Store) -> None:
+async def test_one_task_runs_per_gate(store: Store) -> None:
     first = await put(store, session_key="chat:1")
     second = await put(store, session_key="chat:1|message:7")
     thread = await put(store, session_key="chat:1|thread:9")
@@ -217,7 +217,7 @@ async def test_one_task_per_gate_and_none_beside_a_running_one(store: Store) -> 
     assert [t.id for t in await take(store)] == [second.id]
 
 
-async def test_claim_stays_within_slots_and_known_agents(store: Store) -> None:
+async def test_claim_respects_slots_and_known_agents(store: Store) -> None:
     for agent in ("demo", "demo", "demo", "other", "unknown"):
         await put(store, agent=agent)
     taken = await take(store, free=3, agents={"demo": 2, "other": 5})
@@ -226,7 +226,7 @@ async def test_claim_stays_within_slots_and_known_agents(store: Store) -> None:
     assert await take(store, free=0) == []
 
 
-async def test_a_task_that_is_not_due_waits_and_its_time_is_told(store: Store) -> None:
+async def test_a_delayed_task_waits_and_its_due_time_is_returned(store: Store) -> None:
     now = CLOCK.now()
     await put(store, due_at=now + 60 * SECOND, wait="delay")
     later = await store.claim(asking(), now)
@@ -234,7 +234,7 @@ async def test_a_task_that_is_not_due_waits_and_its_time_is_told(store: Store) -
     assert len((await store.claim(asking(), now + 60 * SECOND)).taken) == 1
 
 
-async def test_tasks_served_elsewhere_are_left_alone(store: Store) -> None:
+async def test_tasks_served_by_another_process_are_not_claimed(store: Store) -> None:
     mine = await put(store, submitter=OWNER)
     theirs = await put(store, submitter="i_two")
     spare = await put(store, agent="spare", submitter="i_two")
@@ -245,7 +245,7 @@ async def test_tasks_served_elsewhere_are_left_alone(store: Store) -> None:
     assert [t.id for t in await take(store, agents=agents)] == [theirs.id]
 
 
-async def test_many_claimers_never_take_a_task_twice(store: Store) -> None:
+async def test_concurrent_claims_never_take_a_task_twice(store: Store) -> None:
     tasks = [await put(store) for _ in range(30)]
     claims = await asyncio.gather(*(take(store, free=3, owner=f"i_{n}") for n in range(15)))
     taken = [task.id for claim in claims for task in claim]
@@ -264,7 +264,7 @@ async def takers(store: Store, free: int = 1, *, agents: dict[str, int] | None =
     return [made.task.actor for made in (await store.claim(request, CLOCK.now())).taken]
 
 
-async def test_a_slot_is_kept_for_each_actor_who_waits_and_has_none(store: Store) -> None:
+async def test_a_slot_is_reserved_for_each_waiting_actor_without_one(store: Store) -> None:
     for actor in "aaaaaabc":
         await put(store, creator=actor)
     assert await takers(store, 4) == ["a", "a", "b", "c"]
@@ -273,7 +273,7 @@ async def test_a_slot_is_kept_for_each_actor_who_waits_and_has_none(store: Store
     assert await takers(store, held={"a": 3}) == ["a"]
 
 
-async def test_the_only_slot_goes_around(store: Store) -> None:
+async def test_a_single_slot_alternates_between_actors(store: Store) -> None:
     for actor in "aaabbc":
         await put(store, creator=actor)
     order = ""
@@ -284,7 +284,7 @@ async def test_the_only_slot_goes_around(store: Store) -> None:
 
 
 @pytest.mark.parametrize("why", ["delayed", "gate", "agent", "left", "own"])
-async def test_nothing_is_kept_for_work_that_cannot_be_taken_now(store: Store, why: str) -> None:
+async def test_no_slot_is_reserved_for_tasks_that_cannot_start_now(store: Store, why: str) -> None:
     await running(store, creator="c", session_key="chat:1")
     for _ in range(3):
         await put(store, creator="a", submitter=OWNER)
@@ -300,14 +300,14 @@ async def test_nothing_is_kept_for_work_that_cannot_be_taken_now(store: Store, w
     assert [task.creator for task in taken] == ["a"]
 
 
-async def test_slots_of_one_agent_are_kept_while_others_are_free(store: Store) -> None:
+async def test_slots_of_one_agent_are_reserved_while_others_are_free(store: Store) -> None:
     for actor in "aaaab":
         await put(store, creator=actor)
     await put(store, creator="a", agent="other")
     assert await takers(store, 40, agents={"demo": 2, "other": 20}) == ["a", "b", "a"]
 
 
-async def test_slots_of_the_process_are_kept_over_all_agents(store: Store) -> None:
+async def test_slots_of_the_process_are_reserved_across_all_agents(store: Store) -> None:
     for _ in range(3):
         await put(store, creator="a")
     await put(store, creator="b", agent="other")
@@ -315,7 +315,7 @@ async def test_slots_of_the_process_are_kept_over_all_agents(store: Store) -> No
     assert await takers(store, 1, agents={"demo": 20}, held={"a": 1}) == ["a"]
 
 
-async def test_messages_and_priority_keep_their_order_within_an_actors_tasks(store: Store) -> None:
+async def test_messages_and_priority_decide_within_an_actors_tasks(store: Store) -> None:
     for actor in "ab":
         await put(store, creator=actor, prompt="plain")
         await put(store, creator=actor, prompt="high", priority=9)
@@ -327,7 +327,7 @@ async def test_messages_and_priority_keep_their_order_within_an_actors_tasks(sto
     assert [task.prompt for task in rest] == ["message", "high", "high", "plain", "plain"]
 
 
-async def test_no_actor_gets_more_than_one_may_have(store: Store) -> None:
+async def test_no_actor_exceeds_the_limit_per_actor(store: Store) -> None:
     for actor in "aaaaab":
         await put(store, creator=actor)
     assert await takers(store, 9, most=3, held={"a": 1}) == ["a", "a", "b"]
@@ -335,7 +335,7 @@ async def test_no_actor_gets_more_than_one_may_have(store: Store) -> None:
     assert await takers(store, 9, most=3) == ["a", "a", "a"]
 
 
-async def test_tasks_without_an_actor_are_one_more_actors(store: Store) -> None:
+async def test_tasks_without_an_actor_count_as_one_actor(store: Store) -> None:
     await put(store)
     await put(store)
     await put(store, creator="a")
@@ -343,14 +343,14 @@ async def test_tasks_without_an_actor_are_one_more_actors(store: Store) -> None:
     assert await takers(store, 2, most=1) == [""]
 
 
-async def test_the_first_tasks_of_actors_in_one_gate_are_taken_one_by_one(store: Store) -> None:
+async def test_tasks_of_several_actors_in_one_gate_are_claimed_one_by_one(store: Store) -> None:
     for actor in "abc":
         await put(store, creator=actor, session_key="chat:1")
     await put(store, creator="c")
     assert await takers(store, 3) == ["a", "c"]
 
 
-async def test_open_tasks_of_one_actor_are_limited_while_others_may_go_on(store: Store) -> None:
+async def test_open_tasks_are_limited_per_actor(store: Store) -> None:
     async def submit(creator: str | None, most: int | None = 2, **fields: Any) -> bool:
         task = a_task(creator=creator, **fields)
         return (await store.submit(task, 100, most)).created
@@ -373,7 +373,7 @@ async def test_open_tasks_of_one_actor_are_limited_while_others_may_go_on(store:
 # -- fences and guards -------------------------------------------------------------------------------------------
 
 
-async def test_a_write_of_another_attempt_is_refused_whole(store: Store) -> None:
+async def test_a_write_of_an_older_attempt_is_refused_as_a_whole(store: Store) -> None:
     task = await running(store)
     stale = Fence(task.id, task.attempt - 1)
     before = await store.read_log_bounds()
@@ -389,7 +389,7 @@ async def test_a_write_of_another_attempt_is_refused_whole(store: Store) -> None
     assert await store.read_messages("s") == []
 
 
-async def test_a_finished_task_takes_nothing_more(store: Store) -> None:
+async def test_a_finished_task_accepts_no_write(store: Store) -> None:
     task = await running(store)
     done = end(task, CLOCK.now(), outcome="ok", result="x")[1]
     await store.apply(replace(done, fence=fence(task)))
@@ -400,7 +400,7 @@ async def test_a_finished_task_takes_nothing_more(store: Store) -> None:
     assert len(await store.read_events(0, EventFilter(kinds=("task_finished",)))) == 1
 
 
-async def test_a_stop_written_meanwhile_is_a_conflict_not_a_lost_lease(store: Store) -> None:
+async def test_a_concurrent_stop_is_a_conflict_not_a_lost_lease(store: Store) -> None:
     task = await running(store)
     await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
     with pytest.raises(Conflict):
@@ -409,7 +409,7 @@ async def test_a_stop_written_meanwhile_is_a_conflict_not_a_lost_lease(store: St
     assert seen is not None and seen.status == "running"
 
 
-async def test_a_failing_step_leaves_nothing_and_its_neighbours_alone(store: Store) -> None:
+async def test_a_failing_transaction_writes_nothing_and_does_not_affect_others(store: Store) -> None:
     """Verbs that wait together are committed together; one that fails is rolled back alone."""
     good, bad = await running(store), await running(store)
     changes = [
@@ -429,7 +429,7 @@ async def test_a_failing_step_leaves_nothing_and_its_neighbours_alone(store: Sto
 
 
 @pytest.mark.parametrize("status", TRANSITIONS)
-async def test_only_the_transitions_of_the_table_happen(store: Store, status: str) -> None:
+async def test_only_transitions_of_the_table_are_allowed(store: Store, status: str) -> None:
     """From each state, try every step the product has; what the table forbids is refused."""
     task = await _in_state(store, status)
     steps = {
@@ -465,7 +465,7 @@ async def _in_state(store: Store, status: str):  # type: ignore[no-untyped-def]
 # -- events ------------------------------------------------------------------------------------------------------
 
 
-async def test_seqs_are_consecutive_under_many_writers(store: Store) -> None:
+async def test_event_numbers_are_consecutive_with_many_writers(store: Store) -> None:
     tasks = [await running(store) for _ in range(8)]
     start = (await store.read_log_bounds()).last_seq
 
@@ -483,7 +483,7 @@ async def test_seqs_are_consecutive_under_many_writers(store: Store) -> None:
     assert (await store.read_log_bounds()).last_seq == seqs[-1]
 
 
-async def test_every_event_is_told_once_with_its_seq(store: Store) -> None:
+async def test_every_event_is_published_once_with_its_number(store: Store) -> None:
     heard: list[Commit] = []
     store.on_commit(heard.append)
     task = await running(store)
@@ -516,7 +516,7 @@ async def test_events_are_filtered_and_paged(store: Store) -> None:
     assert [e.seq for e in first + rest] == list(range(1, len(first + rest) + 1))
 
 
-async def test_a_late_result_is_told_once_per_attempt(store: Store) -> None:
+async def test_a_late_result_is_recorded_once_per_attempt(store: Store) -> None:
     task = await running(store)
     late = event(TaskLate(outcome="ok", result="x"), CLOCK.now(), **meta(task))
     assert await store.record_late(late)
@@ -524,7 +524,7 @@ async def test_a_late_result_is_told_once_per_attempt(store: Store) -> None:
     assert await store.record_late(late._replace(attempt=2))
 
 
-async def test_open_events_are_the_starts_without_an_end(store: Store) -> None:
+async def test_open_events_are_starts_without_an_end(store: Store) -> None:
     task = await running(store)
     about = meta(task)
     payloads = (
@@ -548,7 +548,7 @@ async def test_open_events_are_the_starts_without_an_end(store: Store) -> None:
     assert await store.list_open_events(fence(task)) == []
 
 
-async def test_pruning_events_keeps_open_tasks_and_says_where_the_log_begins(store: Store) -> None:
+async def test_pruning_events_keeps_open_tasks_and_records_the_start_of_the_log(store: Store) -> None:
     ended, still = await running(store), await running(store)
     for task in (ended, still, ended):
         await store.apply(Changes(fence=fence(task), events=(progress(task),)))
@@ -595,7 +595,7 @@ async def test_lists_are_newest_first_filtered_and_paged(store: Store) -> None:
     assert await store.list_running_tasks("i_nobody") == []
 
 
-async def test_counts(store: Store) -> None:
+async def test_tasks_are_counted(store: Store) -> None:
     assert tuple(await store.count_tasks()) == (0, 0, 0, 0, 0, 0)
     for outcome in ("ok", "error", "error", "cancelled"):
         await store.apply(end(await running(store), CLOCK.now(), outcome=outcome)[1])  # type: ignore[arg-type]
@@ -606,7 +606,7 @@ async def test_counts(store: Store) -> None:
     assert counts.active == 2
 
 
-async def test_pruning_tasks_by_age_and_count_never_takes_open_ones(store: Store) -> None:
+async def test_pruning_tasks_by_age_and_count_keeps_open_ones(store: Store) -> None:
     now = CLOCK.now()
     ended = []
     for n in range(5):
@@ -624,7 +624,7 @@ async def test_pruning_tasks_by_age_and_count_never_takes_open_ones(store: Store
 # -- sessions, deliveries, approvals, instances ------------------------------------------------------------------
 
 
-async def test_sessions_and_messages(store: Store) -> None:
+async def test_sessions_and_messages_are_stored(store: Store) -> None:
     one = Session(key="chat:1", agent="demo", gate_key="chat:1", thread_id="th", created_at=1, updated_at=1)
     said = Message(session_key="chat:1", role="user", text="hi", time=1, task_id="t_1", id="t_1")
     await store.apply(Changes(sessions=(one,), messages=(said, replace(said, role="agent", text="yes", id="t_1.1"))))
@@ -643,7 +643,7 @@ async def test_sessions_and_messages(store: Store) -> None:
     assert await store.get_session("chat:3") is None
 
 
-async def test_a_delivery_is_made_once_per_task_channel_and_notice(store: Store) -> None:
+async def test_one_delivery_is_made_per_task_channel_and_notice(store: Store) -> None:
     now = CLOCK.now()
     first = Delivery(id="d_1", task_id="t_1", channel="console", notice="done", text="x", due_at=now, created_at=now)
     await store.apply(Changes(deliveries=(first, replace(first, id="d_2"), replace(first, id="d_3", notice="failed"))))
@@ -660,7 +660,7 @@ async def test_a_delivery_is_made_once_per_task_channel_and_notice(store: Store)
     assert [d.id for d in await store.list_deliveries(status="pending")] == ["d_3"]
 
 
-async def test_approvals_are_asked_answered_once_and_expire(store: Store) -> None:
+async def test_approvals_are_stored_answered_once_and_expire(store: Store) -> None:
     task = await running(store)
     now = CLOCK.now()
     first, changes = ask(task, Question(text="Delete it?"), 60, now)
@@ -684,7 +684,7 @@ async def test_approvals_are_asked_answered_once_and_expire(store: Store) -> Non
         await store.apply(ask(task._replace(attempt=9), Question(text="Again?"), 60, now)[1])
 
 
-async def test_instances_come_and_go(store: Store) -> None:
+async def test_processes_are_registered_and_removed(store: Store) -> None:
     one = Instance(
         id="i_1",
         role="up",
@@ -703,7 +703,7 @@ async def test_instances_come_and_go(store: Store) -> None:
     assert [i.id for i in await store.list_instances()] == ["i_2"]
 
 
-async def test_the_store_describes_and_checks_itself(store: Store) -> None:
+async def test_the_store_reports_and_checks_its_state(store: Store) -> None:
     facts = await store.describe()
     assert facts["kind"] and facts["schema"]
     assert await store.check() == []

@@ -54,7 +54,7 @@ def slowly(verb: Callable[..., Any], seconds: float) -> Callable[..., Any]:
     return late
 
 
-async def test_a_follower_sees_every_number_in_order_while_many_write(several: Several) -> None:
+async def test_a_follower_sees_every_event_in_order_with_many_writers(several: Several) -> None:
     """Commits come late, verbs fail in between, and still no number is missing when a later one is seen."""
     stores = await several(3)
     task = await running(stores[0])
@@ -101,7 +101,7 @@ async def test_a_follower_sees_every_number_in_order_while_many_write(several: S
         assert order == sorted(order) and order[-1][1] == rounds - 1
 
 
-async def test_one_key_submitted_by_many_at_once_gives_one_task(several: Several) -> None:
+async def test_concurrent_submits_with_one_key_make_one_task(several: Several) -> None:
     stores = await several(WRITERS)
     for turn in range(5):
         wanted = [a_task(idempotency_key=f"k{turn}", body_hash="b", creator="me") for _ in stores]
@@ -113,7 +113,7 @@ async def test_one_key_submitted_by_many_at_once_gives_one_task(several: Several
     assert kinds == ["task_submitted"] * 5
 
 
-async def test_claims_raced_by_many_never_double_and_keep_gates_and_slots(several: Several) -> None:
+async def test_concurrent_claims_never_double_and_respect_gates_and_slots(several: Several) -> None:
     stores = await several(WRITERS)
     gates, each = 7, 6
     tasks = [await put(stores[0], session_key=f"chat:{n % gates}|message:{n}") for n in range(gates * each)]
@@ -140,7 +140,7 @@ async def test_claims_raced_by_many_never_double_and_keep_gates_and_slots(severa
     assert sorted(str(one) for one in starts) == sorted(taken)
 
 
-async def test_messages_of_one_session_by_many_are_all_kept_and_numbered(several: Several) -> None:
+async def test_concurrent_messages_to_one_session_are_all_kept_and_numbered(several: Several) -> None:
     stores = await several(WRITERS)
     each = 12
 
@@ -156,7 +156,7 @@ async def test_messages_of_one_session_by_many_are_all_kept_and_numbered(several
     assert {m.text for m in kept} == {f"{n}/{turn}" for n in range(WRITERS) for turn in range(each)}
 
 
-async def test_a_write_under_a_fence_never_lands_after_the_task_was_taken_away(several: Several) -> None:
+async def test_a_write_with_an_old_lease_never_succeeds_after_the_task_was_taken(several: Several) -> None:
     """The fence is looked at before the commit; whoever takes the task away in between has to wait for it."""
     mine, theirs = await several(2)
     for turn in range(6):
@@ -176,7 +176,7 @@ async def test_a_write_under_a_fence_never_lands_after_the_task_was_taken_away(s
         await mine.apply(end(again, CLOCK.now(), outcome="ok")[1])
 
 
-async def test_a_message_makes_a_task_yield_that_is_just_being_claimed(several: Several) -> None:
+async def test_a_message_makes_a_task_yield_that_is_being_claimed(several: Several) -> None:
     mine, theirs = await several(2)
     for turn in range(4):
         key = f"chat:{turn}"
@@ -193,7 +193,7 @@ async def test_a_message_makes_a_task_yield_that_is_just_being_claimed(several: 
             assert found.status == "pending"
 
 
-async def test_another_process_hears_of_a_commit(several: Several) -> None:
+async def test_another_process_is_notified_of_a_commit(several: Several) -> None:
     mine, theirs = await several(2)
     heard: asyncio.Queue[Commit] = asyncio.Queue()
     theirs.on_commit(heard.put_nowait)

@@ -77,7 +77,7 @@ async def test_three_turns_with_memory_in_one_process(desk: Runtime) -> None:
     assert texts[:2] == ["one", "you said one"]
 
 
-async def test_leave_is_granted(desk: Runtime) -> None:
+async def test_an_allowed_tool_runs(desk: Runtime) -> None:
     task = await desk.tasks.submit("[[ask RAar touch x]] [[say so I did]]", agent="fake")
     question = await asked(desk)
     assert (question.task_id, question.agent) == (task.id, "fake")
@@ -89,7 +89,7 @@ async def test_leave_is_granted(desk: Runtime) -> None:
     assert told.count("tool_exec_start") == told.count("tool_exec_end") == 1
 
 
-async def test_leave_is_denied(desk: Runtime) -> None:
+async def test_a_denied_tool_does_not_run(desk: Runtime) -> None:
     task = await desk.tasks.submit("[[ask ar touch x]]", agent="fake")
     await desk.approvals.answer((await asked(desk)).id, grant=False, why="not today")
     ended = await desk.tasks.wait(task.id)
@@ -97,7 +97,7 @@ async def test_leave_is_denied(desk: Runtime) -> None:
     assert "denied: 'touch x' (not today)" in (ended.error or "")
 
 
-async def test_nobody_answers(tmp_path: Path) -> None:
+async def test_an_unanswered_question_expires(tmp_path: Path) -> None:
     async with desk_at(tmp_path, 'approval_expiry = "1s"') as desk:
         task = await desk.tasks.submit("[[ask ar touch x]] [[say I could not]]", agent="fake")
         ended = await desk.tasks.wait(task.id)
@@ -107,7 +107,7 @@ async def test_nobody_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["[[open x]] [[hold ever]]", "[[say half]] [[ask ar touch x]]"])
-async def test_a_cancel_in_mid_turn(desk: Runtime, prompt: str) -> None:
+async def test_a_turn_is_cancelled(desk: Runtime, prompt: str) -> None:
     await desk.sessions.create(agent="fake", key=KEY)
     pid = (await said(desk, "[[show pid]]")).result
     task = await desk.sessions.send(KEY, prompt)
@@ -126,7 +126,7 @@ async def _uses_tool(desk: Runtime, task: Task) -> bool:
     return "tool_exec_start" in await kinds(desk, task)
 
 
-async def test_a_limit_parks_the_task_and_it_goes_on(desk: Runtime) -> None:
+async def test_a_usage_limit_parks_the_task_until_it_ends(desk: Runtime) -> None:
     task = await desk.tasks.submit("[[limit 2]] [[recall]]", agent="fake")
 
     ended = await desk.tasks.wait(task.id)
@@ -151,7 +151,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-async def test_midwatch_is_killed_in_mid_turn_and_the_conversation_goes_on(tmp_path: Path) -> None:
+async def test_a_conversation_continues_after_midwatch_was_killed_during_a_turn(tmp_path: Path) -> None:
     memory = tmp_path / "memory"
     configure(tmp_path / "home", memory)
     server = Server(tmp_path / "home")
@@ -211,9 +211,7 @@ async def _ended(http: Any, task_id: str) -> dict[str, Any]:
 # -- two hosts ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_conversation_is_spoken_to_watched_and_taken_over_from_another_host(
-    tmp_path: Path, database: str
-) -> None:
+async def test_a_conversation_is_used_watched_and_taken_over_by_another_process(tmp_path: Path, database: str) -> None:
     for name in ("a", "b"):
         configure(tmp_path / name, tmp_path / "memory", f'db = "{database}"\nshutdown_grace = 0')
     owner = WorkerProcess(tmp_path / "a")

@@ -53,7 +53,7 @@ class Puzzled(Coder):
         raise RuntimeError("what is this?")
 
 
-async def test_one_who_cannot_tell_what_it_can_do_is_in_nobodys_way(desk: Runtime) -> None:
+async def test_an_agent_whose_check_fails_does_not_block_others(desk: Runtime) -> None:
     await desk.handoffs.register(Puzzled("puzzled"))
     await desk.handoffs.register(Coder("coder"))
     assert (await desk.handoffs.handoff(asked(None))).to_agent == "coder"
@@ -63,7 +63,7 @@ async def test_one_who_cannot_tell_what_it_can_do_is_in_nobodys_way(desk: Runtim
         await desk.handoffs.register(odd)
 
 
-async def test_who_leaves_while_it_is_chosen_is_passed_over(desk: Runtime) -> None:
+async def test_an_agent_removed_during_the_choice_is_skipped(desk: Runtime) -> None:
     await desk.handoffs.register(Coder("first"))
     await desk.handoffs.register(Coder("second"))
 
@@ -85,7 +85,7 @@ async def test_who_leaves_while_it_is_chosen_is_passed_over(desk: Runtime) -> No
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_who_comes_is_given_work_at_once_and_who_goes_gets_no_more(
+async def test_an_added_agent_gets_work_at_once_and_a_removed_one_gets_none(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     db = request.getfixturevalue("database") if kind == "postgres" else None
@@ -117,7 +117,7 @@ async def test_who_comes_is_given_work_at_once_and_who_goes_gets_no_more(
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_what_runs_ends_as_ever_though_its_agent_has_gone(
+async def test_a_running_task_ends_normally_after_its_agent_was_removed(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     db = request.getfixturevalue("database") if kind == "postgres" else None
@@ -143,7 +143,7 @@ async def test_what_runs_ends_as_ever_though_its_agent_has_gone(
         assert (ended.outcome, ended.result) == ("ok", "heard done"), ended.error
 
 
-async def test_a_task_of_an_agent_that_has_gone_waits_until_it_is_back(desk: Runtime) -> None:
+async def test_a_task_of_a_removed_agent_waits_until_it_is_added_again(desk: Runtime) -> None:
     go = asyncio.Event()
     await desk.handoffs.register(ScriptedAgent(wait_for(go), result("done"), name="it", terms=AgentTerms(slots=1)))
     running = await desk.tasks.submit("one", agent="it")
@@ -163,7 +163,7 @@ async def test_a_task_of_an_agent_that_has_gone_waits_until_it_is_back(desk: Run
         assert (await desk.handoffs.wait(handed.id)).output == "another"
 
 
-async def test_the_best_is_chosen_among_those_that_are_there(desk: Runtime) -> None:
+async def test_the_best_registered_agent_is_chosen(desk: Runtime) -> None:
     for name in ("one", "two"):
         await desk.handoffs.register(Coder(name))
     assert list(desk.handoffs.receivers()) == ["demo", "echo", "one", "two"]
@@ -176,7 +176,7 @@ async def test_the_best_is_chosen_among_those_that_are_there(desk: Runtime) -> N
     assert list(desk.handoffs.receivers()) == ["demo", "echo", "one"]
 
 
-async def test_what_cannot_be_registered_is_told_and_changes_nothing(
+async def test_an_invalid_registration_is_reported_and_changes_nothing(
     desk: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Conflict, match="an agent 'echo' here already; unregister it"):
@@ -206,7 +206,7 @@ async def test_what_cannot_be_registered_is_told_and_changes_nothing(
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_many_at_once_are_all_known_and_one_of_each_name(
+async def test_concurrent_registrations_keep_one_agent_per_name(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     db = request.getfixturevalue("database") if kind == "postgres" else None
@@ -223,7 +223,7 @@ async def test_many_at_once_are_all_known_and_one_of_each_name(
     assert [one.getMessage() for one in caplog.records if one.levelname != "INFO"] == []
 
 
-async def test_an_open_conversation_ends_with_its_agent_and_is_not_anothers(desk: Runtime) -> None:
+async def test_an_open_conversation_ends_with_its_agent(desk: Runtime) -> None:
     go = asyncio.Event()
     old, new = (ScriptedAgent(wait_for(go), result(word), name="it", lasting=True) for word in ("old", "new"))
     await desk.handoffs.register(old)
@@ -259,7 +259,7 @@ CONFIG = "[agents.it]\nkind = 'llm'\nmodel = 'openai:fake'\n"
         ("delegates = ['it']", "agents.it.delegates: it cannot hand over to itself"),
     ],
 )
-async def test_a_target_that_is_not_there_is_an_error_at_the_start(tmp_path: Path, line: str, said: str) -> None:
+async def test_a_missing_target_is_an_error_at_startup(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "midwatch.toml").write_text(CONFIG + line + "\n")
     with pytest.raises(BadConfig, match=said) as caught:
         async with Runtime.open(settings=settings(tmp_path), agents={"echo": echo}):
@@ -267,7 +267,7 @@ async def test_a_target_that_is_not_there_is_an_error_at_the_start(tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
-async def test_targets_of_the_configuration_and_of_code_are_found(tmp_path: Path) -> None:
+async def test_targets_from_configuration_and_code_are_found(tmp_path: Path) -> None:
     (tmp_path / "midwatch.toml").write_text(CONFIG + "handoffs = ['demo', 'echo']\ndelegates = ['echo']\n")
     async with Runtime.open(settings=settings(tmp_path), agents={"echo": echo}, only=["it"]) as desk:
         assert list(desk.agents) == ["it"]  # the others may work in other processes

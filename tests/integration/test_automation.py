@@ -1,9 +1,10 @@
 """Automations on a real desk: a year of them, restarts, suspension, people in between, and death at every write.
 
-A2 `test_a_timeout_counts_and_the_next_run_comes_at_its_time`. A7 `test_what_may_pass_is_tried_again_before_it_counts`.
-A8 a run that is stopped stays stopped: `test_stopping_it_pauses_it_until_it_is_resumed`. A13
-`test_death_at_any_write_loses_and_doubles_nothing`. A18 `test_a_person_comes_first_and_the_run_goes_on_afterwards`,
-`test_threads_of_one_chat_do_not_block_each_other`.
+A2 `test_a_timeout_counts_as_a_failure_and_the_next_run_is_on_time`.
+A7 `test_a_temporary_failure_is_retried_before_it_counts`.
+A8 a stopped run stays stopped: `test_cancelling_a_run_pauses_the_automation_until_it_is_resumed`.
+A13 `test_a_crash_at_any_write_loses_and_doubles_nothing`.
+A18 `test_a_message_interrupts_a_run_which_continues_afterwards`, `test_threads_of_one_chat_do_not_block_each_other`.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ SKIPPED = {"Europe/Berlin": (3, 29, 3, 0), "America/New_York": (3, 8, 3, 0)}
 
 
 @pytest.mark.parametrize("begin", [SPRING, AUTUMN])
-async def test_each_day_has_one_run_when_clocks_change_in_three_zones(home: Path, begin: str) -> None:
+async def test_a_daily_run_happens_once_over_clock_changes_in_three_zones(home: Path, begin: str) -> None:
     start = parse_moment(f"{begin}T00:00:00+00:00", 0, "UTC")
     clock = FakeClock(start)
     async with opened(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
@@ -138,7 +139,7 @@ async def test_an_interval_keeps_its_phase_over_restarts(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("missed", "runs"), [("skip", 0), ("once", 1), ("once_within", 1)])
-async def test_a_machine_that_was_suspended_catches_up_by_policy(home: Path, missed: str, runs: int) -> None:
+async def test_missed_runs_after_a_suspend_follow_the_policy(home: Path, missed: str, runs: int) -> None:
     clock = FakeClock(START)
     async with opened(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
         made = await desk.automations.create("look", agent="it", every="1h", missed=missed)
@@ -170,7 +171,7 @@ async def test_nothing_is_written_while_nothing_is_due(home: Path) -> None:
 # -- how runs end --------------------------------------------------------------------------------------------------
 
 
-async def test_a_timeout_counts_and_the_next_run_comes_at_its_time(home: Path) -> None:
+async def test_a_timeout_counts_as_a_failure_and_the_next_run_is_on_time(home: Path) -> None:
     clock = FakeClock(START)
     agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
     async with opened(home, clock, agent) as desk:
@@ -191,7 +192,7 @@ async def _turns(agent: ScriptedAgent, count: int) -> bool:
     return len(agent.turns) >= count
 
 
-async def test_what_may_pass_is_tried_again_before_it_counts(home: Path) -> None:
+async def test_a_temporary_failure_is_retried_before_it_counts(home: Path) -> None:
     clock = FakeClock(START)
     agent = ScriptedAgent(raise_(TransientError("too many requests")), name="it")
     async with opened(home, clock, agent) as desk:
@@ -208,7 +209,7 @@ async def test_what_may_pass_is_tried_again_before_it_counts(home: Path) -> None
         assert len(agent.turns) == 6
 
 
-async def test_three_failures_pause_it_with_one_notice_and_resuming_works(home: Path) -> None:
+async def test_three_failures_pause_an_automation_with_one_notice(home: Path) -> None:
     clock, channel = FakeClock(START), RecordingChannel("there")
     agent = ScriptedAgent(raise_(AgentError("no luck")), name="it")
     async with opened(home, clock, agent, there=channel) as desk:
@@ -237,7 +238,7 @@ async def test_an_answer_that_is_the_quiet_token_is_not_delivered(home: Path) ->
         assert (await desk.automations.get(made.id)).consecutive_failures == 0
 
 
-async def test_a_cancelled_run_does_not_come_back(home: Path) -> None:
+async def test_a_cancelled_run_is_not_repeated(home: Path) -> None:
     clock = FakeClock(START)
     agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
     async with opened(home, clock, agent) as desk:
@@ -255,7 +256,7 @@ async def test_a_cancelled_run_does_not_come_back(home: Path) -> None:
         assert len(agent.turns) == 1
 
 
-async def test_stopping_it_pauses_it_until_it_is_resumed(home: Path) -> None:
+async def test_cancelling_a_run_pauses_the_automation_until_it_is_resumed(home: Path) -> None:
     clock = FakeClock(START)
     agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
     async with opened(home, clock, agent) as desk:
@@ -276,7 +277,7 @@ async def test_stopping_it_pauses_it_until_it_is_resumed(home: Path) -> None:
 # -- people in between ---------------------------------------------------------------------------------------------
 
 
-async def test_a_person_comes_first_and_the_run_goes_on_afterwards(home: Path) -> None:
+async def test_a_message_interrupts_a_run_which_continues_afterwards(home: Path) -> None:
     clock, free = FakeClock(START), asyncio.Event()
     order: list[str] = []
 
@@ -309,7 +310,7 @@ async def test_a_person_comes_first_and_the_run_goes_on_afterwards(home: Path) -
         assert [one.payload["reason"] for one in await events(desk, "task_interrupted")] == ["yield"]
 
 
-async def test_a_message_that_waits_goes_before_a_run_that_waits(home: Path) -> None:
+async def test_a_waiting_message_goes_before_a_waiting_run(home: Path) -> None:
     clock, free = FakeClock(START), asyncio.Event()
     order: list[str] = []
 
@@ -493,7 +494,7 @@ async def live(home: Path, name: str) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("name", "when"), list_deaths(SCENARIOS))
-async def test_death_at_any_write_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
+async def test_a_crash_at_any_write_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
     child = program("die", str(tmp_path), name, when)
     out, _ = await asyncio.to_thread(child.communicate)
     assert child.returncode == 0

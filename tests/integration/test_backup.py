@@ -129,7 +129,7 @@ def test_both_schemas_have_the_same_tables_and_columns(database: str) -> None:
 # -- moving ------------------------------------------------------------------------------------------------------------
 
 
-async def test_everything_moves_as_it_was(settings: Settings, shared: Settings, database: str) -> None:
+async def test_all_data_moves_unchanged(settings: Settings, shared: Settings, database: str) -> None:
     told: list[tuple[str, int]] = []
     made = await migrate(settings, database, lambda table, rows: told.append((table, rows)))
     source = in_file(settings.home / "midwatch.db")
@@ -151,7 +151,9 @@ async def test_everything_moves_as_it_was(settings: Settings, shared: Settings, 
     await stored(shared, goes_on)
 
 
-async def test_tasks_of_a_dead_process_are_rescued_first(settings: Settings, shared: Settings, database: str) -> None:
+async def test_tasks_of_a_dead_process_are_recovered_before_a_move(
+    settings: Settings, shared: Settings, database: str
+) -> None:
     store = await SqliteStore.open(settings.home / "midwatch.db")
     rerun, failed = [await running(store, on_crash=rule) for rule in ("rerun", "fail")]
     await store.add_instance(an_instance())
@@ -174,9 +176,7 @@ def an_instance(**more: object) -> Instance:
     return Instance(**{**base, "slots": 1, "started_at": 1, **more})
 
 
-async def test_a_failure_on_the_way_leaves_the_database_empty(
-    settings: Settings, shared: Settings, database: str
-) -> None:
+async def test_a_failed_move_leaves_the_target_empty(settings: Settings, shared: Settings, database: str) -> None:
     def stumble(table: str, rows: int) -> None:
         if table == "tasks":
             raise RuntimeError("the lights went out")
@@ -192,7 +192,7 @@ async def test_a_failure_on_the_way_leaves_the_database_empty(
     assert await stored(shared, look) != (0, 0)
 
 
-async def test_what_did_not_arrive_as_it_was_is_not_kept(
+async def test_rows_that_arrive_changed_fail_the_move(
     settings: Settings, shared: Settings, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = transfer.PostgresSide.fill
@@ -209,7 +209,7 @@ async def test_what_did_not_arrive_as_it_was_is_not_kept(
     assert all(len(rows) == (table == "event_head") for table, rows in in_database(database).items())
 
 
-async def test_nobody_else_writes_on_either_side_meanwhile(settings: Settings, database: str) -> None:
+async def test_both_databases_are_locked_during_a_move(settings: Settings, database: str) -> None:
     refused = []
 
     def write(table: str, rows: int) -> None:
@@ -228,7 +228,7 @@ async def test_nobody_else_writes_on_either_side_meanwhile(settings: Settings, d
     assert refused == ["there", "here"] * len(made.rows)
 
 
-async def test_only_an_empty_database_is_moved_to(settings: Settings, shared: Settings, database: str) -> None:
+async def test_data_moves_only_to_an_empty_database(settings: Settings, shared: Settings, database: str) -> None:
     kept = await stored(shared, lambda store: put(store))
     before = in_file(settings.home / "midwatch.db")
     with pytest.raises(Conflict, match="use an empty one"):
@@ -242,7 +242,7 @@ async def test_only_an_empty_database_is_moved_to(settings: Settings, shared: Se
     assert await stored(shared, look) == 1
 
 
-async def test_a_database_of_another_program_is_left_alone(settings: Settings, database: str) -> None:
+async def test_a_database_of_another_program_is_not_changed(settings: Settings, database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE tasks (id INT)")
     with pytest.raises(StoreCorrupt, match="another program"):
@@ -250,7 +250,7 @@ async def test_a_database_of_another_program_is_left_alone(settings: Settings, d
 
 
 @pytest.mark.parametrize("lock", ["up", "i_somebody", "leader"])
-async def test_nothing_moves_while_a_process_runs(settings: Settings, database: str, lock: str) -> None:
+async def test_a_move_is_refused_while_a_process_runs(settings: Settings, database: str, lock: str) -> None:
     held = Home(settings.home).lock(lock)
     assert held.acquire()
     with pytest.raises(AlreadyRunning):
@@ -258,7 +258,7 @@ async def test_nothing_moves_while_a_process_runs(settings: Settings, database: 
     held.release()
 
 
-async def test_there_must_be_something_to_move_and_somewhere_to_go(tmp_path: Path, settings: Settings) -> None:
+async def test_a_move_needs_a_database_and_a_postgres_address(tmp_path: Path, settings: Settings) -> None:
     with pytest.raises(HomeUnusable):
         await migrate(Settings.load(tmp_path / "nothing"), "postgresql://127.0.0.1/x", quiet)
     with pytest.raises(BadConfig):
@@ -268,7 +268,7 @@ async def test_there_must_be_something_to_move_and_somewhere_to_go(tmp_path: Pat
 # -- backups -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_backup_goes_from_one_kind_of_store_to_the_other_and_back(
+async def test_a_backup_is_restored_to_the_other_kind_of_store_and_back(
     settings: Settings, shared: Settings, database: str, file: Path, tmp_path: Path
 ) -> None:
     await migrate(settings, database, quiet)
@@ -286,7 +286,7 @@ async def test_a_backup_goes_from_one_kind_of_store_to_the_other_and_back(
     assert in_database(database) == rows
 
 
-async def test_a_backup_of_postgres_is_one_moment_while_others_write(
+async def test_a_backup_of_postgres_is_a_snapshot_during_writes(
     settings: Settings, shared: Settings, database: str, file: Path
 ) -> None:
     await migrate(settings, database, quiet)
@@ -318,7 +318,7 @@ async def test_postgres_data_is_replaced_only_by_force(shared: Settings, databas
 
 
 @pytest.mark.parametrize("force", [True, False])
-async def test_nothing_is_put_beneath_a_process_whose_heart_beats(
+async def test_a_restore_is_refused_while_a_process_sends_heartbeats(
     settings: Settings, shared: Settings, database: str, file: Path, force: bool
 ) -> None:
     await backup(settings, file, quiet)
@@ -334,9 +334,7 @@ async def test_nothing_is_put_beneath_a_process_whose_heart_beats(
     assert (await restore(shared, file, quiet)).rows["tasks"] == 2
 
 
-async def test_two_restores_at_once_do_not_mix(
-    settings: Settings, shared: Settings, file: Path, tmp_path: Path
-) -> None:
+async def test_concurrent_restores_do_not_mix(settings: Settings, shared: Settings, file: Path, tmp_path: Path) -> None:
     made = await backup(settings, file, quiet)
     await stored(shared, lambda store: store.check())
     homes = [shared.model_copy(update={"home": tmp_path / name}) for name in ("one", "two")]

@@ -108,7 +108,7 @@ ENDLESS: list[tuple[dict[str, Any], tuple[Payload, ...], float, str]] = [
 
 
 @pytest.mark.parametrize(("budget", "loop", "spent", "last"), ENDLESS, ids=range(len(ENDLESS)))
-async def test_work_stops_at_the_step_after_the_one_that_spent_its_budget(
+async def test_a_task_stops_after_the_step_that_spent_its_budget(
     desk: Desk, budget: dict[str, Any], loop: tuple[Payload, ...], spent: float, last: str
 ) -> None:
     prices = PRICES.replace("2000000", "1000000") if "usd" in budget else ""
@@ -143,7 +143,7 @@ def _shown(which: str, amount: float) -> str:
     return f"${amount:.2f}" if which == "usd" else f"{amount} {which}"
 
 
-async def test_who_asks_before_each_step_is_told_and_ends_by_itself(desk: Desk) -> None:
+async def test_an_agent_that_checks_its_budget_ends_by_itself(desk: Desk) -> None:
     async def careful(turn: Turn) -> TurnResult:
         for number in range(MANY):
             if words := turn.over_budget():
@@ -163,14 +163,14 @@ async def test_who_asks_before_each_step_is_told_and_ends_by_itself(desk: Desk) 
         assert session is not None and session.thread_id == "th_1"
 
 
-async def test_work_whose_last_step_spends_the_budget_is_done(desk: Desk) -> None:
+async def test_a_task_whose_last_step_spends_the_budget_is_done(desk: Desk) -> None:
     async with desk(it=ScriptedAgent(works(answer(input_tokens=30), times=1), result("fine"))) as made:
         task = await run(made, budget={"tokens": 30})
         assert (task.status, task.result) == ("done", "fine")
         assert len(await told(made, task, "budget_reached")) == 1, "it is spent all the same"
 
 
-async def test_a_price_that_nobody_knows_is_told_and_stops_nothing(desk: Desk) -> None:
+async def test_an_unknown_price_is_reported_and_stops_nothing(desk: Desk) -> None:
     async with desk(it=ScriptedAgent(works(answer(input_tokens=30), times=3))) as made:
         task = await run(made, budget={"usd": 0.01})
         assert task.status == "done"
@@ -179,7 +179,7 @@ async def test_a_price_that_nobody_knows_is_told_and_stops_nothing(desk: Desk) -
         assert task.usage == {"input_tokens": 90, "model": "m", "steps": 3, "seconds": task.usage["seconds"]}
 
 
-async def test_what_an_agent_did_not_tell_is_counted_from_its_events_and_prices(desk: Desk) -> None:
+async def test_missing_usage_is_computed_from_events_and_prices(desk: Desk) -> None:
     other = ScriptedAgent(
         works(answer(input_tokens=2, output_tokens=3), times=2), result("x", usage=Usage(cost_usd=0.5))
     )
@@ -201,7 +201,7 @@ async def test_what_an_agent_did_not_tell_is_counted_from_its_events_and_prices(
 # -- time ------------------------------------------------------------------------------------------------------------
 
 
-async def test_time_is_that_of_work_and_not_of_waiting_for_people(home: Path) -> None:
+async def test_time_waiting_for_an_answer_does_not_count(home: Path) -> None:
     clock, never, told_it = FakeClock(), asyncio.Event(), asyncio.Event()
 
     async def goes_on(turn: Turn) -> None:
@@ -227,7 +227,7 @@ async def test_time_is_that_of_work_and_not_of_waiting_for_people(home: Path) ->
 
 
 @pytest.mark.parametrize(("timeout", "seconds", "outcome"), [(10.0, 20.0, "timeout"), (20.0, 10.0, "budget")])
-async def test_of_the_timeout_and_the_budget_the_shorter_counts(
+async def test_the_shorter_of_timeout_and_time_budget_applies(
     home: Path, timeout: float, seconds: float, outcome: str
 ) -> None:
     clock, never = FakeClock(), asyncio.Event()
@@ -260,7 +260,7 @@ async def test_attempts_of_a_task_share_its_budget(desk: Desk) -> None:
         assert reached.payload["spent"] == 60
 
 
-async def test_what_a_killed_attempt_spent_counts_for_the_next(home: Path) -> None:
+async def test_usage_of_a_killed_attempt_counts_for_the_next(home: Path) -> None:
     home.mkdir()
     store = await SqliteStore.open(home / "midwatch.db")
     task = await running(store, on_crash="resume", budget={"tokens": 50, "steps": 99})
@@ -275,7 +275,7 @@ async def test_what_a_killed_attempt_spent_counts_for_the_next(home: Path) -> No
         assert over.error == "its budget of 50 tokens is spent: 50 tokens"
 
 
-async def test_what_a_killed_attempt_spent_is_known_when_its_task_fails(home: Path) -> None:
+async def test_usage_of_a_killed_attempt_is_known_when_its_task_fails(home: Path) -> None:
     home.mkdir()
     store = await SqliteStore.open(home / "midwatch.db")
     task = await running(store, on_crash="fail")
@@ -286,7 +286,7 @@ async def test_what_a_killed_attempt_spent_is_known_when_its_task_fails(home: Pa
         assert (lost.outcome, lost.usage) == ("lost", {"input_tokens": 30, "model": "m"})
 
 
-async def test_a_larger_budget_goes_on_where_the_smaller_ended(desk: Desk) -> None:
+async def test_a_retry_with_a_larger_budget_continues(desk: Desk) -> None:
     loaded: list[list[Any]] = []
 
     async def resumes(turn: Turn) -> Any:
@@ -323,7 +323,7 @@ def _seconds(task: Task) -> dict[str, float]:
     return {"seconds": task.usage["seconds"]} if task.usage["seconds"] else {}
 
 
-async def test_a_task_that_failed_otherwise_is_tried_again_with_what_is_left(desk: Desk) -> None:
+async def test_a_retry_after_another_failure_has_the_remaining_budget(desk: Desk) -> None:
     async def fails_first(turn: Turn) -> None:
         await turn.emit(answer(input_tokens=20))
         if len(agent.turns) == 1:
@@ -341,7 +341,7 @@ async def test_a_task_that_failed_otherwise_is_tried_again_with_what_is_left(des
 # -- the day ---------------------------------------------------------------------------------------------------------
 
 
-async def test_tasks_side_by_side_share_the_day_and_those_that_follow_wait_for_the_next(home: Path) -> None:
+async def test_parallel_tasks_share_the_daily_budget_and_later_ones_wait(home: Path) -> None:
     clock, four = FakeClock(), asyncio.Event()
 
     async def together(turn: Turn) -> None:
@@ -383,7 +383,7 @@ async def test_tasks_side_by_side_share_the_day_and_those_that_follow_wait_for_t
         await until(another_day)
 
 
-async def test_an_agents_own_day_keeps_no_other_from_working(home: Path) -> None:
+async def test_a_daily_budget_of_one_agent_does_not_block_others(home: Path) -> None:
     spends = ScriptedAgent(works(answer(input_tokens=10), times=2))
     settings = '[agents.it]\nkind = "demo"\nday_budget = {tokens = 20}\n'
     fine = ScriptedAgent(result("fine"))
@@ -401,7 +401,7 @@ async def test_an_agents_own_day_keeps_no_other_from_working(home: Path) -> None
 # -- goals, automations, agents --------------------------------------------------------------------------------------
 
 
-async def test_a_step_of_a_goal_spends_no_more_than_is_left(desk: Desk) -> None:
+async def test_a_step_of_a_goal_cannot_spend_more_than_remains(desk: Desk) -> None:
     agent = ScriptedAgent(works(REQUEST, answer(input_tokens=10, cost_usd=0.1), times=4), result("on"))
     async with desk(it=agent) as made:
         goal = await made.goals.create("reach it", agent="it", max_tokens=70, max_usd=10.0)
@@ -424,7 +424,7 @@ async def test_a_step_of_a_goal_spends_no_more_than_is_left(desk: Desk) -> None:
             await made.goals.resume(goal.id)
 
 
-async def test_runs_of_an_automation_have_its_budget_and_its_agents(desk: Desk) -> None:
+async def test_runs_of_an_automation_have_its_budget_and_its_agents_budget(desk: Desk) -> None:
     agent = ScriptedAgent(works(answer(input_tokens=10)), terms=AgentTerms(budget={"steps": 50, "tokens": 5}))
     async with desk(it=agent) as made:
         with pytest.raises(InvalidInput, match="has no token"):
@@ -437,7 +437,7 @@ async def test_runs_of_an_automation_have_its_budget_and_its_agents(desk: Desk) 
         assert (await run(made)).budget == {"tokens": 5, "steps": 50}
 
 
-async def test_a_message_after_a_spent_budget_goes_on(desk: Desk) -> None:
+async def test_a_message_after_a_spent_budget_continues_the_session(desk: Desk) -> None:
     agent = ScriptedAgent(works(answer(input_tokens=10), times=3), result("fine"))
     async with desk(it=agent) as made:
         over = await run(made, session_key="chat:1", budget={"tokens": 10})

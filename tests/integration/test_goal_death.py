@@ -71,7 +71,7 @@ async def live(home: Path, name: str) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("name", "when"), list_deaths(SCENARIOS))
-async def test_death_at_any_write_of_a_goal_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
+async def test_a_crash_at_any_write_of_a_goal_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
     argv = [sys.executable, str(Path(__file__)), str(tmp_path), name, when]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     child = subprocess.Popen(argv, env=env, text=True, stdout=subprocess.PIPE)

@@ -94,7 +94,7 @@ async def say(desk: Runtime, key: str, text: str) -> Task:
         return await desk.tasks.wait(task.id)
 
 
-async def test_a_session_remembers_its_turns_but_not_one_that_was_cancelled(fake: Fake, home: Path) -> None:
+async def test_a_session_remembers_its_turns_except_cancelled_ones(fake: Fake, home: Path) -> None:
     async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
         key = (await desk.sessions.create(agent="it"))[0].session.key
         assert (await say(desk, key, "I am Ada.")).result == "You said: I am Ada."
@@ -112,7 +112,7 @@ async def test_a_session_remembers_its_turns_but_not_one_that_was_cancelled(fake
         assert (await say(desk, key, "[[recall]]")).result == "You said: I am Ada. | [[recall]]"
 
 
-async def test_a_message_interrupts_the_turn_that_runs_and_reaches_the_model_once(fake: Fake, home: Path) -> None:
+async def test_a_message_interrupts_the_running_turn_and_reaches_the_model_once(fake: Fake, home: Path) -> None:
     async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
         key = (await desk.sessions.create(agent="it"))[0].session.key
         task = await desk.sessions.send(key, "[[hold a]]")
@@ -129,7 +129,7 @@ async def test_a_message_interrupts_the_turn_that_runs_and_reaches_the_model_onc
         assert len(fake[1].requests) == 3
 
 
-async def test_a_turn_that_is_asked_to_stop_closes_with_an_answer(fake: Fake, home: Path) -> None:
+async def test_a_stopped_turn_ends_with_a_closing_answer(fake: Fake, home: Path) -> None:
     async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
         key = (await desk.sessions.create(agent="it"))[0].session.key
         task = await desk.sessions.send(key, '[[hold a]] [[tool add {"a": 1, "b": 2}]] [[say never]]')
@@ -147,7 +147,7 @@ async def test_a_turn_that_is_asked_to_stop_closes_with_an_answer(fake: Fake, ho
         assert [one.payload["status"] for one in events if one.kind == "turn_end"] == ["completed"]
 
 
-async def test_a_task_waits_for_the_provider_limit_and_gives_back_its_place(fake: Fake, home: Path) -> None:
+async def test_a_task_waits_for_the_provider_limit_and_frees_its_slot(fake: Fake, home: Path) -> None:
     async with Runtime.open(home, agents={"it": agent(fake)}) as desk:
         task = await desk.tasks.submit("[[limit 3600 a]]", agent="it")
         async with asyncio.timeout(60):
@@ -158,7 +158,7 @@ async def test_a_task_waits_for_the_provider_limit_and_gives_back_its_place(fake
         balanced(await told(desk, task))
 
 
-async def test_a_turn_goes_on_after_a_clean_stop_and_after_a_failure_that_passed(fake: Fake, home: Path) -> None:
+async def test_a_turn_continues_after_a_clean_stop_and_after_a_temporary_failure(fake: Fake, home: Path) -> None:
     ran: list[int] = []
 
     def note(n: int) -> str:
@@ -182,14 +182,14 @@ async def test_a_turn_goes_on_after_a_clean_stop_and_after_a_failure_that_passed
         assert [one.kind for one in events].count("turn_start") == 3
 
 
-async def test_a_timeout_ends_a_turn_wherever_it_is(fake: Fake, home: Path) -> None:
+async def test_a_timeout_ends_a_turn_at_any_point(fake: Fake, home: Path) -> None:
     async with Runtime.open(home, agents={"it": agent(fake)}) as desk:
         task = await run(desk, "[[hold a]]", timeout=0.5)
         assert task.outcome == "timeout"
         balanced(await told(desk, task))
 
 
-async def test_an_agent_of_the_configuration_works(fake: Fake, home: Path) -> None:
+async def test_a_configured_agent_works(fake: Fake, home: Path) -> None:
     home.mkdir()
     (home / "midwatch.toml").write_text(
         f'[agents.it]\nkind = "llm"\nmodel = "openai:fake"\nbase_url = "{fake[0]}/v1"\nsystem = "Be brief."\n'
@@ -200,7 +200,7 @@ async def test_an_agent_of_the_configuration_works(fake: Fake, home: Path) -> No
         assert fake[1].requests[0]["system"] == "Be brief."
 
 
-async def test_a_spent_budget_ends_the_turn_and_a_larger_one_goes_on(fake: Fake, home: Path) -> None:
+async def test_a_spent_budget_ends_the_turn_and_a_larger_one_continues_it(fake: Fake, home: Path) -> None:
     ran: list[int] = []
 
     def note(n: int) -> str:

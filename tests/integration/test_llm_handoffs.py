@@ -90,7 +90,7 @@ async def test_a_transfer_moves_the_conversation_to_another_model(fake: Fake, ho
         assert '{\\"assistant\\":\\"expert\\"}' in steps  # every call is answered
 
 
-async def test_the_first_transfer_wins_and_bad_arguments_go_back(fake: Fake, home: Path) -> None:
+async def test_the_first_transfer_wins_and_invalid_arguments_are_returned(fake: Fake, home: Path) -> None:
     class Case(BaseModel):
         number: int
 
@@ -113,7 +113,7 @@ async def test_the_first_transfer_wins_and_bad_arguments_go_back(fake: Fake, hom
         assert len(await desk.handoffs.list(HandoffFilter(limit=10))) == 2
 
 
-async def test_a_delegate_answers_as_a_tool_and_its_failure_is_told(fake: Fake, home: Path) -> None:
+async def test_a_delegation_returns_as_a_tool_result_or_error(fake: Fake, home: Path) -> None:
     async def broken(prompt: str) -> str:
         raise RuntimeError("it broke")
 
@@ -131,7 +131,7 @@ async def test_a_delegate_answers_as_a_tool_and_its_failure_is_told(fake: Fake, 
         assert statuses == [("broken", "failed"), ("upper", "completed")]
 
 
-async def test_who_may_not_be_handed_to_is_not_shown(fake: Fake, home: Path) -> None:
+async def test_forbidden_targets_are_not_offered(fake: Fake, home: Path) -> None:
     agents = {
         "it": llm(fake, "it", handoffs=["expert"]),
         "expert": FunctionAgent("expert", upper, on_loop=True, description="It knows."),
@@ -155,12 +155,12 @@ async def test_who_may_not_be_handed_to_is_not_shown(fake: Fake, home: Path) -> 
         ({"handoffs": [{"agnt": "a"}]}, "handoffs"),
     ],
 )
-def test_names_that_do_not_go_together_are_an_error_at_the_start(wish: dict[str, Any], said: str) -> None:
+def test_conflicting_names_are_an_error_at_startup(wish: dict[str, Any], said: str) -> None:
     with pytest.raises(BadConfig, match=said):
         LlmAgent("it", "openai:fake", **wish)
 
 
-async def test_an_attempt_cut_off_right_after_the_transfer_makes_it_again_and_asks_no_model(fake: Fake) -> None:
+async def test_an_attempt_interrupted_after_the_transfer_repeats_it_without_the_model(fake: Fake) -> None:
     agent = llm(fake, "it", handoffs=["expert"])
     first = RecordingTurn(MOVE)
     ended = await (await agent.open(first.session("it"))).turn(first)

@@ -60,7 +60,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             child.kill()
 
 
-async def test_tools_over_pipes(tmp_path: Path) -> None:
+async def test_tools_work_over_pipes(tmp_path: Path) -> None:
     turn = RecordingTurn(workdir=str(tmp_path))
     async with boxed(turn, it=fake(env={"FLAVOUR": "salt"})) as box:
         assert sorted(box.tools) == sorted(ALL)
@@ -84,7 +84,7 @@ async def test_tools_over_pipes(tmp_path: Path) -> None:
     assert not alive(started)
 
 
-async def test_tools_over_http(address: str) -> None:
+async def test_tools_work_over_http(address: str) -> None:
     turn = RecordingTurn()
     async with boxed(turn, it={"url": address, "ask": "never"}) as box:
         assert sorted(box.tools) == sorted(ALL)
@@ -95,7 +95,7 @@ async def test_tools_over_http(address: str) -> None:
     assert not turn.groups
 
 
-async def test_what_does_more_than_look_is_asked_about(tmp_path: Path) -> None:
+async def test_a_tool_that_is_not_read_only_needs_approval(tmp_path: Path) -> None:
     turn = RecordingTurn(workdir=str(tmp_path), answers=["no", "yes"])
     async with boxed(turn, it=fake("--tools", "add,note", ask="writes")) as box:
         assert (await box.run("add", {"a": 1, "b": 1}, turn)).text == "2"
@@ -108,7 +108,7 @@ async def test_what_does_more_than_look_is_asked_about(tmp_path: Path) -> None:
     }
 
 
-async def test_a_name_that_is_taken_gets_its_servers_before_it() -> None:
+async def test_a_duplicate_tool_name_is_prefixed_with_its_server() -> None:
     @tool
     def add() -> str:
         """Another one."""
@@ -128,13 +128,13 @@ async def test_a_name_that_is_taken_gets_its_servers_before_it() -> None:
             pass
 
 
-async def test_noise_is_not_heard() -> None:
+async def test_noise_on_the_connection_is_ignored() -> None:
     turn = RecordingTurn()
     async with boxed(turn, it=fake("--noise", "--tools", "add")) as box:
         assert (await box.run("add", {"a": 1, "b": 1}, turn)).text == "2"
 
 
-async def test_a_server_that_dies_is_an_error_of_its_tools() -> None:
+async def test_a_dead_server_is_an_error_of_its_tools() -> None:
     turn = RecordingTurn()
     async with boxed(turn, it=fake()) as box:
         for _ in range(2):
@@ -145,7 +145,7 @@ async def test_a_server_that_dies_is_an_error_of_its_tools() -> None:
     assert not members(turn.groups[0])
 
 
-async def test_a_server_that_hangs_is_an_error_of_its_tools(address: str) -> None:
+async def test_a_hanging_server_is_an_error_of_its_tools(address: str) -> None:
     turn = RecordingTurn()
     async with boxed(turn, it=fake(timeout=3), far={"url": address, "timeout": 3, "ask": "never"}) as box:
         for name in ("it_hang", "far_hang"):
@@ -156,7 +156,7 @@ async def test_a_server_that_hangs_is_an_error_of_its_tools(address: str) -> Non
         assert (await box.run("far_add", {"a": 1, "b": 1}, turn)).text == "2"
 
 
-async def test_a_call_that_is_cancelled_leaves_its_server_at_work() -> None:
+async def test_a_cancelled_call_keeps_its_server_running() -> None:
     turn = RecordingTurn()
     async with boxed(turn, it=fake()) as box:
         call = asyncio.create_task(box.run("hang", "", turn))
@@ -167,7 +167,7 @@ async def test_a_call_that_is_cancelled_leaves_its_server_at_work() -> None:
         assert (await box.run("add", {"a": 1, "b": 1}, turn)).text == "2"
 
 
-async def test_a_server_that_does_not_want_to_go_is_ended() -> None:
+async def test_a_server_that_does_not_exit_is_killed() -> None:
     turn = RecordingTurn()
     async with boxed(turn, it=fake("--stubborn", "--tools", "add")):
         pass
@@ -185,7 +185,7 @@ async def test_a_server_that_does_not_want_to_go_is_ended() -> None:
         ({"url": "http://127.0.0.1:9/mcp"}, "it could not be used", TransientError),
     ],
 )
-async def test_a_server_that_does_not_come_up_is_told(server: Any, told: str, kind: type[Exception]) -> None:
+async def test_a_server_that_does_not_start_is_reported(server: Any, told: str, kind: type[Exception]) -> None:
     turn = RecordingTurn()
     with pytest.raises(kind, match=told):
         async with boxed(turn, it=server):
@@ -193,7 +193,7 @@ async def test_a_server_that_does_not_come_up_is_told(server: Any, told: str, ki
     assert not any(members(group) for group in turn.groups)
 
 
-async def test_servers_end_with_a_turn_that_is_cancelled() -> None:
+async def test_servers_end_with_a_cancelled_turn() -> None:
     turn, begun = RecordingTurn(), asyncio.Event()
 
     async def work() -> None:

@@ -31,7 +31,7 @@ async def closed(agent: ScriptedAgent, times: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_one_conversation_has_all_turns_of_a_session(tmp_path: Path) -> None:
+async def test_a_session_has_one_conversation_for_all_turns(tmp_path: Path) -> None:
     agent = ScriptedAgent(result("yes", thread_id="th"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
@@ -48,7 +48,7 @@ async def test_one_conversation_has_all_turns_of_a_session(tmp_path: Path) -> No
     assert agent.opened[1].thread_id == "th"
 
 
-async def test_a_task_of_its_own_leaves_nothing_open(tmp_path: Path) -> None:
+async def test_a_task_without_a_session_leaves_nothing_open(tmp_path: Path) -> None:
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         task = await open_desk.tasks.submit("once")
@@ -56,7 +56,7 @@ async def test_a_task_of_its_own_leaves_nothing_open(tmp_path: Path) -> None:
         assert agent.closed == 1
 
 
-async def test_a_goals_step_has_a_process_of_its_own_and_the_persons_is_opened_again(tmp_path: Path) -> None:
+async def test_a_goals_step_has_its_own_process_and_the_sessions_is_reopened(tmp_path: Path) -> None:
     agent = ScriptedAgent(result("yes", thread_id="th"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
@@ -80,7 +80,7 @@ async def test_closing_a_session_closes_its_conversation(tmp_path: Path) -> None
         await closed(agent, 1)
 
 
-async def test_a_restarted_session_has_a_new_process_that_takes_up_the_conversation(tmp_path: Path) -> None:
+async def test_a_restarted_session_resumes_the_conversation_in_a_new_process(tmp_path: Path) -> None:
     blocked, script = asyncio.Event(), [result("yes", thread_id="th")]
     agent = ScriptedAgent(lambda turn: script[-1](turn), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
@@ -103,7 +103,7 @@ async def test_a_restarted_session_has_a_new_process_that_takes_up_the_conversat
         assert len(agent.opened) == 3
 
 
-async def test_an_idle_conversation_is_closed_and_opened_again_when_it_is_spoken_to(tmp_path: Path) -> None:
+async def test_an_idle_conversation_is_closed_and_reopened_by_the_next_message(tmp_path: Path) -> None:
     clock = FakeClock()
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent, clock=clock, keep_open=60) as open_desk:
@@ -118,7 +118,7 @@ async def test_an_idle_conversation_is_closed_and_opened_again_when_it_is_spoken
         assert len(agent.opened) == 2
 
 
-async def test_a_conversation_that_is_being_closed_is_over_before_the_next_begins(tmp_path: Path) -> None:
+async def test_a_conversation_is_fully_closed_before_the_next_opens(tmp_path: Path) -> None:
     closing, may_close = asyncio.Event(), asyncio.Event()
 
     class Slow(ScriptedAgent):
@@ -154,7 +154,7 @@ async def test_a_conversation_that_is_being_closed_is_over_before_the_next_begin
         assert len(agent.opened) == 2
 
 
-async def test_a_look_that_is_older_than_a_conversation_does_not_close_it(tmp_path: Path) -> None:
+async def test_a_new_conversation_is_not_closed_by_an_outdated_query(tmp_path: Path) -> None:
     """Whether sessions were closed is read while another conversation is opened and has its turn."""
     looked, go = asyncio.Event(), asyncio.Event()
 
@@ -188,7 +188,7 @@ async def test_a_look_that_is_older_than_a_conversation_does_not_close_it(tmp_pa
         await closed(agent, 1)
 
 
-async def test_of_too_many_the_one_that_waited_longest_is_closed(tmp_path: Path) -> None:
+async def test_above_the_limit_the_conversation_idle_longest_is_closed(tmp_path: Path) -> None:
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent, max_live=2) as open_desk:
         for number in range(3):
@@ -201,7 +201,7 @@ async def test_of_too_many_the_one_that_waited_longest_is_closed(tmp_path: Path)
         assert len(agent.opened) == 4
 
 
-async def test_a_conversation_that_broke_is_closed_and_opened_anew(tmp_path: Path) -> None:
+async def test_a_broken_conversation_is_closed_and_reopened(tmp_path: Path) -> None:
     class Broken(ScriptedAgent):
         async def open(self, session: Any) -> Any:
             talk: Any = await super().open(session)
@@ -216,7 +216,7 @@ async def test_a_conversation_that_broke_is_closed_and_opened_anew(tmp_path: Pat
         assert (await open_desk.sessions.get("chat:1")).session.live_owner is None
 
 
-async def test_a_providers_limit_parks_the_task_and_it_goes_on_by_itself(tmp_path: Path) -> None:
+async def test_a_provider_limit_parks_the_task_and_it_continues_by_itself(tmp_path: Path) -> None:
     clock = FakeClock()
     tries: list[bool] = []
 
@@ -248,7 +248,7 @@ async def test_a_providers_limit_parks_the_task_and_it_goes_on_by_itself(tmp_pat
         assert sorted(one.notice for one in told) == ["done", "limit", "started"]
 
 
-async def test_another_process_sends_interrupts_and_takes_over(tmp_path: Path, database: str) -> None:
+async def test_another_process_sends_interrupts_and_takes_over_the_session(tmp_path: Path, database: str) -> None:
     """Both could run the agent; the conversation stays where it is open until that process ends."""
     blocked, script = asyncio.Event(), [result("here", thread_id="th")]
     one, two = (ScriptedAgent(lambda turn: script[-1](turn), lasting=True) for _ in range(2))

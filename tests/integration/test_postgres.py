@@ -53,9 +53,7 @@ def port_of(url: str) -> int:
 @pytest.mark.parametrize(
     ("part", "value"), [("port", "1"), ("dbname", "nowhere"), ("host", "nowhere.invalid"), ("user", "nobody")]
 )
-async def test_an_address_where_nothing_answers_is_one_line_without_the_password(
-    database: str, part: str, value: str
-) -> None:
+async def test_a_failed_connection_is_reported_without_the_password(database: str, part: str, value: str) -> None:
     url = make_conninfo(database, password="s3cret", **{part: value})
     with pytest.raises(StoreUnavailable) as caught:
         await PostgresStore.open(url)
@@ -78,7 +76,7 @@ def test_an_address_is_shown_without_its_password(url: str, told: str) -> None:
     assert hide_password(url) == told
 
 
-async def test_a_user_without_rights_is_told_so(database: str) -> None:
+async def test_a_user_without_rights_gets_an_error(database: str) -> None:
     guest = f"guest_of_{conninfo_to_dict(database)['dbname']}"  # roles are the whole server's
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
@@ -91,7 +89,7 @@ async def test_a_user_without_rights_is_told_so(database: str) -> None:
             admin.execute(f"DROP ROLE {guest}")
 
 
-async def test_a_database_of_a_newer_midwatch_is_left_alone(database: str) -> None:
+async def test_a_database_of_a_newer_midwatch_is_not_changed(database: str) -> None:
     async with opened(database) as store:
         await put(store)
     with psycopg.connect(database, autocommit=True) as admin:
@@ -100,16 +98,14 @@ async def test_a_database_of_a_newer_midwatch_is_left_alone(database: str) -> No
         await PostgresStore.open(database)
 
 
-async def test_a_database_of_another_program_is_left_alone(database: str) -> None:
+async def test_a_database_of_another_program_is_not_changed(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute("CREATE TABLE tasks (id int)")
     with pytest.raises(StoreCorrupt, match="another program"):
         await PostgresStore.open(database)
 
 
-async def test_an_older_schema_is_upgraded_by_one_of_many(
-    database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+async def test_an_older_schema_is_upgraded_once(database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     async with opened(database):
         pass
     known = module.load_migrations("postgres")
@@ -129,7 +125,7 @@ async def test_an_old_server_is_refused(database: str, monkeypatch: pytest.Monke
         await PostgresStore.open(database)
 
 
-async def test_a_server_that_takes_no_writes_says_so(database: str) -> None:
+async def test_a_read_only_server_is_reported(database: str) -> None:
     async with opened(database) as store:
         with psycopg.connect(database, autocommit=True) as admin:
             name = conninfo_to_dict(database)["dbname"]
@@ -149,9 +145,7 @@ def end_connections(admin: Any) -> None:
     )
 
 
-async def test_connections_that_were_lost_meanwhile_are_replaced_unnoticed(
-    database: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_lost_connections_are_replaced(database: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "psycopg")
     async with opened(database) as store:
         tasks = await asyncio.gather(*(put(store) for _ in range(12)))
@@ -167,7 +161,7 @@ async def test_connections_that_were_lost_meanwhile_are_replaced_unnoticed(
     assert not [one for one in caplog.records if one.name.startswith("psycopg")]
 
 
-async def test_a_commit_whose_answer_was_lost_is_looked_up_and_not_repeated(database: str) -> None:
+async def test_a_commit_without_a_reply_is_checked_and_not_repeated(database: str) -> None:
     """The proxy swallows the answer to COMMIT, then the line goes dead. The write has happened, once."""
     with Proxy(port_of(database)) as proxy:
         async with opened(through(database, proxy)) as store:
@@ -193,7 +187,7 @@ async def test_a_commit_whose_answer_was_lost_is_looked_up_and_not_repeated(data
             assert kinds == ["task_submitted", "task_started", "task_progress"]
 
 
-async def test_a_transaction_cut_off_before_its_commit_is_run_again(database: str) -> None:
+async def test_a_transaction_interrupted_before_its_commit_is_repeated(database: str) -> None:
     with Proxy(port_of(database)) as proxy:
         async with opened(through(database, proxy)) as store:
             task = await running(store)
@@ -210,7 +204,7 @@ async def test_a_transaction_cut_off_before_its_commit_is_run_again(database: st
             assert (len(runs), kinds) == (2, ["task_submitted", "task_started", "task_progress"])
 
 
-async def test_an_error_of_the_driver_itself_is_taken_for_a_lost_connection(database: str) -> None:
+async def test_a_driver_error_counts_as_a_lost_connection(database: str) -> None:
     """It may trip before it knows that the line is dead."""
     async with opened(database) as store:
         task = await running(store)
@@ -227,7 +221,7 @@ async def test_an_error_of_the_driver_itself_is_taken_for_a_lost_connection(data
         assert (len(runs), kinds) == (2, ["task_submitted", "task_started", "task_progress"])
 
 
-async def test_without_a_database_every_verb_says_so_and_then_works_again(database: str) -> None:
+async def test_without_a_database_every_method_fails_and_works_again_later(database: str) -> None:
     with Proxy(port_of(database)) as proxy:
         async with opened(through(database, proxy)) as store:
             task = await running(store)
@@ -256,7 +250,7 @@ async def test_without_a_database_every_verb_says_so_and_then_works_again(databa
                     pass
 
 
-async def test_closing_is_quick_also_without_a_database(database: str) -> None:
+async def test_closing_is_quick_without_a_database(database: str) -> None:
     with Proxy(port_of(database)) as proxy:
         store = await PostgresStore.open(through(database, proxy))
         await put(store)
@@ -270,7 +264,7 @@ async def test_closing_is_quick_also_without_a_database(database: str) -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-async def test_a_stopped_process_does_not_hold_up_the_others_for_long(database: str, asked: bool) -> None:
+async def test_a_stopped_process_does_not_block_others_for_long(database: str, asked: bool) -> None:
     """It is stopped while it holds a lock: after an answer, or in the middle of what it sends."""
     async with opened(database) as store, opened(database) as other:
         await store.add_instance(instance("i_other"))
@@ -311,7 +305,7 @@ def vars_of(record: Any) -> dict[str, Any]:
 # -- what is special here ----------------------------------------------------------------------------------------
 
 
-async def test_a_text_may_hold_what_this_database_cannot(database: str) -> None:
+async def test_characters_postgres_cannot_store_are_replaced_or_escaped(database: str) -> None:
     async with opened(database) as store:
         task = await put(store, prompt="a\0b")
         found = await store.get_task(task.id)
@@ -321,7 +315,7 @@ async def test_a_text_may_hold_what_this_database_cannot(database: str) -> None:
         assert (await store.read_events(0))[-1].payload["text"] == "x\0y"
 
 
-async def test_verbs_that_wait_together_fail_alone(database: str) -> None:
+async def test_concurrent_changes_fail_independently(database: str) -> None:
     """They share a transaction; one that has written something before it fails is repeated without the others."""
     async with opened(database) as store:
         tasks = [await running(store) for _ in range(10)]
@@ -341,7 +335,7 @@ async def test_verbs_that_wait_together_fail_alone(database: str) -> None:
         assert waits == [None if n % 3 == 0 else "x" for n in range(10)]
 
 
-async def test_hints_are_part_of_the_transaction(database: str) -> None:
+async def test_hints_are_written_in_the_same_transaction(database: str) -> None:
     """Whoever defers them gets the connection: what fails leaves none, and each tells of an agent and a time."""
     async with opened(database) as store:
         with psycopg.connect(database, autocommit=True) as admin:
@@ -412,7 +406,7 @@ def age(url: str, name: str, seconds: float) -> None:
         admin.execute("UPDATE leader SET renewed = renewed - make_interval(secs => %s) WHERE instance = %s", older)
 
 
-async def test_a_beat_tells_who_lives_who_leads_and_what_is_owned(database: str) -> None:
+async def test_a_heartbeat_returns_live_processes_the_leader_and_leases(database: str) -> None:
     async with opened(database) as store:
         one, two = PostgresPulse(database, "i_one"), PostgresPulse(database, "i_two")
         assert not one.beat().known  # it has not made itself known
@@ -439,7 +433,7 @@ async def test_a_beat_tells_who_lives_who_leads_and_what_is_owned(database: str)
         two.close()
 
 
-async def test_a_pulse_comes_back_after_its_connection_was_lost(database: str) -> None:
+async def test_heartbeats_resume_after_a_lost_connection(database: str) -> None:
     async with opened(database) as store:
         await store.add_instance(instance("i_one"))
         with Proxy(port_of(database)) as proxy:

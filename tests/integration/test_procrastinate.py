@@ -56,7 +56,7 @@ async def started_by(runtime: Runtime, task_id: str) -> list[str]:
 # -- jobs --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_is_deferred_in_the_transaction_that_makes_work_and_only_there(database: str) -> None:
+async def test_a_job_is_added_in_the_transaction_of_its_task(database: str) -> None:
     store = await PostgresStore.open(database)
     await prepare(database)
     await prepare(database)
@@ -75,7 +75,7 @@ async def test_a_job_is_deferred_in_the_transaction_that_makes_work_and_only_the
         await store.close()
 
 
-async def test_jobs_are_deleted_when_they_are_done(database: str, tmp_path: Path) -> None:
+async def test_finished_jobs_are_deleted(database: str, tmp_path: Path) -> None:
     async with desk(tmp_path, "a", database, agents={"it": scripted(result("ok"))}) as runtime:
         tasks = [await runtime.tasks.submit("x", agent="it") for _ in range(20)]
         for task in tasks:
@@ -83,7 +83,7 @@ async def test_jobs_are_deleted_when_they_are_done(database: str, tmp_path: Path
         await until(lambda: jobs(database) == [])
 
 
-async def test_work_without_a_job_is_found_at_the_start_and_by_the_leader(database: str, tmp_path: Path) -> None:
+async def test_tasks_without_a_job_are_found_at_startup_and_by_the_leader(database: str, tmp_path: Path) -> None:
     store = await PostgresStore.open(database)  # it has no engine, so that nobody is told
     try:
         before = [await put(store, agent="it") for _ in range(3)]
@@ -99,7 +99,7 @@ async def test_work_without_a_job_is_found_at_the_start_and_by_the_leader(databa
         await store.close()
 
 
-async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is_left(database: str) -> None:
+async def test_the_leader_adds_missing_jobs_and_deletes_surplus_ones(database: str) -> None:
     store = await PostgresStore.open(database)
     await prepare(database)
     queue_upkeep = QueueUpkeep(store, database, SystemClock(), lambda: True)
@@ -130,7 +130,7 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
         await store.close()
 
 
-async def test_the_leader_deletes_jobs_that_have_no_work_left(database: str) -> None:
+async def test_the_leader_deletes_jobs_without_a_task(database: str) -> None:
     store = await PostgresStore.open(database)
     await prepare(database)
     try:
@@ -153,7 +153,7 @@ def instance(name: str, *agents: str) -> Instance:
     return Instance(id=name, role="worker", host="h", boot_id="b", pid=1, agents=agents, slots=1, started_at=1)
 
 
-async def test_a_full_process_leaves_jobs_to_those_with_room(database: str, tmp_path: Path) -> None:
+async def test_a_process_without_free_slots_leaves_jobs_to_others(database: str, tmp_path: Path) -> None:
     """The first has room for other agents, and would fetch this one's jobs for nothing."""
     go_on = asyncio.Event()
     agents = {"it": scripted(wait_for(go_on), result("ok"), slots=1), "other": scripted(result("ok"))}
@@ -174,7 +174,7 @@ async def test_a_full_process_leaves_jobs_to_those_with_room(database: str, tmp_
             assert (await first.tasks.wait(busy.id)).result == "ok"
 
 
-async def test_a_turn_that_waits_for_an_answer_gives_its_slot_to_the_next(database: str, tmp_path: Path) -> None:
+async def test_a_turn_that_waits_for_an_answer_frees_its_slot(database: str, tmp_path: Path) -> None:
     agents = {"asks": scripted(ask("Go on?"), result("ok"), slots=1)}
     async with desk(tmp_path, "a", database, agents=agents, slots=1) as runtime:
         tasks = [await runtime.tasks.submit("x", agent="asks") for _ in range(4)]
@@ -189,7 +189,7 @@ async def _pending(runtime: Runtime, count: int) -> bool:
     return len(await runtime.approvals.list("pending")) == count
 
 
-async def test_a_run_takes_only_what_it_submitted(database: str, tmp_path: Path) -> None:
+async def test_a_run_claims_only_its_own_tasks(database: str, tmp_path: Path) -> None:
     agents = {"it": scripted(result("by the run"))}
     store = await PostgresStore.open(database)
     try:
@@ -203,7 +203,7 @@ async def test_a_run_takes_only_what_it_submitted(database: str, tmp_path: Path)
         await store.close()
 
 
-async def test_stopping_ends_turns_and_leaves_nothing(database: str, tmp_path: Path) -> None:
+async def test_stopping_ends_turns_and_leaves_nothing_behind(database: str, tmp_path: Path) -> None:
     agents = {"it": scripted(wait_for(asyncio.Event()))}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
@@ -235,7 +235,7 @@ def end_connections(url: str) -> None:
         )
 
 
-async def test_a_queue_whose_opening_is_cancelled_leaves_nothing_behind() -> None:
+async def test_a_queue_cancelled_while_opening_leaves_nothing_behind() -> None:
     others = asyncio.all_tasks()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
@@ -255,7 +255,7 @@ async def test_a_queue_whose_opening_is_cancelled_leaves_nothing_behind() -> Non
             await until(lambda: asyncio.all_tasks() == others)
 
 
-async def test_lost_connections_stop_no_agent_and_make_no_noise(
+async def test_lost_connections_stop_no_agent_and_log_no_noise(
     database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun: list[str] = []
@@ -286,7 +286,7 @@ async def test_lost_connections_stop_no_agent_and_make_no_noise(
 
 
 @pytest.mark.timeout(240)
-async def test_a_database_away_for_long_pauses_work_and_fails_none(database: str, tmp_path: Path) -> None:
+async def test_a_long_database_outage_pauses_tasks_and_fails_none(database: str, tmp_path: Path) -> None:
     """Longer than it takes to be held for dead: everybody was away, so nobody is judged."""
     go_on = asyncio.Event()
     agents = {"it": scripted(wait_for(go_on), result("ok"), on_crash="fail"), "quick": scripted(result("ok"))}
@@ -313,7 +313,7 @@ async def test_a_database_away_for_long_pauses_work_and_fails_none(database: str
                 print(f"new work was done after {time.monotonic() - began:.1f} s")
 
 
-async def test_a_claim_whose_answer_was_lost_is_given_back(database: str, tmp_path: Path) -> None:
+async def test_a_claim_without_a_reply_is_released(database: str, tmp_path: Path) -> None:
     """The lease is ours, and no turn of it runs here: another attempt is made, although it must not be repeated."""
     agents = {"it": scripted(result("ok"), on_crash="fail")}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
@@ -338,9 +338,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back(database: str, tmp_pa
 # -- the heart ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_that_was_removed_while_it_lives_makes_itself_known_again(
-    database: str, tmp_path: Path
-) -> None:
+async def test_a_live_process_that_was_removed_registers_again(database: str, tmp_path: Path) -> None:
     go_on = asyncio.Event()
     agents = {"it": scripted(wait_for(go_on), result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
@@ -362,7 +360,7 @@ async def _lives(runtime: Runtime) -> bool:
     return [one.id for one in await runtime.living()] == [runtime.id]
 
 
-async def test_a_lease_that_is_gone_ends_the_turn(database: str, tmp_path: Path) -> None:
+async def test_a_lost_lease_ends_the_turn(database: str, tmp_path: Path) -> None:
     agent = scripted(wait_for(asyncio.Event()))
     async with desk(tmp_path, "a", database, agents={"it": agent}) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
@@ -422,7 +420,7 @@ class Hearts:
         await asyncio.sleep(0)
 
 
-async def test_somebody_is_dead_only_by_a_beat_that_began_after_the_question() -> None:
+async def test_a_process_is_dead_only_by_a_later_heartbeat() -> None:
     hearts = Hearts()
     for _ in range(5):
         await hearts.beat(beat("i_me"))
@@ -435,7 +433,7 @@ async def test_somebody_is_dead_only_by_a_beat_that_began_after_the_question() -
     assert hearts.heart.dead({"i_new", "i_gone"}) == {"i_new", "i_gone"}
 
 
-async def test_who_was_away_itself_judges_nobody_until_it_has_been_back_for_long_enough() -> None:
+async def test_a_process_after_an_outage_declares_no_other_dead_for_a_while() -> None:
     hearts = Hearts()
     for _ in range(6):
         hearts.heart.dead({"i_gone"})
@@ -454,7 +452,7 @@ async def test_who_was_away_itself_judges_nobody_until_it_has_been_back_for_long
     assert hearts.heart.dead({"i_gone"}) == set()
 
 
-async def test_a_process_that_missed_beats_takes_nothing_until_it_is_certainly_known() -> None:
+async def test_a_process_that_missed_heartbeats_claims_nothing_until_it_is_healthy() -> None:
     hearts = Hearts()
     await hearts.beat(beat("i_me"))
     assert hearts.heart.sound()
@@ -468,7 +466,7 @@ async def test_a_process_that_missed_beats_takes_nothing_until_it_is_certainly_k
     assert hearts.heart.sound()
 
 
-async def test_the_loops_are_woken_when_the_lead_comes_and_when_somebody_is_gone() -> None:
+async def test_the_loops_wake_on_leadership_and_when_a_process_dies() -> None:
     hearts = Hearts()
     await hearts.beat(beat("i_me", leads=False))
     assert hearts.led == 0
@@ -480,7 +478,7 @@ async def test_the_loops_are_woken_when_the_lead_comes_and_when_somebody_is_gone
     assert hearts.led == 2
 
 
-async def test_claims_of_a_process_that_is_not_sound_are_left_to_others(database: str, tmp_path: Path) -> None:
+async def test_tasks_of_an_unhealthy_process_are_claimed_by_others(database: str, tmp_path: Path) -> None:
     agents = {"it": scripted(result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as first:
         heart = heart_of(first)

@@ -92,7 +92,7 @@ async def ended(desk: Runtime, task: Task) -> Task:
 
 
 @pytest.mark.parametrize("role", ["library", "up", "run"])
-async def test_nothing_is_left_of_a_runtime_that_worked(home: Path, role: Any) -> None:
+async def test_a_closed_runtime_leaves_nothing_behind(home: Path, role: Any) -> None:
     settings = configured(home)
     await asyncio.to_thread(lambda: None)
     before = footprint()
@@ -115,7 +115,7 @@ async def _read(desk: Runtime) -> int:
     return len([made async for made in desk.bus.follow(0, live=True)])
 
 
-async def test_a_runtime_that_only_looks_runs_nothing_and_leads_nothing(home: Path) -> None:
+async def test_a_read_only_runtime_runs_nothing_and_does_not_lead(home: Path) -> None:
     before = footprint()
     async with Runtime.open(home, work=False) as desk:
         assert is_free(home) and locks(home) == set()
@@ -133,7 +133,7 @@ class Odd(Exception):
 
 
 @pytest.mark.parametrize("problem", [Odd("in the body"), KeyboardInterrupt(), SystemExit(3)])
-async def test_a_body_that_raises_is_shut_down_all_the_same(home: Path, problem: BaseException) -> None:
+async def test_an_error_in_the_body_still_shuts_down(home: Path, problem: BaseException) -> None:
     settings = configured(home)
     await asyncio.to_thread(lambda: None)
     before = footprint()
@@ -150,7 +150,7 @@ async def test_a_body_that_raises_is_shut_down_all_the_same(home: Path, problem:
         assert (left.status, left.interruptions, left.lease_owner) == ("pending", 1, None)
 
 
-async def test_a_body_that_is_cancelled_is_shut_down_all_the_same(home: Path) -> None:
+async def test_a_cancelled_body_still_shuts_down(home: Path) -> None:
     opened = asyncio.Event()
     agent = ScriptedAgent(wait_for(asyncio.Event()))
 
@@ -172,7 +172,7 @@ async def test_a_body_that_is_cancelled_is_shut_down_all_the_same(home: Path) ->
     assert (agent.closed, locks(home)) == (1, set())
 
 
-async def test_a_channel_that_does_not_close_keeps_nobody_from_closing(home: Path) -> None:
+async def test_a_channel_that_does_not_close_does_not_block_shutdown(home: Path) -> None:
     class Stuck(RecordingChannel):
         async def close(self) -> None:
             raise OSError("no")
@@ -185,7 +185,7 @@ async def test_a_channel_that_does_not_close_keeps_nobody_from_closing(home: Pat
     assert left_since(before) == NOTHING
 
 
-async def test_a_part_that_does_not_stop_keeps_no_other_from_stopping(home: Path) -> None:
+async def test_a_part_that_does_not_stop_does_not_block_the_others(home: Path) -> None:
     async def broken() -> None:
         raise Odd("while stopping")
 
@@ -201,7 +201,7 @@ async def test_a_part_that_does_not_stop_keeps_no_other_from_stopping(home: Path
 # -- after the end -----------------------------------------------------------------------------------------------
 
 
-async def test_a_closed_runtime_says_so(home: Path) -> None:
+async def test_a_closed_runtime_refuses_calls(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(result("x"))}) as desk:
         task = await desk.tasks.submit("hello", agent="it")
         await ended(desk, task)
@@ -220,7 +220,7 @@ async def test_a_closed_runtime_says_so(home: Path) -> None:
     assert await _read(desk) == 0  # its followers have ended
 
 
-async def test_waiting_for_a_task_of_a_closed_runtime_does_not_hang(home: Path) -> None:
+async def test_waiting_for_a_task_of_a_closed_runtime_ends(home: Path) -> None:
     async with Runtime.open(home, work=False) as desk:
         task = await desk.tasks.submit("hello", agent="demo")
         await settle(50)
@@ -232,7 +232,7 @@ async def test_waiting_for_a_task_of_a_closed_runtime_does_not_hang(home: Path) 
 # -- opening -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_second_server_is_refused_and_the_first_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_server_is_refused_and_the_first_continues(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Home, "claim_up", partialmethod(Home.claim_up, 0.05))
     agents = {"it": ScriptedAgent(result("x"))}
     async with Runtime.open(home, role="up", agents=agents) as desk:
@@ -291,7 +291,7 @@ def blocked(home: Path) -> None:
     ],
     ids=lambda v: getattr(v, "__name__", ""),
 )
-async def test_an_opening_that_fails_is_told_in_one_line_and_leaves_nothing(
+async def test_a_failed_start_is_reported_in_one_line_and_leaves_nothing(
     home: Path, spoil: Callable[[Path], None], problem: type[Exception]
 ) -> None:
     home.mkdir()
@@ -308,7 +308,7 @@ async def test_an_opening_that_fails_is_told_in_one_line_and_leaves_nothing(
         assert is_free(home) and locks(home) == set()
 
 
-async def test_an_opening_that_fails_late_is_taken_back(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_failure_at_startup_is_undone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store fails when everything but the engine has started."""
 
     async def broken(self: Any, instance: Any) -> None:
@@ -330,7 +330,7 @@ async def test_an_opening_that_fails_late_is_taken_back(home: Path, monkeypatch:
 # -- two in one process ------------------------------------------------------------------------------------------
 
 
-async def test_two_runtimes_on_one_home_share_the_work_and_do_each_task_once(home: Path) -> None:
+async def test_two_runtimes_of_one_home_run_each_task_once(home: Path) -> None:
     done: list[str] = []
 
     async def work(turn: Turn) -> str:
@@ -353,7 +353,7 @@ async def test_two_runtimes_on_one_home_share_the_work_and_do_each_task_once(hom
     assert locks(home) == set()
 
 
-async def test_closing_one_runtime_leaves_the_others_agents_alone(home: Path) -> None:
+async def test_closing_one_runtime_does_not_affect_agents_of_another(home: Path) -> None:
     settings = configured(home)
     async with Runtime.open(settings=settings) as desk:
         async with Runtime.open(settings=settings.model_copy(update={"agents": {}})):
@@ -368,7 +368,7 @@ async def test_closing_one_runtime_leaves_the_others_agents_alone(home: Path) ->
     assert guard.pid is None
 
 
-async def test_one_that_closes_hands_its_task_to_the_other(home: Path) -> None:
+async def test_a_closing_runtime_leaves_its_task_to_another(home: Path) -> None:
     settings = Settings.load(home, shutdown_grace=0)
     slow = {"it": ScriptedAgent(wait_for(asyncio.Event()))}
     quick = {"it": ScriptedAgent(result("by the other"))}
@@ -397,7 +397,7 @@ async def tell_half(turn: Turn) -> str:
     "step", [result(HALF), raise_(AgentError(HALF)), result("x", thread_id=HALF), tell_half],
     ids=["result", "error", "thread", "event"],
 )  # fmt: skip
-async def test_a_task_ends_whatever_its_agent_says(home: Path, step: Any) -> None:
+async def test_a_task_ends_whatever_its_agent_returns(home: Path, step: Any) -> None:
     async with Runtime.open(settings=Settings.load(home, shutdown_grace=0), agents={"it": ScriptedAgent(step)}) as desk:
         task = await desk.tasks.submit("x", agent="it")
         async with asyncio.timeout(20):
@@ -412,7 +412,7 @@ def shout(prompt: str) -> str:
     return prompt.upper()
 
 
-async def test_functions_agents_and_dotted_paths_may_be_registered(home: Path) -> None:
+async def test_functions_agents_and_dotted_paths_can_be_registered(home: Path) -> None:
     agents = {"fn": shout, "path": "textwrap:dedent", "it": ScriptedAgent(result("scripted"))}
     async with Runtime.open(home, agents=agents) as desk:
         tasks = {name: await desk.tasks.submit("  hello", agent=name) for name in agents}
@@ -436,7 +436,7 @@ async def test_the_configured_route_and_agent_are_the_defaults(home: Path) -> No
         await channel.until(lambda c: len(c.delivered) == 2)
 
 
-async def test_what_is_too_old_is_pruned_by_the_settings(home: Path) -> None:
+async def test_old_data_is_pruned_by_the_settings(home: Path) -> None:
     clock = FakeClock()
     settings = configured(home, '[retention]\ntasks = 2\ntask_age = "10m"\n')
     async with Runtime.open(settings=settings, agents={"it": ScriptedAgent(result("x"))}, clock=clock) as desk:

@@ -122,7 +122,7 @@ async def test_a_message_reaches_the_running_turn(desk: Runtime, hands: Hands) -
     assert hands.prompts == ["begin"], "it is no task of its own"
 
 
-async def test_a_script_takes_steers_too(home: Path) -> None:
+async def test_a_script_takes_steering_messages(home: Path) -> None:
     agent = ScriptedAgent(receive(), say("hm"), receive(), name="it")
     async with Runtime.open(home, agents={"it": agent}) as desk:
         task = await begun(desk, "it")
@@ -131,7 +131,7 @@ async def test_a_script_takes_steers_too(home: Path) -> None:
         assert (await over(desk, task)).result == "two"
 
 
-async def test_what_a_turn_has_not_taken_becomes_tasks_in_order(desk: Runtime, hands: Hands) -> None:
+async def test_messages_a_turn_did_not_take_become_tasks_in_order(desk: Runtime, hands: Hands) -> None:
     task = await begun(desk, "hold")
     late = await desk.sessions.say(KEY, "last of all", actor="ann")
     modes = ("interrupt", "after_tool", "interrupt")
@@ -149,7 +149,7 @@ async def test_what_a_turn_has_not_taken_becomes_tasks_in_order(desk: Runtime, h
 
 
 @pytest.mark.parametrize("how", ["error", "abort", "timeout"])
-async def test_however_a_task_ends_its_messages_go_on(desk: Runtime, hands: Hands, how: str) -> None:
+async def test_messages_continue_however_their_task_ends(desk: Runtime, hands: Hands, how: str) -> None:
     if how == "timeout":
         await desk.sessions.create(key=KEY, agent="hold")
         task = await desk.tasks.submit("begin", agent="hold", session_key=KEY, timeout=3)
@@ -168,7 +168,7 @@ async def test_however_a_task_ends_its_messages_go_on(desk: Runtime, hands: Hand
     await shown_once(desk)
 
 
-async def test_a_later_attempt_finds_what_was_sent_to_an_earlier_one(desk: Runtime, hands: Hands) -> None:
+async def test_a_later_attempt_gets_the_messages_of_an_earlier_one(desk: Runtime, hands: Hands) -> None:
     task = await begun(desk, "stumble")
     await hands.began.wait()
     await desk.sessions.say(KEY, "remember me", "interrupt")
@@ -177,7 +177,7 @@ async def test_a_later_attempt_finds_what_was_sent_to_an_earlier_one(desk: Runti
     assert (ended.result, ended.attempt, hands.prompts) == ("remember me", 2, ["begin", "begin"])
 
 
-async def test_a_pending_task_that_is_cancelled_passes_its_messages_on(home: Path, hands: Hands) -> None:
+async def test_a_cancelled_pending_task_passes_on_its_messages(home: Path, hands: Hands) -> None:
     agents = {"stumble": FunctionAgent("stumble", hands.stumble, on_loop=True)}
     async with Runtime.open(home, agents=agents, clock=FakeClock()) as desk:  # so that its pause does not end
         task = await begun(desk, "stumble")
@@ -196,7 +196,7 @@ async def test_a_pending_task_that_is_cancelled_passes_its_messages_on(home: Pat
         assert found.prompt == "remember me"
 
 
-async def test_closing_a_session_drops_what_waits(desk: Runtime, hands: Hands) -> None:
+async def test_closing_a_session_drops_waiting_messages(desk: Runtime, hands: Hands) -> None:
     task = await begun(desk, "hold")
     await desk.sessions.say(KEY, "never mind", "interrupt")
     await desk.sessions.close(KEY)
@@ -205,7 +205,7 @@ async def test_closing_a_session_drops_what_waits(desk: Runtime, hands: Hands) -
     assert (await desk.tasks.summary()).total == 1
 
 
-async def test_an_agent_that_takes_nothing_hears_it_after_its_turn(desk: Runtime, hands: Hands) -> None:
+async def test_an_agent_without_steering_gets_the_message_after_its_turn(desk: Runtime, hands: Hands) -> None:
     task = await begun(desk, "alone")
     sent = await desk.sessions.say(KEY, "wait", "interrupt")
     assert (sent.mode, sent.steer, sent.task.status) == ("after_turn", None, "pending")
@@ -216,7 +216,7 @@ async def test_an_agent_that_takes_nothing_hears_it_after_its_turn(desk: Runtime
     assert (await over(desk, sent.task)).result == "did wait"
 
 
-async def test_a_stop_is_a_message_of_its_own_kind(desk: Runtime, hands: Hands) -> None:
+async def test_a_stop_is_a_separate_kind_of_message(desk: Runtime, hands: Hands) -> None:
     task = await begun(desk, "listen")
     assert await desk.sessions.interrupt(KEY, "stop", actor="ann") == task.id
     assert (await over(desk, task)).result == f"heard {STOP}"
@@ -226,7 +226,7 @@ async def test_a_stop_is_a_message_of_its_own_kind(desk: Runtime, hands: Hands) 
     assert (told.payload["reason"], told.actor) == ("stop", "ann")
 
 
-async def test_a_hint_is_seen_and_a_stop_that_is_not_taken_is_dropped(desk: Runtime, hands: Hands) -> None:
+async def test_a_hint_is_shown_and_an_unused_stop_is_dropped(desk: Runtime, hands: Hands) -> None:
     task = await begun(desk, "hold")
     await desk.sessions.interrupt(KEY, "stop", hint="sum up")
     assert ("user", "sum up") in await said(desk)
@@ -241,7 +241,7 @@ async def test_a_hint_is_seen_and_a_stop_that_is_not_taken_is_dropped(desk: Runt
         await desk.sessions.say(KEY, "x", "soon")  # type: ignore[arg-type]
 
 
-async def test_the_queue_of_a_turn_is_bounded(desk: Runtime, hands: Hands) -> None:
+async def test_the_queue_of_a_turn_is_limited(desk: Runtime, hands: Hands) -> None:
     await begun(desk, "hold")
     for number in range(MOST_QUEUED):
         await desk.sessions.say(KEY, f"{number}", "interrupt")
@@ -251,7 +251,7 @@ async def test_the_queue_of_a_turn_is_bounded(desk: Runtime, hands: Hands) -> No
     hands.go.set()
 
 
-async def test_over_http_the_reply_tells_when_it_is_heard(home: Path, hands: Hands) -> None:
+async def test_the_http_reply_reports_when_a_message_is_delivered(home: Path, hands: Hands) -> None:
     agents = {name: FunctionAgent(name, getattr(hands, name), on_loop=True) for name in ("hold", "alone", "listen")}
     async with serving(home, agents) as served:
         await served.post("/sessions", {"key": KEY, "agent": "listen"})
@@ -270,7 +270,7 @@ async def test_over_http_the_reply_tells_when_it_is_heard(home: Path, hands: Han
         assert (refused.status_code, refused.json()["field"]) == (422, "hint")
 
 
-async def test_a_watcher_is_shown_what_waits_and_too_much_is_429(home: Path, hands: Hands) -> None:
+async def test_a_watcher_sees_waiting_messages_and_too_many_are_429(home: Path, hands: Hands) -> None:
     agents = {name: FunctionAgent(name, getattr(hands, name), on_loop=True) for name in ("hold", "alone")}
     async with serving(home, agents) as served:
         for agent in agents:

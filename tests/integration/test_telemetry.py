@@ -147,7 +147,7 @@ async def test_a_turn_its_model_calls_and_tools_are_spans(
     assert sum(p.count for p in collector.metrics["gen_ai.client.operation.time_to_first_chunk"]) == 1
 
 
-async def test_contents_are_sent_when_asked_for_and_failures_told(
+async def test_contents_are_exported_on_request_and_failures_always(
     home: Path, collector: Collector, exporting: pytest.MonkeyPatch
 ) -> None:
     exporting.setenv(telemetry.CONTENT, "true")
@@ -161,7 +161,7 @@ async def test_contents_are_sent_when_asked_for_and_failures_told(
     assert collector.services == {"mine"}
 
 
-async def test_a_goal_is_a_workflow_over_its_turns(
+async def test_a_goal_is_a_workflow_span_over_its_turns(
     home: Path, collector: Collector, exporting: pytest.MonkeyPatch
 ) -> None:
     async def step(prompt: str, turn: Turn) -> str:
@@ -184,7 +184,7 @@ async def test_a_goal_is_a_workflow_over_its_turns(
     assert told(workflow)["midwatch.goal.id"] == goal.id
 
 
-async def test_a_server_exports_its_turns_and_passes_the_trace_on(tmp_path: Path, collector: Collector) -> None:
+async def test_a_server_exports_its_turns_and_propagates_the_trace(tmp_path: Path, collector: Collector) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "midwatch.toml").write_text(
@@ -214,7 +214,7 @@ async def test_a_server_exports_its_turns_and_passes_the_trace_on(tmp_path: Path
     assert collector.services == {"midwatch"}
 
 
-async def test_without_the_variables_the_trace_is_passed_on_and_nothing_is_imported(home: Path) -> None:
+async def test_without_the_variables_the_trace_is_propagated_and_nothing_is_imported(home: Path) -> None:
     result, events = await ran(home, "x", PARENT)
     assert result == PARENT
     assert {one.trace_id for one in events} == {PARENT[3:35]}
@@ -222,7 +222,7 @@ async def test_without_the_variables_the_trace_is_passed_on_and_nothing_is_impor
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-async def test_a_run_of_an_automation_that_a_request_asks_for_is_in_its_trace(home: Path) -> None:
+async def test_a_requested_run_of_an_automation_is_in_the_trace_of_the_request(home: Path) -> None:
     settings = Settings.load(home, detect_agents=False)
     async with Runtime.open(settings=settings, agents={"it": FunctionAgent("it", work, on_loop=True)}) as desk:
         automation = await desk.automations.create("x", agent="it", every="1h", fresh=True)
@@ -233,15 +233,13 @@ async def test_a_run_of_an_automation_that_a_request_asks_for_is_in_its_trace(ho
     assert {event.trace_id for event in events} == {PARENT[3:35]}
 
 
-async def test_a_collector_that_is_not_there_stops_nothing(home: Path, exporting: pytest.MonkeyPatch) -> None:
+async def test_a_missing_collector_stops_nothing(home: Path, exporting: pytest.MonkeyPatch) -> None:
     exporting.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     result, _ = await ran(home, "x")
     assert result.startswith("00-")
 
 
-def test_what_is_asked_for_and_not_installed_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
     assert telemetry.telemetry() is None
@@ -255,5 +253,5 @@ def test_what_is_asked_for_and_not_installed_is_told(
 @pytest.mark.parametrize(
     "bad", ["", "x", PARENT.replace("00-", "ff-", 1), PARENT.upper(), f"00-{'0' * 32}-{'1' * 16}-01", PARENT[:-1]]
 )
-def test_a_malformed_trace_counts_as_none(bad: str) -> None:
+def test_a_malformed_trace_is_ignored(bad: str) -> None:
     assert noted(bad) is None and read({"traceparent": bad}) is None

@@ -77,7 +77,7 @@ async def test_a_session_is_one_terminal(tmp_path: Path) -> None:
     assert guard.pid is None, "a process group was left behind"
 
 
-async def test_a_terminal_can_be_opened_before_it_is_spoken_to(tmp_path: Path) -> None:
+async def test_a_terminal_can_be_opened_before_the_first_message(tmp_path: Path) -> None:
     async with desk(tmp_path) as here:
         await here.sessions.create(key=KEY)
         await here.terminals.open(KEY)
@@ -93,7 +93,7 @@ async def test_a_terminal_can_be_opened_before_it_is_spoken_to(tmp_path: Path) -
             await here.terminals.open("chat:2")
 
 
-async def test_the_screen_is_told_also_between_turns(tmp_path: Path) -> None:
+async def test_the_screen_is_sent_between_turns_too(tmp_path: Path) -> None:
     async with desk(tmp_path) as here:
         await here.sessions.create(key=KEY)
         await said(here, "hello")
@@ -112,7 +112,7 @@ async def test_the_screen_is_told_also_between_turns(tmp_path: Path) -> None:
             await watching
 
 
-async def test_a_program_that_left_is_told_and_started_again(tmp_path: Path) -> None:
+async def test_a_program_that_exited_is_reported_and_restarted(tmp_path: Path) -> None:
     async with desk(tmp_path) as here:
         await here.sessions.create(key=KEY)
         task = await here.tasks.wait((await here.sessions.send(KEY, "leave")).id)

@@ -128,7 +128,7 @@ async def first(served: Served, path: str, count: int, **headers: str) -> list[F
 # -- the state ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_session_is_shown_as_it_is_and_then_as_it_goes_on(served: Served, hands: Hands) -> None:
+async def test_a_watcher_gets_the_state_of_a_session_and_then_its_events(served: Served, hands: Hands) -> None:
     await opened(served, "begin")
     task, waiting = await send(served, "x"), await send(served, "y")
     await being_written(served)
@@ -153,7 +153,7 @@ async def test_a_session_is_shown_as_it_is_and_then_as_it_goes_on(served: Served
         assert (told.data["payload"]["message_id"], told.data["payload"]["number"]) == (f"{task}.1", 2)
 
 
-async def test_a_text_whose_turn_failed_is_not_being_written(served: Served, hands: Hands) -> None:
+async def test_the_text_of_a_failed_turn_is_not_shown_as_partial(served: Served, hands: Hands) -> None:
     await opened(served, "begin")
     task = await send(served, "fail")
     await being_written(served)
@@ -168,7 +168,7 @@ async def test_a_text_whose_turn_failed_is_not_being_written(served: Served, han
     assert (state.data["session"]["status"], state.data["screen"]) == ("closed", None)
 
 
-async def test_a_task_and_the_whole_desk_are_shown_first_too(served: Served, hands: Hands) -> None:
+async def test_watchers_of_a_task_and_of_the_desk_get_the_state_first(served: Served, hands: Hands) -> None:
     task = (await served.post("/tasks", {"prompt": "x", "agent": "begin"}))["id"]
     await being_written(served)
     (state,) = await first(served, f"/events?task_id={task}&state=true", 1)
@@ -181,7 +181,7 @@ async def test_a_task_and_the_whole_desk_are_shown_first_too(served: Served, han
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
 
 
-async def test_at_most_a_hundred_troubles_are_shown_the_newest_last(served: Served) -> None:
+async def test_the_newest_hundred_errors_are_shown(served: Served) -> None:
     await opened(served)
     for start in range(0, MAX_ERRORS + 50, 50):
         faults = tuple(
@@ -194,7 +194,7 @@ async def test_at_most_a_hundred_troubles_are_shown_the_newest_last(served: Serv
     assert shown == [f"e{number}" for number in range(50, MAX_ERRORS + 50)]
 
 
-async def test_a_state_stays_small_whatever_is_in_the_session(served: Served) -> None:
+async def test_a_state_is_small_however_large_the_session_is(served: Served) -> None:
     await opened(served)
     for _ in range(3):
         await served.ended(await send(served, "é" * 300_000))
@@ -246,7 +246,7 @@ async def reassembled(served: Served, path: str, task: str) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("of", ["session", "task"])
-async def test_a_reader_who_joins_at_any_moment_has_the_whole_text(served: Served, hands: Hands, of: str) -> None:
+async def test_a_reader_who_joins_at_any_moment_gets_the_whole_text(served: Served, hands: Hands, of: str) -> None:
     await opened(served, "write")
     in_the_middle = 0
     for _ in range(4):
@@ -265,9 +265,7 @@ async def test_a_reader_who_joins_at_any_moment_has_the_whole_text(served: Serve
     assert in_the_middle > 10, "joining in mid-stream was not tried"
 
 
-async def test_readers_who_join_and_come_back_while_many_write_see_every_event_once(
-    served: Served, hands: Hands
-) -> None:
+async def test_readers_who_join_and_return_during_writes_see_every_event_once(served: Served, hands: Hands) -> None:
     last = 3000
 
     async def writer(name: str) -> None:
@@ -331,7 +329,7 @@ async def test_state_and_events_together_are_the_whole_conversation(served: Serv
     assert all(seen == list(range(1, 2 * count + 1)) for seen in read)
 
 
-async def test_who_comes_back_is_told_what_was_missed_and_then_the_state(served: Served) -> None:
+async def test_a_returning_watcher_gets_missed_events_and_then_the_state(served: Served) -> None:
     await opened(served)
     await served.ended(await send(served, "one"))
     (state,) = await first(served, at("chat:1", "/live"), 1)
@@ -350,7 +348,7 @@ async def test_who_comes_back_is_told_what_was_missed_and_then_the_state(served:
         assert [one["text"] for one in frames[-1].data["messages"]] == ["one", "ONE", "two", "TWO"]
 
 
-async def test_one_session_shows_nothing_of_another(served: Served) -> None:
+async def test_the_stream_of_one_session_has_no_events_of_another(served: Served) -> None:
     await opened(served, "write", "chat:1")
     await opened(served, "write", "chat:2")
     seen: list[Frame] = []
@@ -387,7 +385,7 @@ async def prune(served: Served, keep: int) -> int:
     return begins
 
 
-async def test_what_was_pruned_is_told_and_the_state_makes_up_for_it(served: Served) -> None:
+async def test_pruned_events_are_a_gap_followed_by_the_state(served: Served) -> None:
     await opened(served)
     await served.ended(await send(served, "one"))
     await progress(served, *(str(number) for number in range(100)))
@@ -447,7 +445,7 @@ async def test_a_slow_reader_of_stored_events_loses_none(served: Served) -> None
     assert numbers(raw) == list(range(1, 10001))
 
 
-async def test_a_watcher_who_sleeps_until_events_are_gone_gets_a_gap_and_the_state_again(served: Served) -> None:
+async def test_a_slow_watcher_gets_a_gap_and_the_state_after_pruning(served: Served) -> None:
     filler = "x" * 1000
     with contextlib.closing(connected(served, "/events?state=true")) as stream:
         await received(stream, b"event: state")
@@ -464,7 +462,7 @@ async def test_a_watcher_who_sleeps_until_events_are_gone_gets_a_gap_and_the_sta
     assert numbers(after) == [10000]
 
 
-async def test_a_stream_ends_as_a_whole_reply_when_the_server_stops(served: Served) -> None:
+async def test_a_stream_ends_cleanly_when_the_server_stops(served: Served) -> None:
     await opened(served)
     streams = [connected(served, path) for path in ("/events", "/events?state=true", at("chat:1", "/live"))]
     for stream in streams:
@@ -477,7 +475,7 @@ async def test_a_stream_ends_as_a_whole_reply_when_the_server_stops(served: Serv
             assert (await received(stream, b"never")).endswith(b"0\r\n\r\n")
 
 
-async def test_a_silent_stream_of_a_session_shows_that_it_lives(served: Served) -> None:
+async def test_a_silent_session_stream_sends_keepalives(served: Served) -> None:
     served.streams.heartbeat = 0.05
     await opened(served)
     with contextlib.closing(connected(served, at("chat:1", "/live"))) as stream:
@@ -502,7 +500,7 @@ async def test_a_long_reply_in_many_steps_costs_at_most_twice_its_size(served: S
     assert len(raw) <= 2 * SIZE
 
 
-async def test_nobody_waits_for_a_running_turn(served: Served) -> None:
+async def test_reads_do_not_wait_for_a_running_turn(served: Served) -> None:
     await opened(served, "hold")
     task = await send(served, "x")
     await served.until("turn_start", task_id=task)
@@ -535,7 +533,7 @@ async def test_the_log_is_read_backwards_in_pages(served: Served) -> None:
     assert (await served.get("/events", before=5, limit=0))["events"] == []
 
 
-async def test_events_are_chosen_by_agent_actor_kind_session_and_task(served: Served) -> None:
+async def test_events_are_filtered_by_agent_actor_kind_session_and_task(served: Served) -> None:
     async with served.as_role("operator") as other:
         await opened(served)
         mine = await send(served, "a")
@@ -571,7 +569,7 @@ async def test_events_are_chosen_by_agent_actor_kind_session_and_task(served: Se
 # -- who may follow, and how much ------------------------------------------------------------------------------------
 
 
-async def test_a_reader_that_pauses_is_cut_off_when_its_token_is_revoked(served: Served) -> None:
+async def test_a_paused_reader_is_cut_off_when_its_token_is_revoked(served: Served) -> None:
     served.streams.heartbeat = 0.05
     told = tuple(event(TaskProgress(text="x" * 500_000), 1) for _ in range(40))
     await served.runtime.store.apply(Changes(events=told))
@@ -592,7 +590,7 @@ async def test_a_reader_that_pauses_is_cut_off_when_its_token_is_revoked(served:
     assert heard < 5_000_000
 
 
-async def test_nobody_follows_too_many_streams(served: Served) -> None:
+async def test_the_number_of_streams_per_actor_is_limited(served: Served) -> None:
     served.streams.most_of_actor = 2
     async with served.http.stream("GET", "/events") as one, served.http.stream("GET", "/events?state=true") as two:
         assert await eventually(lambda: len(served.streams) == 2)

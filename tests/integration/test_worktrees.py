@@ -70,7 +70,7 @@ def look(repo: Path) -> tuple[bytes, str, str]:
 # -- a task ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_works_beside_the_checkout_and_tells_what_it_did(desk: Runtime, repo: Path) -> None:
+async def test_a_task_works_in_a_worktree_and_reports_its_changes(desk: Runtime, repo: Path) -> None:
     before = look(repo)
     pending = (await desk.tasks.submit("true", workdir=str(repo), worktree=True, delay=3600)).snapshot()["worktree"]
     assert (pending["status"], pending["path"], pending["id"][:2]) == ("planned", None, "w_")
@@ -99,7 +99,9 @@ async def test_a_task_works_beside_the_checkout_and_tells_what_it_did(desk: Runt
 @pytest.mark.parametrize(
     ("prompt", "outcome"), [("echo x > x; exit 3", "error"), ("echo x > x; sleep 60", "cancelled")]
 )
-async def test_failed_and_cancelled_tasks_tell_it_as_well(desk: Runtime, repo: Path, prompt: str, outcome: str) -> None:
+async def test_failed_and_cancelled_tasks_report_their_changes_too(
+    desk: Runtime, repo: Path, prompt: str, outcome: str
+) -> None:
     task = await desk.tasks.submit(prompt, workdir=str(repo), worktree=True)
     if outcome == "cancelled":
         place = desk.home.worktrees / noted(task)["id"][-12:] / "x"
@@ -111,7 +113,7 @@ async def test_failed_and_cancelled_tasks_tell_it_as_well(desk: Runtime, repo: P
     assert (ended.outcome, noted(ended)["files"], noted(ended)["dirty"]) == (outcome, 1, True)
 
 
-async def test_a_retry_goes_on_where_the_first_try_worked(desk: Runtime, repo: Path) -> None:
+async def test_a_retry_continues_in_the_same_worktree(desk: Runtime, repo: Path) -> None:
     first = await done(desk, "test -e half && cat half; echo half > half; test $MIDWATCH_TASK = x", repo)
     again = await desk.tasks.retry(first.id)
     ended = await desk.tasks.wait(again.id)
@@ -120,7 +122,9 @@ async def test_a_retry_goes_on_where_the_first_try_worked(desk: Runtime, repo: P
     assert len(await desk.worktrees.list()) == 1
 
 
-async def test_the_turns_of_a_session_share_one_which_is_told_of_and_made_again(desk: Runtime, repo: Path) -> None:
+async def test_the_turns_of_a_session_share_a_worktree_which_is_announced_and_recreated(
+    desk: Runtime, repo: Path
+) -> None:
     view, _ = await desk.sessions.create(workdir=str(repo), worktree=True)
     key = view.session.key
     other = await desk.tasks.submit("echo 0 >> log; cat log", workdir=str(repo), session_key=key)
@@ -145,7 +149,7 @@ async def test_the_turns_of_a_session_share_one_which_is_told_of_and_made_again(
         await desk.tasks.submit("x", session_key=plain.session.key, worktree=True, workdir=str(repo))
 
 
-async def test_each_run_of_an_automation_has_its_own(desk: Runtime, repo: Path) -> None:
+async def test_each_run_of_an_automation_has_its_own_worktree(desk: Runtime, repo: Path) -> None:
     wish = {"every": 3600, "workdir": str(repo), "worktree": True}
     with pytest.raises(InvalidInput, match="runs are fresh"):
         await desk.automations.create("echo x >> x; cat x", **wish)
@@ -158,7 +162,7 @@ async def test_each_run_of_an_automation_has_its_own(desk: Runtime, repo: Path) 
     assert (await desk.automations.get(made.id)).worktree is True
 
 
-async def test_whatever_runs_in_a_conversation_with_a_worktree_works_there(desk: Runtime, repo: Path) -> None:
+async def test_every_task_of_a_session_with_a_worktree_works_there(desk: Runtime, repo: Path) -> None:
     view, _ = await desk.sessions.create(workdir=str(repo), worktree=True)
     made = await desk.automations.create("pwd", every=3600, workdir=str(repo), session_key=view.session.key)
     task = await desk.tasks.wait((await desk.automations.run(made.id)).id)
@@ -169,7 +173,7 @@ async def test_whatever_runs_in_a_conversation_with_a_worktree_works_there(desk:
 # -- merge and remove --------------------------------------------------------------------------------------------
 
 
-async def test_a_merge_commits_what_is_left_and_moves_the_checkout_forward(desk: Runtime, repo: Path) -> None:
+async def test_a_merge_commits_remaining_changes_and_updates_the_checkout(desk: Runtime, repo: Path) -> None:
     task = await done(desk, "echo one > c1; git add c1; git commit -qm mine; echo two > c2", repo)
     (repo / "untracked").write_text("mine")
     tree, merged = await desk.worktrees.merge(task.id, actor="ann")
@@ -196,7 +200,7 @@ async def test_a_merge_commits_what_is_left_and_moves_the_checkout_forward(desk:
         await desk.worktrees.diff(task.id)
 
 
-async def test_work_after_a_merge_counts_from_there(desk: Runtime, repo: Path) -> None:
+async def test_changes_after_a_merge_count_from_the_merge(desk: Runtime, repo: Path) -> None:
     view, _ = await desk.sessions.create(workdir=str(repo), worktree=True)
     first = await desk.tasks.wait((await desk.sessions.send(view.session.key, "echo 1 > one")).id)
     await desk.worktrees.merge(first.id)
@@ -205,7 +209,7 @@ async def test_work_after_a_merge_counts_from_there(desk: Runtime, repo: Path) -
     assert noted(second)["base"] == git(repo, "rev-parse", "main")
 
 
-async def test_branches_that_went_apart_are_merged(desk: Runtime, repo: Path) -> None:
+async def test_diverged_branches_are_merged(desk: Runtime, repo: Path) -> None:
     task = await done(desk, "echo new > new", repo)
     (repo / "other").write_text("other")
     commit(repo, "meanwhile")
@@ -214,7 +218,7 @@ async def test_branches_that_went_apart_are_merged(desk: Runtime, repo: Path) ->
     assert git(repo, "log", "-1", "--format=%P").count(" ") == 1
 
 
-async def test_a_conflict_changes_nothing_and_says_what_to_do(desk: Runtime, repo: Path) -> None:
+async def test_a_conflict_changes_nothing_and_has_a_remedy(desk: Runtime, repo: Path) -> None:
     task = await done(desk, "echo theirs > a.txt", repo)
     (repo / "a.txt").write_text("mine\n")
     commit(repo, "meanwhile")
@@ -226,14 +230,14 @@ async def test_a_conflict_changes_nothing_and_says_what_to_do(desk: Runtime, rep
     assert (await desk.worktrees.get(task.id)).status == "kept"
 
 
-async def test_many_are_merged_at_the_same_time(desk: Runtime, repo: Path) -> None:
+async def test_concurrent_merges_all_succeed(desk: Runtime, repo: Path) -> None:
     tasks = [await done(desk, f"echo {number} > file{number}", repo) for number in range(5)]
     await asyncio.gather(*(desk.worktrees.merge(task.id) for task in tasks))
     assert sorted(one.name for one in repo.glob("file*")) == [f"file{number}" for number in range(5)]
     assert git(repo, "status", "--porcelain") == ""
 
 
-async def test_a_dirty_checkout_is_not_merged_into(desk: Runtime, repo: Path) -> None:
+async def test_a_merge_into_a_dirty_checkout_is_refused(desk: Runtime, repo: Path) -> None:
     task = await done(desk, "echo new > new", repo)
     (repo / "a.txt").write_text("unsaved\n")
     with pytest.raises(Conflict, match="uncommitted changes; commit or stash them"):
@@ -246,7 +250,7 @@ async def test_a_dirty_checkout_is_not_merged_into(desk: Runtime, repo: Path) ->
     assert (repo / "new").read_text() == "mine, and not known to git"
 
 
-async def test_a_branch_that_is_not_checked_out_only_moves_forward(desk: Runtime, repo: Path) -> None:
+async def test_a_branch_that_is_not_checked_out_is_only_fast_forwarded(desk: Runtime, repo: Path) -> None:
     first, second = await done(desk, "echo 1 > one", repo), await done(desk, "echo 2 > two", repo)
     git(repo, "switch", "--quiet", "--create", "elsewhere")
     assert (await desk.worktrees.merge(first.id))[1].how == "fast-forward"
@@ -259,7 +263,7 @@ async def test_a_branch_that_is_not_checked_out_only_moves_forward(desk: Runtime
         await desk.worktrees.merge(second.id)
 
 
-async def test_what_would_be_lost_is_told_before_it_is_removed(desk: Runtime, repo: Path) -> None:
+async def test_removal_reports_the_changes_that_would_be_lost(desk: Runtime, repo: Path) -> None:
     task = await done(
         desk, "echo c > c; git add c; git commit -qm c; echo d > d; mkdir r; echo e > r/e; chmod 500 r", repo
     )
@@ -272,7 +276,7 @@ async def test_what_would_be_lost_is_told_before_it_is_removed(desk: Runtime, re
     assert (await desk.worktrees.remove(empty.id)).status == "removed"
 
 
-async def test_nothing_is_merged_or_removed_while_a_task_works_in_it(desk: Runtime, repo: Path) -> None:
+async def test_a_worktree_with_a_running_task_is_not_merged_or_removed(desk: Runtime, repo: Path) -> None:
     task = await desk.tasks.submit("touch begun; exec sleep 60", workdir=str(repo), worktree=True)
     begun = desk.home.worktrees / noted(task)["id"][-12:] / "begun"
     async with asyncio.timeout(PATIENCE):
@@ -286,9 +290,7 @@ async def test_nothing_is_merged_or_removed_while_a_task_works_in_it(desk: Runti
     await desk.tasks.wait(task.id)
 
 
-async def test_an_agent_that_left_its_branch_or_made_a_repository_is_not_merged_blindly(
-    desk: Runtime, repo: Path
-) -> None:
+async def test_a_worktree_whose_agent_left_the_branch_is_not_merged(desk: Runtime, repo: Path) -> None:
     away = await done(desk, "git switch -qc mine; echo x > x; git add x; git commit -qm x", repo)
     with pytest.raises(Conflict, match="but on mine; merge that by hand"):
         await desk.worktrees.merge(away.id)
@@ -303,7 +305,7 @@ async def test_an_agent_that_left_its_branch_or_made_a_repository_is_not_merged_
     assert noted(empty)["files"] == 1, "a repository without a commit hides nothing else"
 
 
-async def test_pruning_takes_what_holds_nothing_and_leaves_work(desk: Runtime, repo: Path) -> None:
+async def test_pruning_removes_empty_worktrees_and_keeps_changes(desk: Runtime, repo: Path) -> None:
     empty, work = await done(desk, "true", repo), await done(desk, "echo x > x", repo)
     assert await desk.worktrees.prune(0) == 0
     later = desk.clock.now()
@@ -318,7 +320,7 @@ async def test_pruning_takes_what_holds_nothing_and_leaves_work(desk: Runtime, r
 # -- what goes wrong ---------------------------------------------------------------------------------------------
 
 
-async def test_what_no_worktree_can_be_made_from_is_one_line(desk: Runtime, repo: Path, tmp_path: Path) -> None:
+async def test_an_unusable_repository_is_reported_in_one_line(desk: Runtime, repo: Path, tmp_path: Path) -> None:
     plain, fresh, bare = tmp_path / "plain", tmp_path / "fresh", tmp_path / "bare.git"
     plain.mkdir()
     git(tmp_path, "init", "--quiet", str(fresh))
@@ -347,7 +349,7 @@ async def test_what_no_worktree_can_be_made_from_is_one_line(desk: Runtime, repo
     assert note == "uncommitted changes of the checkout are not in it; its submodules are empty"
 
 
-async def test_a_making_that_was_killed_is_done_again(desk: Runtime, repo: Path) -> None:
+async def test_a_creation_that_was_killed_is_repeated(desk: Runtime, repo: Path) -> None:
     (repo / ".gitattributes").write_text("slow filter=slow\n")
     (repo / "slow").write_text("slow")
     commit(repo, "slow")
@@ -374,7 +376,7 @@ async def test_a_making_that_was_killed_is_done_again(desk: Runtime, repo: Path)
     assert git(tree.path, "status", "--porcelain") == ""
 
 
-async def test_a_making_is_stopped_by_a_cancel(desk: Runtime, repo: Path) -> None:
+async def test_a_cancel_stops_the_creation(desk: Runtime, repo: Path) -> None:
     (repo / ".gitattributes").write_text("slow filter=slow\n")
     (repo / "slow").write_text("slow")
     commit(repo, "slow")
@@ -393,7 +395,7 @@ async def test_a_making_is_stopped_by_a_cancel(desk: Runtime, repo: Path) -> Non
     assert (place / "slow").read_text() == "slow"
 
 
-async def test_a_directory_that_was_taken_away_is_made_again_from_its_branch(desk: Runtime, repo: Path) -> None:
+async def test_a_missing_directory_is_recreated_from_its_branch(desk: Runtime, repo: Path) -> None:
     view, _ = await desk.sessions.create(workdir=str(repo / "-sub"), worktree=True)
     key = view.session.key
     first = await desk.tasks.wait((await desk.sessions.send(key, "echo x > x; git add x; git commit -qm x")).id)
@@ -410,9 +412,7 @@ async def test_a_directory_that_was_taken_away_is_made_again_from_its_branch(des
     assert "was replaced by something else" in (sixth.error or "")
 
 
-async def test_settings_an_agent_put_in_place_of_the_repositorys_are_not_used(
-    desk: Runtime, repo: Path, tmp_path: Path
-) -> None:
+async def test_git_settings_written_by_an_agent_are_ignored(desk: Runtime, repo: Path, tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     tree = noted(await done(desk, "echo new > new", repo))["id"]
     shutil.copytree(repo / ".git", tmp_path / "evil")
@@ -427,7 +427,7 @@ async def test_settings_an_agent_put_in_place_of_the_repositorys_are_not_used(
     assert "new" in (await desk.worktrees.diff(tree)).text
 
 
-async def test_neither_hooks_nor_what_an_agent_writes_is_run_by_us(
+async def test_hooks_and_programs_written_by_an_agent_are_never_run(
     desk: Runtime, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = tmp_path / "trap"
@@ -446,7 +446,7 @@ async def test_neither_hooks_nor_what_an_agent_writes_is_run_by_us(
     assert not trap.exists()
 
 
-async def test_one_on_another_machine_is_left_to_that(desk: Runtime, repo: Path) -> None:
+async def test_a_worktree_on_another_machine_is_not_changed(desk: Runtime, repo: Path) -> None:
     task = await done(desk, "echo x > x", repo)
     tree = await desk.worktrees.get(task.id)
     await desk.store.apply(Changes(records=(replace(tree, id="w_" + "1" * 23, host="far", task_id="t_far"),)))

@@ -50,7 +50,7 @@ async def asked(memory: Store, clock: FakeClock, choices: tuple[str, ...] = ("ye
     return made
 
 
-def test_the_table_ends_what_is_pending_once() -> None:
+def test_the_table_ends_a_pending_approval_once() -> None:
     assert set(TRANSITIONS) == set(get_args(Status))
     assert TRANSITIONS["pending"] == set(get_args(Status)) - {"pending"}
     assert all(not after for status, after in TRANSITIONS.items() if status != "pending")
@@ -58,7 +58,7 @@ def test_the_table_ends_what_is_pending_once() -> None:
 
 @pytest.mark.parametrize("before", [status for status in get_args(Status) if status != "pending"])
 @pytest.mark.parametrize("after", [status for status in get_args(Status) if status != "pending"])
-async def test_an_ended_question_stays_as_it_ended(memory: Store, clock: FakeClock, before: Any, after: Any) -> None:
+async def test_an_ended_question_never_changes(memory: Store, clock: FakeClock, before: Any, after: Any) -> None:
     question = await asked(memory, clock)
     await memory.apply(resolve(question, before, clock.now(), answer="first"))
     with pytest.raises(Conflict):
@@ -75,13 +75,13 @@ async def test_an_ended_question_stays_as_it_ended(memory: Store, clock: FakeClo
     ("question", "choices"),
     [("", ("yes",)), ("  \n", ("yes",)), ("Go?", ()), ("Go?", tuple(str(n) for n in range(MAX_CHOICES + 1)))],
 )
-def test_a_question_needs_words_and_choices(question: str, choices: tuple[str, ...]) -> None:
+def test_a_question_needs_text_and_choices(question: str, choices: tuple[str, ...]) -> None:
     with pytest.raises(InvalidInput) as caught:
         ask(a_task(), Question.plain(question, choices), 60, 1)
     assert caught.value.field == "question"
 
 
-def test_asking_is_fenced_tells_the_route_how_to_answer_and_makes_the_task_wait() -> None:
+def test_a_question_needs_the_lease_notifies_the_route_and_makes_the_task_wait() -> None:
     task = a_task(status="running", attempt=3, route="console")
     made, changes = ask(task, Question.plain("q" * 2000, ("yes", "no")), 1.5, 10)
     assert changes.fence == fence(task)
@@ -96,7 +96,7 @@ def test_asking_is_fenced_tells_the_route_how_to_answer_and_makes_the_task_wait(
     assert ask(a_task(), Question.plain("Go?", ("yes",)), 1, 10)[1].deliveries == ()
 
 
-def test_an_approval_is_frozen_and_shows_its_times() -> None:
+def test_an_approval_is_immutable_and_shows_its_times() -> None:
     made = ask(a_task(), Question(text="Go?"), 60, 0)[0]
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.status = "granted"  # type: ignore[misc]
@@ -122,7 +122,7 @@ ANSWERS: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("choices", "said", "status", "answer"), ANSWERS)
-async def test_the_first_choice_is_the_yes_and_every_other_a_no(
+async def test_the_first_choice_grants_and_every_other_denies(
     inbox: Approvals, memory: Store, clock: FakeClock, choices: Any, said: Any, status: str, answer: str
 ) -> None:
     question = await asked(memory, clock, choices)
@@ -134,9 +134,7 @@ async def test_the_first_choice_is_the_yes_and_every_other_a_no(
     assert (told.payload["status"], told.actor, told.task_id) == (status, "me", question.task_id)
 
 
-async def test_an_answer_that_is_none_of_the_choices_is_refused(
-    inbox: Approvals, memory: Store, clock: FakeClock
-) -> None:
+async def test_an_unknown_answer_is_refused(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await asked(memory, clock, THREE)
     for said in ("Now", "", "now "):
         with pytest.raises(InvalidInput, match="answer with one of: now, later, never") as caught:
@@ -147,7 +145,7 @@ async def test_an_answer_that_is_none_of_the_choices_is_refused(
         await inbox.answer("a_none", grant=True)
 
 
-async def test_saying_nothing_is_no_answer(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+async def test_an_empty_answer_is_refused(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await asked(memory, clock)
     with pytest.raises(InvalidInput):
         await inbox.answer(question.id)
@@ -160,7 +158,7 @@ async def test_the_second_answer_is_a_conflict(inbox: Approvals, memory: Store, 
         await inbox.answer(question.id, grant=True)
 
 
-async def test_of_many_answers_at_once_one_counts(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+async def test_of_many_concurrent_answers_one_counts(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await asked(memory, clock)
     said = await asyncio.gather(
         *(inbox.answer(question.id, grant=n % 2 == 0, actor=f"p{n}") for n in range(10)), return_exceptions=True
@@ -187,7 +185,7 @@ def drawn(asked: Question, **fields: Any) -> Approval:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((ALLOW, REJECT, FOREVER, NEVER))))
-async def test_an_answer_is_told_by_its_kind_and_not_by_its_place(
+async def test_an_answer_is_recognised_by_its_kind_and_not_by_its_position(
     inbox: Approvals, memory: Store, clock: FakeClock, order: tuple[Choice, ...]
 ) -> None:
     asked = wants("ls; ls", choices=order)
@@ -200,7 +198,7 @@ async def test_an_answer_is_told_by_its_kind_and_not_by_its_place(
         assert answer_of(found, asked) == Answer(status, name)  # type: ignore[arg-type]
 
 
-def test_a_rule_is_offered_where_one_can_be_made_and_says_what_it_would_be() -> None:
+def test_a_rule_is_offered_where_possible_with_its_description() -> None:
     made = drawn(wants(choices=(ALLOW, FOREVER, REJECT)))
     assert [choice.name for choice in made.choices] == [
         "Allow",
@@ -219,13 +217,13 @@ def test_a_rule_is_offered_where_one_can_be_made_and_says_what_it_would_be() -> 
     assert elsewhere.always == made.always
 
 
-def test_one_name_is_offered_once() -> None:
+def test_duplicate_choices_are_offered_once() -> None:
     made = drawn(wants("a; b", choices=(ALLOW, REJECT, Choice("Allow", "reject_once"), ALLOW)))
     assert made.choices == (ALLOW, REJECT)
 
 
 @pytest.mark.parametrize(("grant", "effect", "own"), [(True, "allow", "Allow"), (False, "deny", "Reject")])
-async def test_an_answer_for_always_makes_a_rule_and_the_agent_hears_its_own_choice(
+async def test_an_always_answer_makes_a_rule_and_the_agent_gets_its_own_choice(
     inbox: Approvals, memory: Store, clock: FakeClock, grant: bool, effect: str, own: str
 ) -> None:
     task = await running(memory, workdir="/tmp")
@@ -240,7 +238,7 @@ async def test_an_answer_for_always_makes_a_rule_and_the_agent_hears_its_own_cho
     assert again.verdict == effect
 
 
-async def test_always_where_no_rule_can_be_made_is_refused(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+async def test_always_is_refused_where_no_rule_can_be_made(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await asked(memory, clock)
     with pytest.raises(InvalidInput, match="answer it once") as caught:
         await inbox.answer(question.id, grant=True, always=True)
@@ -252,9 +250,7 @@ async def test_always_where_no_rule_can_be_made_is_refused(inbox: Approvals, mem
     assert (await inbox.get(question.id)).status == "pending"
 
 
-async def test_a_question_without_a_yes_is_only_granted_by_nobody(
-    inbox: Approvals, memory: Store, clock: FakeClock
-) -> None:
+async def test_a_question_without_a_yes_cannot_be_granted(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     task = await running(memory)
     question, changes = ask(task, wants(choices=(REJECT,)), 60, clock.now())
     await memory.apply(changes)
@@ -264,7 +260,7 @@ async def test_a_question_without_a_yes_is_only_granted_by_nobody(
     assert answer_by_rule(task, wants(choices=(REJECT,)), Decision("allow", "rule:config", "x"), 1) is None
 
 
-def test_what_is_too_long_is_cut_and_says_so() -> None:
+def test_long_texts_are_truncated_and_marked() -> None:
     made = drawn(wants("x " + "y" * 50_000, diff="ä" * 5_000_000, paths=tuple(map(str, range(500)))))
     assert made.command is not None and len(made.command) <= LONGEST + 1 and made.command.endswith("…")
     assert made.diff is not None and len(made.diff.encode()) == MOST_DIFF
@@ -275,7 +271,7 @@ def test_what_is_too_long_is_cut_and_says_so() -> None:
     assert half.snapshot()["diff_left_out"] == 2 * MOST_DIFF + 1 - (MOST_DIFF - 1)
 
 
-def test_the_notice_tells_the_command_and_a_high_risk() -> None:
+def test_the_notice_contains_the_command_and_a_high_risk() -> None:
     (told,) = ask(a_task(route="console"), wants("rm -rf /"), 60, 1)[1].deliveries
     assert "Command: rm -rf /" in told.text and "Risk: high" in told.text
     (mild,) = ask(a_task(route="console"), wants("ls", text="Run ls?"), 60, 1)[1].deliveries
@@ -283,7 +279,7 @@ def test_the_notice_tells_the_command_and_a_high_risk() -> None:
 
 
 @pytest.mark.parametrize(("verdict", "status", "answer"), [("allow", "granted", "Allow"), ("deny", "denied", "Reject")])
-def test_a_rule_answers_at_once_and_tells_nobody_but_the_log(verdict: Any, status: str, answer: str) -> None:
+def test_a_rule_answers_at_once_and_notifies_nobody(verdict: Any, status: str, answer: str) -> None:
     task = a_task(status="running", attempt=2, route="console", creator="ann")
     decided = answer_by_rule(task, wants(), Decision(verdict, "rule:r_1", "the rule"), 10)
     assert decided is not None
@@ -296,7 +292,7 @@ def test_a_rule_answers_at_once_and_tells_nobody_but_the_log(verdict: Any, statu
     assert answer_by_rule(task, wants(), Decision("ask"), 10) is None
 
 
-def test_a_question_after_the_deadline_is_over_at_once() -> None:
+def test_a_question_after_the_deadline_expires_at_once() -> None:
     made, changes = expire_at_once(a_task(), wants(), 10, "the goal's deadline has passed")
     assert (made.status, made.answer, made.why, made.rule) == ("expired", None, "the goal's deadline has passed", None)
     assert [one.kind for one in changes.events] == ["approval_requested", "approval_resolved"]
@@ -306,7 +302,7 @@ def test_a_question_after_the_deadline_is_over_at_once() -> None:
 # -- the inbox ---------------------------------------------------------------------------------------------------
 
 
-async def test_the_inbox_shows_open_questions_or_any_others(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+async def test_the_inbox_lists_open_or_other_questions(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     first, second = await asked(memory, clock), await asked(memory, clock)
     await inbox.answer(first.id, grant=True)
     assert [a.id for a in await inbox.list()] == [second.id]
@@ -315,7 +311,7 @@ async def test_the_inbox_shows_open_questions_or_any_others(inbox: Approvals, me
     assert len(await inbox.list(None, limit=1)) == 1
 
 
-async def test_what_nobody_answers_expires_at_its_time(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+async def test_an_unanswered_question_expires_at_its_time(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question, answered = await asked(memory, clock), await asked(memory, clock)
     await inbox.answer(answered.id, grant=True)
     await clock.advance(59.999)
@@ -335,7 +331,7 @@ async def many(memory: Store, task: Task, count: int, expires: float, now: int) 
         await memory.apply(ask(task, Question(text="Go?"), expires, now)[1])
 
 
-async def test_the_oldest_of_very_many_questions_expires_too(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+async def test_the_oldest_of_many_questions_expires_too(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await asked(memory, clock)
     await clock.advance(60)
     task = await running(memory)
@@ -360,7 +356,7 @@ class Answered:
         await self._store.apply(changes)
 
 
-async def test_an_answer_in_the_last_moment_counts_and_the_others_expire(memory: Store, clock: FakeClock) -> None:
+async def test_an_answer_at_the_last_moment_counts_and_the_others_expire(memory: Store, clock: FakeClock) -> None:
     questions = [await asked(memory, clock) for _ in range(3)]
     await clock.advance(60)
     store: Any = Answered(memory, questions[1], clock.now())
@@ -369,14 +365,14 @@ async def test_an_answer_in_the_last_moment_counts_and_the_others_expire(memory:
     assert [one.status for one in found if one] == ["expired", "granted", "expired"]
 
 
-async def test_only_what_expired_is_counted(memory: Store, clock: FakeClock) -> None:
+async def test_only_expired_questions_are_counted(memory: Store, clock: FakeClock) -> None:
     questions = [await asked(memory, clock) for _ in range(3)]
     await clock.advance(60)
     store: Any = Answered(memory, questions[1], clock.now())
     assert await Approvals(store, clock).expire() == 2
 
 
-async def test_the_next_expiry_is_the_nearest_of_the_open_ones(
+async def test_the_next_expiry_is_the_earliest_of_the_open_questions(
     inbox: Approvals, memory: Store, clock: FakeClock
 ) -> None:
     task = await running(memory)

@@ -33,18 +33,18 @@ def agent_of(task: Task) -> Actor:
 
 
 @pytest.mark.parametrize("actor", [None, "bob", OWNER, ANN])
-def test_programs_owners_and_the_creator_manage_a_record(actor: AnyActor) -> None:
+def test_programs_owners_and_the_creator_may_manage_a_record(actor: AnyActor) -> None:
     check_manager(actor, "ann", "creator_only")
 
 
-def test_others_manage_only_what_everybody_may() -> None:
+def test_others_may_manage_only_shared_records() -> None:
     check_manager(BOB, "ann", "scope_all")
     check_manager(BOB, None, "creator_only")
     with pytest.raises(Forbidden, match="belongs to ann"):
         check_manager(BOB, "ann", "creator_only")
 
 
-async def test_a_task_of_nobody_is_managed_as_the_desk_says(memory: SqliteStore) -> None:
+async def test_the_setting_decides_who_manages_a_task_without_creator(memory: SqliteStore) -> None:
     task = await put(memory, creator="ann")
     await Authorization(memory, offering(submits=True)).check_task(BOB, task.id)
     strict = Authorization(memory, offering(submits=True), "creator_only")
@@ -55,7 +55,7 @@ async def test_a_task_of_nobody_is_managed_as_the_desk_says(memory: SqliteStore)
         await strict.check_task(BOB, "t_none")
 
 
-async def test_an_agent_submits_only_in_its_directory_and_reports_where_its_task_reports(memory: SqliteStore) -> None:
+async def test_an_agent_submits_only_in_its_directory_and_to_its_own_route(memory: SqliteStore) -> None:
     task = await put(memory, creator="ann", workdir="/tmp", route="console", session_key="chat:1")
     rights = Authorization(memory, offering(submits=True))
     wish = await rights.restrict_task(agent_of(task), {"agent": "demo"})
@@ -69,7 +69,7 @@ async def test_an_agent_submits_only_in_its_directory_and_reports_where_its_task
     assert await rights.restrict_task(ANN, {"priority": 1}) == {"priority": 1}
 
 
-async def test_an_agent_neither_answers_questions_nor_reads_rules(memory: SqliteStore, clock: FakeClock) -> None:
+async def test_an_agent_cannot_answer_questions_or_read_rules(memory: SqliteStore, clock: FakeClock) -> None:
     agent = agent_of(await put(memory))
     with pytest.raises(Forbidden):
         await Approvals(memory, clock).answer("a_1", grant=True, actor=agent)

@@ -1,9 +1,9 @@
-"""The automation service over a real store: what it makes, what it changes, what it refuses.
+"""Test the automation service with a real store.
 
-A10 `test_a_patch_undoes_nothing_that_came_between`. A22 deleting stops the run in progress:
-`test_deleting_cancels_the_open_run_and_can_be_undone`; pausing lets it end, and stopping is `midwatch cancel`. A28 who
-acts is told by the server, never by a header: `test_only_its_creator_manages_it_unless_all_may`. A29 one set of names
-for making and changing, and wrong ones are refused: `test_unknown_and_fixed_fields_are_refused`.
+A10 `test_a_patch_keeps_concurrent_changes`.
+A22 deleting stops the run in progress: `test_deleting_cancels_the_open_run_and_can_be_undone`. Pausing lets it end.
+A28 the server names the actor, never a header: `test_only_its_creator_may_manage_it_unless_the_setting_allows_all`.
+A29 create and change use the same names and refuse wrong ones: `test_unknown_and_fixed_fields_are_refused`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ async def kinds(store: Meddled) -> list[str]:
 # -- making --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_made_is_stored_and_told(automations: Automations, store: Meddled, clock: FakeClock) -> None:
+async def test_a_new_automation_is_stored_and_announced(
+    automations: Automations, store: Meddled, clock: FakeClock
+) -> None:
     made = await automations.create(
         " look ", actor="ann", every="90m", title="brief", tags=("a",), zone="Asia/Kolkata", route="console", max_runs=3
     )
@@ -124,7 +126,7 @@ async def test_what_is_made_is_stored_and_told(automations: Automations, store: 
         ("session_key", {"every": 60, "session_key": "a\nb"}),
     ],
 )
-async def test_what_makes_no_sense_is_refused(
+async def test_invalid_values_are_refused(
     automations: Automations, store: Meddled, field: str, wish: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
@@ -142,24 +144,24 @@ async def test_an_empty_prompt_and_an_unknown_agent_are_refused(automations: Aut
         await automations.create("x", every=60, agent="nobody")
 
 
-async def test_nothing_said_is_the_default(automations: Automations) -> None:
+async def test_missing_values_get_their_defaults(automations: Automations) -> None:
     made = await automations.create("x", every=60, title=None, jitter_seconds=None, missed=None, tags=None, agent=None)
     assert (made.title, made.jitter_seconds, made.missed, made.tags) == ("", 0.0, "once_within", ())
 
 
-async def test_one_that_is_not_enabled_waits(automations: Automations, store: Meddled) -> None:
+async def test_an_automation_can_be_created_disabled(automations: Automations, store: Meddled) -> None:
     made = await automations.create("x", every=60, enabled=False)
     assert (made.status, made.next_run_at) == ("paused", None)
     assert await store.find_next_automation_at() is None
     assert (await automations.resume(made.id)).status == "active"
 
 
-async def test_the_first_time_can_be_said(automations: Automations, clock: FakeClock) -> None:
+async def test_the_first_time_can_be_set(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=3600, next_run_at=clock.now() + 5)
     assert made.next_run_at == clock.now() + 5
 
 
-async def test_a_thread_to_go_on_with_is_its_conversations(automations: Automations, store: Meddled) -> None:
+async def test_a_thread_to_resume_is_stored_in_its_session(automations: Automations, store: Meddled) -> None:
     made = await automations.create("x", every=60, resume_thread_id="th_1")
     session = await store.get_session(made.session_key)
     assert session is not None
@@ -175,7 +177,7 @@ async def test_a_thread_to_go_on_with_is_its_conversations(automations: Automati
 # -- looking -------------------------------------------------------------------------------------------------------
 
 
-async def test_listing_by_scope_status_and_number(automations: Automations, clock: FakeClock) -> None:
+async def test_automations_are_listed_by_scope_status_and_limit(automations: Automations, clock: FakeClock) -> None:
     made = []
     for number in range(25):
         await clock.advance(1)
@@ -199,20 +201,20 @@ async def test_listing_by_scope_status_and_number(automations: Automations, cloc
         await automations.list("running")
 
 
-async def test_the_list_ends_at_two_hundred(automations: Automations, store: Meddled) -> None:
+async def test_a_list_has_at_most_two_hundred_entries(automations: Automations, store: Meddled) -> None:
     first = await automations.create("x", every=60)
     await store.apply(Changes(records=tuple(replace(first, id=f"am_{n}") for n in range(250))))
     assert len(await automations.list(limit=1000)) == 200
 
 
-async def test_what_is_not_there_is_not_found(automations: Automations) -> None:
+async def test_unknown_ids_are_not_found(automations: Automations) -> None:
     for act in (automations.get, automations.history, automations.pause, automations.resume, automations.delete,
                 automations.run):  # fmt: skip
         with pytest.raises(NotFound):
             await act("am_none")
 
 
-async def test_one_that_cannot_be_read_does_not_hide_the_others(automations: Automations, store: Meddled) -> None:
+async def test_an_unreadable_automation_does_not_hide_the_others(automations: Automations, store: Meddled) -> None:
     made = await automations.create("x", every=60)
     await store.apply(Changes(records=(replace(made, id="am_odd", schedule={"cron": "?", "zone": "No/Where"}),)))
     assert {one.snapshot()["id"] for one in await automations.list()} == {made.id, "am_odd"}
@@ -236,7 +238,7 @@ async def test_unknown_and_fixed_fields_are_refused(automations: Automations, fi
     assert await automations.get(made.id) == made
 
 
-async def test_each_field_that_can_change_does(automations: Automations, clock: FakeClock, tmp_path: Path) -> None:
+async def test_each_changeable_field_can_be_changed(automations: Automations, clock: FakeClock, tmp_path: Path) -> None:
     made = await automations.create("x", every=60)
     (tmp_path / ".git").mkdir()
     wish: dict[str, Any] = {
@@ -264,14 +266,14 @@ async def test_each_field_that_can_change_does(automations: Automations, clock: 
 
 
 @pytest.mark.parametrize("field", ["prompt", "title", "agent", "max_runs", "missed", "tags", "manage_mode", "fresh"])
-async def test_what_must_be_something_cannot_be_nothing(automations: Automations, field: str) -> None:
+async def test_required_fields_cannot_be_cleared(automations: Automations, field: str) -> None:
     made = await automations.create("x", every=60)
     with pytest.raises(InvalidInput) as refused:
         await automations.patch(made.id, {field: None})
     assert refused.value.field == field
 
 
-async def test_what_a_patch_leaves_must_make_sense(automations: Automations, clock: FakeClock) -> None:
+async def test_the_result_of_a_patch_must_be_valid(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=60)
     for values in ({"prompt": " "}, {"max_runs": -1}, {"cron": "@every 1s"}, {"every": 60, "cron": "0 9 * * *"},
                    {"at": clock.now()}, {"zone": "Mars/Olympus"}, {"route": "pigeon"}, {"workdir": "here"},
@@ -293,9 +295,7 @@ async def test_a_patch_for_another_revision_is_refused(automations: Automations)
     assert (await automations.get(made.id)).title == "a"
 
 
-async def test_a_patch_undoes_nothing_that_came_between(
-    automations: Automations, store: Meddled, clock: FakeClock
-) -> None:
+async def test_a_patch_keeps_concurrent_changes(automations: Automations, store: Meddled, clock: FakeClock) -> None:
     made = await automations.create("x", every=3600)
     clock.set(made.next_run_at or 0)
     store.meddle = lambda: fired(store, clock, made)
@@ -309,7 +309,7 @@ async def test_a_patch_undoes_nothing_that_came_between(
     assert (found.title, found.prompt) == ("new", "theirs")
 
 
-async def test_a_changed_schedule_has_another_next_time(automations: Automations, clock: FakeClock) -> None:
+async def test_a_changed_schedule_has_a_new_next_time(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=3600, zone="UTC")
     start = clock.now()
     await clock.advance(600)
@@ -325,21 +325,21 @@ async def test_a_changed_schedule_has_another_next_time(automations: Automations
     assert (single.times.at, single.times.cron, single.next_run_at) == (clock.now() + 5, None, clock.now() + 5)
 
 
-async def test_what_is_overdue_stays_so_when_something_else_changes(automations: Automations, clock: FakeClock) -> None:
+async def test_another_change_keeps_an_overdue_run_due(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=3600, zone="UTC")
     await clock.advance(5000)
     for values in ({"title": "new"}, {"zone": "UTC"}, {"every": 3600}, {"every": "1h", "zone": "UTC"}):
         assert (await automations.patch(made.id, values)).next_run_at == made.next_run_at
 
 
-async def test_a_paused_one_stays_paused_when_it_is_changed(automations: Automations, clock: FakeClock) -> None:
+async def test_a_changed_automation_stays_paused(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=3600)
     await automations.pause(made.id, why="a holiday")
     after = await automations.patch(made.id, {"every": 60, "next_run_at": clock.now() + 5, "max_runs": 1})
     assert (after.status, after.paused_why, after.next_run_at) == ("paused", "a holiday", None)
 
 
-async def test_fewer_runs_than_it_had_are_refused_and_just_as_many_pause_it(
+async def test_max_runs_below_the_count_is_refused_and_equal_pauses(
     automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600)
@@ -371,7 +371,7 @@ async def end_run(store: Meddled, clock: FakeClock, automation_id: str, outcome:
     await store.apply(changes.plus(rules.settle(found, ended, clock.now())))
 
 
-async def test_more_runs_given_during_the_last_one_go_on(
+async def test_raising_max_runs_during_the_last_run_continues(
     automations: Automations, store: Meddled, clock: FakeClock
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=1)
@@ -402,7 +402,7 @@ async def test_pausing_and_resuming_twice_is_harmless(automations: Automations, 
     assert (await automations.delete(made.id)).status == "deleted"
 
 
-async def test_resuming_makes_up_for_nothing(automations: Automations, clock: FakeClock) -> None:
+async def test_resuming_skips_missed_runs(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=3600)
     await automations.pause(made.id)
     await clock.advance(100 * 3600 + 5)
@@ -445,7 +445,7 @@ async def test_deleting_stops_a_run_that_has_begun(
     assert (await tasks.get(run.id)).stop_requested == "cancel"
 
 
-async def test_a_deleted_one_is_left_alone_until_it_is_brought_back(automations: Automations) -> None:
+async def test_a_deleted_automation_cannot_change_until_it_is_restored(automations: Automations) -> None:
     made = await automations.create("x", every=3600)
     await automations.delete(made.id)
     for act in (automations.pause, automations.run):
@@ -455,7 +455,7 @@ async def test_a_deleted_one_is_left_alone_until_it_is_brought_back(automations:
         await automations.patch(made.id, {"title": "x"})
 
 
-async def test_a_spent_one_can_be_brought_back_and_mended(automations: Automations, clock: FakeClock) -> None:
+async def test_a_finished_automation_can_be_restored_and_fixed(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", at=clock.now() + 5)
     await automations.delete(made.id)
     await clock.advance(10)
@@ -465,7 +465,9 @@ async def test_a_spent_one_can_be_brought_back_and_mended(automations: Automatio
     assert (await automations.resume(made.id)).next_run_at == clock.now() + 5
 
 
-async def test_after_thirty_days_it_is_gone(automations: Automations, store: Meddled, clock: FakeClock) -> None:
+async def test_a_deleted_automation_is_removed_after_thirty_days(
+    automations: Automations, store: Meddled, clock: FakeClock
+) -> None:
     made = await automations.create("x", every=3600)
     await automations.delete(made.id)
     await clock.advance(KEPT_SECONDS)
@@ -479,7 +481,7 @@ async def test_after_thirty_days_it_is_gone(automations: Automations, store: Med
 # -- runs ----------------------------------------------------------------------------------------------------------
 
 
-async def test_run_now_runs_beside_its_times_one_at_a_time(
+async def test_run_now_runs_one_at_a_time_beside_the_schedule(
     automations: Automations, store: Meddled, clock: FakeClock
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=2)
@@ -501,7 +503,7 @@ async def test_run_now_runs_beside_its_times_one_at_a_time(
     assert len(await automations.history(made.id, 1)) == 1
 
 
-async def test_a_closed_conversation_takes_no_run(automations: Automations, store: Meddled, clock: FakeClock) -> None:
+async def test_a_closed_session_takes_no_run(automations: Automations, store: Meddled, clock: FakeClock) -> None:
     talk = Session(key="chat:1", agent="demo", gate_key="chat:1", created_at=1, updated_at=1)
     await store.apply(Changes(sessions=(talk,)))
     made = await automations.create("x", every=3600, session_key="chat:1")
@@ -510,7 +512,7 @@ async def test_a_closed_conversation_takes_no_run(automations: Automations, stor
         await automations.run(made.id)
 
 
-async def test_of_many_who_run_it_now_one_does(automations: Automations, store: Meddled) -> None:
+async def test_concurrent_run_now_calls_start_one_run(automations: Automations, store: Meddled) -> None:
     made = await automations.create("x", every=3600)
     runs = await asyncio.gather(*(automations.run(made.id) for _ in range(10)), return_exceptions=True)
     assert sum(isinstance(one, Task) for one in runs) == 1
@@ -518,7 +520,7 @@ async def test_of_many_who_run_it_now_one_does(automations: Automations, store: 
     assert len(await store.list_runs(made.id)) == 1
 
 
-async def test_a_run_cancelled_before_it_began_is_given_back(
+async def test_a_run_cancelled_before_its_start_does_not_count(
     automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=1)
@@ -530,7 +532,7 @@ async def test_a_run_cancelled_before_it_began_is_given_back(
     assert again.id != run.id
 
 
-async def test_a_retry_by_hand_is_not_a_run_of_its_own(
+async def test_a_retry_by_hand_does_not_count_as_a_run(
     automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=1)
@@ -546,7 +548,7 @@ async def test_a_retry_by_hand_is_not_a_run_of_its_own(
         await automations.resume(made.id)
 
 
-async def test_the_first_source_message_counts(automations: Automations, store: Meddled) -> None:
+async def test_the_first_source_message_is_kept(automations: Automations, store: Meddled) -> None:
     made = await automations.create("x", every=3600)
     assert (await automations.record_source_message(made.id, "  ")).source_message_id is None
     store.meddle = lambda: automations.record_source_message(made.id, "om_1")
@@ -558,7 +560,7 @@ async def test_the_first_source_message_counts(automations: Automations, store: 
 # -- who may -------------------------------------------------------------------------------------------------------
 
 
-async def test_only_its_creator_manages_it_unless_all_may(automations: Automations) -> None:
+async def test_only_its_creator_may_manage_it_unless_the_setting_allows_all(automations: Automations) -> None:
     made = await automations.create("x", every=3600, actor="ann")
     acts: list[Callable[[Actor], Awaitable[object]]] = [
         lambda who: automations.patch(made.id, {"title": "x"}, actor=who),

@@ -195,7 +195,7 @@ async def desk() -> AsyncIterator[Desk]:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_what_is_due_is_sent_once_and_recorded(desk: Desk) -> None:
+async def test_a_due_delivery_is_sent_once_and_recorded(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     async with running(desk):
         await desk.until(lambda: desk.store.status("d_1") == "sent")
@@ -209,7 +209,7 @@ async def test_what_is_due_is_sent_once_and_recorded(desk: Desk) -> None:
     assert told.payload == {"delivery_id": "d_1", "channel": "fast", "notice": "done"}
 
 
-async def test_a_wake_sends_what_was_written_since(desk: Desk) -> None:
+async def test_a_wake_up_sends_new_deliveries(desk: Desk) -> None:
     async with running(desk):
         await desk.until(lambda: "next_delivery_at" in desk.store.calls)
         desk.store.add("d_1", "fast")
@@ -217,7 +217,7 @@ async def test_a_wake_sends_what_was_written_since(desk: Desk) -> None:
         await desk.until(lambda: desk.store.status("d_1") == "sent")
 
 
-async def test_retry_then_success_keeps_the_id(desk: Desk) -> None:
+async def test_a_retry_keeps_the_id(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.fast.problems = [DeliveryError("busy"), DeliveryError("still busy")]
     async with running(desk):
@@ -235,7 +235,7 @@ async def test_retry_then_success_keeps_the_id(desk: Desk) -> None:
     assert [told.kind for told in desk.store.events] == ["delivery_sent"]
 
 
-async def test_back_off_schedule_and_the_end_of_patience(desk: Desk) -> None:
+async def test_failures_back_off_until_the_last_try(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.fast.problems = [DeliveryError("busy")] * MAX_ATTEMPTS
     async with running(desk):
@@ -255,7 +255,7 @@ async def test_back_off_schedule_and_the_end_of_patience(desk: Desk) -> None:
     assert (told.kind, told.payload["error"]) == ("delivery_failed", "busy")
 
 
-async def test_permanent_failure_is_not_tried_again(desk: Desk) -> None:
+async def test_a_permanent_failure_is_not_retried(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.fast.problems = [DeliveryError("gone\nfor good", permanent=True)]
     async with running(desk):
@@ -266,7 +266,7 @@ async def test_permanent_failure_is_not_tried_again(desk: Desk) -> None:
     assert told.payload == {"delivery_id": "d_1", "channel": "fast", "notice": "done", "error": "gone for good"}
 
 
-async def test_a_channel_that_is_no_longer_configured(desk: Desk) -> None:
+async def test_a_channel_that_is_no_longer_configured_fails_the_delivery(desk: Desk) -> None:
     desk.store.add("d_1", "pager")
     async with running(desk):
         await desk.until(lambda: desk.store.status("d_1") == "failed")
@@ -302,7 +302,7 @@ async def test_a_hanging_channel_does_not_hide_the_retry_of_another(desk: Desk) 
         assert desk.slow.sent == []
 
 
-async def test_a_send_is_bounded(desk: Desk) -> None:
+async def test_a_send_has_a_timeout(desk: Desk) -> None:
     desk.courier = desk.another(Patience(send=0.01))
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
@@ -314,7 +314,7 @@ async def test_a_send_is_bounded(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "problem", [RuntimeError("token=hush"), TimeoutError("token=hush"), asyncio.CancelledError("token=hush")]
 )
-async def test_whatever_a_channel_raises_is_contained(
+async def test_any_error_of_a_channel_is_contained(
     desk: Desk, problem: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -342,7 +342,7 @@ async def test_a_process_that_does_not_lead_sends_nothing(desk: Desk) -> None:
         await desk.until(lambda: desk.store.status("d_1") == "sent")
 
 
-async def test_a_process_that_lost_the_lead_begins_no_more(desk: Desk) -> None:
+async def test_a_process_that_lost_leadership_starts_no_delivery(desk: Desk) -> None:
     desk.slow.open.clear()
     for number in range(LANE_WIDTH + 5):
         desk.store.add(f"d_{number:02}", "slow")
@@ -387,7 +387,7 @@ async def test_stop_sends_what_is_due(desk: Desk) -> None:
     assert {row.status for row in desk.store.rows.values()} == {"sent"}
 
 
-async def test_stop_begins_nothing_once_its_time_is_up(desk: Desk) -> None:
+async def test_stop_starts_nothing_after_its_time_limit(desk: Desk) -> None:
     desk.courier = desk.another(Patience(stop=0.01))
     desk.slow.open.clear()
     for number in range(LANE_WIDTH + 1):
@@ -399,7 +399,7 @@ async def test_stop_begins_nothing_once_its_time_is_up(desk: Desk) -> None:
     assert {row.status for row in desk.store.rows.values()} == {"pending"}
 
 
-async def test_stop_with_a_store_that_cannot_be_read(desk: Desk) -> None:
+async def test_stop_works_with_an_unreadable_store(desk: Desk) -> None:
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
     await desk.courier.start()
@@ -412,7 +412,7 @@ async def test_stop_with_a_store_that_cannot_be_read(desk: Desk) -> None:
     assert desk.store.status("d_1") == "sent"
 
 
-async def test_it_can_be_started_again(desk: Desk) -> None:
+async def test_a_courier_can_be_started_again(desk: Desk) -> None:
     await desk.courier.stop()
     for delivery_id in ("d_1", "d_2"):
         desk.store.add(delivery_id, "fast")
@@ -430,7 +430,7 @@ async def test_an_idle_courier_makes_no_store_calls(desk: Desk) -> None:
         assert desk.store.calls == ["due_deliveries", "next_delivery_at"]
 
 
-async def test_it_sleeps_until_the_next_is_due(desk: Desk) -> None:
+async def test_the_courier_sleeps_until_the_next_due_time(desk: Desk) -> None:
     desk.store.add("d_1", "fast", due_at=START + 7 * SECOND)
     async with running(desk):
         await desk.until(lambda: bool(desk.clock.pending))
@@ -440,7 +440,7 @@ async def test_it_sleeps_until_the_next_is_due(desk: Desk) -> None:
         await desk.until(lambda: desk.store.status("d_1") == "sent")
 
 
-async def test_a_delivery_in_flight_is_not_picked_again(desk: Desk) -> None:
+async def test_a_delivery_in_progress_is_not_started_again(desk: Desk) -> None:
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
     async with running(desk):
@@ -453,7 +453,7 @@ async def test_a_delivery_in_flight_is_not_picked_again(desk: Desk) -> None:
     assert desk.slow.begun == ["d_1"]
 
 
-async def test_an_answer_of_the_store_that_is_out_of_date_sends_nothing_twice(desk: Desk) -> None:
+async def test_an_outdated_query_result_sends_nothing_twice(desk: Desk) -> None:
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
     async with running(desk):
@@ -485,7 +485,7 @@ async def test_notices_of_one_task_arrive_in_order(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("problem", [StoreUnavailable("disk full"), RuntimeError("a bug")])
-async def test_a_store_that_cannot_be_read_is_asked_again_after_a_pause(desk: Desk, problem: Exception) -> None:
+async def test_an_unreadable_store_is_queried_again_after_a_pause(desk: Desk, problem: Exception) -> None:
     desk.store.add("d_1", "fast")
     desk.store.read_errors = [problem, problem]
     async with running(desk):
@@ -499,7 +499,7 @@ async def test_a_store_that_cannot_be_read_is_asked_again_after_a_pause(desk: De
         await desk.until(lambda: desk.store.status("d_1") == "sent")
 
 
-async def test_a_result_that_cannot_be_recorded_is_recorded_later_and_not_sent_again(desk: Desk) -> None:
+async def test_a_result_that_cannot_be_recorded_is_recorded_later_without_a_second_send(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.store.write_errors = [StoreUnavailable("disk full"), StoreUnavailable("disk full")]
     async with running(desk):
@@ -513,7 +513,7 @@ async def test_a_result_that_cannot_be_recorded_is_recorded_later_and_not_sent_a
 
 
 @pytest.mark.parametrize(("problems", "told"), [([], ["delivery_sent"]), ([DeliveryError("busy")] * 2, [])])
-async def test_two_couriers_record_once(desk: Desk, problems: list[BaseException], told: list[str]) -> None:
+async def test_two_couriers_record_a_delivery_once(desk: Desk, problems: list[BaseException], told: list[str]) -> None:
     desk.slow.open.clear()
     desk.slow.problems = list(problems)
     desk.store.add("d_1", "slow")

@@ -89,14 +89,14 @@ def notice(changes: Changes) -> Delivery:
 # -- the table and the prompts ---------------------------------------------------------------------------------------
 
 
-def test_what_has_ended_stays_so_and_only_the_open_states_can_change() -> None:
+def test_an_ended_goal_never_changes() -> None:
     assert {status for status, to in TRANSITIONS.items() if to} == OPEN
     assert TRANSITIONS["complete"] == TRANSITIONS["timeout"] == frozenset()
     assert all(status not in to for status, to in TRANSITIONS.items())
     assert {to for found in TRANSITIONS.values() for to in found} == set(TRANSITIONS)
 
 
-def test_a_prompt_says_what_is_known_and_takes_no_text_for_a_placeholder() -> None:
+def test_a_prompt_is_filled_in_once_with_all_known_values() -> None:
     goal = a_goal(NOW, objective="fix {deadline} {{x}} {objective}", evidence="see {objective} {now}")
     templates = Templates(
         "{objective}|{now}|{deadline}|{elapsed}|{remaining}|{other} {{y}}", "{objective}", "{evidence}"
@@ -109,7 +109,7 @@ def test_a_prompt_says_what_is_known_and_takes_no_text_for_a_placeholder() -> No
     assert "none" in prompt_of(replace(goal, evidence=None), "verify", NOW, templates)
 
 
-def test_the_built_in_prompts_name_the_goal_and_what_the_agent_can_say() -> None:
+def test_the_built_in_prompts_contain_the_goal_and_the_agents_commands() -> None:
     goal = a_goal(NOW, objective="paint it", evidence="it is blue")
     step, last, check = (prompt_of(goal, work, NOW, Templates()) for work in ("step", "wrap_up", "verify"))  # type: ignore[arg-type]
     assert all("paint it" in text for text in (step, last, check))
@@ -118,7 +118,7 @@ def test_the_built_in_prompts_name_the_goal_and_what_the_agent_can_say() -> None
     assert "midwatch goal complete" not in last
 
 
-def test_what_was_found_missing_is_in_the_next_step_whatever_the_prompt() -> None:
+def test_the_next_prompt_contains_what_the_verification_found_missing() -> None:
     goal = a_goal(NOW, missing="the door is red")
     assert "the door is red" in prompt_of(goal, "step", NOW, Templates("{objective}"))
     assert "the door is red" not in prompt_of(goal, "verify", NOW, Templates())
@@ -140,14 +140,14 @@ def test_what_was_found_missing_is_in_the_next_step_whatever_the_prompt() -> Non
         ({"deadline_at": 10**30}, "deadline"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_field(fields: dict[str, Any], field: str) -> None:
+def test_invalid_values_are_refused_with_their_field(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         validate(normalise(a_goal(NOW, **fields)))
     assert refused.value.field == field
     validate(normalise(a_goal(NOW)))
 
 
-def test_normalising_twice_is_normalising_once() -> None:
+def test_normalising_is_idempotent() -> None:
     goal = normalise(a_goal(NOW, objective=" x ", scope_id=" ann ", session_key=" "))
     assert (goal.objective, goal.scope_id, goal.session_key) == ("x", "ann", f"goal:{goal.id}")
     assert normalise(goal) == goal
@@ -202,13 +202,13 @@ def test_a_task_has_the_terms_of_the_agent_that_does_it(
     assert (made.gate_key == "goal:1") == (work != "verify")
 
 
-def test_a_verification_holds_no_gate_of_the_conversation_it_is_about() -> None:
+def test_a_verification_does_not_hold_the_gate_of_its_session() -> None:
     goal = at_step(session_key="chat:4|thread:7", verifier="judge")
     made = task_of(begin(goal, "verify", NOW, MEANS))
     assert made is not None and made.gate_key != gate_key(goal.session_key)
 
 
-def test_a_step_works_neither_beyond_the_deadline_nor_beyond_the_budget_of_time() -> None:
+def test_a_step_is_limited_by_the_deadline_and_the_time_budget() -> None:
     def limit(**fields: Any) -> float | None:
         made = task_of(begin(at_step(**fields), "step", NOW, MEANS))
         assert made is not None
@@ -221,7 +221,7 @@ def test_a_step_works_neither_beyond_the_deadline_nor_beyond_the_budget_of_time(
     assert made is not None and made.timeout_seconds == 3600.0
 
 
-async def test_the_means_of_a_goal_are_those_of_its_agents() -> None:
+async def test_the_terms_of_agent_and_verifier_are_read() -> None:
     async def terms(name: str) -> AgentTerms:
         return AgentTerms(slots=len(name))
 
@@ -236,7 +236,7 @@ async def test_the_means_of_a_goal_are_those_of_its_agents() -> None:
 @pytest.mark.parametrize("status", sorted(OPEN))
 @pytest.mark.parametrize("steps", [0, 2])
 @pytest.mark.parametrize("work", ["step", "verify", "wrap_up"])
-def test_A20_the_deadline_counts_in_every_open_state(status: Any, steps: int, work: Any) -> None:
+def test_A20_the_deadline_applies_in_every_open_status(status: Any, steps: int, work: Any) -> None:
     goal = at_step(status=status, step=steps, work=work, task_id=None)
     changes = wake(goal, goal.deadline_at, MEANS)
     now = after(goal, changes)
@@ -249,19 +249,19 @@ def test_A20_the_deadline_counts_in_every_open_state(status: Any, steps: int, wo
         assert (kinds(changes), notice(changes).notice) == (["goal_timed_out"], "goal_timeout")
 
 
-def test_a_goal_that_waited_begins_with_its_sessions_thread() -> None:
+def test_a_waiting_goal_starts_with_the_thread_of_its_session() -> None:
     goal = a_goal(NOW, status="waiting_for_session")
     now = after(goal, wake(goal, NOW, MEANS, "th_1"))
     assert (now.status, now.thread_id, now.step, now.work) == ("active", "th_1", 1, "step")
 
 
-def test_a_goal_without_budget_rests_instead_of_waking() -> None:
+def test_a_goal_without_budget_is_paused_instead_of_started() -> None:
     goal = at_step(max_steps=2, next_run_at=NOW)
     now = after(goal, wake(goal, NOW, MEANS))
     assert (now.status, now.next_run_at) == ("paused", None)
 
 
-def test_a_claim_that_could_not_be_verified_is_verified_again() -> None:
+def test_a_failed_verification_is_repeated() -> None:
     goal = at_step(work="verify", proposal="complete", verifier="judge", next_run_at=NOW)
     assert after(goal, wake(goal, NOW, MEANS)).work == "verify"
     late = wake(goal, goal.deadline_at, MEANS)
@@ -296,7 +296,7 @@ def expected(work: str, outcome: str, proposal: str | None, verifier: bool, late
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("verifier", [None, "judge"])
 @pytest.mark.parametrize("work", ["step", "verify", "wrap_up"])
-def test_what_every_end_of_a_task_means(work: Any, verifier: str | None, late: bool) -> None:
+def test_every_end_of_a_task_has_its_effect(work: Any, verifier: str | None, late: bool) -> None:
     for outcome, proposal in itertools.product(OUTCOMES, (None, "complete", "delay")):
         if work != "step" and proposal is not None:
             continue  # only a step can say something
@@ -321,7 +321,7 @@ def test_what_every_end_of_a_task_means(work: Any, verifier: str | None, late: b
         assert len(changes.deliveries) == (wanted in ("paused", "timeout", "complete")), about
 
 
-def test_A11_the_end_of_a_task_that_is_not_its_newest_only_counts_what_it_cost() -> None:
+def test_A11_the_end_of_an_older_task_only_adds_its_usage() -> None:
     """A step that was stopped before the goal was resumed."""
     goal = at_step(task_id=None, proposal=None)
     changes = advance(goal, ended("cancelled", usage={"input_tokens": 7}), NOW, MEANS)
@@ -331,13 +331,13 @@ def test_A11_the_end_of_a_task_that_is_not_its_newest_only_counts_what_it_cost()
 
 
 @pytest.mark.parametrize("status", ["complete", "timeout"])
-def test_nothing_changes_what_has_ended(status: Any) -> None:
+def test_no_event_changes_an_ended_goal(status: Any) -> None:
     for outcome in OUTCOMES:
         assert advance(at_step(status=status), ended(outcome), NOW, MEANS) == Changes()
 
 
 @pytest.mark.parametrize("status", ["paused", "waiting_for_session"])
-def test_a_goal_that_rests_is_not_woken_by_the_end_of_a_step(status: Any) -> None:
+def test_a_paused_goal_is_not_resumed_by_the_end_of_a_step(status: Any) -> None:
     for outcome in OUTCOMES:
         goal = at_step(status=status)
         changes = advance(goal, ended(outcome), NOW, MEANS)
@@ -345,7 +345,7 @@ def test_a_goal_that_rests_is_not_woken_by_the_end_of_a_step(status: Any) -> Non
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES[:-1])
-def test_a_claim_counts_however_its_step_ends(outcome: Any) -> None:
+def test_a_completion_claim_counts_however_its_step_ends(outcome: Any) -> None:
     goal = at_step(proposal="complete", evidence="the tests pass", errors=4, max_steps=2)
     changes = advance(goal, ended(outcome), NOW, MEANS)
     what = after(goal, changes)
@@ -357,7 +357,7 @@ def test_a_claim_counts_however_its_step_ends(outcome: Any) -> None:
 
 
 @pytest.mark.parametrize("said", ["REACHED", "reached", "**REACHED**", "REACHED.\nI looked.", "  REACHED  \n"])
-def test_a_clear_yes_counts(said: str) -> None:
+def test_a_clear_yes_completes_the_goal(said: str) -> None:
     goal = at_step(work="verify", verifier="judge", evidence="proof", summary="all painted", missing="a door")
     changes = advance(goal, ended(text=said), NOW, MEANS)
     what = after(goal, changes)
@@ -367,7 +367,7 @@ def test_a_clear_yes_counts(said: str) -> None:
 @pytest.mark.parametrize(
     "said", ["", "NOT REACHED: the door", "It is REACHED", "REACHED?", "REACHED, almost", "Yes", "not reached"]
 )
-def test_anything_else_goes_on_with_what_is_missing(said: str) -> None:
+def test_any_other_verification_continues_with_what_is_missing(said: str) -> None:
     goal = at_step(work="verify", verifier="judge", evidence="proof")
     changes = advance(goal, ended(text=said), NOW, MEANS)
     what, made = after(goal, changes), task_of(changes)
@@ -375,7 +375,7 @@ def test_anything_else_goes_on_with_what_is_missing(said: str) -> None:
     assert (said or "gave no answer") in made.prompt
 
 
-def test_a_verification_that_fails_backs_off_and_is_not_tried_for_ever() -> None:
+def test_a_failing_verification_backs_off_and_ends() -> None:
     goal = at_step(work="verify", verifier="judge")
     for number in range(1, MOST_ERRORS):
         changes = advance(goal, ended("error"), NOW, MEANS)
@@ -388,7 +388,7 @@ def test_a_verification_that_fails_backs_off_and_is_not_tried_for_ever() -> None
     assert after(goal, advance(goal, ended("timeout"), NOW, MEANS)).status == "paused"
 
 
-def test_the_same_claim_over_and_over_without_work_is_a_loop() -> None:
+def test_the_same_claim_repeated_without_tools_is_a_loop() -> None:
     goal = at_step(verifier="judge", proposal="complete", evidence="proof")
     for _ in range(MOST_ALIKE - 1):
         checked = after(goal, advance(goal, ended(text="done!"), NOW, MEANS))
@@ -406,7 +406,7 @@ def test_the_same_claim_over_and_over_without_work_is_a_loop() -> None:
 # -- errors, loops, budgets ------------------------------------------------------------------------------------------
 
 
-def test_A1_errors_back_off_and_pause_it_in_the_end() -> None:
+def test_A1_errors_back_off_and_finally_pause_the_goal() -> None:
     goal, waited = at_step(), []
     for _ in range(MOST_ERRORS - 1):
         changes = advance(goal, ended("error"), NOW, MEANS)
@@ -420,12 +420,12 @@ def test_A1_errors_back_off_and_pause_it_in_the_end() -> None:
     assert f"midwatch goal resume {goal.id}" in notice(changes).text and "it broke" in notice(changes).text
 
 
-def test_a_step_that_works_again_clears_the_errors() -> None:
+def test_a_successful_step_resets_the_errors() -> None:
     goal = at_step(errors=4)
     assert after(goal, advance(goal, ended(), NOW, MEANS)).errors == 0
 
 
-def test_a_back_off_ends_with_the_deadline_and_keeps_a_longer_delay() -> None:
+def test_a_back_off_ends_at_the_deadline_and_keeps_a_longer_delay() -> None:
     goal = at_step(errors=3, deadline_at=NOW + 100 * SECOND)
     assert after(goal, advance(goal, ended("error"), NOW, MEANS)).next_run_at == NOW + 100 * SECOND
     goal = at_step(proposal="delay", next_run_at=NOW + 4 * HOUR)
@@ -436,7 +436,7 @@ def test_a_back_off_ends_with_the_deadline_and_keeps_a_longer_delay() -> None:
     assert what.next_run_at == NOW + 30 * SECOND  # `delay 0` and then an error is no way around the back-off
 
 
-def test_steps_with_the_same_words_and_no_tool_are_a_loop() -> None:
+def test_steps_with_the_same_text_and_no_tool_are_a_loop() -> None:
     goal = at_step()
     for number in range(1, MOST_ALIKE):
         goal = replace(after(goal, advance(goal, ended(text=" hm "), NOW, MEANS)), task_id="t_1")
@@ -449,7 +449,7 @@ def test_steps_with_the_same_words_and_no_tool_are_a_loop() -> None:
 
 
 @pytest.mark.parametrize("due", [None, NOW + HOUR])
-def test_A3_the_loop_guard_is_never_above_a_delay_or_a_claim(due: int | None) -> None:
+def test_A3_a_delay_or_claim_takes_precedence_over_the_loop_guard(due: int | None) -> None:
     first = at_step()
     ripe = replace(first, alike=MOST_ALIKE - 1, last_mark=after(first, advance(first, ended(), NOW, MEANS)).last_mark)
     assert after(ripe, advance(ripe, ended(), NOW, MEANS)).status == "paused"
@@ -465,7 +465,7 @@ def test_A3_the_loop_guard_is_never_above_a_delay_or_a_claim(due: int | None) ->
     [({"max_steps": 2}, "--max-steps"), ({"max_tokens": 12}, "--max-tokens"), ({"max_seconds": 10.0}, "--max-time")],
 )
 @pytest.mark.parametrize("outcome", ["ok", "error"])
-def test_a_spent_budget_pauses_it_with_a_summary_and_the_way_on(
+def test_a_spent_budget_pauses_it_with_a_summary_and_a_remedy(
     budget: dict[str, Any], option: str, outcome: str
 ) -> None:
     goal = at_step(**budget)
@@ -483,7 +483,7 @@ def test_a_spent_budget_pauses_it_with_a_summary_and_the_way_on(
 # -- delays, ends and pauses -----------------------------------------------------------------------------------------
 
 
-def test_a_delay_is_nothing_or_a_minute_to_half_a_day_and_never_beyond_the_deadline() -> None:
+def test_a_delay_is_zero_or_between_a_minute_and_half_a_day_before_the_deadline() -> None:
     goal = at_step(task_id=None)
     for length in (SHORTEST_DELAY, 3600.0, LONGEST_DELAY):
         what = after(goal, delay_goal(goal, NOW, length, " the build "))
@@ -505,7 +505,7 @@ def test_A21_only_an_active_goal_can_be_delayed(status: Any) -> None:
         delay_goal(at_step(status=status), NOW, 60, "x")
 
 
-def test_a_delay_does_not_undo_a_claim_and_ends_nothing_in_the_last_step() -> None:
+def test_a_delay_keeps_a_claim_and_is_ignored_in_the_last_step() -> None:
     goal = at_step(work="verify", verifier="judge", proposal="complete")
     assert after(goal, delay_goal(goal, NOW, 60, "x")).proposal == "complete"
     with pytest.raises(Conflict):
@@ -515,14 +515,14 @@ def test_a_delay_does_not_undo_a_claim_and_ends_nothing_in_the_last_step() -> No
     assert (what.next_run_at, what.missing) == (NOW + HOUR, "NO")
 
 
-def test_a_later_deadline_during_the_wrap_up_lets_it_go_on() -> None:
+def test_a_later_deadline_during_the_closing_step_continues_the_goal() -> None:
     goal = at_step(work="wrap_up")
     what = after(goal, advance(goal, ended(text="so far"), NOW, MEANS))
     assert (what.status, what.work, what.step, what.summary) == ("active", "step", 3, "so far")
 
 
 @pytest.mark.parametrize("how", [complete_goal, time_out_goal])
-def test_A6_the_end_is_told_once_and_names_the_goal(how: Any) -> None:
+def test_A6_the_end_has_one_notice_with_the_goal(how: Any) -> None:
     goal = at_step(
         evidence="proof", summary="so far", next_run_at=NOW, delay_reason="x", paused_why="y", status="paused"
     )
@@ -534,7 +534,7 @@ def test_A6_the_end_is_told_once_and_names_the_goal(how: Any) -> None:
     assert how(replace(goal, route=None), NOW).deliveries == ()
 
 
-def test_each_pause_is_told() -> None:
+def test_each_pause_has_a_notice() -> None:
     goal = at_step()
     first, second = pause_goal(goal, NOW, "a"), pause_goal(replace(goal, revision=9), NOW, "b")
     assert notice(first).notice != notice(second).notice

@@ -54,11 +54,11 @@ def help_of(command: str) -> str:
     return " ".join(CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output.split())
 
 
-def test_only_what_is_given_reaches_the_command() -> None:
+def test_only_given_options_reach_the_command() -> None:
     assert said("add", "Look around") == {"prompt": "Look around", "as_json": False}
 
 
-def test_options_have_the_names_of_requests_and_the_types_of_fields() -> None:
+def test_options_have_the_request_names_and_field_types() -> None:
     given = said(
         "add", "Look", "--cron", "@daily", "--tz", "UTC", "-a", "demo", "--max-runs", "3", "--timeout", "10m",
         "--fresh", "--missed", "skip", "--tag", "a", "--tag", "b", "--session-key", "chat:1", "--json",
@@ -70,32 +70,32 @@ def test_options_have_the_names_of_requests_and_the_types_of_fields() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["--max-runs -1", "--missed never", "--max-runs many", "--nope 1"])
-def test_what_cannot_be_is_refused(wrong: str) -> None:
+def test_invalid_values_are_refused(wrong: str) -> None:
     assert CliRunner().invoke(app, ["add", "Look", *wrong.split()]).exit_code == 2
 
 
-def test_a_change_can_switch_off_and_take_away() -> None:
+def test_a_change_can_disable_and_clear_fields() -> None:
     given = said("edit", "am_1", "--no-fresh", "--quiet", "", "--jitter", "", "--title", "", "--agent", "")
     assert given == {"id": "am_1", "fresh": False, "quiet": None, "jitter": 0.0, "title": "", "agent": ""}
 
 
-def test_what_is_set_only_once_has_no_option_to_change_it() -> None:
+def test_immutable_fields_have_no_change_option() -> None:
     assert "--session-key" in help_of("add")
     assert "--session-key" not in help_of("edit")
 
 
-def test_a_text_can_be_read_into_something_else() -> None:
+def test_a_text_can_be_parsed_into_another_type() -> None:
     assert said("add", "Look", "--budget", "7")["budget"] == {"tokens": 7}
     assert said("edit", "am_1", "--budget", "") == {"id": "am_1", "budget": None}
 
 
-def test_a_number_that_is_no_duration_is_a_number() -> None:
+def test_a_number_that_is_not_a_duration_is_a_number() -> None:
     assert said("set", "--max-usd", "1.5", "--max-seconds", "2h", "--deadline", "in 3d") == {
         "max_usd": 1.5, "max_seconds": "2h", "deadline": "in 3d",
     }  # fmt: skip
 
 
-def test_help_is_that_of_the_definition() -> None:
+def test_help_comes_from_the_field_definition() -> None:
     shown = help_of("edit")
     for field, given in inputs(Automation, Times):
         if not given.once and field.name not in FLAGS:

@@ -62,7 +62,7 @@ async def pass_time(store: Store, clock: FakeClock, seconds: float) -> None:
             await store.count_tasks()
 
 
-async def test_pruning_ends_and_leaves_what_is_kept(store: Any, clock: FakeClock) -> None:
+async def test_pruning_ends_and_keeps_recent_data(store: Any, clock: FakeClock) -> None:
     await end_tasks(store, clock, 30)
     waiting = await put(store)
     few = pruner(store, clock, tasks=10, events=40)
@@ -84,7 +84,7 @@ async def test_pruning_in_many_steps_ends_too(small: SmallSteps, clock: FakeCloc
     assert (await small.read_log_bounds()).oldest_seq == 61
 
 
-async def test_the_events_of_an_open_task_do_not_end_the_pruning_of_others(small: SmallSteps, clock: FakeClock) -> None:
+async def test_events_of_an_open_task_do_not_stop_the_pruning_of_others(small: SmallSteps, clock: FakeClock) -> None:
     long_one = await running(small)
     for _ in range(5):
         await small.apply(Changes(fence=fence(long_one), events=(progress(long_one),)))

@@ -75,7 +75,7 @@ def lines_kept(talk: Any) -> int:
 # -- turns --------------------------------------------------------------------------------------------------------
 
 
-async def test_many_turns_have_one_program() -> None:
+async def test_all_turns_use_one_program() -> None:
     async with talking(agent()) as talk:
         assert has_terminal(talk)
         pids = set()
@@ -87,18 +87,18 @@ async def test_many_turns_have_one_program() -> None:
     assert not talk.alive
 
 
-async def test_the_same_reply_twice_and_the_same_prompt_twice() -> None:
+async def test_repeated_replies_and_prompts_are_read() -> None:
     async with talking(agent()) as talk:
         for prompt in ("!print('ok')", "!print('o' + 'k')", "!print('ok')", "!print('ok')"):
             assert (await say(talk, prompt)).text == "ok"
 
 
-async def test_a_reply_that_quotes_the_prompt_and_its_sign_is_whole() -> None:
+async def test_a_reply_that_quotes_the_prompt_is_complete() -> None:
     async with talking(agent()) as talk:
         assert (await say(talk, "!print('a > b\\n> !print\\n=> c')")).text == "a > b\n> !print\n=> c"
 
 
-async def test_lines_are_joined_where_only_the_terminal_broke_them() -> None:
+async def test_lines_wrapped_by_the_terminal_are_joined() -> None:
     async with talking(agent(columns=40)) as talk:
         assert (await say(talk, "!print('x' * 300)")).text == "x" * 300
         long = "a prompt that is much longer than the terminal is wide, " * 3
@@ -112,14 +112,14 @@ async def test_wide_characters_keep_their_columns() -> None:
         assert (await say(talk, "!print('你好\\x1b[10Gx\\n🙂\\x1b[10Gx')")).text == "你好     x\n🙂       x"
 
 
-async def test_a_reply_of_fifty_thousand_lines_is_whole() -> None:
+async def test_a_reply_of_fifty_thousand_lines_is_complete() -> None:
     async with talking(agent()) as talk:
         found = await say(talk, "!print('\\n'.join(f'line {n}' for n in range(50000)))")
         assert found.text.split("\n") == [f"line {n}" for n in range(50_000)]
         assert (await say(talk, "and now?")).text == "you said and now?"
 
 
-async def test_lines_that_scrolled_off_are_kept_no_longer_than_they_are_wanted() -> None:
+async def test_scrolled_lines_are_kept_only_while_needed() -> None:
     async with talking(agent()) as talk:
         assert len((await say(talk, "!print('x\\n' * 20000)")).text) > 39_000
         assert lines_kept(talk) < 100, "nobody reads them any more"
@@ -142,7 +142,7 @@ while True:
 """
 
 
-async def test_a_reply_that_is_painted_after_its_agent_has_said_that_it_waits_is_whole() -> None:
+async def test_a_reply_painted_after_the_agent_became_idle_is_complete() -> None:
     signs = {"ready": "^>", "busy_title": "busy", "idle_title": "idle", "explicit": True}
     async with talking(agent(LATE, echo="> ", box="^> ?$", marker=r"^\* ", **signs)) as talk:
         assert (await say(talk, "hello")).text == "you said hello"
@@ -159,7 +159,7 @@ async def test_a_reply_is_shown_while_it_is_written() -> None:
             assert (await working).text.split() == ["one", "two"]
 
 
-async def test_the_screen_is_told_and_its_size_can_be_changed() -> None:
+async def test_the_screen_is_sent_and_can_be_resized() -> None:
     shown: list[str] = []
     async with talking(agent()) as talk:
         talk.listen(shown.append)
@@ -175,12 +175,12 @@ async def test_the_screen_is_told_and_its_size_can_be_changed() -> None:
         await until(lambda: any("you said hello" in text for text in shown))
 
 
-async def test_control_characters_in_a_prompt_press_no_key() -> None:
+async def test_control_characters_in_a_prompt_are_not_typed() -> None:
     async with talking(agent()) as talk:
         assert (await say(talk, "a\x03b\x04c\x1b[201~d\x15e\x9bf\x7f")).text == "you said abc[201~def"
 
 
-async def test_what_a_line_program_cannot_take_is_refused_and_nothing_is_left_behind() -> None:
+async def test_a_prompt_a_line_program_cannot_take_is_refused() -> None:
     async with talking(agent()) as talk:
         with pytest.raises(AgentError, match="one line at a time"):
             await say(talk, "two\nlines")
@@ -204,7 +204,7 @@ async def test_a_shell_needs_no_settings(tmp_path: Path) -> None:
         assert (await say(talk, "for n in 1 2\ndo echo $n\ndone")).text.endswith("1\n2")
 
 
-async def test_a_shell_without_paste_is_read_by_its_prompt_or_by_silence() -> None:
+async def test_a_shell_without_bracketed_paste_is_read_by_its_prompt_or_by_silence() -> None:
     async with talking(agent(["sh", "-i"], env={"PS1": "$ "})) as talk:
         await begin(talk)
         assert (await say(talk, "echo one; sleep 0.2; echo two")).text == "one\ntwo"
@@ -212,19 +212,19 @@ async def test_a_shell_without_paste_is_read_by_its_prompt_or_by_silence() -> No
         assert (picture.evidence, picture.certain) == ("prompt", False)
 
 
-async def test_python_is_an_agent(tmp_path: Path) -> None:
+async def test_python_works_as_an_agent(tmp_path: Path) -> None:
     async with talking(agent([sys.executable, "-i", "-q"], prompt="^>>> $", env={"HOME": str(tmp_path)})) as talk:
         assert (await say(talk, "6 * 7")).text == "42"
         assert (await say(talk, "print('>>> ' * 3)")).text == ">>> >>> >>>"
 
 
-async def test_silence_is_no_end_for_a_program_whose_prompt_is_known() -> None:
+async def test_silence_does_not_end_a_turn_of_a_program_with_a_known_prompt() -> None:
     async with talking(agent()) as talk:
         assert (await say(talk, "!import time; time.sleep(3); print('late')")).text == "late"
         assert (await say(talk, "hello")).text == "you said hello"
 
 
-async def test_silence_is_hardly_an_end_for_a_program_that_was_seen_to_come_back_to_its_prompt() -> None:
+async def test_silence_rarely_ends_a_turn_of_a_program_whose_prompt_was_seen() -> None:
     async with talking(agent([sys.executable, "-c", ECHO], quiet=0.5)) as talk:
         await begin(talk)
         assert (await say(talk, "hello")).text == "you said hello"
@@ -232,7 +232,7 @@ async def test_silence_is_hardly_an_end_for_a_program_that_was_seen_to_come_back
         assert (await say(talk, "!print(input('your name? '))")).text.startswith("your name?")
 
 
-async def test_a_program_without_a_prompt_is_idle_when_it_is_quiet() -> None:
+async def test_a_program_without_a_prompt_is_idle_when_it_is_silent() -> None:
     async with talking(agent(["cat"], quiet=1)) as talk:
         assert (await say(talk, "hello")).text == "hello"
         assert talk.screenshot().evidence == "silence"
@@ -241,7 +241,7 @@ async def test_a_program_without_a_prompt_is_idle_when_it_is_quiet() -> None:
 # -- programs that behave badly -------------------------------------------------------------------------------------
 
 
-async def test_a_missing_program_is_told() -> None:
+async def test_a_missing_program_is_reported() -> None:
     made = agent(["no-such-program-here"])
     assert "not installed" in made.describe()["problem"]
     async with talking(made) as talk:
@@ -249,7 +249,7 @@ async def test_a_missing_program_is_told() -> None:
             await say(talk, "hello")
 
 
-async def test_a_program_that_exits_at_once_is_told_with_its_screen_and_code() -> None:
+async def test_a_program_that_exits_at_once_is_reported_with_its_screen_and_code() -> None:
     async with talking(agent("print('no licence'); raise SystemExit(3)")) as talk:
         turn = RecordingTurn("hello")
         with pytest.raises(AgentError, match="failed with exit code 3: no licence"):
@@ -260,7 +260,7 @@ async def test_a_program_that_exits_at_once_is_told_with_its_screen_and_code() -
             talk.send_keys(b"x")
 
 
-async def test_a_program_that_exits_in_a_turn_is_started_again_for_the_next() -> None:
+async def test_a_program_that_exits_during_a_turn_is_restarted_for_the_next() -> None:
     async with talking(agent()) as talk:
         with pytest.raises(AgentError, match="failed with exit code 7"):
             await say(talk, "!print('bye'); sys.exit(7)")
@@ -268,7 +268,7 @@ async def test_a_program_that_exits_in_a_turn_is_started_again_for_the_next() ->
         assert (await say(talk, "again")).text == "you said again"
 
 
-async def test_a_program_that_exits_between_turns_is_told_with_the_next() -> None:
+async def test_a_program_that_exits_between_turns_is_reported_with_the_next() -> None:
     made = agent()
     async with talking(made) as talk:
         await say(talk, "hello")
@@ -294,7 +294,7 @@ async def test_a_program_that_exits_between_turns_is_told_with_the_next() -> Non
         pytest.param(bytes(range(256)) * 2000 + b"\x1bc\x1b[!p\x1b[?1049l", id="all bytes"),
     ],
 )
-async def test_noise_is_harmless(noise: bytes, tmp_path: Path) -> None:
+async def test_binary_noise_is_harmless(noise: bytes, tmp_path: Path) -> None:
     (tmp_path / "noise").write_bytes(noise)
     shout = f"!sys.stdout.buffer.write(open({str(tmp_path / 'noise')!r}, 'rb').read()); sys.stdout.flush()"
     async with talking(agent(columns=200)) as talk:
@@ -308,7 +308,7 @@ async def test_noise_is_harmless(noise: bytes, tmp_path: Path) -> None:
             assert "you said after" in (await say(talk, "after")).text
 
 
-async def test_a_program_that_asks_its_terminal_and_reads_no_answer_is_harmless() -> None:
+async def test_terminal_queries_without_a_reader_are_harmless() -> None:
     program = """
 import os, sys, time, tty
 tty.setraw(0)
@@ -326,7 +326,7 @@ time.sleep(100)
     assert faults == []
 
 
-def test_a_wider_terminal_takes_no_more_memory_than_it_may() -> None:
+def test_a_wider_terminal_uses_no_more_memory() -> None:
     screen = Screen(120, 40)
     screen.feed(b"x\r\n" * 5000)
     screen.resize(1000, 1000)
@@ -340,7 +340,7 @@ def test_a_wider_terminal_takes_no_more_memory_than_it_may() -> None:
     screen.close()
 
 
-async def test_a_program_that_ignores_signals_is_ended() -> None:
+async def test_a_program_that_ignores_signals_is_killed() -> None:
     deaf = "import signal, time\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n"
     async with talking(agent(deaf + ECHO, prompt="^> $")) as talk:
         turn = RecordingTurn("!print('ready', flush=True); time.sleep(600)")
@@ -355,7 +355,7 @@ async def test_a_program_that_ignores_signals_is_ended() -> None:
                 await working
 
 
-async def test_an_interrupt_stops_the_turn_and_the_program_goes_on(tmp_path: Path) -> None:
+async def test_an_interrupt_stops_the_turn_and_the_program_continues(tmp_path: Path) -> None:
     async with talking(agent(["bash", "--norc", "-i"], env={"HOME": str(tmp_path)})) as talk:
         await begin(talk)
         await say(talk, "echo warm")
@@ -405,7 +405,7 @@ async def test_a_question_on_the_screen_is_asked_and_answered_by_its_key(answer:
     assert [choice.kind for choice in asked.choices] == ["allow_once", "allow_always", "reject_once"]
 
 
-async def test_a_question_may_be_answered_at_the_terminal() -> None:
+async def test_a_question_may_be_answered_in_the_terminal() -> None:
     async with talking(agent(ASKING, prompt="^> $", asking="Esc to cancel", echo="> ")) as talk:
         turn = Patient("clean up")
         working = asyncio.create_task(talk.turn(turn))
@@ -424,7 +424,7 @@ class Patient(RecordingTurn):
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
 
-async def test_nothing_is_typed_into_a_screen_that_is_not_known() -> None:
+async def test_nothing_is_typed_into_an_unknown_screen() -> None:
     menu = "print('Update now? Enter installs it'); print('installed', input())"
     async with talking(agent(menu, ready="^never seen$", quiet=0.5)) as talk:
         with pytest.raises(AgentError, match="unknown screen; answer it at its terminal: Update now"):
@@ -450,14 +450,14 @@ def test_wrong_options_are_refused(options: dict[str, Any], why: str) -> None:
         build("x", "terminal", options)
 
 
-def test_a_profile_can_be_changed_in_the_settings() -> None:
+def test_a_profile_can_be_overridden_in_the_settings() -> None:
     made = build("x", "terminal", {"profile": "claude", "busy": "at work", "argv": ["my-claude"]})
     assert made.profile.busy == "at work" and made.profile.echo == "❯ "
     assert (made.profile.argv, made.profile.resume_argv, made.profile.thread) == (("my-claude",), (), "")
     assert os.environ.get("TERM") != "x"
 
 
-def test_every_option_is_on_the_page() -> None:
+def test_every_option_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs/terminal.md").read_text()
     for name, option in TerminalOptions.model_fields.items():
         assert f"`{name}`" in page, name
