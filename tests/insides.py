@@ -24,7 +24,7 @@ def scheduler_of(desk: Runtime) -> Scheduler:
     return desk.crew.scheduler
 
 
-def heart_of(desk: Runtime) -> Any:
+def heartbeat_of(desk: Runtime) -> Any:
     """How it tells on a shared database that it lives."""
     return engine_of(desk)._heartbeat
 
@@ -34,7 +34,7 @@ def watchers_of(desk: Runtime) -> int:
     return len(desk.bus._watchers)
 
 
-def abandon(desk: Runtime) -> None:
+def simulate_crash(desk: Runtime) -> None:
     """Its process dies: no handler runs, nothing more is written."""
     worker = worker_of(desk)
     for lost in list(worker._tasks):

@@ -68,20 +68,20 @@ async def put(store: Store, **fields: Any) -> Task:
     return (await store.submit(task)).task
 
 
-def asking(free: int = 10, owner: str = OWNER, **fields: Any) -> ClaimRequest:
+def claim_request(free: int = 10, owner: str = OWNER, **fields: Any) -> ClaimRequest:
     """A claim with room for everything."""
     return ClaimRequest(**{"owner": owner, "host": "here", "free": free, "agents": {"demo": 10}, **fields})
 
 
-async def take(store: Store, free: int = 10, **fields: Any) -> list[Task]:
+async def claim_tasks(store: Store, free: int = 10, **fields: Any) -> list[Task]:
     """Claim what is due."""
-    return [made.task for made in (await store.claim(asking(free, **fields), CLOCK.now())).taken]
+    return [made.task for made in (await store.claim(claim_request(free, **fields), CLOCK.now())).taken]
 
 
-async def running(store: Store, **fields: Any) -> Task:
+async def submit_and_claim(store: Store, **fields: Any) -> Task:
     """Submit one task and claim it."""
     task = await put(store, **fields)
-    (taken,) = [one for one in await take(store) if one.id == task.id]
+    (taken,) = [one for one in await claim_tasks(store) if one.id == task.id]
     return taken
 
 
@@ -118,13 +118,13 @@ class KnownAgents:
         return self.known()
 
 
-class Meddled(SqliteStore):
+class InterferingStore(SqliteStore):
     """A store where somebody else can come between a look and a write, once."""
 
-    meddle: Callable[[], Awaitable[object]] | None = None
+    interfere: Callable[[], Awaitable[object]] | None = None
 
     async def apply(self, changes: Changes) -> None:
-        meddle, self.meddle = self.meddle, None
-        if meddle is not None:
-            await meddle()
+        interfere, self.interfere = self.interfere, None
+        if interfere is not None:
+            await interfere()
         await super().apply(changes)

@@ -67,7 +67,7 @@ async def test_the_server_stops_when_the_agent_exits_during_a_turn(tmp_path: Pat
         assert "> leave 4" in server.errors.read_text()
 
 
-def refused(folder: Path, *arguments: str, **env: str) -> str:
+def run_refused(folder: Path, *arguments: str, **env: str) -> str:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
     wish = ("agentapi", "server", "--port", "0", *arguments)
     ran = run(wish, env={**kept, "TMPDIR": str(folder), **env}, cwd=folder)
@@ -78,21 +78,21 @@ def refused(folder: Path, *arguments: str, **env: str) -> str:
 
 
 def test_wrong_options_print_one_line_and_exit_with_status_1(tmp_path: Path) -> None:
-    assert "invalid agent type: nonsense" in refused(tmp_path, "--type", "nonsense", "--", "true")
-    assert "--load-state requires --state-file to be set" in refused(tmp_path, "--load-state", "--", "true")
-    assert "--save-state requires --state-file to be set" in refused(tmp_path, "--save-state=true", "--", "true")
-    assert "'http://a' must not include http:// or https://" in refused(tmp_path, "-a", "http://a", "--", "true")
-    assert "the list must not be empty" in refused(tmp_path, "-a", "", "--", "true")
-    assert "'a:80' must not include a port" in refused(tmp_path, "--", "true", AGENTAPI_ALLOWED_HOSTS="b a:80")
-    assert "--term-width" in refused(tmp_path, "-W", "5", "--", "true")
-    told = refused(tmp_path, "--", "no-such-program")
+    assert "invalid agent type: nonsense" in run_refused(tmp_path, "--type", "nonsense", "--", "true")
+    assert "--load-state requires --state-file to be set" in run_refused(tmp_path, "--load-state", "--", "true")
+    assert "--save-state requires --state-file to be set" in run_refused(tmp_path, "--save-state=true", "--", "true")
+    assert "'http://a' must not include http:// or https://" in run_refused(tmp_path, "-a", "http://a", "--", "true")
+    assert "the list must not be empty" in run_refused(tmp_path, "-a", "", "--", "true")
+    assert "'a:80' must not include a port" in run_refused(tmp_path, "--", "true", AGENTAPI_ALLOWED_HOSTS="b a:80")
+    assert "--term-width" in run_refused(tmp_path, "-W", "5", "--", "true")
+    told = run_refused(tmp_path, "--", "no-such-program")
     assert "program 'no-such-program' is not installed or not executable; install it or name another after --" in told
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
-        assert "`midwatch agentapi server --port N`" in refused(tmp_path, "--port", taken, "--", "true")
+        assert "`midwatch agentapi server --port N`" in run_refused(tmp_path, "--port", taken, "--", "true")
     running = tmp_path / "pid"
     running.write_text(f"{os.getpid()}\n")
-    told = refused(tmp_path, "--pid-file", str(running), "--", "true")
+    told = run_refused(tmp_path, "--pid-file", str(running), "--", "true")
     assert f"another instance is already running with PID {os.getpid()} (PID file: {running})" in told
     assert running.read_text() == f"{os.getpid()}\n"
 
@@ -145,7 +145,7 @@ async def test_the_conversation_is_saved_to_a_file_and_resumed(tmp_path: Path) -
     flags = ("--state-file", str(state), "--pid-file", str(pid), "--initial-prompt", "do it")
     async with alone(tmp_path, *flags) as server:
         assert pid.read_text() == f"{server.process.pid}\n"
-        await said(server, 3)
+        await wait_for_messages(server, 3)
         assert await eventually(lambda: state.exists() and '"you said do it"' in state.read_text())
         kept = state.read_text()
         await server.send("more")
@@ -169,11 +169,11 @@ async def test_the_conversation_is_saved_to_a_file_and_resumed(tmp_path: Path) -
     assert not pid.exists()
     assert len(json.loads(state.read_text())["messages"]) == 7
     async with alone(tmp_path, *flags, "--load-state=false", "--no-save-state") as server:
-        await said(server, 3)
+        await wait_for_messages(server, 3)
     assert len(json.loads(state.read_text())["messages"]) == 7
 
 
-async def said(server: Alone, count: int) -> None:
+async def wait_for_messages(server: Alone, count: int) -> None:
     """Wait until there are so many messages, and the agent waits."""
     async with asyncio.timeout(60):
         while len(await server.messages()) < count:
@@ -202,7 +202,7 @@ async def test_a_broken_state_file_is_reported_and_kept(tmp_path: Path) -> None:
 
 async def test_the_initial_prompt_may_come_from_a_pipe(tmp_path: Path) -> None:
     async with alone(tmp_path, stdin="from a pipe\n") as server:
-        await said(server, 3)
+        await wait_for_messages(server, 3)
         assert (await server.messages())[1:] == ["from a pipe", "you said from a pipe"]
 
 

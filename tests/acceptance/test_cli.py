@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from commands import run
-from servers import look_until
+from servers import poll_until
 
 PROGRAM = Path(sys.executable).with_name("midwatch")
 CONFIG = """
@@ -93,10 +93,10 @@ class Desk:
             self("down")
 
     def ended(self, task_id: str) -> dict:
-        return look_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
+        return poll_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Whether a process has ended; one that waits to be collected has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -142,7 +142,7 @@ def test_a_task_submitted_without_a_server_runs_when_one_starts(desk: Desk) -> N
     with desk.up() as server:
         assert desk.ended(task_id)["result"].strip() == "later"
         assert desk.json("status")["server"]["pid"] == server["pid"]
-    look_until(lambda: {"gone": gone(server["pid"])}, lambda found: found["gone"])
+    poll_until(lambda: {"gone": has_ended(server["pid"])}, lambda found: found["gone"])
     assert desk("result", task_id).stdout.strip() == "later"
 
 
@@ -226,7 +226,7 @@ def test_a_budget_stops_a_task_and_a_larger_one_continues_it(live: Desk) -> None
 
 def test_a_task_is_cancelled_and_retried(live: Desk) -> None:
     task_id = live.json("submit", "sleep 300", "--agent", "shell")["id"]
-    look_until(lambda: live.json("show", task_id), lambda task: task["status"] == "running")
+    poll_until(lambda: live.json("show", task_id), lambda task: task["status"] == "running")
     assert "stopped" in live("cancel", task_id).stdout
     assert live.ended(task_id)["outcome"] == "cancelled"
     retried = live.json("retry", task_id)
@@ -244,7 +244,7 @@ def test_submitting_the_same_key_twice_makes_one_task(either: Desk) -> None:
 def test_questions_are_answered_on_the_command_line(live: Desk) -> None:
     for command, choice in (("approve", "yes"), ("deny", "no")):
         task_id = live.json("submit", "demo:ask", "--agent", "demo")["id"]
-        waiting = look_until(lambda: live.json("show", task_id), lambda task: task["wait"] == "approval")  # noqa: B023
+        waiting = poll_until(lambda: live.json("show", task_id), lambda task: task["wait"] == "approval")  # noqa: B023
         assert "waits for an answer" in waiting["status_text"]
         asked = next(one for one in live.json("approvals")["approvals"] if one["task_id"] == task_id)
         assert asked["id"] in live("show", task_id).stdout
@@ -258,7 +258,7 @@ def test_questions_are_answered_on_the_command_line(live: Desk) -> None:
 def test_an_always_rule_is_made_and_revoked(live: Desk) -> None:
     def asked() -> dict:
         live.json("submit", "git status", "--agent", "asks", "--workdir", str(live.work))
-        return look_until(lambda: live.json("approvals")["approvals"], bool)[0]
+        return poll_until(lambda: live.json("approvals")["approvals"], bool)[0]
 
     first = asked()
     listed, shown = live("approvals").stdout, live("approval", first["id"]).stdout
@@ -282,7 +282,7 @@ def test_an_always_rule_is_made_and_revoked(live: Desk) -> None:
     assert live.ended(second["task_id"])["result"] == "Reject"
     live.json("rules", "revoke", live.json("rules")["rules"][0]["id"])
     plain = live.json("submit", "demo:ask", "--agent", "demo")["id"]
-    question = look_until(lambda: live.json("approvals")["approvals"], bool)[0]
+    question = poll_until(lambda: live.json("approvals")["approvals"], bool)[0]
     assert "answer it once" in live.refused(2, "approve", question["id"], "--always")
     live("deny", question["id"])
     live.ended(plain)
@@ -334,7 +334,7 @@ def test_run_prints_the_result_and_exits_with_its_status(either: Desk) -> None:
 
 def test_an_interrupted_run_continues_on_the_server(live: Desk) -> None:
     runner = live.start("run", "sleep 300", "--agent", "shell")
-    task_id = started(runner)
+    task_id = read_task_id(runner)
     runner.send_signal(signal.SIGINT)
     _, said = runner.communicate(timeout=PATIENCE)
     assert runner.returncode == 130
@@ -346,17 +346,17 @@ def test_an_interrupted_run_continues_on_the_server(live: Desk) -> None:
 
 def test_an_interrupted_run_without_a_server_is_cancelled(offline: Desk) -> None:
     runner = offline.start("run", "echo $$ > pid; exec sleep 300", "--agent", "shell")
-    task_id = started(runner)
+    task_id = read_task_id(runner)
     pid_file = offline.work / "pid"
-    look_until(lambda: {"pid": pid_file.exists() and pid_file.read_text()}, lambda found: bool(found["pid"]))
+    poll_until(lambda: {"pid": pid_file.exists() and pid_file.read_text()}, lambda found: bool(found["pid"]))
     runner.send_signal(signal.SIGINT)
     runner.communicate(timeout=PATIENCE)
     assert runner.returncode == 130
     assert offline.json("show", task_id)["outcome"] == "cancelled"
-    assert gone(int(pid_file.read_text()))
+    assert has_ended(int(pid_file.read_text()))
 
 
-def started(runner: subprocess.Popen[str]) -> str:
+def read_task_id(runner: subprocess.Popen[str]) -> str:
     """The id of the task a `run` has begun."""
     assert runner.stderr is not None
     task_id = runner.stderr.readline().split()[0]
@@ -526,7 +526,7 @@ def test_a_server_stops_cleanly_and_its_tasks_continue_at_the_next_start(desk: D
     follower = desk.start("events", "--follow", "--json")
     script = "if [ -e again ]; then echo second; else touch again; exec sleep 300; fi"
     task_id = desk.json("submit", script, "--agent", "shell")["id"]
-    look_until(lambda: {"begun": (desk.work / "again").exists()}, lambda found: found["begun"])
+    poll_until(lambda: {"begun": (desk.work / "again").exists()}, lambda found: found["begun"])
     seqs = [next_event(follower)["seq"]]
     for number in signals:
         server.send_signal(number)
@@ -553,7 +553,7 @@ def next_event(follower: subprocess.Popen[str]) -> dict:
 def test_a_killed_server_is_not_reported_as_running(desk: Desk) -> None:
     with desk.up() as server:
         os.kill(server["pid"], signal.SIGKILL)
-        look_until(lambda: {"gone": gone(server["pid"])}, lambda found: found["gone"])
+        poll_until(lambda: {"gone": has_ended(server["pid"])}, lambda found: found["gone"])
         assert desk.json("status")["server"] is None
         assert "it has ended" in desk("doctor").stdout
         task_id = desk.json("submit", "echo on", "--agent", "shell")["id"]

@@ -30,7 +30,7 @@ from midwatch.cli.main import app, execute
 from midwatch.stores import cluster, postgres
 from midwatch.stores.sql import load_migrations
 from postgres import Cluster
-from servers import PROGRAM, environment, free_port, look_until
+from servers import PROGRAM, environment, free_port, poll_until
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -107,7 +107,7 @@ class Machine:
             assert "Traceback" not in told
 
     def ended(self, task_id: str) -> dict[str, Any]:
-        return look_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
+        return poll_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
 
 
 def one_line(said: str) -> str:
@@ -127,7 +127,7 @@ def test_a_server_and_a_worker_share_the_work(url: str, tmp_path: Path) -> None:
         worker = running.enter_context(two.process("worker", "--agents", "shell", "--slots", "3"))
         assert (worker["role"], worker["agents"], worker["slots"]) == ("worker", ["shell"], 3)
         assert not (two.home / "run" / "server.json").exists()  # it serves nothing
-        listed = look_until(lambda: three.json("cluster"), lambda found: any(p["leader"] for p in found["processes"]))
+        listed = poll_until(lambda: three.json("cluster"), lambda found: any(p["leader"] for p in found["processes"]))
         check_cluster(listed, server["pid"], worker)
         assert one.json("cluster")["processes"][0]["pid"] == server["pid"]  # over HTTP it is the same
         shown = three("cluster").stdout
@@ -184,7 +184,7 @@ def test_a_task_moves_to_another_worker_when_its_worker_is_stopped(url: str, tmp
     script = f"echo $MIDWATCH_HOME >> {marks}; test $(wc -l < {marks}) -gt 1 || exec sleep 300"
     with one.process("worker"):
         task_id = one.json("submit", script, "--agent", "shell")["id"]
-        look_until(lambda: marks.exists() and marks.read_text(), bool)
+        poll_until(lambda: marks.exists() and marks.read_text(), bool)
         held = one.json("cluster")["processes"]
         assert [process["running"] for process in held] == [1]
     assert one.json("show", task_id)["status"] == "pending"
@@ -290,7 +290,7 @@ def test_progress_goes_to_standard_error_and_an_interrupted_backup_leaves_nothin
             text=True,
         )  # fmt: skip
         theirs.close()
-        look_until(lambda: waiting_in(ours), lambda found: found > before)
+        poll_until(lambda: waiting_in(ours), lambda found: found > before)
         cut.send_signal(signal.SIGINT)
         told = ours.read()[before:]
     said, _ = cut.communicate(timeout=PATIENCE)
@@ -401,7 +401,7 @@ def test_a_wrong_password_is_reported_but_not_printed(here: Here, postgres: Clus
         rules.write_text("host all guarded 127.0.0.1/32 scram-sha-256\n" + before)
         admin.execute("SELECT pg_reload_conf()")
         try:
-            look_until(lambda: refuses(database), bool)
+            poll_until(lambda: refuses(database), bool)
             every(here, 7, address(database, user="guarded"), "password authentication failed")
         finally:
             rules.write_text(before)

@@ -29,7 +29,7 @@ async def grant(rig: Rig) -> None:
         await asyncio.sleep(0.1)
 
 
-async def ended(rig: Rig, task_id: str, seconds: float = PATIENCE) -> Json:
+async def wait_for_end(rig: Rig, task_id: str, seconds: float = PATIENCE) -> Json:
     """The task once it has ended; what the program asks meanwhile, such as to trust a directory, is granted."""
     answering = asyncio.create_task(grant(rig))
     try:
@@ -40,7 +40,7 @@ async def ended(rig: Rig, task_id: str, seconds: float = PATIENCE) -> Json:
 
 async def turn(rig: Rig, key: str, text: str, seconds: float = PATIENCE) -> str:
     """Say something and have it answered well."""
-    task = await ended(rig, await rig.say(key, text), seconds)
+    task = await wait_for_end(rig, await rig.say(key, text), seconds)
     assert (task["status"], task["outcome"]) == ("done", "ok"), (task["error"], rig.log())
     return str(task["result"])
 
@@ -80,7 +80,7 @@ async def test_a_dialog_is_recognised_and_answered(known: Known, way: str, tmp_p
         question = await rig.asked(task_id)
         assert len(question["choices"]) >= 2 and not made.exists()
         await rig.client.approve(question["id"])
-        task = await ended(rig, task_id)
+        task = await wait_for_end(rig, task_id)
         assert (task["outcome"], made.exists()) == ("ok", True), (task, rig.log())
         assert "tool used" in task["result"]
         task_id = await rig.say(key, f"[[escalate touch {not_made.name}]] [[say tool refused]]")

@@ -108,7 +108,7 @@ async def follow(server: Server, seen: list[dict[str, Any]], stop: asyncio.Event
                 await asyncio.sleep(0.05)
 
 
-async def all_ended(server: Server) -> dict[str, Any]:
+async def wait_for_all_ends(server: Server) -> dict[str, Any]:
     """The counts, once nothing is open."""
     async with server.client() as http:
         while True:
@@ -167,7 +167,7 @@ async def test_a_server_survives_repeated_kills(tmp_path: Path, pytestconfig: py
             assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its server"
             await server.start()
         await asyncio.gather(*clients)
-        counts = await asyncio.wait_for(all_ended(server), 600)
+        counts = await asyncio.wait_for(wait_for_all_ends(server), 600)
         async with server.client() as http:
             tasks = {i: (await http.get(f"/tasks/{i}")).json() for i in accepted}
             last = (await http.get("/events", params={"after": 0}, headers={"Accept": "application/json"})).json()

@@ -200,7 +200,7 @@ async def run(agent: Agent, turn: RecordingTurn) -> TurnResult:
         await talk.close()
 
 
-async def hanging(sample: Sample) -> tuple[Any, RecordingTurn, asyncio.Task[TurnResult]]:
+async def start_hanging_turn(sample: Sample) -> tuple[Any, RecordingTurn, asyncio.Task[TurnResult]]:
     """A turn that hangs, after it has shown that it does."""
     turn = RecordingTurn(sample.prompts[2])
     talk = await sample.hang.open(turn.session(sample.hang.name))
@@ -209,7 +209,7 @@ async def hanging(sample: Sample) -> tuple[Any, RecordingTurn, asyncio.Task[Turn
     return talk, turn, working
 
 
-async def ended(working: Awaitable[TurnResult]) -> None:
+async def await_interrupted(working: Awaitable[TurnResult]) -> None:
     """An interrupted turn may return or raise an error of ours, nothing else."""
     with suppress(MidwatchError):
         assert isinstance(await working, TurnResult)
@@ -299,18 +299,18 @@ async def test_a_conversation_continues_after_a_failure(sample: Sample) -> None:
 
 @pytest.mark.parametrize("mode", ["stop", "terminate", "kill"])
 async def test_an_interrupt_ends_a_hanging_turn(sample: Sample, mode: Interrupt) -> None:
-    talk, _, working = await hanging(sample)
+    talk, _, working = await start_hanging_turn(sample)
     await talk.interrupt(mode)
-    await ended(working)
+    await await_interrupted(working)
     await talk.close()
     assert children() == set()
 
 
 async def test_interrupts_may_be_repeated(sample: Sample) -> None:
-    talk, _, working = await hanging(sample)
+    talk, _, working = await start_hanging_turn(sample)
     for mode in ("stop", "stop", "terminate", "kill", "kill"):
         await talk.interrupt(mode)
-    await ended(working)
+    await await_interrupted(working)
     await talk.interrupt("kill")
     await talk.close()
 
@@ -333,7 +333,7 @@ async def test_an_interrupt_does_not_cancel_the_caller_of_the_turn(sample: Sampl
     talk = await sample.hang.open(turn.session())
 
     async def worker() -> str:
-        await ended(talk.turn(turn))
+        await await_interrupted(talk.turn(turn))
         await asyncio.sleep(0)
         return "went on"
 
@@ -345,7 +345,7 @@ async def test_an_interrupt_does_not_cancel_the_caller_of_the_turn(sample: Sampl
 
 
 async def test_close_ends_an_abandoned_turn(sample: Sample) -> None:
-    talk, _, working = await hanging(sample)
+    talk, _, working = await start_hanging_turn(sample)
     working.cancel()
     await asyncio.wait({working})
     assert working.cancelled()

@@ -19,7 +19,7 @@ from midwatch.domain.handoff import Handoff, settle, start_handoff
 from midwatch.domain.session import Session
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, end
-from records import a_task, asking
+from records import a_task, claim_request
 from records import put as put_task
 
 NOW = 1_700_000_000 * SECOND
@@ -140,7 +140,7 @@ async def test_a_goal_with_an_open_task_is_not_due_before_its_deadline(store: St
     assert [one.id for one in await store.list_due_goals(AIM.deadline_at)] == ["g_1"]
     (step,) = await store.list_goal_steps("g_1")
     assert (step.cause, step.cause_id, step.status) == ("goal", "g_1", "pending")
-    await store.claim(asking(), NOW)
+    await store.claim(claim_request(), NOW)
     await store.apply(Changes(updates=(Update("task", step.id, {"stop_requested": "cancel"}),)))
     assert await store.list_due_goals(AIM.deadline_at) == []  # it is being stopped; its end decides
     assert await store.find_next_goal_at() is None
@@ -192,7 +192,7 @@ async def test_the_open_step_of_a_goal_is_found(store: Store) -> None:
 
 async def passed_on(store: Store, number: int) -> Task:
     """What runs is given to another agent; its task."""
-    ((running, _),) = (await store.claim(asking(), NOW + number)).taken
+    ((running, _),) = (await store.claim(claim_request(), NOW + number)).taken
     root = running.root_id or running.id
     made = Handoff(id=f"h_{number}", form="transfer", status="accepted", source_task=running.id, root_id=root)
     following = a_task(cause="handoff", cause_id=made.id, parent_id=running.id, root_id=root, due_at=NOW)
@@ -202,9 +202,9 @@ async def passed_on(store: Store, number: int) -> Task:
     return following
 
 
-async def ended(store: Store) -> None:
+async def end_run_and_handoff(store: Store) -> None:
     """What runs is done, and so is the handoff that brought it."""
-    ((running, _),) = (await store.claim(asking(), NOW + 9)).taken
+    ((running, _),) = (await store.claim(claim_request(), NOW + 9)).taken
     over, step = end(running, NOW + 9, outcome="ok", result="")
     brought = await store.get_handoff(running.cause_id or "")
     assert brought is not None
@@ -217,7 +217,7 @@ async def test_a_transferred_run_is_open_until_its_last_task_ends(store: Store) 
     for number in (1, 2):
         following = await passed_on(store, number)
         assert await store.find_open_run("am_1") == following
-    await ended(store)
+    await end_run_and_handoff(store)
     assert await store.find_open_run("am_1") is None
 
 
@@ -229,5 +229,5 @@ async def test_a_goal_with_a_transferred_step_waits_for_its_end_or_deadline(stor
     assert await store.list_due_goals(NOW + 5) == []
     assert await store.find_next_goal_at() == AIM.deadline_at
     assert [one.id for one in await store.list_due_goals(AIM.deadline_at)] == ["g_1"]
-    await ended(store)
+    await end_run_and_handoff(store)
     assert [one.id for one in await store.list_due_goals(NOW + 9)] == ["g_1"]

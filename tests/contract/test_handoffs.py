@@ -26,7 +26,7 @@ from midwatch.domain.handoff import (
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.store import Store
 from midwatch.domain.task import end
-from records import CLOCK, a_task, take
+from records import CLOCK, a_task, claim_tasks
 
 NUMBERS = itertools.count()
 
@@ -90,7 +90,7 @@ async def test_the_task_of_a_handoff_is_made_and_ended_with_it(store: Store) -> 
     await store.apply(step)
     task = a_task(cause="handoff", cause_id=made.id)
     await store.apply(start_handoff(taken, task, CLOCK.now())[1])
-    (running,) = await take(store)
+    (running,) = await claim_tasks(store)
     assert running.cause_id == made.id
     current = await store.get_handoff(made.id)
     assert current is not None
@@ -140,7 +140,7 @@ async def test_orphaned_handoffs_are_found(store: Store) -> None:
     moves = await put(store, source_task=other.id, awaited=True, form="transfer")
     taken, step = accept_handoff(moves, CLOCK.now())
     await store.apply(step)
-    running = {task.id: task for task in await take(store)}
+    running = {task.id: task for task in await claim_tasks(store)}
     assert await store.list_orphaned_handoffs() == []
     await store.apply(end(running[source.id], CLOCK.now(), outcome="ok", result="")[1])
     (found,) = await store.list_orphaned_handoffs()

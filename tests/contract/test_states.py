@@ -15,7 +15,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import end, meta
 from midwatch.domain.usage import Asked, By, Spent
 from midwatch.domain.watch_state import MESSAGES_SHOWN
-from records import fence, put, running, take
+from records import claim_tasks, fence, put, submit_and_claim
 
 CHAT = Session(key="chat:1", agent="demo", gate_key="chat:1", title="talk", creator="ann", created_at=1, updated_at=1)
 OPENED = event(SessionOpened(agent="demo"), 1, session_key="chat:1")
@@ -45,7 +45,7 @@ async def test_a_session_is_opened_once_and_again_after_closing(store: Store) ->
 
 async def test_the_activity_of_a_session_follows_from_its_tasks(store: Store) -> None:
     await store.open_session(CHAT, ())
-    first = await running(store, session_key="chat:1")
+    first = await submit_and_claim(store, session_key="chat:1")
     await put(store, session_key="chat:1")
     await put(store, session_key="chat:10")
     busy = await store.view_session("chat:1")
@@ -101,7 +101,7 @@ async def test_a_message_with_the_same_id_is_stored_once_and_announced_on_change
 
 async def test_the_state_of_a_session_is_read_in_one_transaction(store: Store) -> None:
     await store.open_session(CHAT, (OPENED,))
-    first = await running(store, session_key="chat:1")
+    first = await submit_and_claim(store, session_key="chat:1")
     waiting = await put(store, session_key="chat:1")
     talk = [Message(session_key="chat:1", role="notice", text=str(n), time=n, id=f"m{n}") for n in range(205)]
     faults = [event(AgentFault(message=str(n), level="error"), n, session_key="chat:1") for n in range(105)]
@@ -120,7 +120,7 @@ async def test_the_state_of_a_session_is_read_in_one_transaction(store: Store) -
 
 async def test_the_state_of_a_task_and_of_the_desk_are_read(store: Store) -> None:
     await put(store)
-    (task,) = await take(store)
+    (task,) = await claim_tasks(store)
     told = event(TaskProgress(text="on it"), 7, **meta(task))
     await store.apply(Changes(fence=fence(task), events=(told,)))
     state = await store.read_task_state(task.id)
@@ -156,7 +156,7 @@ async def test_the_related_tasks_of_a_task_are_listed(store: Store) -> None:
 
 async def test_failures_and_the_usage_of_ended_tasks_are_read(store: Store) -> None:
     for number, outcome in enumerate(("ok", "error", "timeout", "cancelled")):
-        task = await running(store, creator="ann" if number else None)
+        task = await submit_and_claim(store, creator="ann" if number else None)
         usage = {"input_tokens": 3} if outcome == "ok" else None
         at = (task.started_at or 0) + 2_000_000 + number
         await store.apply(end(task, at, outcome=outcome, result="x", error="e", usage=usage)[1])  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ async def test_usage_of_ended_tasks_is_grouped_as_requested(store: Store) -> Non
     whole = {"input_tokens": 2**62, "output_tokens": 7, "cost_usd": 0.5, "model": 'large "4"'}
     ends = []
     for number, usage in enumerate((whole, whole, nul, odd)):
-        task = await running(store, **({"session_key": "chat:1"} if number < 2 else {}))
+        task = await submit_and_claim(store, **({"session_key": "chat:1"} if number < 2 else {}))
         ends.append((task.started_at or 0) + number * 900_000_000)
         await store.apply(end(task, ends[-1], outcome="ok", result="x" * 5000, usage=usage)[1])
 

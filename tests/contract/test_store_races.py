@@ -21,7 +21,7 @@ from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.verbs import changes as change
 from midwatch.stores.verbs import task as verbs
-from records import CLOCK, a_task, asking, fence, progress, put, running, take
+from records import CLOCK, a_task, claim_request, claim_tasks, fence, progress, put, submit_and_claim
 
 Several = Callable[[int], Awaitable[list[Any]]]
 WRITERS = 8
@@ -57,7 +57,7 @@ def slowly(verb: Callable[..., Any], seconds: float) -> Callable[..., Any]:
 async def test_a_follower_sees_every_event_in_order_with_many_writers(several: Several) -> None:
     """Commits come late, verbs fail in between, and still no number is missing when a later one is seen."""
     stores = await several(3)
-    task = await running(stores[0])
+    task = await submit_and_claim(stores[0])
     rounds, rng = 12, random.Random(7)
     seen: list[int] = [e.seq for e in await stores[2].read_events(0)]
 
@@ -123,7 +123,7 @@ async def test_concurrent_claims_never_double_and_respect_gates_and_slots(severa
     async def work(number: int) -> None:
         store = stores[number]
         while len(taken) < len(tasks):
-            mine = await take(store, free=2, owner=f"i_{number}", agents={"demo": 2})
+            mine = await claim_tasks(store, free=2, owner=f"i_{number}", agents={"demo": 2})
             assert len(mine) <= 2
             for task in mine:
                 assert task.gate_key not in held, f"{task.id} and {held[task.gate_key]} run in one gate"
@@ -160,7 +160,7 @@ async def test_a_write_with_an_old_lease_never_succeeds_after_the_task_was_taken
     """The fence is looked at before the commit; whoever takes the task away in between has to wait for it."""
     mine, theirs = await several(2)
     for turn in range(6):
-        task = await running(mine)
+        task = await submit_and_claim(mine)
         told = event(TaskLate(outcome="lost"), CLOCK.now(), **meta(task))
         away = Changes(updates=(Update("task", task.id, {"status": "pending"}, guard_ownership(task)),), events=(told,))
         fenced = Changes(fence=fence(task), events=(progress(task),))
@@ -172,7 +172,7 @@ async def test_a_write_with_an_old_lease_never_succeeds_after_the_task_was_taken
         kinds = [e.kind for e in await theirs.read_events(0, EventFilter(task_id=task.id))][2:]
         assert results[1] is None
         assert kinds == (["task_late"] if isinstance(results[0], LeaseLost) else ["task_progress", "task_late"])
-        (again,) = await take(mine)
+        (again,) = await claim_tasks(mine)
         await mine.apply(end(again, CLOCK.now(), outcome="ok")[1])
 
 
@@ -181,7 +181,7 @@ async def test_a_message_makes_a_task_yield_that_is_being_claimed(several: Sever
     for turn in range(4):
         key = f"chat:{turn}"
         held = await put(mine, session_key=key, cause="automation", on_crash="rerun")
-        claiming = asyncio.create_task(mine.write(slowly(verbs.claim, 0.05), asking(), CLOCK.now()))
+        claiming = asyncio.create_task(mine.write(slowly(verbs.claim, 0.05), claim_request(), CLOCK.now()))
         await asyncio.sleep(0.02)
         await put(theirs, session_key=key, cause="message")
         taken = [one.task for one in (await claiming).taken]
@@ -197,7 +197,7 @@ async def test_another_process_is_notified_of_a_commit(several: Several) -> None
     mine, theirs = await several(2)
     heard: asyncio.Queue[Commit] = asyncio.Queue()
     theirs.on_commit(heard.put_nowait)
-    task = await running(mine)
+    task = await submit_and_claim(mine)
     await mine.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
     topics: set[str] = set()
     async with asyncio.timeout(60):

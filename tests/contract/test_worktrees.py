@@ -12,7 +12,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.store import Store
 from midwatch.domain.task import end
 from midwatch.domain.worktree import Place, Worktree, WorktreeFilter, change_worktree, occupy_worktree, plan_worktree
-from records import CLOCK, asking, fence, put, running, take
+from records import CLOCK, claim_request, claim_tasks, fence, put, submit_and_claim
 
 
 def a_tree(number: int = 1, **fields: object) -> Worktree:
@@ -53,7 +53,7 @@ async def test_only_transitions_of_the_table_are_allowed(store: Store) -> None:
 
 
 async def test_a_task_and_its_worktree_are_written_together_by_its_attempt_only(store: Store) -> None:
-    task = await running(store, worktree={"id": "w_000000000000000000000001"})
+    task = await submit_and_claim(store, worktree={"id": "w_000000000000000000000001"})
     tree = plan_worktree(task, Place("/src", "sub", "b" * 40, "main"), "/home/w", "here", 7)
     assert (tree.branch, tree.path, tree.workdir) == (
         "midwatch/000000000001", "/home/w/000000000001", "/home/w/000000000001/sub"
@@ -75,30 +75,30 @@ async def test_a_directory_is_used_by_one_task_at_a_time(store: Store) -> None:
     second = await put(store, dir_key="/src", priority=-1)
     other = await put(store, dir_key="/other")
     free = await put(store)
-    assert {task.id for task in await take(store)} == {first.id, other.id, free.id}
-    assert await take(store) == []
+    assert {task.id for task in await claim_tasks(store)} == {first.id, other.id, free.id}
+    assert await claim_tasks(store) == []
     assert await store.find_dir_holder("/src") == first.id
     assert await store.find_dir_holder("/nowhere") is None
     held = await store.get_task(first.id)
     assert held is not None
     await store.apply(end(held, CLOCK.now(), outcome="ok", result="x")[1])
-    assert [task.id for task in await take(store)] == [second.id]
+    assert [task.id for task in await claim_tasks(store)] == [second.id]
 
 
 async def test_fair_claims_respect_a_directory_in_use(store: Store) -> None:
     """Where actors share scarce slots, another way leads to a task; it obeys, too."""
-    await running(store, dir_key="/src", creator="ann")
+    await submit_and_claim(store, dir_key="/src", creator="ann")
     await put(store, dir_key="/src", creator="bob")
     last = await put(store, dir_key="/other", creator="bob")
     cyd = await put(store, creator="cyd")
-    first = await take(store, 1)
-    second = await take(store, 1)
+    first = await claim_tasks(store, 1)
+    second = await claim_tasks(store, 1)
     assert {task.id for task in (*first, *second)} == {last.id, cyd.id}
-    assert await take(store, 1) == []
+    assert await claim_tasks(store, 1) == []
 
 
 async def test_the_index_refuses_a_second_task_in_a_directory(store: Store) -> None:
-    await running(store, dir_key="/src")
+    await submit_and_claim(store, dir_key="/src")
     waiting = await put(store, dir_key="/src")
     with pytest.raises(Conflict):
         await store.apply(Changes(updates=(Update("task", waiting.id, {"status": "running"}, {"status": "pending"}),)))
@@ -107,5 +107,5 @@ async def test_the_index_refuses_a_second_task_in_a_directory(store: Store) -> N
 async def test_concurrent_claims_never_share_a_directory(store: Store) -> None:
     for _ in range(20):
         await put(store, dir_key="/src")
-    claims = await asyncio.gather(*(store.claim(asking(1, owner=f"i_{n}"), CLOCK.now()) for n in range(8)))
+    claims = await asyncio.gather(*(store.claim(claim_request(1, owner=f"i_{n}"), CLOCK.now()) for n in range(8)))
     assert sum(len(one.taken) for one in claims) == 1

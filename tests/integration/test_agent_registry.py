@@ -38,7 +38,7 @@ def settings(folder: Path, db: str | None = None) -> Settings:
     return Settings.load(folder, db=db, detect_agents=False, shutdown_grace=0)
 
 
-def asked(to: str | None, words: str = "it", **wish: Any) -> HandoffOptions:
+def make_options(to: str | None, words: str = "it", **wish: Any) -> HandoffOptions:
     return HandoffOptions(task=HandoffTask(type="code", description=words), to=to, from_agent="lead", **wish)
 
 
@@ -56,7 +56,7 @@ class Puzzled(Coder):
 async def test_an_agent_whose_check_fails_does_not_block_others(desk: Runtime) -> None:
     await desk.handoffs.register(Puzzled("puzzled"))
     await desk.handoffs.register(Coder("coder"))
-    assert (await desk.handoffs.handoff(asked(None))).to_agent == "coder"
+    assert (await desk.handoffs.handoff(make_options(None))).to_agent == "coder"
     odd = Coder("odd")
     odd.capabilities = ("code",)  # type: ignore[assignment]
     with pytest.raises(InvalidInput, match="AgentCapability"):
@@ -73,11 +73,11 @@ async def test_an_agent_removed_during_the_choice_is_skipped(desk: Runtime) -> N
         return True
 
     async with asyncio.timeout(20):
-        done = await desk.handoffs.handoff(asked(None, enable_func=leaves))
+        done = await desk.handoffs.handoff(make_options(None, enable_func=leaves))
     assert (done.to_agent, [one["agent"] for one in done.refusals]) == ("second", ["first"])
     await desk.handoffs.register(Coder("first"))
     named, _ = await asyncio.gather(
-        desk.handoffs.handoff(asked("first", wait=False)), desk.handoffs.unregister("first")
+        desk.handoffs.handoff(make_options("first", wait=False)), desk.handoffs.unregister("first")
     )
     assert named.status == "in_progress"  # it waits until it is there again
     await desk.handoffs.register(Coder("first"))
@@ -103,7 +103,7 @@ async def test_an_added_agent_gets_work_at_once_and_a_removed_one_gets_none(
         first = await other.tasks.submit("from another process", agent="late")
         assert first.timeout_seconds == 777.0
         assert (await desk.tasks.wait(first.id)).result == "<from another process>"
-        assert (await desk.handoffs.handoff(asked("late"))).output == "<it>"
+        assert (await desk.handoffs.handoff(make_options("late"))).output == "<it>"
         assert {one.id: one.agents for one in await desk.living()}[desk.id] == ("demo", "late")
         waiting = await other.tasks.submit("later", agent="late", delay=3600)
         await desk.handoffs.unregister("late")
@@ -112,7 +112,7 @@ async def test_an_added_agent_gets_work_at_once_and_a_removed_one_gets_none(
             with pytest.raises(UnknownAgent):
                 await one.tasks.submit("x", agent="late")
         with pytest.raises(UnknownAgent):
-            await desk.handoffs.handoff(asked("late"))
+            await desk.handoffs.handoff(make_options("late"))
         assert (await desk.tasks.get(waiting.id)).status == "pending"
 
 
@@ -148,7 +148,7 @@ async def test_a_task_of_a_removed_agent_waits_until_it_is_added_again(desk: Run
     await desk.handoffs.register(ScriptedAgent(wait_for(go), result("done"), name="it", terms=AgentTerms(slots=1)))
     running = await desk.tasks.submit("one", agent="it")
     queued = await desk.tasks.submit("two", agent="it")
-    handed = await desk.handoffs.handoff(asked("it", wait=False))
+    handed = await desk.handoffs.handoff(make_options("it", wait=False))
     async with asyncio.timeout(30):
         while not desk.running:
             await asyncio.sleep(0.01)
@@ -167,9 +167,9 @@ async def test_the_best_registered_agent_is_chosen(desk: Runtime) -> None:
     for name in ("one", "two"):
         await desk.handoffs.register(Coder(name))
     assert list(desk.handoffs.receivers()) == ["demo", "echo", "one", "two"]
-    assert (await desk.handoffs.handoff(asked(None))).output == "one did it"
+    assert (await desk.handoffs.handoff(make_options(None))).output == "one did it"
     await desk.handoffs.unregister("one")
-    assert (await desk.handoffs.handoff(asked(None))).output == "two did it"
+    assert (await desk.handoffs.handoff(make_options(None))).output == "two did it"
     await desk.handoffs.register(Coder("one"))  # who comes back comes last
     assert await desk.handoffs.find_agent(HandoffTask(type="code")) == ["two", "one"]
     desk.handoffs.enable("two", False)
@@ -216,7 +216,7 @@ async def test_concurrent_registrations_keep_one_agent_per_name(
     async with Runtime.open(settings=settings(tmp_path, db), role=role) as desk, asyncio.timeout(60):
         ended = await asyncio.gather(*(desk.handoffs.register(Coder(n)) for n in wanted), return_exceptions=True)
         assert [type(one) for one in ended if one is not None] == [Conflict] * 20
-        done = await asyncio.gather(*(desk.handoffs.handoff(asked(name, "x")) for name in names))
+        done = await asyncio.gather(*(desk.handoffs.handoff(make_options(name, "x")) for name in names))
         assert [one.output for one in done] == [f"{name} did x" for name in names]
         await asyncio.gather(*(desk.handoffs.unregister(name) for name in names))
         assert (await desk.living())[0].agents == ("demo",)

@@ -71,7 +71,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(home, **settings) -> AsyncIterator[Served]:
+async def serve_desk(home, **settings) -> AsyncIterator[Served]:
     loaded = Settings.load(home, **{"detect_agents": False, "default_agent": "echo", "shutdown_grace": 0, **settings})
     known = {name: FunctionAgent(name, body, on_loop=True) for name, body in AGENTS.items()}
     async with (
@@ -85,16 +85,16 @@ async def serving(home, **settings) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def served(tmp_path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "home") as made:
+    async with serve_desk(tmp_path / "home") as made:
         yield made
 
 
-async def ended(served: Served, task_id: str) -> dict:
+async def wait_for_end(served: Served, task_id: str) -> dict:
     await served.runtime.tasks.wait(task_id)
     return await served.client.get(task_id)
 
 
-async def running(served: Served, task_id: str) -> None:
+async def wait_for_start(served: Served, task_id: str) -> None:
     async for told in served.runtime.bus.follow(0):
         if told.kind == "turn_start" and told.task_id == task_id:
             return
@@ -109,7 +109,7 @@ async def test_a_task_is_submitted_run_and_read(served: Served, tmp_path) -> Non
     made = reply.json()
     assert reply.headers["location"] == f"/api/v1/tasks/{made['id']}"
     assert (made["status"], made["timeout_seconds"], made["creator"]) == ("pending", 600.0, "owner")
-    done = await ended(served, made["id"])
+    done = await wait_for_end(served, made["id"])
     assert (done["status"], done["outcome"], done["result"], done["attempt"]) == ("done", "ok", "HI", 1)
     assert await served.client.result(made["id"]) == "HI"
     assert await served.client.summary() == {
@@ -120,7 +120,7 @@ async def test_a_task_is_submitted_run_and_read(served: Served, tmp_path) -> Non
 async def test_tasks_are_listed_newest_first_in_pages(served: Served) -> None:
     ids = [(await served.client.submit(f"n{n}", {"session_key": f"chat:{n % 2}"}))["id"] for n in range(5)]
     for task_id in ids:
-        await ended(served, task_id)
+        await wait_for_end(served, task_id)
     page = await served.client.list(limit=2)
     seen = [task["id"] for task in page["tasks"]]
     while page["next"]:
@@ -135,11 +135,11 @@ async def test_tasks_are_listed_newest_first_in_pages(served: Served) -> None:
 
 async def test_a_running_task_is_cancelled_and_retried(served: Served) -> None:
     task = await served.client.submit("x", {"agent": "hang"})
-    await running(served, task["id"])
+    await wait_for_start(served, task["id"])
     with pytest.raises(NotFinished):
         await served.client.result(task["id"])
     assert (await served.client.cancel(task["id"]))["stop_requested"] == "cancel"
-    assert (await ended(served, task["id"]))["status"] == "cancelled"
+    assert (await wait_for_end(served, task["id"]))["status"] == "cancelled"
     with pytest.raises(AlreadyFinished):
         await served.client.cancel(task["id"])
     reply = await served.http.post(f"/tasks/{task['id']}/retry")
@@ -164,7 +164,7 @@ async def test_an_idempotency_key_makes_one_task(served: Served) -> None:
 
 
 async def test_tasks_above_max_open_are_refused_with_retry_after(tmp_path) -> None:
-    async with serving(tmp_path / "home", max_open=1) as served:
+    async with serve_desk(tmp_path / "home", max_open=1) as served:
         await served.client.submit("x", {"agent": "hang"})
         reply = await served.http.post("/tasks", json={"prompt": "y"})
         assert (reply.status_code, reply.json()["code"]) == (429, "limit_reached")
@@ -281,7 +281,7 @@ async def test_bodies_above_two_megabytes_are_refused(served: Served) -> None:
 
 async def test_a_long_prompt_is_complete(served: Served) -> None:
     task = await served.client.submit("é" * 900_000)
-    assert len((await ended(served, task["id"]))["result"]) == 900_000
+    assert len((await wait_for_end(served, task["id"]))["result"]) == 900_000
 
 
 async def test_an_internal_error_shows_no_details(served: Served, caplog) -> None:
@@ -302,7 +302,7 @@ async def test_an_internal_error_shows_no_details(served: Served, caplog) -> Non
 
 async def test_the_log_is_read_in_pages(served: Served) -> None:
     task = await served.client.submit("x")
-    await ended(served, task["id"])
+    await wait_for_end(served, task["id"])
     whole = await served.client.events()
     assert [told["seq"] for told in whole["events"]] == list(range(1, whole["last_seq"] + 1))
     assert whole["oldest_seq"] == 1
@@ -332,7 +332,7 @@ async def frames(served: Served, count: int, path: str = "/events", headers: dic
 
 async def test_a_stream_has_ids_kinds_and_data(served: Served) -> None:
     task = await served.client.submit("x")
-    await ended(served, task["id"])
+    await wait_for_end(served, task["id"])
     lines = (await frames(served, 1))[0].split("\n")
     assert lines[:2] == ["id: 1", "event: task_submitted"]
     assert json.loads(lines[2].removeprefix("data: "))["task_id"] == task["id"]
@@ -340,7 +340,7 @@ async def test_a_stream_has_ids_kinds_and_data(served: Served) -> None:
 
 async def test_last_event_id_wins_over_after(served: Served) -> None:
     task = await served.client.submit("x")
-    await ended(served, task["id"])
+    await wait_for_end(served, task["id"])
     assert (await frames(served, 1, "/events?after=1"))[0].startswith("id: 2\n")
     assert (await frames(served, 1, "/events?after=1", {"last-event-id": "3"}))[0].startswith("id: 4\n")
     reply = await served.http.get("/events", headers={"last-event-id": "x"})
@@ -447,7 +447,7 @@ async def test_a_question_is_answered_once(served: Served, route: str, body: dic
     assert (wrong.status_code, wrong.json()["field"]) == (422, "choice")
     reply = await served.http.post(f"/approvals/{asked}/{route}", json=body)
     assert (reply.status_code, reply.json()["answered_by"]) == (200, "owner")
-    assert (await ended(served, task["id"]))["result"] == result
+    assert (await wait_for_end(served, task["id"]))["result"] == result
     with pytest.raises(Conflict):
         await served.client.approve(asked)
     assert await served.client.approvals() == []
@@ -458,7 +458,7 @@ async def test_a_question_is_answered_once(served: Served, route: str, body: dic
 @pytest.mark.parametrize("key", ["chat:42|thread:7", "repo:a/b", "user:ü x"])
 async def test_a_conversation_is_read_by_its_key(served: Served, key: str) -> None:
     task = await served.client.submit("hello", {"session_key": key})
-    await ended(served, task["id"])
+    await wait_for_end(served, task["id"])
     listed = (await served.http.get("/sessions")).json()["sessions"]
     assert [one["key"] for one in listed] == [key]
     path = httpx2.URL(f"{served.url}/api/v1/sessions/").raw_path.decode() + f"{key}/messages"
@@ -470,7 +470,7 @@ async def test_a_conversation_is_read_by_its_key(served: Served, key: str) -> No
 
 async def test_notices_are_listed(served: Served) -> None:
     task = await served.client.submit("hello", {"route": "console"})
-    await ended(served, task["id"])
+    await wait_for_end(served, task["id"])
     found = await served.client.deliveries(task_id=task["id"])
     assert {one["notice"] for one in found} == {"started", "done"}
     assert await served.client.deliveries("failed") == []

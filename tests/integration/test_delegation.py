@@ -147,14 +147,14 @@ async def desk(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> A
         yield desk
 
 
-async def ended(desk: Runtime, agent: str, prompt: str = "hello") -> Any:
+async def run_task(desk: Runtime, agent: str, prompt: str = "hello") -> Any:
     async with asyncio.timeout(60):
         return await desk.tasks.wait((await desk.tasks.submit(prompt, agent=agent)).id)
 
 
 @pytest.mark.parametrize("agent", ["on_loop", "on_thread", "plain", "in_child", "in_child_async"])
 async def test_every_kind_of_function_can_delegate_and_holds_no_slot_while_waiting(desk: Runtime, agent: str) -> None:
-    task = await ended(desk, agent)
+    task = await run_task(desk, agent)
     assert task.status == "done", task.error
     assert task.result.endswith("HELLO")
     (made,) = await desk.handoffs.list(HandoffFilter(root_id=task.id))
@@ -197,11 +197,11 @@ async def test_a_cancelled_source_cancels_its_delegations(desk: Runtime, crew: C
 
 
 async def test_identical_concurrent_delegations_are_separate_handoffs(desk: Runtime) -> None:
-    assert len((await ended(desk, "many")).result.split()) == 3
+    assert len((await run_task(desk, "many")).result.split()) == 3
 
 
 async def test_ping_pong_stops_at_the_limit_with_an_error_for_all(desk: Runtime, crew: Crew) -> None:
-    task = await ended(desk, "ping")
+    task = await run_task(desk, "ping")
     assert task.status == "failed"
     assert len(await desk.handoffs.list(HandoffFilter(root_id=task.id))) == 8
     assert isinstance(crew.errors[0], HandoffLimit)
@@ -218,7 +218,7 @@ async def test_an_agent_for_handoffs_takes_handoffs_and_tasks(desk: Runtime) -> 
         await desk.handoffs.handoff(_options("coder", task=HandoffTask(description="a secret")))
     with pytest.raises(HandoffError, match="does not compile"):
         await desk.handoffs.handoff(_options("coder", task=HandoffTask(description="x", input="fail")))
-    plain = await ended(desk, "coder", "as a task")
+    plain = await run_task(desk, "coder", "as a task")
     assert plain.result == '{"did": "as a task", "heard": []}'
 
 
@@ -372,25 +372,25 @@ async def test_a_transfer_continues_the_conversation_and_its_answer_is_the_resul
         ("expert", "last", "completed"), ("triage", "expert", "completed")
     ]  # fmt: skip
     assert (await desk.sessions.get("s")).session.agent == "last"
-    again = await ended(desk, "expert", "easy")
+    again = await run_task(desk, "expert", "easy")
     assert again.result == "nobody asked easy"
 
 
 @pytest.mark.parametrize("agent", ["plain", "on_thread", "gives_away", "gives_away_async"])
 async def test_every_kind_of_function_can_transfer(passing: Runtime, agent: str) -> None:
-    after = await ended(passing, agent, "harder")
+    after = await run_task(passing, agent, "harder")
     assert (after.agent, after.result) == ("last", "the last did harder")
     assert [one.from_agent for one in await passing.handoffs.list()] == ["expert", agent]
 
 
 async def test_a_transfer_that_nobody_accepted_fails_the_task(passing: Runtime) -> None:
-    task = await ended(passing, "lies")
+    task = await run_task(passing, "lies")
     assert task.status == "failed"
     assert "nobody has taken the work over" in task.error
 
 
 async def test_a_delegation_to_a_transferring_agent_returns_the_last_answer(passing: Runtime) -> None:
-    task = await ended(passing, "boss", "harder")
+    task = await run_task(passing, "boss", "harder")
     assert task.result == "the last did harder"
     assert {one.status for one in await passing.handoffs.list()} == {"completed"}
 

@@ -40,7 +40,7 @@ def chunks(*bodies: str, run: str = "r1", first: int = 1) -> list[Any]:
     return [chunk for n, body in enumerate(bodies, first) for chunk in cut("i_1", run, n, body)]
 
 
-def assembled(assembly: Assembly, lines: list[Any]) -> tuple[list[str], int]:
+def assemble(assembly: Assembly, lines: list[Any]) -> tuple[list[str], int]:
     """The whole messages, and how often a loss was told."""
     found = [assembly.add(chunk) for chunk in lines]
     return [whole for whole, _ in found if whole is not None], sum(lost for _, lost in found)
@@ -51,7 +51,7 @@ def test_messages_of_any_length_arrive_unchanged() -> None:
     bodies = [json.dumps("".join(dice.choices(MIXED, k=dice.choice((0, 1, 700, 5000, 40_000))))) for _ in range(60)]
     made = chunks(*bodies)
     assert max(len(chunk.line().encode()) for chunk in made) <= LONGEST_CHUNK < 8000
-    assert assembled(Assembly(), [type(chunk).read(chunk.line()) for chunk in made]) == (bodies, 0)
+    assert assemble(Assembly(), [type(chunk).read(chunk.line()) for chunk in made]) == (bodies, 0)
 
 
 def test_a_message_with_a_missing_chunk_is_dropped_and_reported() -> None:
@@ -60,8 +60,8 @@ def test_a_message_with_a_missing_chunk_is_dropped_and_reported() -> None:
     middle = [n for n, chunk in enumerate(made) if chunk.number == 2]
     assert len(middle) > 3
     for gone in middle:
-        assert assembled(Assembly(), made[:gone] + made[gone + 1 :]) == ([bodies[0], bodies[2]], 1), gone
-    assert assembled(Assembly(), [c for c in made if c.number != 2]) == ([bodies[0], bodies[2]], 1)
+        assert assemble(Assembly(), made[:gone] + made[gone + 1 :]) == ([bodies[0], bodies[2]], 1), gone
+    assert assemble(Assembly(), [c for c in made if c.number != 2]) == ([bodies[0], bodies[2]], 1)
 
 
 def test_chunks_in_the_wrong_order_are_dropped() -> None:
@@ -69,13 +69,13 @@ def test_chunks_in_the_wrong_order_are_dropped() -> None:
     made = chunks(*bodies)
     at = next(n for n, chunk in enumerate(made) if chunk.number == 2) + 1
     made[at], made[at + 1] = made[at + 1], made[at]
-    assert assembled(Assembly(), made) == ([bodies[0], bodies[2]], 1)
+    assert assemble(Assembly(), made) == ([bodies[0], bodies[2]], 1)
 
 
 def test_a_message_interrupted_by_a_new_run_counts_as_lost() -> None:
     assembly = Assembly()
-    assert assembled(assembly, chunks("a", "b" * 30_000)[:-1]) == (["a"], 0)
-    assert assembled(assembly, chunks("c", "d", run="r2")) == (["c", "d"], 1)
+    assert assemble(assembly, chunks("a", "b" * 30_000)[:-1]) == (["a"], 0)
+    assert assemble(assembly, chunks("c", "d", run="r2")) == (["c", "d"], 1)
 
 
 # -- messages ------------------------------------------------------------------------------------------------------
@@ -292,7 +292,9 @@ class Ahead(SystemClock):
 
 
 @asynccontextmanager
-async def writing(folder: Path, url: str, clock: Clock | None = None) -> AsyncIterator[tuple[Writer, Runtime, Runtime]]:
+async def run_writer(
+    folder: Path, url: str, clock: Clock | None = None
+) -> AsyncIterator[tuple[Writer, Runtime, Runtime]]:
     """A turn that runs in one runtime, and another one beside it."""
     writer = Writer()
     async with (
@@ -308,7 +310,7 @@ async def writing(folder: Path, url: str, clock: Clock | None = None) -> AsyncIt
 
 async def test_a_follower_reads_text_of_another_process_in_order(database: str, tmp_path: Path) -> None:
     dice = random.Random(3)
-    async with writing(tmp_path, database) as (writer, _, here):
+    async with run_writer(tmp_path, database) as (writer, _, here):
         assert writer.turn is not None
         readers = [
             Reader(here),
@@ -332,7 +334,7 @@ async def test_a_follower_reads_text_of_another_process_in_order(database: str, 
 
 
 async def test_a_late_follower_gets_the_beginning_of_the_text(database: str, tmp_path: Path) -> None:
-    async with writing(tmp_path, database) as (writer, there, here):
+    async with run_writer(tmp_path, database) as (writer, there, here):
         own = Reader(there)
         writer.write(MIXED)
         await own.until(lambda: own.text == MIXED)
@@ -351,7 +353,7 @@ async def test_a_late_follower_gets_the_beginning_of_the_text(database: str, tmp
 
 
 async def test_a_very_long_piece_is_complete(database: str, tmp_path: Path) -> None:
-    async with writing(tmp_path, database) as (writer, _, here):
+    async with run_writer(tmp_path, database) as (writer, _, here):
         reader = Reader(here)
         writer.write(MIXED * 3500)
         writer.write("漢" * 100_000)
@@ -361,7 +363,7 @@ async def test_a_very_long_piece_is_complete(database: str, tmp_path: Path) -> N
 
 
 async def test_screens_are_sent_to_followers_in_other_processes(database: str, tmp_path: Path) -> None:
-    async with writing(tmp_path, database) as (writer, _, here):
+    async with run_writer(tmp_path, database) as (writer, _, here):
         assert writer.turn is not None
         await writer.turn.emit(ScreenUpdate(screen="$ " + MIXED))
         reader = Reader(here, EventFilter(session_key=writer.turn.session_key))
@@ -372,7 +374,7 @@ async def test_screens_are_sent_to_followers_in_other_processes(database: str, t
 
 
 async def test_a_lost_connection_is_a_gap_and_the_turn_continues(database: str, tmp_path: Path) -> None:
-    async with writing(tmp_path, database) as (writer, _, here):
+    async with run_writer(tmp_path, database) as (writer, _, here):
         reader = Reader(here)
         writer.write("before ")
         await reader.until(lambda: reader.text == "before ")
@@ -435,7 +437,7 @@ async def test_text_is_hidden_until_it_begins_anew(database: str, tmp_path: Path
 
 @pytest.mark.parametrize("which", [0, 1])
 async def test_one_side_may_lose_its_connection(database: str, tmp_path: Path, which: int) -> None:
-    async with writing(tmp_path, database) as (writer, _, here):
+    async with run_writer(tmp_path, database) as (writer, _, here):
         [first] = await wires(database, 1)
         reader = Reader(here)
         writer.write("before ")
@@ -454,7 +456,7 @@ async def test_nothing_is_sent_without_followers_elsewhere(database: str, tmp_pa
     async with (
         relays(database, "i_spy") as [spy],
         desk(tmp_path, "c", database, role="worker", clock=Renewing()) as here,
-        writing(tmp_path, database) as (writer, there, _),
+        run_writer(tmp_path, database) as (writer, there, _),
     ):
         reader = Reader(here)
         writer.write("seen")
@@ -477,7 +479,7 @@ async def test_nothing_is_sent_without_followers_elsewhere(database: str, tmp_pa
 
 async def test_a_subscription_that_is_not_renewed_expires(database: str, tmp_path: Path) -> None:
     clock = Ahead()
-    async with relays(database, "i_dies") as [dying], writing(tmp_path, database, clock) as (writer, there, _):
+    async with relays(database, "i_dies") as [dying], run_writer(tmp_path, database, clock) as (writer, there, _):
         own = Reader(there)
         await dying.until(lambda: (there.id, []) in dying.found)  # it listens now
         writer.write("x")
@@ -503,7 +505,7 @@ async def test_a_stalled_connection_does_not_delay_the_turn(
 ) -> None:
     if isinstance(postgres, str) or os.geteuid() != 0:
         pytest.skip("only a server of our own can be stopped")
-    async with writing(tmp_path, database) as (writer, there, here):
+    async with run_writer(tmp_path, database) as (writer, there, here):
         [wire] = await wires(database, 1)
         reader, own = Reader(here), Reader(there)
         writer.write("start ")

@@ -122,7 +122,7 @@ def fails(text: str = "it broke") -> Step:
     return step
 
 
-def works(gate: asyncio.Event) -> Step:
+def work_until(gate: asyncio.Event) -> Step:
     """Work until the test says so."""
 
     async def step(turn: Turn) -> str:
@@ -191,13 +191,13 @@ async def test_a_completion_claim_counts_even_if_its_step_fails(home: Path, how:
         made = await on.goal()
         if how == "times out":
             await on.running(made)
-            await until(lambda: proposed(on, made))
+            await until(lambda: has_proposal(on, made))
             await on.later(1801)
         assert (await on.becomes(made, "complete")).evidence == "the tests pass"
         assert await on.notices(made) == ["goal_completed"]
 
 
-async def proposed(on: Stage, made: Goal) -> bool:
+async def has_proposal(on: Stage, made: Goal) -> bool:
     return (await on.desk.goals.get(made.id)).proposal is not None
 
 
@@ -339,8 +339,8 @@ async def test_the_deadline_ends_a_step_that_waits_for_an_answer(home: Path) -> 
 
 async def test_a_goal_without_an_available_agent_times_out(home: Path) -> None:
     mind, gate = Mind(result("x")), asyncio.Event()
-    person = Mind(works(gate), name="chat", terms=AgentTerms(timeout_seconds=None, on_crash="fail"))
-    person.turns = (result("hello", thread_id="th"), works(gate))
+    person = Mind(work_until(gate), name="chat", terms=AgentTerms(timeout_seconds=None, on_crash="fail"))
+    person.turns = (result("hello", thread_id="th"), work_until(gate))
     async with stage(home, it=mind.agent, chat=person.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "hello")).id)
@@ -360,7 +360,7 @@ async def wraps_up(on: Stage, made: Goal) -> bool:
 
 
 async def test_an_earlier_deadline_stops_the_running_step(home: Path) -> None:
-    mind = Mind(works(asyncio.Event()), result("stopped here"))
+    mind = Mind(work_until(asyncio.Event()), result("stopped here"))
     async with stage(home, it=mind.agent) as on:
         made = await on.goal()
         await on.running(made)
@@ -373,7 +373,7 @@ async def test_an_earlier_deadline_stops_the_running_step(home: Path) -> None:
 
 
 async def test_A8_cancelling_the_running_step_pauses_the_goal_with_a_hint(home: Path) -> None:
-    mind = Mind(works(asyncio.Event()), result("fresh"))
+    mind = Mind(work_until(asyncio.Event()), result("fresh"))
     mind.turns = (*mind.turns, mind.claims())
     async with stage(home, it=mind.agent) as on:
         mind.desk = on.desk
@@ -391,7 +391,7 @@ async def test_A8_cancelling_the_running_step_pauses_the_goal_with_a_hint(home: 
 
 @pytest.mark.parametrize("deed", ["pause", "clear", "complete"])
 async def test_A22_ending_or_pausing_a_goal_stops_its_running_step(home: Path, deed: str) -> None:
-    mind = Mind(works(asyncio.Event()))
+    mind = Mind(work_until(asyncio.Event()))
     async with stage(home, it=mind.agent) as on:
         made = await on.goal()
         step = await on.running(made)
@@ -414,7 +414,7 @@ async def test_A11_the_step_of_a_cleared_goal_does_not_affect_the_next_goal(home
             await gate.wait()
         return TurnResult(text="late", thread_id="th_late", usage=Usage(input_tokens=99))
 
-    mind = Mind(stubborn, works(gate))
+    mind = Mind(stubborn, work_until(gate))
     async with stage(home, it=mind.agent) as on:
         first = await on.goal()
         step = await on.running(first)
@@ -422,7 +422,7 @@ async def test_A11_the_step_of_a_cleared_goal_does_not_affect_the_next_goal(home
         second = await on.goal()
         await on.running(second)
         before = await on.desk.goals.get(second.id)
-        await until(lambda: heard(mind))
+        await until(lambda: was_interrupted(mind))
         assert await on.desk.goals.get(second.id) == before
         gate.set()
         await on.desk.tasks.wait(step.id)
@@ -431,13 +431,13 @@ async def test_A11_the_step_of_a_cleared_goal_does_not_affect_the_next_goal(home
         assert now.tokens == 0
 
 
-async def heard(mind: Mind) -> bool:
+async def was_interrupted(mind: Mind) -> bool:
     return bool(mind.agent.interrupts)
 
 
 async def test_a_message_goes_first_and_the_goal_continues_afterwards(home: Path) -> None:
     gate, first = asyncio.Event(), result("hello", thread_id="th")
-    mind = Mind(first, works(gate), result("yes?"), works(gate), name="chat")
+    mind = Mind(first, work_until(gate), result("yes?"), work_until(gate), name="chat")
     async with stage(home, chat=mind.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         made = await on.goal(agent=None, session_key="chat:1")
@@ -459,7 +459,7 @@ async def test_a_message_goes_first_and_the_goal_continues_afterwards(home: Path
 
 
 async def test_a_waiting_goal_starts_when_its_session_has_a_thread(home: Path) -> None:
-    mind = Mind(result("hi", thread_id="th"), works(asyncio.Event()), name="chat")
+    mind = Mind(result("hi", thread_id="th"), work_until(asyncio.Event()), name="chat")
     async with stage(home, chat=mind.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         made = await on.goal(agent=None, session_key="chat:1")
@@ -480,10 +480,10 @@ async def test_a_waiting_goal_starts_when_its_session_has_a_thread(home: Path) -
 
 async def test_A4_five_long_goals_do_not_delay_an_automation(home: Path) -> None:
     gate = asyncio.Event()
-    mind = Mind(works(gate), terms=AgentTerms(timeout_seconds=20 * HOUR, on_crash="rerun", slots=4))
+    mind = Mind(work_until(gate), terms=AgentTerms(timeout_seconds=20 * HOUR, on_crash="rerun", slots=4))
     async with stage(home, it=mind.agent) as on:
         made = [await on.goal(scope_id=f"s{number}") for number in range(5)]
-        await until(lambda: counted(on, 3))
+        await until(lambda: runs_count(on, 3))
         fired = await on.desk.automations.create("look", agent="it", every=HOUR)
         await on.later(HOUR + 1)
         run = await until(lambda: on.desk.store.find_open_run(fired.id))
@@ -493,7 +493,7 @@ async def test_A4_five_long_goals_do_not_delay_an_automation(home: Path) -> None
         gate.set()
 
 
-async def counted(on: Stage, count: int) -> bool:
+async def runs_count(on: Stage, count: int) -> bool:
     return on.desk.running == count
 
 
@@ -524,7 +524,7 @@ async def test_a_step_interrupted_by_a_restart_follows_its_crash_rule(
 ) -> None:
     clock = FakeClock()
     terms = AgentTerms(timeout_seconds=1800.0, on_crash=on_crash)
-    async with stage(home, clock, it=Mind(works(asyncio.Event()), terms=terms).agent) as on:
+    async with stage(home, clock, it=Mind(work_until(asyncio.Event()), terms=terms).agent) as on:
         made = await on.goal()
         await on.running(made)
     mind = Mind(fails(), terms=terms)
@@ -554,7 +554,7 @@ async def test_A5_an_agent_that_raises_anything_fails_only_its_step(home: Path) 
 async def test_A17_A19_a_goal_is_never_started_twice(home: Path) -> None:
     """Two schedulers look at the same time, and a person asks for the next step."""
     gate = asyncio.Event()
-    mind = Mind(works(gate))
+    mind = Mind(work_until(gate))
     async with stage(home, it=mind.agent) as on:
         made = await on.goal()
         scheduler = scheduler_of(on.desk)

@@ -77,7 +77,7 @@ async def hand(served: Served, to: str | None = "echo", text: str = "do it", **m
     return await served.post("/handoffs", {"to": to, "task": {"description": text}, "wait": 15, **more})
 
 
-async def refused(served: Served, body: Any, **headers: str) -> tuple[int, str, str | None]:
+async def post_refused(served: Served, body: Any, **headers: str) -> tuple[int, str, str | None]:
     reply = await served.http.post("/handoffs", json=body, headers=headers)
     told = reply.json()
     assert reply.headers["content-type"] == "application/problem+json"
@@ -111,17 +111,17 @@ async def test_the_reply_waits_no_longer_than_requested(served: Served, crew: Cr
 
 async def test_each_failure_has_its_error_code(served: Served) -> None:
     work = {"task": {"description": "x"}}
-    assert (await refused(served, {"task": {"type": "paint", "description": "x"}}))[:2] == (409, "no_candidate")
+    assert (await post_refused(served, {"task": {"type": "paint", "description": "x"}}))[:2] == (409, "no_candidate")
     served.runtime.handoffs.enable("echo", False)
-    status, code, record = await refused(served, {"to": "echo", **work})
+    status, code, record = await post_refused(served, {"to": "echo", **work})
     assert (status, code) == (409, "handoff_disabled")
     assert (await served.get(f"/handoffs/{record}"))["status"] == "rejected"
-    assert (await refused(served, {"to": "nobody", **work}))[:2] == (422, "unknown_agent")
-    assert (await refused(served, work))[:2] == (422, "invalid_input")
-    assert (await refused(served, {"to": "coder", "from_agent": "coder", **work}))[:2] == (422, "invalid_input")
+    assert (await post_refused(served, {"to": "nobody", **work}))[:2] == (422, "unknown_agent")
+    assert (await post_refused(served, work))[:2] == (422, "invalid_input")
+    assert (await post_refused(served, {"to": "coder", "from_agent": "coder", **work}))[:2] == (422, "invalid_input")
     for wish in ({"timeout": 0}, {"timeout": 1e12}, {"workdir": "/nowhere/at/all"}):
-        assert (await refused(served, {"to": "coder", **work, **wish}))[:2] == (422, "invalid_input")
-    assert (await refused(served, {"to": "coder", **work, "source_task": "t_none"}))[:2] == (404, "not_found")
+        assert (await post_refused(served, {"to": "coder", **work, **wish}))[:2] == (422, "invalid_input")
+    assert (await post_refused(served, {"to": "coder", **work, "source_task": "t_none"}))[:2] == (404, "not_found")
     deep: Any = "x"
     for _ in range(200):
         deep = [deep]
@@ -138,7 +138,7 @@ async def test_too_many_handoffs_of_one_task_are_refused(home: Path, crew: Crew)
         task = (await served.post("/tasks", {"prompt": "x", "agent": "a"}))["id"]
         body = {"to": "b", "source_task": task}
         await served.post("/handoffs", body)
-        assert (await refused(served, body))[:2] == (429, "handoff_limit")
+        assert (await post_refused(served, body))[:2] == (429, "handoff_limit")
 
 
 async def test_a_key_makes_one_handoff(served: Served) -> None:
@@ -324,31 +324,31 @@ def caller() -> Caller:
     return Caller()
 
 
-def lingers(served: Served, seconds: float) -> None:
+def set_linger(served: Served, seconds: float) -> None:
     """Who waits by requests may ask again so late."""
     handoffs = served.runtime.handoffs
     handoffs.limits = handoffs.limits._replace(linger=seconds)
 
 
-async def called(home: Path, caller: Caller, slots: int) -> AsyncIterator[Served]:
+async def serve_caller(home: Path, caller: Caller, slots: int) -> AsyncIterator[Served]:
     agents = {
         name: FunctionAgent(name, getattr(caller, name), on_loop=True, terms=SUBMITS) for name in ("source", "target")
     }
     async with serving(home, agents, slots=slots) as made:
         caller.served = made
-        lingers(made, 30.0)
+        set_linger(made, 30.0)
         yield made
 
 
 @pytest.fixture
 async def one_slot(home: Path, caller: Caller) -> AsyncIterator[Served]:
-    async for made in called(home, caller, 1):
+    async for made in serve_caller(home, caller, 1):
         yield made
 
 
 @pytest.fixture
 async def two_slots(home: Path, caller: Caller) -> AsyncIterator[Served]:
-    async for made in called(home, caller, 2):
+    async for made in serve_caller(home, caller, 2):
         yield made
 
 
@@ -386,7 +386,7 @@ async def test_an_answer_between_two_polls_is_returned_with_a_slot(one_slot: Ser
 
 
 async def test_an_agent_that_stops_polling_gets_its_slot_back(two_slots: Served, caller: Caller) -> None:
-    lingers(two_slots, 0.05)
+    set_linger(two_slots, 0.05)
     caller.waits = [0.05]
     task = (await two_slots.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     await asyncio.wait_for(caller.begun.wait(), 30)

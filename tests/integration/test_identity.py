@@ -67,7 +67,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(home: Path, clock: FakeClock | None = None, **settings: object) -> AsyncIterator[Served]:
+async def serve_desk(home: Path, clock: FakeClock | None = None, **settings: object) -> AsyncIterator[Served]:
     loaded = Settings.load(home, **{"detect_agents": False, "shutdown_grace": 0, **settings})
     async with (
         Runtime.open(home, settings=loaded, work=False, clock=clock) as runtime,
@@ -79,7 +79,7 @@ async def serving(home: Path, clock: FakeClock | None = None, **settings: object
 
 @pytest.fixture
 async def served(home: Path) -> AsyncIterator[Served]:
-    async with serving(home) as made:
+    async with serve_desk(home) as made:
         yield made
 
 
@@ -293,7 +293,7 @@ async def test_concurrent_uses_of_one_link_sign_in_once(served: Served) -> None:
 
 async def test_two_servers_accept_a_link_once(database: str, tmp_path: Path) -> None:
     """Where one database has two servers, both see the same link."""
-    async with serving(tmp_path / "a", db=database) as one, serving(tmp_path / "b", db=database) as two:
+    async with serve_desk(tmp_path / "a", db=database) as one, serve_desk(tmp_path / "b", db=database) as two:
         for _ in range(3):
             code = await one.code()
             asked = [(one, code), (two, code)] * 2
@@ -303,7 +303,7 @@ async def test_two_servers_accept_a_link_once(database: str, tmp_path: Path) -> 
 
 async def test_an_expired_link_is_refused(home: Path) -> None:
     clock = FakeClock()
-    async with serving(home, clock) as served:
+    async with serve_desk(home, clock) as served:
         late, code = await served.code(), await served.code()
         await clock.advance(599)
         cookie = await served.http.post("/sign-in", json={"code": code})
@@ -342,7 +342,7 @@ async def test_signing_out_ends_the_cookie_everywhere(served: Served) -> None:
     ],
 )
 async def test_a_cookie_is_valid_only_for_our_own_pages(home: Path, headers: dict[str, str], status: int) -> None:
-    async with serving(home, origins=["https://listed.example"]) as served:
+    async with serve_desk(home, origins=["https://listed.example"]) as served:
         cookie = await served.cookie()
         said = {name: served.url if value == "OWN" else value for name, value in headers.items()}
         reply = await served.http.post("/tasks", json={"prompt": "x", "agent": "demo"}, headers={**cookie, **said})
@@ -393,7 +393,7 @@ async def test_a_foreign_origin_is_refused_even_with_a_token(served: Served) -> 
 
 
 async def test_a_listed_origin_is_answered_without_credentials(home: Path) -> None:
-    async with serving(home, origins=["https://listed.example"]) as served:
+    async with serve_desk(home, origins=["https://listed.example"]) as served:
         listed = {"origin": "https://listed.example"}
         ask = {**listed, "access-control-request-method": "POST"}
         reply = await served.http.options("/tasks", headers=ask)
@@ -408,7 +408,7 @@ async def test_a_listed_origin_is_answered_without_credentials(home: Path) -> No
 
 async def test_a_proxy_names_the_actor_only_from_its_own_address(home: Path) -> None:
     named = {"x-forwarded-user": "Ada"}
-    async with serving(home, proxy_header="X-Forwarded-User") as served:
+    async with serve_desk(home, proxy_header="X-Forwarded-User") as served:
         me = (await served.http.get("/me", headers=named)).json()
         assert (me["actor"], me["role"], me["home"]) == ("Ada", "operator", None)
         task = await served.http.post("/tasks", json={"prompt": "x", "agent": "demo"}, headers=named)
@@ -417,16 +417,16 @@ async def test_a_proxy_names_the_actor_only_from_its_own_address(home: Path) -> 
         assert await served.status("GET", "/tokens", named) == (403, "forbidden")
         assert await served.status("GET", "/me", {**named, **served.bearer("mw_wrong")}) == (401, "unauthorized")
         assert (await served.http.get("/me", headers={**named, "cookie": "midwatch=old"})).json()["actor"] == "Ada"
-    async with serving(home, proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"]) as served:
+    async with serve_desk(home, proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"]) as served:
         assert await served.status("GET", "/me", named) == (401, "unauthorized")
-    async with serving(home) as served:
+    async with serve_desk(home) as served:
         assert await served.status("GET", "/me", named) == (401, "unauthorized")
 
 
 async def test_pages_of_a_listed_site_need_a_token(home: Path) -> None:
     """Its browser has the cookie, and the proxy names whoever sits there: neither means that they ask."""
     said = {"prompt": "x", "agent": "demo"}
-    async with serving(home, origins=["https://listed.example"], proxy_header="X-Forwarded-User") as served:
+    async with serve_desk(home, origins=["https://listed.example"], proxy_header="X-Forwarded-User") as served:
         cookie, named = await served.cookie(), {"x-forwarded-user": "Ada"}
         listed, own = {"origin": "https://listed.example"}, {"origin": served.url}
         for proof in (cookie, named, {**cookie, **named}):
@@ -444,7 +444,7 @@ async def test_pages_of_a_listed_site_need_a_token(home: Path) -> None:
 async def test_the_stream_of_a_proxy_user_ends_within_an_hour(home: Path) -> None:
     clock, named = FakeClock(), {"x-forwarded-user": "Ada"}
     async with AsyncExitStack() as held:
-        served = await held.enter_async_context(serving(home, clock, proxy_header="X-Forwarded-User"))
+        served = await held.enter_async_context(serve_desk(home, clock, proxy_header="X-Forwarded-User"))
         served.app.state.streams.heartbeat = 0.05
         reply, other = [
             await held.enter_async_context(served.http.stream("GET", "/events", headers=headers))
@@ -538,7 +538,7 @@ async def test_every_reply_has_security_headers(served: Served) -> None:
 
 
 async def test_an_internal_error_has_security_headers_and_no_details(home: Path) -> None:
-    async with serving(home) as served:
+    async with serve_desk(home) as served:
 
         async def broken() -> None:
             raise RuntimeError("secret details")

@@ -47,7 +47,7 @@ class Boss(ScriptedAgent):
         return json.loads(output.text)
 
 
-async def worked(desk: Runtime, **wish: Any) -> None:
+async def run_boss(desk: Runtime, **wish: Any) -> None:
     task = await desk.tasks.submit("work", agent="boss", actor="ada", **wish)
     assert (await desk.tasks.wait(task.id)).status == "done"
 
@@ -66,7 +66,7 @@ async def test_an_agent_submits_tasks_and_reads_them(tmp_path: Path) -> None:
     )
     agents = {"boss": boss, "worker": ScriptedAgent(result("seven"), name="worker")}
     async with Runtime.open(tmp_path / "home", agents=agents) as desk:
-        await worked(desk, workdir=str(tmp_path), session_key="chat:1")
+        await run_boss(desk, workdir=str(tmp_path), session_key="chat:1")
         made = await desk.tasks.get(boss.told(0)["id"])
         assert (made.prompt, made.agent, made.creator, made.workdir) == ("count", "worker", "ada", str(tmp_path))
         assert made.origin_session == "chat:1"
@@ -86,7 +86,7 @@ async def test_an_agent_that_may_not_submit_gets_the_name_of_the_setting(tmp_pat
     calls = (("submit_task", {"prompt": "count"}), ("schedule_task", {"prompt": "count", "every": "1h"}))
     boss = Boss(*calls, terms=SUBMITS._replace(submits=False))
     async with Runtime.open(tmp_path, agents={"boss": boss}) as desk:
-        await worked(desk)
+        await run_boss(desk)
         assert (await desk.tasks.summary()).done == 1
         assert not await desk.automations.list()
     assert {one.text for one in boss.outputs} == {

@@ -52,7 +52,7 @@ def asks(data: HandoffInputData) -> HandoffInputData:
     return replace(data, new_messages=work)
 
 
-async def ended(desk: Runtime, prompt: str, **wish: Any) -> Task:
+async def run_task(desk: Runtime, prompt: str, **wish: Any) -> Task:
     task = await desk.tasks.submit(prompt, agent="it", **wish)
     async with asyncio.timeout(60):
         return await desk.tasks.wait(task.id)
@@ -100,15 +100,15 @@ async def test_the_first_transfer_wins_and_invalid_arguments_are_returned(fake: 
         "other": FunctionAgent("other", upper, on_loop=True),
     }
     async with Runtime.open(home, agents=agents) as desk:
-        task = await ended(desk, '[[also transfer_to_other {}]][[tool escalate {"number": 1}]]')
+        task = await run_task(desk, '[[also transfer_to_other {}]][[tool escalate {"number": 1}]]')
         assert task.agent == "other"
         source = await desk.tasks.get(task.parent_id or "")
         skipped = [one for one in await desk.store.read_events(0) if one.kind == "tool_exec_skipped"]
         assert [(one.task_id, one.payload["reason"]) for one in skipped] == [(source.id, "Another transfer was made.")]
-        wrong = await ended(desk, '[[tool escalate {"number": "many"}]]')
+        wrong = await run_task(desk, '[[tool escalate {"number": "many"}]]')
         assert (wrong.agent, wrong.outcome) == ("it", "ok")
         assert "The argument object does not have the form" in (wrong.result or "")
-        right = await ended(desk, '[[tool escalate {"number": 7}]]')
+        right = await run_task(desk, '[[tool escalate {"number": 7}]]')
         assert right.agent == "expert" and '"NUMBER": 7' in (right.result or "")
         assert len(await desk.handoffs.list(HandoffFilter(limit=10))) == 2
 
@@ -123,9 +123,9 @@ async def test_a_delegation_returns_as_a_tool_result_or_error(fake: Fake, home: 
         "broken": FunctionAgent("broken", broken, on_loop=True),
     }
     async with Runtime.open(home, agents=agents) as desk:
-        done = await ended(desk, '[[tool delegate_to_upper {"task": "loud"}]]')
+        done = await run_task(desk, '[[tool delegate_to_upper {"task": "loud"}]]')
         assert done.result == "The tool said: LOUD"
-        failed = await ended(desk, '[[tool delegate_to_broken {"task": "x"}]]')
+        failed = await run_task(desk, '[[tool delegate_to_broken {"task": "x"}]]')
         assert failed.outcome == "ok" and "it broke" in (failed.result or "")
         statuses = [(one.to_agent, one.status) for one in await desk.handoffs.list()]
         assert statuses == [("broken", "failed"), ("upper", "completed")]
@@ -137,10 +137,10 @@ async def test_forbidden_targets_are_not_offered(fake: Fake, home: Path) -> None
         "expert": FunctionAgent("expert", upper, on_loop=True, description="It knows."),
     }
     async with Runtime.open(home, agents=agents) as desk:
-        await ended(desk, "hello")
+        await run_task(desk, "hello")
         assert fake[1].requests[-1]["tools"] == ["transfer_to_expert"]
         desk.handoffs.enable("expert", False)
-        await ended(desk, "hello")
+        await run_task(desk, "hello")
         assert not fake[1].requests[-1].get("tools")
 
 

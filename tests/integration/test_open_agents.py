@@ -20,12 +20,12 @@ def desk(folder: Path, *agents: ScriptedAgent, clock: FakeClock | None = None, *
     return Runtime.open(settings=settings, agents=known, clock=clock)
 
 
-async def said(desk: Runtime, key: str, text: str) -> Task:
+async def send_message(desk: Runtime, key: str, text: str) -> Task:
     task = await desk.sessions.send(key, text)
     return await desk.tasks.wait(task.id)
 
 
-async def closed(agent: ScriptedAgent, times: int) -> None:
+async def wait_for_close(agent: ScriptedAgent, times: int) -> None:
     async with asyncio.timeout(60):
         while agent.closed < times:
             await asyncio.sleep(0.01)
@@ -36,14 +36,14 @@ async def test_a_session_has_one_conversation_for_all_turns(tmp_path: Path) -> N
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
         for _ in range(3):
-            assert (await said(open_desk, "chat:1", "go on")).status == "done"
+            assert (await send_message(open_desk, "chat:1", "go on")).status == "done"
         view = await open_desk.sessions.get("chat:1")
         assert (len(agent.opened), agent.closed) == (1, 0)
         assert (view.session.epoch, view.snapshot()["live"]) == (1, True)
     assert agent.closed == 1
     async with desk(tmp_path, agent) as again:
         assert (await again.sessions.get("chat:1")).session.live_owner is None
-        await said(again, "chat:1", "and after a restart?")
+        await send_message(again, "chat:1", "and after a restart?")
         assert (await again.sessions.get("chat:1")).session.epoch == 2
     assert agent.opened[1].thread_id == "th"
 
@@ -60,13 +60,13 @@ async def test_a_goals_step_has_its_own_process_and_the_sessions_is_reopened(tmp
     agent = ScriptedAgent(result("yes", thread_id="th"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         task = await open_desk.tasks.submit("a step", session_key="chat:1", cause="automation", cause_id="am_1")
         assert (await open_desk.tasks.wait(task.id)).status == "done"
         assert (len(agent.opened), agent.closed) == (2, 2)
         assert agent.opened[1].thread_id == "th"
         assert (await open_desk.sessions.get("chat:1")).session.live_owner is None
-        await said(open_desk, "chat:1", "and I am back")
+        await send_message(open_desk, "chat:1", "and I am back")
         assert (len(agent.opened), agent.closed) == (3, 2)
 
 
@@ -74,10 +74,10 @@ async def test_closing_a_session_closes_its_conversation(tmp_path: Path) -> None
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         assert agent.closed == 0
         await open_desk.sessions.close("chat:1")
-        await closed(agent, 1)
+        await wait_for_close(agent, 1)
 
 
 async def test_a_restarted_session_resumes_the_conversation_in_a_new_process(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ async def test_a_restarted_session_resumes_the_conversation_in_a_new_process(tmp
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
         await open_desk.sessions.restart("chat:1")  # nothing is open
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         await open_desk.sessions.restart("chat:1")
-        await closed(agent, 1)
+        await wait_for_close(agent, 1)
         script.append(wait_for(blocked))
         task = await open_desk.sessions.send("chat:1", "work")
         async with asyncio.timeout(60):
@@ -97,9 +97,9 @@ async def test_a_restarted_session_resumes_the_conversation_in_a_new_process(tmp
         assert agent.opened[1].thread_id == "th"
         await open_desk.sessions.restart("chat:1")  # in mid-turn
         assert (await open_desk.tasks.wait(task.id)).status == "cancelled"
-        await closed(agent, 2)
+        await wait_for_close(agent, 2)
         script.append(result("back"))
-        assert (await said(open_desk, "chat:1", "again")).result == "back"
+        assert (await send_message(open_desk, "chat:1", "again")).result == "back"
         assert len(agent.opened) == 3
 
 
@@ -108,13 +108,13 @@ async def test_an_idle_conversation_is_closed_and_reopened_by_the_next_message(t
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent, clock=clock, keep_open=60) as open_desk:
         await open_desk.sessions.create(key="chat:1")
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         await clock.advance(59)
         await settle()
         assert agent.closed == 0
         await clock.advance(2)
-        await closed(agent, 1)
-        await said(open_desk, "chat:1", "still there?")
+        await wait_for_close(agent, 1)
+        await send_message(open_desk, "chat:1", "still there?")
         assert len(agent.opened) == 2
 
 
@@ -137,7 +137,7 @@ async def test_a_conversation_is_fully_closed_before_the_next_opens(tmp_path: Pa
     clock, agent = FakeClock(), Slow(result("yes"), lasting=True)
     async with desk(tmp_path, agent, clock=clock, keep_open=60) as open_desk:
         await open_desk.sessions.create(key="chat:1")
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         await clock.advance(61)
         await closing.wait()
         task = await open_desk.sessions.send("chat:1", "still there?")
@@ -150,7 +150,7 @@ async def test_a_conversation_is_fully_closed_before_the_next_opens(tmp_path: Pa
         await open_desk.tasks.wait(task.id)
         assert len(agent.opened) == 2
         assert (await open_desk.sessions.get("chat:1")).session.live_owner is not None, "the new one is kept"
-        await said(open_desk, "chat:1", "and now?")
+        await send_message(open_desk, "chat:1", "and now?")
         assert len(agent.opened) == 2
 
 
@@ -176,16 +176,16 @@ async def test_a_new_conversation_is_not_closed_by_an_outdated_query(tmp_path: P
         talks: Any = worker_of(open_desk).conversations
         talks._store = Slow(talks._store)
         await open_desk.sessions.create(key="chat:1")
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         await looked.wait()
         await open_desk.sessions.create(key="chat:2")
-        await said(open_desk, "chat:2", "hello")
+        await send_message(open_desk, "chat:2", "hello")
         go.set()
         while talks._looking is not None:
             await asyncio.sleep(0.01)
         assert agent.closed == 0
         await open_desk.sessions.close("chat:2")
-        await closed(agent, 1)
+        await wait_for_close(agent, 1)
 
 
 async def test_above_the_limit_the_conversation_idle_longest_is_closed(tmp_path: Path) -> None:
@@ -193,11 +193,11 @@ async def test_above_the_limit_the_conversation_idle_longest_is_closed(tmp_path:
     async with desk(tmp_path, agent, max_live=2) as open_desk:
         for number in range(3):
             await open_desk.sessions.create(key=f"chat:{number}")
-            await said(open_desk, f"chat:{number}", "hello")
-        await closed(agent, 1)
-        await said(open_desk, "chat:2", "you are still open")
+            await send_message(open_desk, f"chat:{number}", "hello")
+        await wait_for_close(agent, 1)
+        await send_message(open_desk, "chat:2", "you are still open")
         assert len(agent.opened) == 3
-        await said(open_desk, "chat:0", "you were closed")
+        await send_message(open_desk, "chat:0", "you were closed")
         assert len(agent.opened) == 4
 
 
@@ -211,7 +211,7 @@ async def test_a_broken_conversation_is_closed_and_reopened(tmp_path: Path) -> N
     agent = Broken(raise_(AgentError("the pipe broke")), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
-        assert (await said(open_desk, "chat:1", "hello")).status == "failed"
+        assert (await send_message(open_desk, "chat:1", "hello")).status == "failed"
         assert agent.closed == 1
         assert (await open_desk.sessions.get("chat:1")).session.live_owner is None
 
@@ -255,11 +255,11 @@ async def test_another_process_sends_interrupts_and_takes_over_the_session(tmp_p
     async with AsyncExitStack() as here:
         a = await here.enter_async_context(desk(tmp_path / "a", one, db=database))
         await a.sessions.create(key="chat:1")
-        await said(a, "chat:1", "hello")
+        await send_message(a, "chat:1", "hello")
         holder = (await a.sessions.get("chat:1")).session.live_owner
         async with desk(tmp_path / "b", two, db=database) as b:
             for _ in range(5):
-                assert (await said(b, "chat:1", "from elsewhere")).status == "done"
+                assert (await send_message(b, "chat:1", "from elsewhere")).status == "done"
             assert (len(one.turns), len(two.turns)) == (6, 0)
             script.append(wait_for(blocked))
             task = await b.sessions.send("chat:1", "stop me")
@@ -271,7 +271,7 @@ async def test_another_process_sends_interrupts_and_takes_over_the_session(tmp_p
             assert (await b.sessions.get("chat:1")).session.live_owner == holder
             script.pop()
             await here.aclose()
-            assert (await said(b, "chat:1", "and now?")).status == "done"
+            assert (await send_message(b, "chat:1", "and now?")).status == "done"
             assert (len(one.turns), len(two.turns)) == (7, 1)
             assert two.opened[0].thread_id == "th"
             assert (await b.sessions.get("chat:1")).session.epoch == 2

@@ -73,7 +73,7 @@ async def submit(served: Served, prompt: str, agent: str = "echo", **wish: Any) 
     return str((await served.post("/tasks", {"prompt": prompt, "agent": agent, **wish}))["id"])
 
 
-async def done(served: Served, prompt: str, agent: str = "echo", **wish: Any) -> str:
+async def run_task(served: Served, prompt: str, agent: str = "echo", **wish: Any) -> str:
     task = await submit(served, prompt, agent, **wish)
     await served.runtime.tasks.wait(task)
     return task
@@ -90,8 +90,8 @@ async def test_an_empty_desk_is_shown(served: Served) -> None:
 
 
 async def test_now_shows_running_waiting_failed_and_finished_tasks(served: Served) -> None:
-    results = [await done(served, f"r{number}") for number in range(12)]
-    failures = [await done(served, f"f{number}", "fail") for number in range(3)]
+    results = [await run_task(served, f"r{number}") for number in range(12)]
+    failures = [await run_task(served, f"f{number}", "fail") for number in range(3)]
     await served.runtime.tasks.wait((await served.post(f"/tasks/{failures[1]}/retry"))["id"])
     asks, runs = await submit(served, "x", "ask"), await submit(served, "y" * 5000, "hold")
     await served.until("approval_requested")
@@ -114,10 +114,10 @@ async def test_now_shows_running_waiting_failed_and_finished_tasks(served: Serve
 
 
 async def test_usage_is_summed_by_actor_and_agent_and_unknown_values_stay_unknown(served: Served) -> None:
-    await done(served, "10", "costly")
-    await done(served, "20", "costly")
-    await done(served, "x")
-    await done(served, "x", "fail")
+    await run_task(served, "10", "costly")
+    await run_task(served, "20", "costly")
+    await run_task(served, "x")
+    await run_task(served, "x", "fail")
     async with served.as_role("operator") as other:
         task = (await other.post("/tasks", json={"prompt": "5", "agent": "costly"})).json()["id"]
         await served.runtime.tasks.wait(task)
@@ -134,7 +134,7 @@ async def test_usage_is_summed_by_actor_and_agent_and_unknown_values_stay_unknow
 
 
 async def test_usage_can_start_at_a_time(served: Served) -> None:
-    await done(served, "x")
+    await run_task(served, "x")
     now = datetime.now(UTC)
     for since, tasks in ((now - timedelta(hours=1), 1), (now + timedelta(hours=1), 0)):
         for written in (since.isoformat(), since.isoformat().replace("+00:00", "Z")):
@@ -149,9 +149,9 @@ async def test_usage_can_start_at_a_time(served: Served) -> None:
 async def test_usage_is_grouped_as_requested(served: Served) -> None:
     east, west = "Pacific/Kiritimati", "Pacific/Pago_Pago"
     zone = west if datetime.now(ZoneInfo(east)).hour == 23 else east  # where no midnight comes in between
-    await done(served, "10", "costly")
-    await done(served, "20", "costly", session_key="chat:1")
-    await done(served, "x")
+    await run_task(served, "10", "costly")
+    await run_task(served, "20", "costly", session_key="chat:1")
+    await run_task(served, "x")
     today = datetime.now(ZoneInfo(zone)).date().isoformat()
     days = await served.get("/usage", by="day", zone=zone)
     assert (days["by"], days["zone"], days["until"]) == (["day"], zone, None)
@@ -194,7 +194,7 @@ async def test_an_invalid_time_is_refused(served: Served, since: str) -> None:
 
 async def test_a_tasks_page_shows_all_its_details(served: Served) -> None:
     harmful = "# Hi\n\n<script>alert(1)</script> ![x](http://evil.example/x.png) **bold** [l](javascript:alert(1))"
-    task = await done(served, harmful, route="pager")
+    task = await run_task(served, harmful, route="pager")
     async with asyncio.timeout(20):
         while len((await served.get("/deliveries", status="sent"))["deliveries"]) < 2:
             await asyncio.sleep(0.01)
@@ -219,7 +219,7 @@ async def test_a_tasks_page_shows_its_questions_and_no_result_yet(served: Served
 
 
 async def test_a_tasks_page_shows_its_retries(served: Served) -> None:
-    first = await done(served, "x" * 500, "fail")
+    first = await run_task(served, "x" * 500, "fail")
     second = (await served.post(f"/tasks/{first}/retry"))["id"]
     await served.runtime.tasks.wait(second)
     third = (await served.post(f"/tasks/{second}/retry"))["id"]
@@ -345,8 +345,8 @@ async def test_metrics_have_the_prometheus_format(served: Served) -> None:
     ended = EventFilter(kinds=("task_finished",))
     stuck = await served.runtime.subscriptions.add("stuck", lambda _: never.wait(), ended)
     for prompt in ("a", "b"):
-        await done(served, prompt)
-    await done(served, "x", "fail")
+        await run_task(served, prompt)
+    await run_task(served, "x", "fail")
     runs = await submit(served, "x", "hold")
     await served.until("task_progress", task_id=runs)
     await submit(served, "x", delay=3600)
@@ -385,7 +385,7 @@ async def test_an_agent_is_tested_with_a_real_task(served: Served) -> None:
 
 async def test_a_failed_notice_can_be_sent_again(served: Served, channel: RecordingChannel) -> None:
     channel.fail, channel.permanent = 2, True
-    task = await done(served, "x", route="pager:me")
+    task = await run_task(served, "x", route="pager:me")
     await served.until("delivery_failed", task_id=task)
     async with asyncio.timeout(20):
         while len(failed := (await served.get("/deliveries", status="failed"))["deliveries"]) < 2:
@@ -411,7 +411,7 @@ async def test_a_failed_notice_can_be_sent_again(served: Served, channel: Record
 
 async def test_concurrent_retries_of_a_notice_send_it_once(served: Served, channel: RecordingChannel) -> None:
     channel.fail, channel.permanent = 2, True
-    await done(served, "x", route="pager")
+    await run_task(served, "x", route="pager")
     async with asyncio.timeout(20):
         while len(failed := (await served.get("/deliveries", status="failed"))["deliveries"]) < 2:
             await asyncio.sleep(0.01)

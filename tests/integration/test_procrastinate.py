@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from insides import engine_of, heart_of
+from insides import engine_of, heartbeat_of
 from midwatch import Runtime, Settings
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import StoreUnavailable
@@ -28,7 +28,7 @@ from midwatch.engines.queue_upkeep import SPARE_JOBS, STALLED_SECONDS, QueueUpke
 from midwatch.stores.postgres import PostgresStore
 from midwatch.testing import FakeClock, ScriptedAgent, ask, result, wait_for
 from proxy import Proxy
-from records import CLOCK, put, take
+from records import CLOCK, claim_tasks, put
 from servers import until
 
 
@@ -38,7 +38,7 @@ def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
     return Runtime.open(settings=settings, **{"role": "worker", **wish})
 
 
-def scripted(*steps: Any, slots: int = 4, on_crash: Any = "rerun") -> ScriptedAgent:
+def make_agent(*steps: Any, slots: int = 4, on_crash: Any = "rerun") -> ScriptedAgent:
     return ScriptedAgent(*steps, terms=AgentTerms(timeout_seconds=60.0, on_crash=on_crash, slots=slots))
 
 
@@ -76,7 +76,7 @@ async def test_a_job_is_added_in_the_transaction_of_its_task(database: str) -> N
 
 
 async def test_finished_jobs_are_deleted(database: str, tmp_path: Path) -> None:
-    async with desk(tmp_path, "a", database, agents={"it": scripted(result("ok"))}) as runtime:
+    async with desk(tmp_path, "a", database, agents={"it": make_agent(result("ok"))}) as runtime:
         tasks = [await runtime.tasks.submit("x", agent="it") for _ in range(20)]
         for task in tasks:
             assert (await runtime.tasks.wait(task.id)).status == "done"
@@ -87,7 +87,7 @@ async def test_tasks_without_a_job_are_found_at_startup_and_by_the_leader(databa
     store = await PostgresStore.open(database)  # it has no engine, so that nobody is told
     try:
         before = [await put(store, agent="it") for _ in range(3)]
-        agents = {"it": scripted(result("ok"))}
+        agents = {"it": make_agent(result("ok"))}
         async with desk(tmp_path, "a", database, agents=agents) as runtime:
             for task in before:
                 assert (await runtime.tasks.wait(task.id)).status == "done"
@@ -123,7 +123,7 @@ async def test_the_leader_adds_missing_jobs_and_deletes_surplus_ones(database: s
             admin.execute("UPDATE procrastinate_jobs SET status = 'doing', worker_id = %s", (gone,))
             newest = "(SELECT max(id) FROM procrastinate_jobs)"
             admin.execute(f"UPDATE procrastinate_jobs SET worker_id = %s WHERE id = {newest}", (alive,))
-        await take(store, agents={"it": 10, "nobody": 10})
+        await claim_tasks(store, agents={"it": 10, "nobody": 10})
         await queue_upkeep.run_once()
         assert jobs(database) == [(queue_of("it"), "doing")]
     finally:
@@ -138,7 +138,7 @@ async def test_the_leader_deletes_jobs_without_a_task(database: str) -> None:
         for _ in range(SPARE_JOBS + 20):
             await put(store, agent="it")
         later = await put(store, agent="it", due_at=CLOCK.now() + 3600 * SECOND, wait="delay")
-        await take(store, free=SPARE_JOBS + 15, agents={"it": SPARE_JOBS + 15})
+        await claim_tasks(store, free=SPARE_JOBS + 15, agents={"it": SPARE_JOBS + 15})
         await store.add_instance(instance("i_1", "it"))
         await QueueUpkeep(store, database, SystemClock(), lambda: True).run_once()
         with psycopg.connect(database) as admin:
@@ -156,12 +156,12 @@ def instance(name: str, *agents: str) -> Instance:
 async def test_a_process_without_free_slots_leaves_jobs_to_others(database: str, tmp_path: Path) -> None:
     """The first has room for other agents, and would fetch this one's jobs for nothing."""
     go_on = asyncio.Event()
-    agents = {"it": scripted(wait_for(go_on), result("ok"), slots=1), "other": scripted(result("ok"))}
+    agents = {"it": make_agent(wait_for(go_on), result("ok"), slots=1), "other": make_agent(result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as first:
         busy = await first.tasks.submit("x", agent="it")
         await until(lambda: first.running == 1)
-        async with desk(tmp_path, "b", database, agents={"it": scripted(result("quick"), slots=1)}) as second:
-            await until(lambda: heart_of(second).connected())
+        async with desk(tmp_path, "b", database, agents={"it": make_agent(result("quick"), slots=1)}) as second:
+            await until(lambda: heartbeat_of(second).connected())
             spent = []
             for _ in range(10):
                 began = time.monotonic()
@@ -175,7 +175,7 @@ async def test_a_process_without_free_slots_leaves_jobs_to_others(database: str,
 
 
 async def test_a_turn_that_waits_for_an_answer_frees_its_slot(database: str, tmp_path: Path) -> None:
-    agents = {"asks": scripted(ask("Go on?"), result("ok"), slots=1)}
+    agents = {"asks": make_agent(ask("Go on?"), result("ok"), slots=1)}
     async with desk(tmp_path, "a", database, agents=agents, slots=1) as runtime:
         tasks = [await runtime.tasks.submit("x", agent="asks") for _ in range(4)]
         await until(lambda: _pending(runtime, 4))
@@ -190,7 +190,7 @@ async def _pending(runtime: Runtime, count: int) -> bool:
 
 
 async def test_a_run_claims_only_its_own_tasks(database: str, tmp_path: Path) -> None:
-    agents = {"it": scripted(result("by the run"))}
+    agents = {"it": make_agent(result("by the run"))}
     store = await PostgresStore.open(database)
     try:
         async with desk(tmp_path, "a", database, agents=agents, role="run") as run:
@@ -204,7 +204,7 @@ async def test_a_run_claims_only_its_own_tasks(database: str, tmp_path: Path) ->
 
 
 async def test_stopping_ends_turns_and_leaves_nothing_behind(database: str, tmp_path: Path) -> None:
-    agents = {"it": scripted(wait_for(asyncio.Event()))}
+    agents = {"it": make_agent(wait_for(asyncio.Event()))}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1)
@@ -265,7 +265,7 @@ async def test_lost_connections_stop_no_agent_and_log_no_noise(
         await asyncio.sleep(0.3)
         return "ok"
 
-    agents = {"it": scripted(work, on_crash="fail")}
+    agents = {"it": make_agent(work, on_crash="fail")}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         tasks = []
         for _ in range(6):
@@ -289,7 +289,7 @@ async def test_lost_connections_stop_no_agent_and_log_no_noise(
 async def test_a_long_database_outage_pauses_tasks_and_fails_none(database: str, tmp_path: Path) -> None:
     """Longer than it takes to be held for dead: everybody was away, so nobody is judged."""
     go_on = asyncio.Event()
-    agents = {"it": scripted(wait_for(go_on), result("ok"), on_crash="fail"), "quick": scripted(result("ok"))}
+    agents = {"it": make_agent(wait_for(go_on), result("ok"), on_crash="fail"), "quick": make_agent(result("ok"))}
     with Proxy(int(conninfo_to_dict(database)["port"])) as proxy:
         url = make_conninfo(database, host="127.0.0.1", port=proxy.port)
         async with desk(tmp_path, "a", url, agents=agents) as one, desk(tmp_path, "b", url, agents=agents) as two:
@@ -315,10 +315,10 @@ async def test_a_long_database_outage_pauses_tasks_and_fails_none(database: str,
 
 async def test_a_claim_without_a_reply_is_released(database: str, tmp_path: Path) -> None:
     """The lease is ours, and no turn of it runs here: another attempt is made, although it must not be repeated."""
-    agents = {"it": scripted(result("ok"), on_crash="fail")}
+    agents = {"it": make_agent(result("ok"), on_crash="fail")}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         assert isinstance(engine_of(runtime), ProcrastinateEngine)
-        await until(heart_of(runtime).connected)
+        await until(heartbeat_of(runtime).connected)
         real, answers = runtime.store.claim, [StoreUnavailable("the answer was lost")]
 
         async def claim(request: Any, now: int) -> Any:
@@ -340,14 +340,14 @@ async def test_a_claim_without_a_reply_is_released(database: str, tmp_path: Path
 
 async def test_a_live_process_that_was_removed_registers_again(database: str, tmp_path: Path) -> None:
     go_on = asyncio.Event()
-    agents = {"it": scripted(wait_for(go_on), result("ok"))}
+    agents = {"it": make_agent(wait_for(go_on), result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1)
         with psycopg.connect(database, autocommit=True) as admin:  # not looked for afterwards: it may be back at once
             gone = admin.execute("DELETE FROM instances RETURNING id").fetchall()
         assert gone == [(runtime.id,)]
-        await until(lambda: not heart_of(runtime).sound())  # for a while it takes nothing that could be taken
+        await until(lambda: not heartbeat_of(runtime).sound())  # for a while it takes nothing that could be taken
         await until(lambda: _lives(runtime))
         go_on.set()
         assert (await runtime.tasks.wait(task.id)).attempt == 1
@@ -361,7 +361,7 @@ async def _lives(runtime: Runtime) -> bool:
 
 
 async def test_a_lost_lease_ends_the_turn(database: str, tmp_path: Path) -> None:
-    agent = scripted(wait_for(asyncio.Event()))
+    agent = make_agent(wait_for(asyncio.Event()))
     async with desk(tmp_path, "a", database, agents={"it": agent}) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1 and agent.turns)
@@ -479,9 +479,9 @@ async def test_the_loops_wake_on_leadership_and_when_a_process_dies() -> None:
 
 
 async def test_tasks_of_an_unhealthy_process_are_claimed_by_others(database: str, tmp_path: Path) -> None:
-    agents = {"it": scripted(result("ok"))}
+    agents = {"it": make_agent(result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as first:
-        heart = heart_of(first)
+        heart = heartbeat_of(first)
         await until(heart.connected)
         heart._sound_from = first.clock.monotonic() + 600
         task = await first.tasks.submit("x", agent="it")

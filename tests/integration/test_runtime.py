@@ -57,7 +57,7 @@ def footprint() -> Footprint:
     )
 
 
-def left_since(before: Footprint) -> Footprint:
+def compare_footprint(before: Footprint) -> Footprint:
     """What this process holds now and did not then. What it held then may have gone meanwhile, of other tests too."""
     now = footprint()
     return Footprint(
@@ -77,13 +77,13 @@ def is_free(home: Path) -> bool:
     return not any(Home(home).lock(name).taken() for name in ("up", "leader"))
 
 
-def configured(home: Path, text: str = SHELL) -> Settings:
+def load_settings(home: Path, text: str = SHELL) -> Settings:
     home.mkdir(parents=True, exist_ok=True)
     (home / "midwatch.toml").write_text(text)
     return Settings.load(home, shutdown_grace=0, detect_agents=False)
 
 
-async def ended(desk: Runtime, task: Task) -> Task:
+async def wait_for_end(desk: Runtime, task: Task) -> Task:
     async with asyncio.timeout(20):
         return await desk.tasks.wait(task.id)
 
@@ -93,7 +93,7 @@ async def ended(desk: Runtime, task: Task) -> Task:
 
 @pytest.mark.parametrize("role", ["library", "up", "run"])
 async def test_a_closed_runtime_leaves_nothing_behind(home: Path, role: Any) -> None:
-    settings = configured(home)
+    settings = load_settings(home)
     await asyncio.to_thread(lambda: None)
     before = footprint()
     for _ in range(3):
@@ -101,12 +101,12 @@ async def test_a_closed_runtime_leaves_nothing_behind(home: Path, role: Any) -> 
         async with Runtime.open(settings=settings, role=role, channels={"there": channel}) as desk:
             tasks = [await desk.tasks.submit("echo hi", agent="shell", route="there") for _ in range(3)]
             for task in tasks:
-                assert (await ended(desk, task)).status == "done"
+                assert (await wait_for_end(desk, task)).status == "done"
             follower = asyncio.create_task(_read(desk))
             await settle(50)
         await follower
         assert channel.closed
-        assert left_since(before) == NOTHING
+        assert compare_footprint(before) == NOTHING
         assert locks(home) == set()
         assert is_free(home)
 
@@ -123,9 +123,9 @@ async def test_a_read_only_runtime_runs_nothing_and_does_not_lead(home: Path) ->
         task = await desk.tasks.submit("x", agent="demo")
         await settle(50)
         assert (await desk.tasks.get(task.id)).status_text == "pending: no live process has agent 'demo'"
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     async with Runtime.open(home) as desk:
-        assert (await ended(desk, task)).status == "done"
+        assert (await wait_for_end(desk, task)).status == "done"
 
 
 class Odd(Exception):
@@ -134,7 +134,7 @@ class Odd(Exception):
 
 @pytest.mark.parametrize("problem", [Odd("in the body"), KeyboardInterrupt(), SystemExit(3)])
 async def test_an_error_in_the_body_still_shuts_down(home: Path, problem: BaseException) -> None:
-    settings = configured(home)
+    settings = load_settings(home)
     await asyncio.to_thread(lambda: None)
     before = footprint()
     with pytest.raises(type(problem)):
@@ -143,7 +143,7 @@ async def test_an_error_in_the_body_still_shuts_down(home: Path, problem: BaseEx
             await until(lambda: bool(processes_with(f"MIDWATCH_TASK={task.id}/1")))
             raise problem
     assert processes_with(f"MIDWATCH_TASK={task.id}/1") == []
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     assert locks(home) == set() and is_free(home)
     async with Runtime.open(settings=settings, work=False) as desk:
         left = await desk.tasks.get(task.id)
@@ -168,7 +168,7 @@ async def test_a_cancelled_body_still_shuts_down(home: Path) -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     assert (agent.closed, locks(home)) == (1, set())
 
 
@@ -182,7 +182,7 @@ async def test_a_channel_that_does_not_close_does_not_block_shutdown(home: Path)
     async with Runtime.open(home, channels={"stuck": Stuck("stuck"), "other": other}):
         pass
     assert other.closed
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
 
 
 async def test_a_part_that_does_not_stop_does_not_block_the_others(home: Path) -> None:
@@ -194,7 +194,7 @@ async def test_a_part_that_does_not_stop_does_not_block_the_others(home: Path) -
     with pytest.raises(Odd):
         async with Runtime.open(home) as desk:
             desk._started.append(Part(stop=broken))
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     assert locks(home) == set() and is_free(home)
 
 
@@ -204,7 +204,7 @@ async def test_a_part_that_does_not_stop_does_not_block_the_others(home: Path) -
 async def test_a_closed_runtime_refuses_calls(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(result("x"))}) as desk:
         task = await desk.tasks.submit("hello", agent="it")
-        await ended(desk, task)
+        await wait_for_end(desk, task)
     for call in (
         desk.tasks.submit("x", agent="it"),
         desk.tasks.get(task.id),
@@ -236,16 +236,16 @@ async def test_a_second_server_is_refused_and_the_first_continues(home: Path, mo
     monkeypatch.setattr(Home, "claim_up", partialmethod(Home.claim_up, 0.05))
     agents = {"it": ScriptedAgent(result("x"))}
     async with Runtime.open(home, role="up", agents=agents) as desk:
-        await ended(desk, await desk.tasks.submit("hello", agent="it"))
+        await wait_for_end(desk, await desk.tasks.submit("hello", agent="it"))
         before = footprint()
         for _ in range(10):
             with pytest.raises(AlreadyRunning, match="midwatch down"):
                 async with Runtime.open(home, role="up"):
                     pass
-        left = left_since(before)  # the first works on: a reader may have begun, and opened its files, only now
+        left = compare_footprint(before)  # the first works on: a reader may have begun, and opened its files, only now
         assert (len(left.threads) < 5, len(left.tasks) < 5, left.descriptors < 10) == (True, True, True), left
         assert not left.children
-        assert (await ended(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
+        assert (await wait_for_end(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
     async with Runtime.open(home, role="up"):
         pass
 
@@ -303,7 +303,7 @@ async def test_a_failed_start_is_reported_in_one_line_and_leaves_nothing(
             pass
     assert len(str(caught.value).splitlines()) == 1
     del caught
-    assert left_since(before)._replace(descriptors=0) == NOTHING
+    assert compare_footprint(before)._replace(descriptors=0) == NOTHING
     if spoil is not blocked:
         assert is_free(home) and locks(home) == set()
 
@@ -321,10 +321,10 @@ async def test_a_late_failure_at_startup_is_undone(home: Path, monkeypatch: pyte
         with pytest.raises(StoreUnavailable):
             async with Runtime.open(home, role="up"):
                 pass
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     assert is_free(home) and locks(home) == set()
     async with Runtime.open(home, role="up", agents={"it": ScriptedAgent(result("x"))}) as desk:
-        assert (await ended(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
+        assert (await wait_for_end(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
 
 
 # -- two in one process ------------------------------------------------------------------------------------------
@@ -345,16 +345,16 @@ async def test_two_runtimes_of_one_home_run_each_task_once(home: Path) -> None:
         assert [engine_of(desk).leads() for desk in (one, two)] == [True, False]
         tasks = [await desk.tasks.submit(str(n), agent="it") for n in range(10) for desk in (one, two)]
         for task in tasks:
-            assert (await ended(two, task)).status == "done"
-            assert (await ended(one, task)).status == "done"
+            assert (await wait_for_end(two, task)).status == "done"
+            assert (await wait_for_end(one, task)).status == "done"
         assert sorted(done) == sorted(task.id for task in tasks)
         assert {i.id for i in await one.store.list_instances()} == {one.id, two.id}
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     assert locks(home) == set()
 
 
 async def test_closing_one_runtime_does_not_affect_agents_of_another(home: Path) -> None:
-    settings = configured(home)
+    settings = load_settings(home)
     async with Runtime.open(settings=settings) as desk:
         async with Runtime.open(settings=settings.model_copy(update={"agents": {}})):
             task = await desk.tasks.submit("sleep 600", agent="shell")
@@ -363,7 +363,7 @@ async def test_closing_one_runtime_does_not_affect_agents_of_another(home: Path)
         assert processes_with(mark) != []
         assert guard.pid is not None  # still guarded
         await desk.tasks.cancel(task.id)
-        assert (await ended(desk, task)).status == "cancelled"
+        assert (await wait_for_end(desk, task)).status == "cancelled"
     assert processes_with(mark) == []
     assert guard.pid is None
 
@@ -379,7 +379,7 @@ async def test_a_closing_runtime_leaves_its_task_to_another(home: Path) -> None:
             for run in list(worker_of(first).running.values()):
                 run.interrupt("shutdown")
             await engine_of(first).stop_taking()
-            ends = await ended(second, task)
+            ends = await wait_for_end(second, task)
             assert (ends.status, ends.interruptions) == ("done", 1)
 
 
@@ -416,19 +416,19 @@ async def test_functions_agents_and_dotted_paths_can_be_registered(home: Path) -
     agents = {"fn": shout, "path": "textwrap:dedent", "it": ScriptedAgent(result("scripted"))}
     async with Runtime.open(home, agents=agents) as desk:
         tasks = {name: await desk.tasks.submit("  hello", agent=name) for name in agents}
-        found = {name: (await ended(desk, task)).result for name, task in tasks.items()}
+        found = {name: (await wait_for_end(desk, task)).result for name, task in tasks.items()}
     assert found == {"fn": "  HELLO", "path": "hello", "it": "scripted"}
 
 
 async def test_a_registered_agent_wins_over_a_configured_one(home: Path) -> None:
-    settings = configured(home)
+    settings = load_settings(home)
     async with Runtime.open(settings=settings, agents={"shell": ScriptedAgent(result("mine"))}) as desk:
-        assert (await ended(desk, await desk.tasks.submit("echo theirs", agent="shell"))).result == "mine"
+        assert (await wait_for_end(desk, await desk.tasks.submit("echo theirs", agent="shell"))).result == "mine"
 
 
 async def test_the_configured_route_and_agent_are_the_defaults(home: Path) -> None:
     channel = RecordingChannel("there")
-    settings = configured(home, 'notify = "there"\ndefault_agent = "it"\n')
+    settings = load_settings(home, 'notify = "there"\ndefault_agent = "it"\n')
     agents = {"it": ScriptedAgent(result("x"))}
     async with Runtime.open(settings=settings, agents=agents, channels={"there": channel}) as desk:
         task = await desk.tasks.submit("x")
@@ -438,7 +438,7 @@ async def test_the_configured_route_and_agent_are_the_defaults(home: Path) -> No
 
 async def test_old_data_is_pruned_by_the_settings(home: Path) -> None:
     clock = FakeClock()
-    settings = configured(home, '[retention]\ntasks = 2\ntask_age = "10m"\n')
+    settings = load_settings(home, '[retention]\ntasks = 2\ntask_age = "10m"\n')
     async with Runtime.open(settings=settings, agents={"it": ScriptedAgent(result("x"))}, clock=clock) as desk:
         for _ in range(5):
             task = await desk.tasks.submit("x", agent="it")

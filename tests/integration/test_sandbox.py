@@ -74,7 +74,7 @@ def seen(options: str) -> str:
     return f'sandbox_read = ["{root}"]\n' if hidden else ""
 
 
-async def done(desk: Runtime, prompt: str, workdir: Path, *, worktree: bool = False) -> Task:
+async def run_task(desk: Runtime, prompt: str, workdir: Path, *, worktree: bool = False) -> Task:
     task = await desk.tasks.submit(prompt, workdir=str(workdir), worktree=worktree)
     async with asyncio.timeout(PATIENCE):
         return await desk.tasks.wait(task.id)
@@ -101,7 +101,7 @@ async def test_hidden_files_cannot_be_read_and_outside_files_cannot_be_written(o
     }
     script = "; ".join(f"printf '{name}: '; ({said}) 2>/dev/null && echo . || echo no" for name, said in tries.items())
     async with opened() as desk, listening:
-        task = await done(desk, script, world.project)
+        task = await run_task(desk, script, world.project)
     assert task.result is not None, task.error
     said = task.result
     for name in ("key", "settings", "token", "etc", "link", "usr", "kill", "see"):
@@ -131,13 +131,13 @@ async def test_an_agent_can_commit_but_not_change_git_configuration_or_hooks(ope
     )
     async with opened() as desk:
         for apart in (False, True):
-            task = await done(desk, f"G=$(git rev-parse --git-common-dir); {script}", world.project, worktree=apart)
+            task = await run_task(desk, f"G=$(git rev-parse --git-common-dir); {script}", world.project, worktree=apart)
             assert task.result == "committed\nkept\nkept\nkept\nkept\nBob", (apart, task)
             assert (world.project / ".git" / "config").read_text() == config
             assert not (world.project / ".git" / "hooks" / "pre-commit").exists()
         (tree,) = await desk.worktrees.list()
         assert git(world.project, "show", f"{tree.branch}:x") == f"{tree.task_id}/1"
-        below = await done(
+        below = await run_task(
             desk, "echo y > ../y; echo y > y; git add -A; git commit -qm y; ls ..", world.project / "-sub"
         )
         assert below.result == "-sub\na.txt\nx", below
@@ -149,7 +149,7 @@ async def test_a_repository_in_the_home_directory_stays_hidden(opened: Opened, w
     git(world.user, "init", "-q")
     (world.user / "plain").mkdir()
     async with opened() as desk:
-        task = await done(desk, "ls -A ~; touch made", world.user / "plain")
+        task = await run_task(desk, "ls -A ~; touch made", world.user / "plain")
         assert task.result == ".midwatch\nplain"
         assert (world.user / "plain" / "made").exists()
 
@@ -174,7 +174,7 @@ async def test_a_sandboxed_program_is_interrupted_and_ended_as_a_whole(opened: O
         assert ended.outcome == "cancelled"
         assert (world.project / "bye").exists()
         assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={task.id}/1") == []
-        left = await done(desk, "setsid sleep 600 & echo done", world.project)
+        left = await run_task(desk, "setsid sleep 600 & echo done", world.project)
         assert left.result == "done"
         assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={left.id}/1") == []
         stubborn = await desk.tasks.submit(
@@ -223,7 +223,7 @@ async def test_an_agents_own_state_and_program_are_visible(opened: Opened, world
         'sandbox_paths = ["~/shared"]\nok_codes = [0, 1, 2]\n'
     )
     async with opened(options=options) as desk:
-        task = await done(desk, "x", world.project)
+        task = await run_task(desk, "x", world.project)
         assert task.result == "more\nnoted"
     assert (world.user / ".claude" / "state").read_text() == "more\n"
     assert (world.user / "notes" / "n").read_text() == "noted\n"
@@ -236,7 +236,7 @@ async def test_a_function_is_sandboxed_too(opened: Opened, world: World) -> None
     )
     options = f'kind = "function"\ntarget = "mine:work"\npath = "{world.user}/lib"\nsandbox = "bwrap"\n'
     async with opened(options=options) as desk:
-        task = await done(desk, str(world.user / ".ssh"), world.project)
+        task = await run_task(desk, str(world.user / ".ssh"), world.project)
         assert task.result == "False", task.error
         assert (world.project / "made").exists()
         assert "problem" not in desk.agents["sh"].describe()
@@ -248,7 +248,7 @@ async def test_a_worktree_cannot_point_to_another_configuration(opened: Opened, 
     script += "".join(f"({said}) 2>/dev/null && echo done; " for said in tries)
     author = "-c user.name=a -c user.email=a@b"
     async with opened() as desk:
-        task = await done(desk, f"{script} echo n > n; git add n && git {author} commit -qm n && echo well",
+        task = await run_task(desk, f"{script} echo n > n; git add n && git {author} commit -qm n && echo well",
                           world.project, worktree=True)  # fmt: skip
     assert task.result == "well", (task.result, task.error)
 
@@ -256,10 +256,10 @@ async def test_a_worktree_cannot_point_to_another_configuration(opened: Opened, 
 async def test_an_acp_agent_is_sandboxed_too(opened: Opened, world: World) -> None:
     options = f'kind = "acp"\nargv = ["{sys.executable}", "{Path(__file__).parents[1]}/fakes/acp_agent.py"]\n'
     async with opened(options=f'{options}sandbox = "bwrap"\n') as desk:
-        task = await done(desk, "hello", world.project)
+        task = await run_task(desk, "hello", world.project)
         assert task.result == "you said hello", task.error
         assert task.dir_key == str(world.project)
-        task = await done(desk, "[[write .git/config [core]]] [[read .git/config]]", world.project)
+        task = await run_task(desk, "[[write .git/config [core]]] [[read .git/config]]", world.project)
         assert (task.result or "").count("refused: it is kept in a sandbox") == 2, "we would read and write outside"
 
 
@@ -271,14 +271,14 @@ async def test_without_bubblewrap_nothing_runs_and_the_error_has_a_remedy(
     (programs / "sh").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", str(programs))
     async with opened() as desk:
-        missing = await done(desk, "touch ran", world.project)
+        missing = await run_task(desk, "touch ran", world.project)
         assert missing.error == (
             'bubblewrap is missing; install it (package bubblewrap), or write agents.sh.sandbox = "none"'
         )
         assert desk.agents["sh"].describe()["problem"] == missing.error
         (programs / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
         (programs / "bwrap").chmod(0o755)
-        refused = await done(desk, "touch ran", world.project)
+        refused = await run_task(desk, "touch ran", world.project)
         assert refused.error is not None
         assert "(bwrap: No permissions to create new namespace); allow user namespaces" in refused.error
         assert "\n" not in refused.error
@@ -288,7 +288,7 @@ async def test_without_bubblewrap_nothing_runs_and_the_error_has_a_remedy(
 async def test_a_configured_program_starts_the_sandbox(opened: Opened, world: World) -> None:
     own = '["env", "KEPT_IN={workdir}"]'
     async with opened(options=SHELL.replace('"bwrap"', own)) as desk:
-        task = await done(desk, "echo $KEPT_IN; env | grep ^MIDWATCH_LOG; true", world.project)
+        task = await run_task(desk, "echo $KEPT_IN; env | grep ^MIDWATCH_LOG; true", world.project)
         assert task.result == str(world.project)
     gone = build("x", "command", {"argv": ["sh"]}, sandbox=Sandbox(agent="x", home="/h", prefix=("no-such-jail",)))
     assert "'no-such-jail' of agents.x.sandbox is missing" in gone.describe()["problem"]

@@ -83,7 +83,7 @@ def problem(heard: bytes) -> dict[str, object]:
     return told
 
 
-def refused(heard: bytes) -> bool:
+def is_refused(heard: bytes) -> bool:
     """Answered with one 4xx, or with nothing."""
     return heard == b"" or [status // 100 for status in statuses(heard)] == [4]
 
@@ -244,7 +244,7 @@ MALFORMED = {
 @pytest.mark.parametrize("sent", MALFORMED.values(), ids=MALFORMED.keys())
 def test_malformed_requests_are_refused_and_the_connection_closed(served: Server, sent: bytes) -> None:
     heard = say(served.port, sent)
-    assert refused(heard), heard
+    assert is_refused(heard), heard
     if heard and statuses(heard) != [413]:
         assert problem(heard)["code"] == "malformed_request"
 
@@ -591,7 +591,7 @@ def test_an_idle_connection_is_closed_for_a_new_one(home: Path, sent: bytes, sta
             sock.sendall(request(HEALTH))
             assert reply(sock) == 200
         assert statuses(say(wired.port, request(HEALTH, "Connection: close"))) == [200]
-        assert refused(rest(idle))
+        assert is_refused(rest(idle))
         active.sendall(request(HEALTH))
         assert reply(active) == 200
 

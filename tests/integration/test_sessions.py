@@ -95,7 +95,7 @@ async def served(home: Path, gates: Gates) -> AsyncIterator[Served]:
         yield made
 
 
-async def opened(served: Served, key: str = "chat:1", **more: Any) -> Any:
+async def open_session(served: Served, key: str = "chat:1", **more: Any) -> Any:
     return await served.post("/sessions", {"key": key, **more})
 
 
@@ -103,7 +103,7 @@ async def send(served: Served, text: str, key: str = "chat:1", **more: Any) -> A
     return await served.post(at(key, "/messages"), {"text": text, **more})
 
 
-async def said(served: Served, key: str = "chat:1") -> list[tuple[str, str]]:
+async def read_messages(served: Served, key: str = "chat:1") -> list[tuple[str, str]]:
     return [(one["role"], one["text"]) for one in (await served.get(at(key, "/messages")))["messages"]]
 
 
@@ -154,7 +154,7 @@ async def test_concurrent_opens_make_one_session(served: Served) -> None:
 
 @pytest.mark.parametrize("closed", [False, True])
 async def test_the_same_key_with_other_values_is_a_conflict(served: Served, tmp_path: Path, closed: bool) -> None:
-    await opened(served, workdir=str(tmp_path))
+    await open_session(served, workdir=str(tmp_path))
     if closed:
         await served.post(at("chat:1", "/close"))
     for wish in ({"agent": "hold", "workdir": str(tmp_path)}, {}, {"workdir": "/"}):
@@ -191,7 +191,7 @@ async def test_invalid_sessions_are_refused_with_their_field(served: Served, bod
 
 async def test_sessions_are_listed_in_pages_most_recently_used_first(served: Served) -> None:
     for number in range(5):
-        await opened(served, f"chat:{number}")
+        await open_session(served, f"chat:{number}")
     await served.ended((await send(served, "x", "chat:1"))["id"])
     seen: list[str] = []
     page = await served.get("/sessions", limit=2)
@@ -214,7 +214,7 @@ KEYS = [
 
 async def test_similar_keys_name_different_sessions(served: Served) -> None:
     for key in KEYS:
-        made = await opened(served, key)
+        made = await open_session(served, key)
         assert made["key"] == key
     for key in KEYS:
         task = await send(served, f"to {key}", key)
@@ -222,7 +222,7 @@ async def test_similar_keys_name_different_sessions(served: Served) -> None:
         await served.ended(task["id"])
     for key in KEYS:
         assert (await served.get(at(key)))["key"] == key
-        assert await said(served, key) == [("user", f"to {key}"), ("agent", f"to {key}".upper())]
+        assert await read_messages(served, key) == [("user", f"to {key}"), ("agent", f"to {key}".upper())]
         assert await served.post(at(key, "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
         assert {one["session_key"] for one in await served.logged(session_key=key)} == {key}
         assert (await served.get("/tasks", session_key=key))["tasks"][0]["prompt"] == f"to {key}"
@@ -234,7 +234,7 @@ async def test_similar_keys_name_different_sessions(served: Served) -> None:
 
 @pytest.mark.parametrize("part", ["", "/messages", "/live"])
 async def test_an_unknown_session_is_not_found(served: Served, part: str) -> None:
-    await opened(served, "x")
+    await open_session(served, "x")
     for key in ("y", "x/messages", "X"):
         reply = await served.http.get(at(key, part))
         assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
@@ -247,7 +247,7 @@ async def test_an_unknown_session_is_not_found(served: Served, part: str) -> Non
 
 
 async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gates) -> None:
-    await opened(served, agent="hold")
+    await open_session(served, agent="hold")
     reply = await served.http.post(at("chat:1", "/messages"), json={"text": "m0"})
     assert reply.status_code == 202
     assert reply.headers["location"] == f"/api/v1/tasks/{reply.json()['id']}"
@@ -266,7 +266,9 @@ async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gate
     assert gates.most_at_once == 1
     shown = await served.get(at("chat:1"))
     assert (shown["status"], shown["queued"], shown["running_task"]) == ("idle", 0, None)
-    assert await said(served) == [pair for text in gates.began for pair in (("user", text), ("agent", f"did {text}"))]
+    assert await read_messages(served) == [
+        pair for text in gates.began for pair in (("user", text), ("agent", f"did {text}"))
+    ]
     await check_updates(served)
 
 
@@ -285,14 +287,14 @@ async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gate
     ],
 )
 async def test_invalid_messages_are_refused_with_their_field(served: Served, body: Any, field: str) -> None:
-    await opened(served)
+    await open_session(served)
     reply = await served.http.post(at("chat:1", "/messages"), json=body)
     assert (reply.status_code, reply.json()["field"]) == (422, field)
     assert (await served.get("/summary"))["total"] == 0
 
 
 async def test_a_message_that_is_not_json_is_refused(served: Served) -> None:
-    await opened(served)
+    await open_session(served)
     path = at("chat:1", "/messages")
     form = await served.http.post(
         path, content=b"text=x", headers={"content-type": "application/x-www-form-urlencoded"}
@@ -304,8 +306,8 @@ async def test_a_message_that_is_not_json_is_refused(served: Served) -> None:
 
 
 async def test_a_message_with_a_key_is_sent_once(served: Served) -> None:
-    await opened(served)
-    await opened(served, "chat:2")
+    await open_session(served)
+    await open_session(served, "chat:2")
     first = await served.post(at("chat:1", "/messages"), {"text": "x"}, idempotency_key="k")
     again = await served.post(at("chat:1", "/messages"), {"text": "x", "priority": 0}, **{"idempotency-key": "k"})
     assert first["id"] != again["id"], "a header is spelt with a dash"
@@ -353,7 +355,7 @@ def test_keys_of_different_actors_never_collide() -> None:
 @pytest.mark.parametrize("key", ["", "x" * 201, "a\tb"])
 async def test_invalid_idempotency_keys_are_refused_on_every_route(served: Served, path: str, key: str) -> None:
     bodies = {"/tasks": {"prompt": "x"}, "/sessions/chat:1/messages": {"text": "x"}, "/sessions": {}}
-    await opened(served)
+    await open_session(served)
     if path == "RETRY":
         task = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
         await served.ended(task["id"])
@@ -381,7 +383,7 @@ async def test_retry_and_test_with_a_key_run_once(served: Served) -> None:
 
 async def test_too_many_waiting_messages_are_refused_with_retry_after(home: Path, gates: Gates) -> None:
     async with serving(home, {"hold": FunctionAgent("hold", gates.hold, on_loop=True)}, max_open=2) as served:
-        await opened(served)
+        await open_session(served)
         for text in ("a", "b"):
             await send(served, text)
         reply = await served.http.post(at("chat:1", "/messages"), json={"text": "c"})
@@ -392,7 +394,7 @@ async def test_too_many_waiting_messages_are_refused_with_retry_after(home: Path
 
 
 async def test_two_agents_take_turns_in_one_session(served: Served, gates: Gates) -> None:
-    await opened(served, agent="hold")
+    await open_session(served, agent="hold")
     first = await send(served, "one")
     await served.until("turn_start", task_id=first["id"])
     second = await served.post("/tasks", {"prompt": "two", "agent": "other", "session_key": "chat:1"})
@@ -409,10 +411,10 @@ async def test_two_agents_take_turns_in_one_session(served: Served, gates: Gates
 
 
 async def test_a_result_is_posted_to_the_session_of_its_request(served: Served) -> None:
-    await opened(served)
+    await open_session(served)
     task = await served.post("/tasks", {"prompt": "x", "origin_session": "chat:1"})
     await served.ended(task["id"])
-    assert await said(served) == [("result", "X")]
+    assert await read_messages(served) == [("result", "X")]
     await check_updates(served)
     assert {one["session_key"] for one in await served.logged(session_key="chat:1")} == {"chat:1"}
 
@@ -422,39 +424,39 @@ async def test_a_result_is_posted_to_the_session_of_its_request(served: Served) 
 
 @pytest.mark.parametrize(("agent", "text"), [("speak", "quickly"), ("speak", "slowly"), ("echo", "x"), ("fail", "x")])
 async def test_every_message_is_announced_once(served: Served, agent: str, text: str) -> None:
-    await opened(served, agent=agent)
+    await open_session(served, agent=agent)
     for _ in range(3):
         await served.ended((await send(served, text))["id"])
     await check_updates(served)
-    assert len(await said(served)) == 6
+    assert len(await read_messages(served)) == 6
 
 
 async def test_every_change_of_a_message_is_announced(served: Served) -> None:
-    await opened(served, agent="improve")
+    await open_session(served, agent="improve")
     task = await served.ended((await send(served, "x"))["id"])
     told = await served.logged(session_key="chat:1", kind="message_update")
     assert [(one["payload"]["number"], one["payload"]["message"]) for one in told] == [
         (1, "x"), (2, "a"), (2, "ab"), (2, "abc"),
     ]  # fmt: skip
     assert {one["payload"]["message_id"] for one in told} == {task["id"], f"{task['id']}.1"}
-    assert await said(served) == [("user", "x"), ("agent", "abc")]
+    assert await read_messages(served) == [("user", "x"), ("agent", "abc")]
 
 
 async def test_a_retry_adds_its_own_messages(served: Served) -> None:
-    await opened(served, agent="fail")
+    await open_session(served, agent="fail")
     task = await served.ended((await send(served, "x"))["id"])
     again = await served.post(f"/tasks/{task['id']}/retry")
     assert again["session_key"] == "chat:1"
     await served.ended(again["id"])
-    assert [role for role, _ in await said(served)] == ["user", "agent", "user", "agent"]
+    assert [role for role, _ in await read_messages(served)] == ["user", "agent", "user", "agent"]
     await check_updates(served)
 
 
 async def test_another_attempt_repeats_no_message_and_warns(served: Served) -> None:
-    await opened(served, agent="shaky")
+    await open_session(served, agent="shaky")
     task = await served.ended((await send(served, "x"))["id"])
     assert (task["status"], task["attempt"]) == ("done", 2)
-    assert await said(served) == [("user", "x"), ("agent", "yes")]
+    assert await read_messages(served) == [("user", "x"), ("agent", "yes")]
     await check_updates(served)
     assert await statuses(served) == ["idle", "busy", "idle", "busy", "idle"]
     (warned,) = await served.logged(session_key="chat:1", kind="agent_error")
@@ -462,7 +464,7 @@ async def test_another_attempt_repeats_no_message_and_warns(served: Served) -> N
 
 
 async def test_a_failure_is_shown_to_watchers(served: Served) -> None:
-    await opened(served, agent="fail")
+    await open_session(served, agent="fail")
     await served.ended((await send(served, "x"))["id"])
     (failed,) = await served.logged(session_key="chat:1", kind="agent_error")
     assert failed["payload"] == {"message": "no x", "level": "error"}
@@ -472,7 +474,7 @@ async def test_a_failure_is_shown_to_watchers(served: Served) -> None:
 
 
 async def test_the_activity_of_a_session_is_announced_in_order(served: Served) -> None:
-    await opened(served, agent="ask")
+    await open_session(served, agent="ask")
     task = await send(served, "x")
     await served.until("approval_requested")
     assert (await served.get(at("chat:1")))["status"] == "asking"
@@ -488,14 +490,14 @@ async def test_the_activity_of_a_session_is_announced_in_order(served: Served) -
 async def test_a_restarted_server_repeats_no_message(home: Path, gates: Gates) -> None:
     agents = {"hold": FunctionAgent("hold", gates.hold, on_loop=True, terms=RERUN)}
     async with serving(home, agents) as served:
-        await opened(served)
+        await open_session(served)
         task = await send(served, "x")
         await served.until("turn_start", task_id=task["id"])
     gates.let()
     async with serving(home, agents) as served:
         done = await served.ended(task["id"])
         assert (done["status"], done["interruptions"], done["attempt"]) == ("done", 1, 2)
-        assert await said(served) == [("user", "x"), ("agent", "did x")]
+        assert await read_messages(served) == [("user", "x"), ("agent", "did x")]
         await check_updates(served)
         assert await statuses(served) == ["idle", "busy", "idle", "busy", "idle"]
 
@@ -539,7 +541,7 @@ async def log(http: Any, kind: str) -> list[Any]:
 
 
 async def test_an_interrupt_stops_the_turn_and_the_next_message_runs(served: Served, gates: Gates) -> None:
-    await opened(served, agent="hold")
+    await open_session(served, agent="hold")
     assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
     first, second = await send(served, "one"), await send(served, "two")
     await served.until("turn_start", task_id=first["id"])
@@ -557,7 +559,7 @@ async def test_an_interrupt_stops_the_turn_and_the_next_message_runs(served: Ser
 
 
 async def test_closing_cancels_all_open_tasks(served: Served, gates: Gates) -> None:
-    await opened(served, agent="hold")
+    await open_session(served, agent="hold")
     sent = [await send(served, f"m{number}") for number in range(250)]
     await served.until("turn_start", task_id=sent[0]["id"])
     beside = await served.post("/tasks", {"prompt": "beside", "agent": "hold", "session_key": "chat:2"})
@@ -577,7 +579,7 @@ async def test_closing_cancels_all_open_tasks(served: Served, gates: Gates) -> N
 
 
 async def test_the_last_event_of_a_closed_session_is_its_close(served: Served) -> None:
-    await opened(served, agent="hold")
+    await open_session(served, agent="hold")
     task = await send(served, "x")
     await served.until("turn_start", task_id=task["id"])
     await served.post(at("chat:1", "/close"))
@@ -586,17 +588,17 @@ async def test_the_last_event_of_a_closed_session_is_its_close(served: Served) -
 
 
 async def test_a_closed_session_takes_no_message_until_it_is_reopened(served: Served) -> None:
-    await opened(served, title="Kept")
+    await open_session(served, title="Kept")
     await served.ended((await send(served, "one"))["id"])
     await served.post(at("chat:1", "/close"))
     reply = await served.http.post(at("chat:1", "/messages"), json={"text": "two"})
     assert (reply.status_code, reply.json()["code"]) == (409, "conflict")
-    assert await said(served) == [("user", "one"), ("agent", "ONE")]
+    assert await read_messages(served) == [("user", "one"), ("agent", "ONE")]
     assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
     reply = await served.http.post("/sessions", json={"key": "chat:1"})
     assert (reply.status_code, reply.json()["status"], reply.json()["title"]) == (201, "idle", "Kept")
     await served.ended((await send(served, "three"))["id"])
-    assert [text for _, text in await said(served)] == ["one", "ONE", "three", "THREE"]
+    assert [text for _, text in await read_messages(served)] == ["one", "ONE", "three", "THREE"]
     kinds = [one["kind"] for one in await served.logged(session_key="chat:1") if one["kind"].startswith("session_")]
     assert kinds == ["session_opened", "session_closed", "session_opened"]
     await check_updates(served)
@@ -605,7 +607,7 @@ async def test_a_closed_session_takes_no_message_until_it_is_reopened(served: Se
 async def test_nothing_stays_open_when_messages_race_with_the_close(served: Served, gates: Gates) -> None:
     for number in range(20):
         key = f"chat:{number}"
-        await opened(served, key, agent="hold")
+        await open_session(served, key, agent="hold")
 
         async def one(key: str = key) -> int:
             return (await served.http.post(at(key, "/messages"), json={"text": "x"})).status_code
@@ -617,7 +619,7 @@ async def test_nothing_stays_open_when_messages_race_with_the_close(served: Serv
 
 
 async def test_a_viewer_can_only_read(served: Served) -> None:
-    await opened(served)
+    await open_session(served)
     await served.ended((await send(served, "x"))["id"])
     failed = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
     await served.ended(failed["id"])

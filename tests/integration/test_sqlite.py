@@ -28,7 +28,7 @@ from midwatch.domain.task import Task, TaskFilter
 from midwatch.stores.sql import load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore, open_database, read_version
 from midwatch.testing import settle
-from records import CLOCK, a_task, fence, progress, put, running
+from records import CLOCK, a_task, fence, progress, put, submit_and_claim
 
 NEWEST = load_migrations("sqlite")[-1][0]
 
@@ -45,7 +45,7 @@ async def store(file: Path) -> AsyncIterator[SqliteStore]:
     await opened.close()
 
 
-def held() -> set[object]:
+def count_resources() -> set[object]:
     """Threads and open files of this process, but for those that run whatever a loop hands them."""
     found: set[object] = {one for one in threading.enumerate() if not one.name.startswith("asyncio")}
     for one in Path("/proc/self/fd").iterdir():
@@ -207,12 +207,12 @@ async def test_a_directory_at_the_path_is_reported(file: Path) -> None:
 
 async def test_a_failed_opening_leaves_nothing_behind(file: Path) -> None:
     file.write_bytes(b"x" * 5000)
-    before, told = held(), []
+    before, told = count_resources(), []
     for _ in range(5):
         with pytest.raises(StoreCorrupt) as caught:
             await SqliteStore.open(file)
         told.append(caught.value)  # somebody may keep it
-    assert held() - before == set()
+    assert count_resources() - before == set()
 
 
 NOBODY = """
@@ -258,7 +258,7 @@ async def test_a_read_only_directory_is_reported(existing: bool) -> None:
 # -- damage ------------------------------------------------------------------------------------------------------
 
 
-async def filled(file: Path, tasks: int = 300) -> None:
+async def make_filled_store(file: Path, tasks: int = 300) -> None:
     store = await SqliteStore.open(file)
     await asyncio.gather(*(put(store, prompt="p" * 400) for _ in range(tasks)))
     await store.close()
@@ -271,14 +271,14 @@ def damage(file: Path, start: int, length: int) -> None:
 
 
 async def test_a_damaged_header_is_reported_at_startup(file: Path) -> None:
-    await filled(file)
+    await make_filled_store(file)
     damage(file, 0, 200)
     with pytest.raises(StoreCorrupt, match="damaged"):
         await SqliteStore.open(file)
 
 
 async def test_damage_in_the_middle_is_reported_on_read(file: Path) -> None:
-    await filled(file)
+    await make_filled_store(file)
     damage(file, file.stat().st_size // 2, file.stat().st_size // 2)
     store = await SqliteStore.open(file)
     try:
@@ -290,11 +290,11 @@ async def test_damage_in_the_middle_is_reported_on_read(file: Path) -> None:
 
 
 async def test_damage_in_the_middle_is_reported_on_write(file: Path) -> None:
-    await filled(file)
+    await make_filled_store(file)
     damage(file, file.stat().st_size // 2, file.stat().st_size // 2)
     store = await SqliteStore.open(file)
     try:
-        for verb in (put, running, put):
+        for verb in (put, submit_and_claim, put):
             with pytest.raises(StoreCorrupt):
                 await verb(store)
     finally:
@@ -416,7 +416,7 @@ async def test_a_failed_commit_fails_every_write_of_its_group(store: SqliteStore
 async def test_a_group_of_writes_behaves_like_single_writes(store: SqliteStore, seed: int) -> None:
     """Steps that fail at once, after they wrote, or not at all, in any mixture: each is kept whole or not at all."""
     chance = random.Random(seed)
-    tasks = [await running(store) for _ in range(4)]
+    tasks = [await submit_and_claim(store) for _ in range(4)]
     start = (await store.read_log_bounds()).last_seq
     kept: list[str] = []
 
@@ -458,7 +458,7 @@ POISON: list[Any] = [{1: "a number as a name"}, {"a": 2**70}, "half of a pair: \
 
 @pytest.mark.parametrize("arguments", POISON, ids=["key", "number", "text"])
 async def test_an_event_that_cannot_be_written_does_not_affect_others(store: SqliteStore, arguments: Any) -> None:
-    task = await running(store)
+    task = await submit_and_claim(store)
     bad = event(ToolExecStart(tool="x", arguments=arguments), CLOCK.now(), task_id=task.id)
     made = await asyncio.gather(
         put(store), store.apply(Changes(fence=fence(task), events=(bad,))), put(store), return_exceptions=True
@@ -468,7 +468,7 @@ async def test_an_event_that_cannot_be_written_does_not_affect_others(store: Sql
 
 @pytest.mark.parametrize("value", POISON, ids=["key", "number", "text"])
 async def test_a_value_that_cannot_be_written_raises_our_error(store: SqliteStore, value: Any) -> None:
-    task = await running(store)
+    task = await submit_and_claim(store)
     with pytest.raises(MidwatchError):
         await store.apply(Changes(fence=fence(task), updates=(Update("task", task.id, {"progress": value}),)))
 
@@ -499,13 +499,13 @@ async def test_a_closed_store_refuses_calls(file: Path) -> None:
 
 
 async def test_closing_leaves_no_thread_and_no_file_descriptor(tmp_path: Path) -> None:
-    before = held()
+    before = count_resources()
     for number in range(3):
         store = await SqliteStore.open(tmp_path / f"{number}.db")
         await asyncio.gather(*(put(store) for _ in range(5)), *(store.count_tasks() for _ in range(5)))
         await store.get_task("t")
         await store.close()
-    assert held() - before == set()
+    assert count_resources() - before == set()
 
 
 # -- other processes ---------------------------------------------------------------------------------------------

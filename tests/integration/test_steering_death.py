@@ -63,7 +63,7 @@ async def server(home: Path) -> AsyncIterator[Server]:
     await made.stop()
 
 
-async def begun(client: Client, agent: str) -> str:
+async def start_turn(client: Client, agent: str) -> str:
     await client.create_session(key=KEY, agent=agent, prompt="begin")
 
     async def running() -> Any:
@@ -75,7 +75,7 @@ async def begun(client: Client, agent: str) -> str:
 async def killed_with_messages(server: Server, agent: str) -> tuple[str, list[str]]:
     """The task whose server was killed while messages waited for it, and their ids."""
     async with client_of(server) as client:
-        task = await begun(client, agent)
+        task = await start_turn(client, agent)
         sent = [(await client.send(KEY, text, mode="interrupt"))["steer"] for text in TEXTS]
     await server.kill()
     await server.start()

@@ -34,7 +34,7 @@ async def screen(http: httpx2.AsyncClient, text: str) -> Any:
             await asyncio.sleep(0.02)
 
 
-async def works(served: Served) -> None:
+async def check_terminal(served: Served) -> None:
     """Everything a person at a terminal does."""
     http = served.http
     shown = await screen(http, ">")
@@ -65,7 +65,7 @@ async def test_a_terminal_is_used_over_http(home: Path) -> None:
         assert (await http.get("/sessions/chat:nobody/screen")).status_code == 404
         assert (await served.post(f"/sessions/{KEY}/open"))["columns"] == 120
         await served.post(f"/sessions/{KEY}/open")
-        await works(served)
+        await check_terminal(served)
         await served.post("/sessions", {"key": "chat:2", "agent": "scripted"})
         refused = await http.post("/sessions/chat:2/open")
         assert (refused.status_code, "no terminal" in refused.json()["detail"]) == (409, True)
@@ -92,7 +92,7 @@ async def test_a_terminal_open_in_another_process_is_reached(tmp_path: Path, dat
     ):
         await elsewhere.sessions.create(key=KEY, agent="listener")
         await elsewhere.terminals.open(KEY)
-        await works(served)
+        await check_terminal(served)
         base = f"{served.url}/sessions/{KEY}/agentapi"
         async with asyncio.timeout(90):
             while (told := (await served.http.get(f"{base}/status")).json())["status"] != "stable":

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from insides import abandon, engine_of
+from insides import engine_of, simulate_crash
 from midwatch import Runtime, Settings, Task, TransientError, Turn, TurnResult, Usage
 from midwatch.base.errors import AlreadyFinished, Conflict, StoreUnavailable
 from midwatch.domain.agent import AgentTerms
@@ -270,7 +270,7 @@ async def test_a_task_of_a_dead_process_is_recovered_by_its_crash_rule(
     async with Runtime.open(home, agents={"it": held}) as desk:
         task = await desk.tasks.submit("x", agent="it", on_crash=on_crash)
         await until(lambda: _emitted(desk, task, "tool_exec_start", 2))
-        abandon(desk)
+        simulate_crash(desk)
     async with Runtime.open(home, work=False) as looking:  # the lease is of a process whose lock is free
         assert (await looking.tasks.get(task.id)).status == "running"
     again = ScriptedAgent(_resumed)
@@ -598,7 +598,7 @@ async def test_an_answer_to_a_dead_attempt_is_refused(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(ask("Go?"))}) as desk:
         task = await desk.tasks.submit("x", agent="it", on_crash="rerun")
         (question,) = await until(lambda: _question(desk))
-        abandon(desk)
+        simulate_crash(desk)
     async with Runtime.open(home, work=False) as looking:
         with pytest.raises(Conflict, match="does not run any more"):
             await looking.approvals.answer(question.id, grant=True)

@@ -73,12 +73,12 @@ async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
         await one.close()
 
 
-async def turned(talk: Talk, prompt: str, *answers: str | Answer, **more: Any) -> tuple[TurnResult, RecordingTurn]:
+async def run_turn(talk: Talk, prompt: str, *answers: str | Answer, **more: Any) -> tuple[TurnResult, RecordingTurn]:
     turn = RecordingTurn(prompt, answers=answers)
     return await (await talk(**more)).turn(turn), turn
 
 
-def of(turn: RecordingTurn, kind: type[Payload]) -> list[Any]:
+def events_of(turn: RecordingTurn, kind: type[Payload]) -> list[Any]:
     return [seen for seen in turn.events if isinstance(seen, kind)]
 
 
@@ -140,11 +140,11 @@ async def test_a_session_that_cannot_be_resumed_is_reported_and_begun_anew(talk:
     assert found.text == "you said hello"
     assert found.thread_id not in (None, "old")
     assert turn.thread_id == found.thread_id
-    (warning,) = of(turn, AgentFault)
+    (warning,) = events_of(turn, AgentFault)
     assert "cannot take up its conversation" in warning.message
     unknown = RecordingTurn("hello", thread_id="never-was")
     await (await talk()).turn(unknown)
-    assert "session not found" in of(unknown, AgentFault)[0].message
+    assert "session not found" in events_of(unknown, AgentFault)[0].message
 
 
 async def test_an_interrupted_turn_gets_a_continue_prompt(talk: Talk) -> None:
@@ -169,24 +169,24 @@ async def test_another_directory_needs_another_process(talk: Talk, tmp_path: Pat
 async def test_attached_files_are_sent(talk: Talk, tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("x")
     prompt = f"Read\n@{tmp_path}/notes.md\n@/etc/passwd\n@{tmp_path}/none\n[[show blocks]]"
-    found, _ = await turned(talk, prompt)
+    found, _ = await run_turn(talk, prompt)
     linked = [block for block in json.loads(found.text) if block["type"] == "resource_link"]
     assert [block["uri"] for block in linked] == [f"file://{tmp_path}/notes.md"]
     assert make_blocks("a\0b", "/") == [{"type": "text", "text": "ab"}]
 
 
 async def test_mode_and_model_are_set(talk: Talk) -> None:
-    assert json.loads((await turned(talk, "[[show settings]]"))[0].text) == {"mode": "auto", "model": "small"}
-    found, _ = await turned(talk, "[[show settings]]", mode="Default", model="large")
+    assert json.loads((await run_turn(talk, "[[show settings]]"))[0].text) == {"mode": "auto", "model": "small"}
+    found, _ = await run_turn(talk, "[[show settings]]", mode="Default", model="large")
     assert json.loads(found.text) == {"mode": "default", "model": "large"}
     with pytest.raises(AgentError, match=r"has no model 'giant'; change agents\.fake\.model .*: small, large"):
-        await turned(talk, "x", model="giant")
+        await run_turn(talk, "x", model="giant")
     with pytest.raises(AgentError, match=r"has no mode 'wild'.*: default, auto"):
-        await turned(talk, "x", mode="wild")
+        await run_turn(talk, "x", mode="wild")
 
 
 async def test_an_agent_that_would_not_ask_is_set_to_the_mode_that_asks(talk: Talk) -> None:
-    found, _ = await turned(talk, "[[show settings]]", profile="claude")
+    found, _ = await run_turn(talk, "[[show settings]]", profile="claude")
     assert json.loads(found.text)["mode"] == "default"
 
 
@@ -195,7 +195,7 @@ async def test_usage_is_as_reported_and_cost_is_that_of_the_turn(talk: Talk) -> 
     first = RecordingTurn("[[usage 100 20 0.5]]")
     used = (await one.turn(first)).usage
     assert (used.input_tokens, used.output_tokens, used.cost_usd, used.model) == (100, 20, 0.5, "small")
-    assert of(first, LlmResponse)[0].usage == {"input_tokens": 100, "output_tokens": 20}
+    assert events_of(first, LlmResponse)[0].usage == {"input_tokens": 100, "output_tokens": 20}
     assert (await one.turn(RecordingTurn("[[usage 150 30 0.75]]"))).usage.cost_usd == 0.25
     assert (await one.turn(RecordingTurn("hello"))).usage.data() is None
     other = await talk(thread_id=first.thread_id)
@@ -211,41 +211,41 @@ async def test_usage_is_as_reported_and_cost_is_that_of_the_turn(talk: Talk) -> 
 
 
 async def test_steps_are_logged_in_order(talk: Talk) -> None:
-    found, turn = await turned(talk, "[[think hm well]] [[plan a,b]] [[say I look]] [[tool ls -l]] [[say all done]]")
+    found, turn = await run_turn(talk, "[[think hm well]] [[plan a,b]] [[say I look]] [[tool ls -l]] [[say all done]]")
     assert found.text == "all done"
     stored = [kind for kind in turn.kinds() if not kind.endswith("delta")]
     assert stored == ["plan_update", "thought_update", "message_update", "tool_exec_start", "tool_exec_end"]
-    assert of(turn, ThoughtUpdate)[0].text == "hm well"
-    assert [entry["content"] for entry in of(turn, PlanUpdate)[0].entries] == ["a", "b"]
-    assert of(turn, MessageUpdate)[0].message == "I look"
+    assert events_of(turn, ThoughtUpdate)[0].text == "hm well"
+    assert [entry["content"] for entry in events_of(turn, PlanUpdate)[0].entries] == ["a", "b"]
+    assert events_of(turn, MessageUpdate)[0].message == "I look"
     start, end = (seen for seen in turn.events if seen.kind.startswith("tool_exec"))
     assert (start.title, start.tool_kind, start.arguments) == ("ls -l", "execute", {"command": "ls -l"})  # type: ignore[attr-defined]
     assert (end.result, end.is_error) == ("ran ls -l", False)  # type: ignore[attr-defined]
 
 
 async def test_a_tool_without_an_end_is_closed_with_the_turn(talk: Talk) -> None:
-    _, turn = await turned(talk, "[[open something]] [[say bye]]")
+    _, turn = await run_turn(talk, "[[open something]] [[say bye]]")
     assert tools(turn) == [("start", "open"), ("end", "open")]
 
 
 async def test_a_warning_is_not_part_of_the_answer(talk: Talk) -> None:
-    found, turn = await turned(talk, "[[warn]] [[say the answer]]", profile="codex")
+    found, turn = await run_turn(talk, "[[warn]] [[say the answer]]", profile="codex")
     assert found.text == "the answer"
-    assert "Model metadata" in of(turn, AgentFault)[0].message
+    assert "Model metadata" in events_of(turn, AgentFault)[0].message
 
 
 async def test_invalid_updates_are_ignored(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
-    found, turn = await turned(talk, "[[say so:]] [[malformed]] [[say fine]]")
+    found, turn = await run_turn(talk, "[[say so:]] [[malformed]] [[say fine]]")
     assert found.text == "so:-32602 -32602 -32602 fine"
-    (warning,) = of(turn, AgentFault)
+    (warning,) = events_of(turn, AgentFault)
     assert "lines that are no messages" in warning.message
-    found, _ = await turned(talk, "still there")
+    found, _ = await run_turn(talk, "still there")
     assert found.text == "you said still there"
     assert "Traceback" not in caplog.text
 
 
 async def test_a_diff_is_shown_as_a_patch(talk: Talk, tmp_path: Path) -> None:
-    _, turn = await turned(talk, "[[diff a.txt]]", "Yes")
+    _, turn = await run_turn(talk, "[[diff a.txt]]", "Yes")
     end = next(seen for seen in turn.events if seen.kind == "tool_exec_end")
     (change,) = end.diffs  # type: ignore[attr-defined]
     assert (change["path"], change["added"], change["removed"], change["cut"]) == (f"{tmp_path}/a.txt", 2, 1, False)
@@ -265,7 +265,7 @@ async def test_a_diff_of_ten_megabytes_is_truncated_and_delays_nobody(talk: Talk
             longest = max(longest, time.process_time() - before)
 
     ticking = asyncio.create_task(tick())
-    _, turn = await turned(talk, "[[bigdiff 10]]")
+    _, turn = await run_turn(talk, "[[bigdiff 10]]")
     ticking.cancel()
     (end,) = (seen for seen in turn.events if seen.kind == "tool_exec_end")
     (change,) = end.diffs  # type: ignore[attr-defined]
@@ -294,7 +294,7 @@ async def test_a_flood_of_text_is_stored_in_few_pieces_and_truncated(talk: Talk)
     assert found.text.split() == [str(number) for number in range(15000)]
     assert turn.text() == found.text + " "
     assert len(turn.events) < 10
-    found, _ = await turned(talk, "[[huge 3]]")
+    found, _ = await run_turn(talk, "[[huge 3]]")
     assert len(found.text) < 1_000_100
     assert "2000000 characters left out" in found.text
 
@@ -341,7 +341,7 @@ DENIED = Answer("denied", None, "not today")
     ],
 )
 async def test_options_are_chosen_by_their_meaning(talk: Talk, letters: str, answer: str | Answer, choice: str) -> None:
-    found, turn = await turned(talk, f"[[ask {letters} make all?]]", answer)
+    found, turn = await run_turn(talk, f"[[ask {letters} make all?]]", answer)
     assert found.text == f"chose {choice}"
     (asked,) = turn.asked
     assert asked.choices[0].allows
@@ -351,28 +351,28 @@ async def test_options_are_chosen_by_their_meaning(talk: Talk, letters: str, ans
 
 @pytest.mark.parametrize(("letters", "choice"), [("-", "cancelled"), ("r", "no-1"), ("xR", "no-2")])
 async def test_a_question_that_cannot_be_allowed_is_not_asked(talk: Talk, letters: str, choice: str) -> None:
-    found, turn = await turned(talk, f"[[ask {letters} make all?]]")
+    found, turn = await run_turn(talk, f"[[ask {letters} make all?]]")
     assert (found.text, turn.asked) == (f"chose {choice}", [])
 
 
 async def test_a_call_may_first_appear_in_its_question(talk: Talk) -> None:
-    found, turn = await turned(talk, "[[late rm -r build]] [[say done]]", "Yes, always")
+    found, turn = await run_turn(talk, "[[late rm -r build]] [[say done]]", "Yes, always")
     assert (found.outcome, found.text) == ("ok", "done")
     assert tools(turn) == [("start", "late"), ("end", "late")]
     assert (turn.asked[0].command, turn.asked[0].risk) == ("rm -r build", "high")
-    _, refused = await turned(talk, "[[late rm -r build]] [[say done]]", DENIED)
+    _, refused = await run_turn(talk, "[[late rm -r build]] [[say done]]", DENIED)
     assert tools(refused) == [("start", "late"), ("end", "late")]
     end = next(seen for seen in refused.events if seen.kind == "tool_exec_end")
     assert (end.is_error, end.result) == (True, "denied: not today")  # type: ignore[attr-defined]
 
 
 async def test_a_turn_with_a_denied_tool_is_not_ok(talk: Talk) -> None:
-    found, _ = await turned(talk, "[[ask ar make all]]", DENIED)
+    found, _ = await run_turn(talk, "[[ask ar make all]]", DENIED)
     assert found.outcome == "error"
     assert found.error == "denied: 'make all' (not today); fake then stopped without an answer."
-    found, _ = await turned(talk, "[[ask ar make all]] [[say I may not]]", DENIED)
+    found, _ = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", DENIED)
     assert (found.outcome, found.text) == ("ok", "I may not")
-    found, _ = await turned(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
+    found, _ = await run_turn(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
     assert (found.outcome, found.error) == ("error", "denied: 'make all' (not today); fake then stopped.")
 
 
@@ -447,7 +447,7 @@ async def test_a_stop_ends_the_turn_with_the_text_so_far(talk: Talk) -> None:
     await turn.until(lambda t: "of it" in t.text())
     await one.interrupt("stop")
     assert (await working).outcome == "error"
-    assert of(turn, MessageUpdate)[0].message == "half of it"
+    assert events_of(turn, MessageUpdate)[0].message == "half of it"
     assert one.alive
 
 
@@ -474,16 +474,16 @@ async def test_only_files_below_the_root_are_served(talk: Talk, tmp_path: Path) 
     (tmp_path / "dangling").symlink_to(tmp_path.parent / "made-outside")
     (tmp_path / "within").symlink_to("in.txt")
     os.mkfifo(tmp_path / "pipe")
-    assert (await turned(talk, f"[[read {tmp_path}/in.txt]]"))[0].text == "one\ntwo\nthree"
-    assert (await turned(talk, f"[[read {tmp_path}/within 2 1]]"))[0].text == "two"
+    assert (await run_turn(talk, f"[[read {tmp_path}/in.txt]]"))[0].text == "one\ntwo\nthree"
+    assert (await run_turn(talk, f"[[read {tmp_path}/within 2 1]]"))[0].text == "two"
     for path in ("/etc/passwd", "link", "out/passwd", "../x", f"{tmp_path}-other/x"):
-        assert "is outside of" in (await turned(talk, f"[[read {path}]]"))[0].text
-    assert "no regular file" in (await turned(talk, "[[read pipe]]"))[0].text
-    assert "Resource not found" in (await turned(talk, "[[read none]]"))[0].text
-    assert (await turned(talk, f"[[write {tmp_path}/new/deep.txt text]]"))[0].text == "written"
+        assert "is outside of" in (await run_turn(talk, f"[[read {path}]]"))[0].text
+    assert "no regular file" in (await run_turn(talk, "[[read pipe]]"))[0].text
+    assert "Resource not found" in (await run_turn(talk, "[[read none]]"))[0].text
+    assert (await run_turn(talk, f"[[write {tmp_path}/new/deep.txt text]]"))[0].text == "written"
     assert (tmp_path / "new/deep.txt").read_text() == "text"
     for path in ("/tmp/mw-never", "dangling", "out/mw-never", "../mw-never"):
-        assert "is outside of" in (await turned(talk, f"[[write {path} text]]"))[0].text
+        assert "is outside of" in (await run_turn(talk, f"[[write {path} text]]"))[0].text
     assert not (tmp_path.parent / "made-outside").exists()
 
 
@@ -526,14 +526,14 @@ def test_the_size_of_files_is_limited(tmp_path: Path) -> None:
 
 
 async def test_terminals_run_commands(talk: Talk, tmp_path: Path) -> None:
-    found, _ = await turned(talk, "[[run echo hi; exit 3]]")
+    found, _ = await run_turn(talk, "[[run echo hi; exit 3]]")
     assert json.loads(found.text) == ["hi\n", 3, False]
-    found, _ = await turned(talk, "[[run printenv MIDWATCH_TASK; pwd]]")
+    found, _ = await run_turn(talk, "[[run printenv MIDWATCH_TASK; pwd]]")
     task, place = json.loads(found.text)[0].split()
     assert "/1" in task
     assert place == str(tmp_path)
-    assert "there is no program" in (await turned(talk, "[[run no-such-program]]"))[0].text
-    found, _ = await turned(talk, "[[run seq 1 300000]]")
+    assert "there is no program" in (await run_turn(talk, "[[run no-such-program]]"))[0].text
+    found, _ = await run_turn(talk, "[[run seq 1 300000]]")
     output, code, cut = json.loads(found.text)
     assert (code, cut) == (0, True)
     assert output.endswith("300000\n")
@@ -593,7 +593,7 @@ async def test_a_failed_start_is_reported_in_one_line(
 
 
 async def test_a_slow_start_is_awaited_and_can_be_stopped(talk: Talk) -> None:
-    found, _ = await turned(talk, "hello")
+    found, _ = await run_turn(talk, "hello")
     assert found.text == "you said hello"
     one, turn = await talk("--start", "slow600"), RecordingTurn("hello")
     working = asyncio.create_task(one.turn(turn))
@@ -638,7 +638,7 @@ async def test_an_exit_during_a_turn_is_reported_with_the_last_output(talk: Talk
 
 async def test_an_endless_message_is_refused(talk: Talk) -> None:
     with pytest.raises(AgentError, match=f"a message of more than {LONGEST_LINE} bytes"):
-        await turned(talk, f"[[huge {LONGEST_LINE / 1_000_000 + 1}]]")
+        await run_turn(talk, f"[[huge {LONGEST_LINE / 1_000_000 + 1}]]")
 
 
 async def test_a_refused_event_ends_the_turn(talk: Talk) -> None:
@@ -674,10 +674,10 @@ async def test_error_messages_are_classified(talk: Talk, wish: str, kind: type[A
 
 async def test_an_error_sent_as_an_answer_is_an_error(talk: Talk) -> None:
     with pytest.raises(UsageLimit, match="429"):
-        await turned(talk, "[[say Error: 429 This request would exceed your rate limit.]]", profile="copilot")
+        await run_turn(talk, "[[say Error: 429 This request would exceed your rate limit.]]", profile="copilot")
     with pytest.raises(TransientError, match=r"529.*Overloaded"):
-        await turned(talk, "[[say Ran into this error: Server error (529): Overloaded.]]", profile="goose")
-    found, _ = await turned(talk, "[[say Error: there is no such file.]]", profile="copilot")
+        await run_turn(talk, "[[say Ran into this error: Server error (529): Overloaded.]]", profile="goose")
+    found, _ = await run_turn(talk, "[[say Error: there is no such file.]]", profile="copilot")
     assert found.text == "Error: there is no such file."
 
 
@@ -686,10 +686,10 @@ async def test_an_error_sent_as_an_answer_is_an_error(talk: Talk) -> None:
     [("max_tokens", "limit of tokens"), ("refusal", "refused to go on"), ("cancelled", "cancelled its work by itself")],
 )
 async def test_a_turn_that_stopped_early_is_not_ok(talk: Talk, reason: str, words: str) -> None:
-    found, turn = await turned(talk, f"[[say so far]] [[stop {reason}]]")
+    found, turn = await run_turn(talk, f"[[say so far]] [[stop {reason}]]")
     assert found.outcome == "error"
     assert words in (found.error or "")
-    assert of(turn, MessageUpdate)[0].message == "so far"
+    assert events_of(turn, MessageUpdate)[0].message == "so far"
 
 
 # -- pure parts ------------------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def test_no_frame_is_longer_than_clients_can_read(text: str) -> None:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-def refused(content: bytes | dict[str, Any], media: str | None = "application/json") -> tuple[int, str, list[Any]]:
+def read_refused(content: bytes | dict[str, Any], media: str | None = "application/json") -> tuple[int, str, list[Any]]:
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
     with pytest.raises(Refusal) as caught:
         parse_message(raw, media)
@@ -190,37 +190,37 @@ def test_messages_are_read(body: bytes, media: str | None, sent: tuple[str, str]
 
 
 def test_wrong_messages_are_refused_with_the_texts_of_agentapi() -> None:
-    assert refused(b"") == (400, "request body is required", [])
+    assert read_refused(b"") == (400, "request body is required", [])
     good = {"content": "a", "type": "user"}
-    assert refused({**good, "z": 1}) == (
+    assert read_refused({**good, "z": 1}) == (
         422, "validation failed",
         [{"message": "unexpected property", "location": "body.z", "value": {**good, "z": 1}}],
     )  # fmt: skip
-    assert refused({"content": "a"})[2] == [
+    assert read_refused({"content": "a"})[2] == [
         {"message": "expected required property type to be present", "location": "body", "value": {"content": "a"}}
     ]
-    assert refused({**good, "content": 5})[2] == [
+    assert read_refused({**good, "content": 5})[2] == [
         {"message": "expected string", "location": "body.content", "value": 5}
     ]
-    status, _, (error,) = refused({**good, "type": "foo"})
+    status, _, (error,) = read_refused({**good, "type": "foo"})
     assert (status, error["location"], error["value"]) == (422, "body.type", "foo")
-    assert [error["message"] for error in refused({})[2]] == [
+    assert [error["message"] for error in read_refused({})[2]] == [
         "expected required property content to be present", "expected required property type to be present"
     ]  # fmt: skip
-    assert refused(b"[]")[0] == 422
-    assert refused(b'{"content":')[:2] == (400, "validation failed")
-    assert refused(b'{"content":')[2][0]["message"] == "unexpected end of JSON input"
-    assert refused(b"hello")[2] == [
+    assert read_refused(b"[]")[0] == 422
+    assert read_refused(b'{"content":')[:2] == (400, "validation failed")
+    assert read_refused(b'{"content":')[2][0]["message"] == "unexpected end of JSON input"
+    assert read_refused(b"hello")[2] == [
         {"message": "invalid character 'h' looking for beginning of value", "location": "body", "value": "hello"}
     ]
-    assert refused(b"\xff\xfe")[0] == 400
-    assert refused(b"[" * 100_000)[0] in (400, 422)
-    assert refused(b'{"content":"\\ud800","type":"user"}')[0] == 422
-    assert refused(b"x", "text/plain") == (
+    assert read_refused(b"\xff\xfe")[0] == 400
+    assert read_refused(b"[" * 100_000)[0] in (400, 422)
+    assert read_refused(b'{"content":"\\ud800","type":"user"}')[0] == 422
+    assert read_refused(b"x", "text/plain") == (
         415, "validation failed", [{"message": "unknown content type: text/plain", "location": "body", "value": "x"}],
     )  # fmt: skip
-    assert refused(b" " * 1048576) == (413, "request body is too large limit=1048576 bytes", [])
-    assert refused(b" " * 1048575)[0] == 400
+    assert read_refused(b" " * 1048576) == (413, "request body is too large limit=1048576 bytes", [])
+    assert read_refused(b" " * 1048575)[0] == 400
 
 
 def form(*parts: bytes, boundary: bytes = b"xyz", end: bytes = b"--xyz--\r\n") -> bytes:
@@ -335,7 +335,7 @@ def test_origins_are_checked_and_matched() -> None:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def saved(number: int, text: str = "x", role: Any = "agent", time: int = NOW) -> SavedMessage:
+def make_saved(number: int, text: str = "x", role: Any = "agent", time: int = NOW) -> SavedMessage:
     return SavedMessage(**dict(message(number, text, role, time)))
 
 
@@ -343,7 +343,7 @@ def test_a_state_file_is_read_and_written_in_its_format(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "state.json"
     file = StateFile(place)
     assert file.load() == State()
-    messages = [saved(0, "hello <b>"), saved(1, "hi ü", "user", NOW + 1)]
+    messages = [make_saved(0, "hello <b>"), make_saved(1, "hi ü", "user", NOW + 1)]
     state = State(messages=messages, initial_prompt="do it", initial_prompt_sent=True)
     file.save(state)
     assert place.read_text() == (
@@ -370,10 +370,10 @@ def test_a_state_file_may_be_a_symlink(tmp_path: Path) -> None:
     link.symlink_to(real)
     file = StateFile(link)
     assert file.load() == State()
-    file.save(State(messages=[saved(0, "one")]))
-    file.save(State(messages=[saved(0, "two")]))
+    file.save(State(messages=[make_saved(0, "one")]))
+    file.save(State(messages=[make_saved(0, "two")]))
     assert link.is_symlink() and "two" in real.read_text()
-    assert StateFile(link).load().messages == [saved(0, "two")]
+    assert StateFile(link).load().messages == [make_saved(0, "two")]
 
 
 def test_a_state_file_of_agentapi_is_read() -> None:
@@ -408,10 +408,10 @@ def test_an_unusable_state_file_is_kept_under_another_name(tmp_path: Path, conte
     with pytest.raises(UnusableState) as caught:
         file.load()
     assert words in str(caught.value) and "state.json.bad-2" in str(caught.value)
-    file.save(State(messages=[saved(0)]))
+    file.save(State(messages=[make_saved(0)]))
     assert (tmp_path / "state.json.bad-2").read_bytes() == content
     assert (tmp_path / "state.json.bad-1").read_text() == "an earlier one"
-    assert StateFile(place).load().messages == [saved(0)]
+    assert StateFile(place).load().messages == [make_saved(0)]
 
 
 @pytest.mark.parametrize(

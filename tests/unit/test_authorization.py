@@ -21,7 +21,7 @@ from records import put
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
 
 
-def offering(*, submits: bool) -> Callable[[str], Awaitable[AgentTerms]]:
+def make_terms(*, submits: bool) -> Callable[[str], Awaitable[AgentTerms]]:
     async def terms(agent: str) -> AgentTerms:
         return AgentTerms(submits=submits)
 
@@ -46,8 +46,8 @@ def test_others_may_manage_only_shared_records() -> None:
 
 async def test_the_setting_decides_who_manages_a_task_without_creator(memory: SqliteStore) -> None:
     task = await put(memory, creator="ann")
-    await Authorization(memory, offering(submits=True)).check_task(BOB, task.id)
-    strict = Authorization(memory, offering(submits=True), "creator_only")
+    await Authorization(memory, make_terms(submits=True)).check_task(BOB, task.id)
+    strict = Authorization(memory, make_terms(submits=True), "creator_only")
     await strict.check_task("bob", task.id)
     with pytest.raises(Forbidden):
         await strict.check_task(BOB, task.id)
@@ -57,7 +57,7 @@ async def test_the_setting_decides_who_manages_a_task_without_creator(memory: Sq
 
 async def test_an_agent_submits_only_in_its_directory_and_to_its_own_route(memory: SqliteStore) -> None:
     task = await put(memory, creator="ann", workdir="/tmp", route="console", session_key="chat:1")
-    rights = Authorization(memory, offering(submits=True))
+    rights = Authorization(memory, make_terms(submits=True))
     wish = await rights.restrict_task(agent_of(task), {"agent": "demo"})
     assert wish == {"agent": "demo", "workdir": "/tmp", "route": "console", "origin_session": "chat:1"}
     with pytest.raises(Forbidden, match="cannot set priority"):
@@ -65,7 +65,7 @@ async def test_an_agent_submits_only_in_its_directory_and_to_its_own_route(memor
     with pytest.raises(Forbidden, match="its own directory only"):
         await rights.restrict(agent_of(task), {"workdir": "/"}, TASK_FIELDS)
     with pytest.raises(Forbidden, match="may not hand in work"):
-        await Authorization(memory, offering(submits=False)).restrict_task(agent_of(task), {})
+        await Authorization(memory, make_terms(submits=False)).restrict_task(agent_of(task), {})
     assert await rights.restrict_task(ANN, {"priority": 1}) == {"priority": 1}
 
 

@@ -31,7 +31,7 @@ from midwatch.domain.automation import LATE_SECONDS, MOST_FAILURES, OVER, SPENT,
 from midwatch.domain.changes import Changes, Update, update_record
 from midwatch.domain.store import Store
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, end
-from records import a_task, asking, fence
+from records import a_task, claim_request, fence
 
 NOW = parse_moment("2026-03-02T09:00:00+00:00", 0, "UTC")
 HOUR = 3600 * SECOND
@@ -72,7 +72,7 @@ def task_of(changes: Changes) -> Task | None:
     return found
 
 
-def ended(outcome: str, *, attempt: int = 1, error: str | None = None, **fields: Any) -> Task:
+def end_run(outcome: str, *, attempt: int = 1, error: str | None = None, **fields: Any) -> Task:
     task = a_task(cause="automation", cause_id="am_1", attempt=attempt, **fields)
     return end(task, NOW + HOUR // 2, outcome=outcome, error=error)[0]  # type: ignore[arg-type]
 
@@ -292,7 +292,7 @@ def settle(one: Automation, task: Task, thread: str | None = None) -> tuple[Auto
 
 @pytest.mark.parametrize("outcome", ["ok", "silent", "transferred"])
 def test_a_successful_run_resets_the_failures(outcome: str) -> None:
-    moved, changes = settle(RUNNING, ended(outcome))
+    moved, changes = settle(RUNNING, end_run(outcome))
     assert (moved.consecutive_failures, moved.status, moved.next_run_at) == (0, "active", NOW + HOUR)
     assert moved.last_result == f"ok: {iso(NOW + HOUR // 2)}"
     assert not changes.events
@@ -301,7 +301,7 @@ def test_a_successful_run_resets_the_failures(outcome: str) -> None:
 
 @pytest.mark.parametrize("outcome", ["error", "timeout", "budget"])
 def test_a_failed_run_increments_the_failures(outcome: str) -> None:
-    moved, changes = settle(replace(RUNNING, consecutive_failures=0), ended(outcome, error="no\nluck"))
+    moved, changes = settle(replace(RUNNING, consecutive_failures=0), end_run(outcome, error="no\nluck"))
     assert (moved.consecutive_failures, moved.status, moved.next_run_at) == (1, "active", NOW + HOUR)
     assert moved.last_result == "error: no\nluck"
     assert not changes.deliveries
@@ -309,7 +309,7 @@ def test_a_failed_run_increments_the_failures(outcome: str) -> None:
 
 @pytest.mark.parametrize("outcome", ["error", "timeout"])
 def test_three_failures_pause_it_with_one_notice(outcome: str) -> None:
-    moved, changes = settle(RUNNING, ended(outcome, error="no luck"))
+    moved, changes = settle(RUNNING, end_run(outcome, error="no luck"))
     assert moved.consecutive_failures == MOST_FAILURES
     assert (moved.status, moved.next_run_at) == ("paused", None)
     assert moved.paused_why == "3 runs failed one after the other"
@@ -319,51 +319,53 @@ def test_three_failures_pause_it_with_one_notice(outcome: str) -> None:
     assert notice.text == (
         "Paused: brief\n3 runs failed one after the other. no luck\nResume it: midwatch automation resume am_1"
     )
-    again, more = settle(moved, ended(outcome, error="no luck"))  # a retry by hand, say
+    again, more = settle(moved, end_run(outcome, error="no luck"))  # a retry by hand, say
     assert again.status == "paused"
     assert not more.deliveries
     assert not more.events
 
 
 def test_without_a_route_there_is_only_a_log_entry() -> None:
-    moved, changes = settle(replace(RUNNING, route=None), ended("error", error="x"))
+    moved, changes = settle(replace(RUNNING, route=None), end_run("error", error="x"))
     assert moved.status == "paused"
     assert not changes.deliveries
     assert payloads(changes, "automation_paused")
 
 
 def test_a_run_cancelled_before_its_start_does_not_count() -> None:
-    moved, changes = settle(RUNNING, ended("cancelled", attempt=0))
+    moved, changes = settle(RUNNING, end_run("cancelled", attempt=0))
     assert (moved.run_count, moved.consecutive_failures, moved.next_run_at) == (2, 2, NOW + HOUR)
     assert not changes.events
     last = hourly(max_runs=3, run_count=3, next_run_at=None)
-    moved, _ = settle(last, ended("cancelled", attempt=0))
+    moved, _ = settle(last, end_run("cancelled", attempt=0))
     assert (moved.run_count, moved.status, moved.next_run_at) == (2, "active", NOW + HOUR)
-    moved, _ = settle(replace(last, status="paused"), ended("cancelled", attempt=0))
+    moved, _ = settle(replace(last, status="paused"), end_run("cancelled", attempt=0))
     assert (moved.run_count, moved.status, moved.next_run_at) == (2, "paused", None)
-    assert settle(hourly(run_count=0), ended("cancelled", attempt=0))[0].run_count == 0
+    assert settle(hourly(run_count=0), end_run("cancelled", attempt=0))[0].run_count == 0
 
 
 def test_a_single_time_with_a_cancelled_run_is_over() -> None:
-    moved, changes = settle(once(run_count=1, next_run_at=None, route="console"), ended("cancelled", attempt=0))
+    moved, changes = settle(once(run_count=1, next_run_at=None, route="console"), end_run("cancelled", attempt=0))
     assert (moved.run_count, moved.status, moved.paused_why) == (0, "paused", OVER)
     assert not changes.deliveries
 
 
 def test_a_run_cancelled_after_its_start_counts_but_not_as_a_failure() -> None:
-    moved, changes = settle(RUNNING, ended("cancelled"))
+    moved, changes = settle(RUNNING, end_run("cancelled"))
     assert (moved.run_count, moved.consecutive_failures) == (3, 2)
     assert moved.last_result == f"cancelled: {iso(NOW + HOUR // 2)}"
     assert not changes.deliveries
 
 
 def test_a_cancelled_retry_does_not_change_the_count() -> None:
-    moved, _ = settle(hourly(max_runs=1, run_count=1, next_run_at=None), ended("cancelled", attempt=0, retry_of="t_0"))
+    moved, _ = settle(
+        hourly(max_runs=1, run_count=1, next_run_at=None), end_run("cancelled", attempt=0, retry_of="t_0")
+    )
     assert (moved.run_count, moved.next_run_at) == (1, None)
 
 
 def test_a_lost_run_is_not_a_failure() -> None:
-    moved, changes = settle(RUNNING, ended("lost", error="its process ended"))
+    moved, changes = settle(RUNNING, end_run("lost", error="its process ended"))
     assert (moved.consecutive_failures, moved.run_count, moved.status) == (2, 3, "active")
     assert moved.last_result == "lost: its process ended"
     assert not changes.deliveries  # the task itself tells
@@ -372,7 +374,7 @@ def test_a_lost_run_is_not_a_failure() -> None:
 @pytest.mark.parametrize("last", [hourly(max_runs=1), once()])
 def test_a_lost_last_run_is_reported(last: Automation) -> None:
     last = replace(last, run_count=1, next_run_at=None, route="console")
-    task = ended("lost", error="its process ended")
+    task = end_run("lost", error="its process ended")
     moved, changes = settle(last, task)
     assert (moved.status, moved.run_count) == ("paused", 1)
     assert "last run was lost" in (moved.paused_why or "")
@@ -382,35 +384,35 @@ def test_a_lost_last_run_is_reported(last: Automation) -> None:
 
 @pytest.mark.parametrize("outcome", ["ok", "error", "cancelled"])
 def test_after_its_last_run_an_automation_is_paused(outcome: str) -> None:
-    moved, changes = settle(hourly(max_runs=3, run_count=3, next_run_at=None, route="console"), ended(outcome))
+    moved, changes = settle(hourly(max_runs=3, run_count=3, next_run_at=None, route="console"), end_run(outcome))
     assert (moved.status, moved.paused_why, moved.run_count) == ("paused", SPENT, 3)
     assert payloads(changes, "automation_paused") == [{"automation_id": "am_1", "why": SPENT}]
     assert not changes.deliveries  # the task tells how it ended
-    moved, _ = settle(once(run_count=1, next_run_at=None), ended(outcome))
+    moved, _ = settle(once(run_count=1, next_run_at=None), end_run(outcome))
     assert (moved.status, moved.paused_why) == ("paused", OVER)
 
 
 def test_raising_max_runs_during_the_last_run_continues() -> None:
     raised = hourly(max_runs=9, run_count=3, next_run_at=NOW + HOUR)
-    assert settle(raised, ended("ok"))[0].status == "active"
+    assert settle(raised, end_run("ok"))[0].status == "active"
 
 
 @pytest.mark.parametrize("status", ["paused", "deleted"])
 @pytest.mark.parametrize("outcome", ["ok", "error", "lost", "cancelled"])
 def test_an_automation_paused_or_deleted_during_a_run_stays_so(status: rules.Status, outcome: str) -> None:
     one = replace(RUNNING, status=status, next_run_at=None, paused_why="by ann", max_runs=3)
-    moved, changes = settle(one, ended(outcome, error="x"))
+    moved, changes = settle(one, end_run(outcome, error="x"))
     assert (moved.status, moved.next_run_at, moved.paused_why) == (status, None, "by ann")
     assert not changes.events
     assert not changes.deliveries
 
 
 def test_the_thread_is_kept_unless_each_run_is_fresh() -> None:
-    moved, changes = settle(RUNNING, ended("ok"), "th_1")
+    moved, changes = settle(RUNNING, end_run("ok"), "th_1")
     assert moved.resume_thread_id == "th_1"
-    assert "resume_thread_id" not in rules.settle(moved, ended("ok"), NOW, "th_1").updates[0].fields
-    assert settle(replace(RUNNING, fresh=True), ended("ok"), "th_1")[0].resume_thread_id is None
-    assert settle(RUNNING, ended("error", error="x"), "th_2")[0].resume_thread_id == "th_2"
+    assert "resume_thread_id" not in rules.settle(moved, end_run("ok"), NOW, "th_1").updates[0].fields
+    assert settle(replace(RUNNING, fresh=True), end_run("ok"), "th_1")[0].resume_thread_id is None
+    assert settle(RUNNING, end_run("error", error="x"), "th_2")[0].resume_thread_id == "th_2"
     assert len(changes.updates) == 1
 
 
@@ -418,7 +420,7 @@ async def test_a_concurrently_changed_automation_loses_no_result(store: Store) -
     one = hourly()
     await store.apply(Changes(records=(one,)))
     await store.apply(fire(one))
-    ((task, _),) = (await store.claim(asking(), NOW)).taken
+    ((task, _),) = (await store.claim(claim_request(), NOW)).taken
     seen = await store.get_automation("am_1")
     assert seen is not None
     await store.apply(rules.pause_automation(seen, NOW, "a holiday", "ann"))
@@ -438,7 +440,7 @@ async def test_a_concurrently_changed_automation_loses_no_result(store: Store) -
 
 
 def test_an_unreadable_schedule_does_not_block_the_end_of_a_run() -> None:
-    moved, _ = settle(hourly(schedule={}, run_count=1, next_run_at=None), ended("cancelled", attempt=0))
+    moved, _ = settle(hourly(schedule={}, run_count=1, next_run_at=None), end_run("cancelled", attempt=0))
     assert (moved.status, moved.run_count) == ("paused", 0)
 
 

@@ -17,7 +17,7 @@ from midwatch.services.automation_transfer import AutomationTransfer
 from midwatch.services.automations import Automations
 from midwatch.services.tasks import Tasks
 from midwatch.testing import FakeClock
-from records import Meddled
+from records import InterferingStore
 
 HOUR = 3600 * SECOND
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
@@ -47,7 +47,7 @@ class One:
 class Desk:
     """A home: its store and services."""
 
-    def __init__(self, store: Meddled, clock: FakeClock) -> None:
+    def __init__(self, store: InterferingStore, clock: FakeClock) -> None:
         self.store, self.clock = store, clock
         tasks = Tasks(store, clock, One(), lambda route: route)
         self.automations = Automations(store, clock, tasks, terms, lambda route: route)
@@ -66,14 +66,14 @@ async def terms(agent: str) -> AgentTerms:
 
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
-    store = await Meddled.open(":memory:")
+    store = await InterferingStore.open(":memory:")
     yield Desk(store, FakeClock())
     await store.close()
 
 
 @pytest.fixture
 async def other() -> AsyncIterator[Desk]:
-    store = await Meddled.open(":memory:")
+    store = await InterferingStore.open(":memory:")
     yield Desk(store, FakeClock())
     await store.close()
 
@@ -158,7 +158,7 @@ async def test_an_automation_that_cannot_run_is_imported_paused(desk: Desk, othe
 async def test_an_import_overwrites_a_concurrent_change_as_a_whole(desk: Desk) -> None:
     made = await desk.automations.create("one", every="24h", zone="UTC")
     shot = {**made.snapshot(), "prompt": "imported"}
-    desk.store.meddle = lambda: desk.automations.patch(made.id, {"title": "meanwhile", "prompt": "meanwhile"})
+    desk.store.interfere = lambda: desk.automations.patch(made.id, {"title": "meanwhile", "prompt": "meanwhile"})
     assert await desk.take(shot) == ["changed"]
     found = await desk.automations.get(made.id)
     assert (found.prompt, found.title, found.revision) == ("imported", "", 2)

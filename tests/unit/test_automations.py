@@ -31,7 +31,7 @@ from midwatch.services.automations import CHANGEABLE, KEPT_SECONDS, Automations,
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Tasks
 from midwatch.testing import FakeClock
-from records import KnownAgents, Meddled, asking
+from records import InterferingStore, KnownAgents, claim_request
 
 HOUR = 3600 * SECOND
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
@@ -48,8 +48,8 @@ def check_route(route: str) -> str:
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[Meddled]:
-    opened = Meddled(":memory:")
+async def store() -> AsyncIterator[InterferingStore]:
+    opened = InterferingStore(":memory:")
     yield opened
     await opened.close()
 
@@ -60,17 +60,17 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def tasks(store: Meddled, clock: FakeClock) -> Tasks:
+def tasks(store: InterferingStore, clock: FakeClock) -> Tasks:
     endings = TaskEndings(store, clock, terms)
     return Tasks(store, clock, KnownAgents("demo", "other"), check_route, endings=endings)
 
 
 @pytest.fixture
-def automations(store: Meddled, clock: FakeClock, tasks: Tasks) -> Automations:
+def automations(store: InterferingStore, clock: FakeClock, tasks: Tasks) -> Automations:
     return Automations(store, clock, tasks, terms, check_route)
 
 
-async def fired(store: Meddled, clock: FakeClock, one: Automation) -> Task:
+async def fire_due(store: InterferingStore, clock: FakeClock, one: Automation) -> Task:
     """Its time comes."""
     assert one.next_run_at is not None
     clock.set(one.next_run_at)
@@ -80,7 +80,7 @@ async def fired(store: Meddled, clock: FakeClock, one: Automation) -> Task:
     return task
 
 
-async def kinds(store: Meddled) -> list[str]:
+async def kinds(store: InterferingStore) -> list[str]:
     return [made.kind for made in await store.read_events(0, EVERYTHING, 1000)]
 
 
@@ -88,7 +88,7 @@ async def kinds(store: Meddled) -> list[str]:
 
 
 async def test_a_new_automation_is_stored_and_announced(
-    automations: Automations, store: Meddled, clock: FakeClock
+    automations: Automations, store: InterferingStore, clock: FakeClock
 ) -> None:
     made = await automations.create(
         " look ", actor="ann", every="90m", title="brief", tags=("a",), zone="Asia/Kolkata", route="console", max_runs=3
@@ -127,7 +127,7 @@ async def test_a_new_automation_is_stored_and_announced(
     ],
 )
 async def test_invalid_values_are_refused(
-    automations: Automations, store: Meddled, field: str, wish: dict[str, Any]
+    automations: Automations, store: InterferingStore, field: str, wish: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         await automations.create("look", **wish)
@@ -149,7 +149,7 @@ async def test_missing_values_get_their_defaults(automations: Automations) -> No
     assert (made.title, made.jitter_seconds, made.missed, made.tags) == ("", 0.0, "once_within", ())
 
 
-async def test_an_automation_can_be_created_disabled(automations: Automations, store: Meddled) -> None:
+async def test_an_automation_can_be_created_disabled(automations: Automations, store: InterferingStore) -> None:
     made = await automations.create("x", every=60, enabled=False)
     assert (made.status, made.next_run_at) == ("paused", None)
     assert await store.find_next_automation_at() is None
@@ -161,7 +161,7 @@ async def test_the_first_time_can_be_set(automations: Automations, clock: FakeCl
     assert made.next_run_at == clock.now() + 5
 
 
-async def test_a_thread_to_resume_is_stored_in_its_session(automations: Automations, store: Meddled) -> None:
+async def test_a_thread_to_resume_is_stored_in_its_session(automations: Automations, store: InterferingStore) -> None:
     made = await automations.create("x", every=60, resume_thread_id="th_1")
     session = await store.get_session(made.session_key)
     assert session is not None
@@ -201,7 +201,7 @@ async def test_automations_are_listed_by_scope_status_and_limit(automations: Aut
         await automations.list("running")
 
 
-async def test_a_list_has_at_most_two_hundred_entries(automations: Automations, store: Meddled) -> None:
+async def test_a_list_has_at_most_two_hundred_entries(automations: Automations, store: InterferingStore) -> None:
     first = await automations.create("x", every=60)
     await store.apply(Changes(records=tuple(replace(first, id=f"am_{n}") for n in range(250))))
     assert len(await automations.list(limit=1000)) == 200
@@ -214,7 +214,9 @@ async def test_unknown_ids_are_not_found(automations: Automations) -> None:
             await act("am_none")
 
 
-async def test_an_unreadable_automation_does_not_hide_the_others(automations: Automations, store: Meddled) -> None:
+async def test_an_unreadable_automation_does_not_hide_the_others(
+    automations: Automations, store: InterferingStore
+) -> None:
     made = await automations.create("x", every=60)
     await store.apply(Changes(records=(replace(made, id="am_odd", schedule={"cron": "?", "zone": "No/Where"}),)))
     assert {one.snapshot()["id"] for one in await automations.list()} == {made.id, "am_odd"}
@@ -295,14 +297,16 @@ async def test_a_patch_for_another_revision_is_refused(automations: Automations)
     assert (await automations.get(made.id)).title == "a"
 
 
-async def test_a_patch_keeps_concurrent_changes(automations: Automations, store: Meddled, clock: FakeClock) -> None:
+async def test_a_patch_keeps_concurrent_changes(
+    automations: Automations, store: InterferingStore, clock: FakeClock
+) -> None:
     made = await automations.create("x", every=3600)
     clock.set(made.next_run_at or 0)
-    store.meddle = lambda: fired(store, clock, made)
+    store.interfere = lambda: fire_due(store, clock, made)
     after = await automations.patch(made.id, {"title": "new"})
     assert (after.title, after.run_count, after.revision) == ("new", 1, 2)
     assert after.next_run_at == (made.next_run_at or 0) + HOUR
-    store.meddle = lambda: automations.patch(made.id, {"prompt": "theirs"})
+    store.interfere = lambda: automations.patch(made.id, {"prompt": "theirs"})
     with pytest.raises(Conflict):
         await automations.patch(made.id, {"title": "newer"}, revision=2)
     found = await automations.get(made.id)
@@ -340,10 +344,10 @@ async def test_a_changed_automation_stays_paused(automations: Automations, clock
 
 
 async def test_max_runs_below_the_count_is_refused_and_equal_pauses(
-    automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
+    automations: Automations, store: InterferingStore, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600)
-    await fired(store, clock, made)
+    await fire_due(store, clock, made)
     await fired_again(store, clock, made.id)
     with pytest.raises(InvalidInput, match="more runs than max_runs"):
         await automations.patch(made.id, {"max_runs": 1})
@@ -355,16 +359,16 @@ async def test_max_runs_below_the_count_is_refused_and_equal_pauses(
     assert (await automations.resume(made.id)).status == "active"
 
 
-async def fired_again(store: Meddled, clock: FakeClock, automation_id: str) -> Task:
+async def fired_again(store: InterferingStore, clock: FakeClock, automation_id: str) -> Task:
     """Its open run ends well, and its time comes again."""
     await end_run(store, clock, automation_id)
     found = await store.get_automation(automation_id)
     assert found is not None
-    return await fired(store, clock, found)
+    return await fire_due(store, clock, found)
 
 
-async def end_run(store: Meddled, clock: FakeClock, automation_id: str, outcome: Outcome = "ok") -> None:
-    (claim,) = (await store.claim(asking(), clock.now())).taken
+async def end_run(store: InterferingStore, clock: FakeClock, automation_id: str, outcome: Outcome = "ok") -> None:
+    (claim,) = (await store.claim(claim_request(), clock.now())).taken
     found = await store.get_automation(automation_id)
     assert found is not None
     ended, changes = end(claim.task, clock.now(), outcome=outcome, error="x" if outcome != "ok" else None)
@@ -372,10 +376,10 @@ async def end_run(store: Meddled, clock: FakeClock, automation_id: str, outcome:
 
 
 async def test_raising_max_runs_during_the_last_run_continues(
-    automations: Automations, store: Meddled, clock: FakeClock
+    automations: Automations, store: InterferingStore, clock: FakeClock
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=1)
-    await fired(store, clock, made)
+    await fire_due(store, clock, made)
     assert (await automations.get(made.id)).next_run_at is None
     raised = await automations.patch(made.id, {"max_runs": 2})
     assert raised.next_run_at == (made.next_run_at or 0) + HOUR
@@ -386,7 +390,7 @@ async def test_raising_max_runs_during_the_last_run_continues(
 # -- pausing, resuming, deleting -----------------------------------------------------------------------------------
 
 
-async def test_pausing_and_resuming_twice_is_harmless(automations: Automations, store: Meddled) -> None:
+async def test_pausing_and_resuming_twice_is_harmless(automations: Automations, store: InterferingStore) -> None:
     made = await automations.create("x", every=3600)
     paused = await automations.pause(made.id, why="a holiday")
     assert await automations.pause(made.id, why="another") == paused
@@ -394,11 +398,11 @@ async def test_pausing_and_resuming_twice_is_harmless(automations: Automations, 
     resumed = await automations.resume(made.id)
     assert await automations.resume(made.id) == resumed
     assert (await kinds(store)).count("automation_paused") == 1
-    store.meddle = lambda: automations.pause(made.id, why="theirs")
+    store.interfere = lambda: automations.pause(made.id, why="theirs")
     assert (await automations.pause(made.id, why="mine")).paused_why == "theirs"
-    store.meddle = lambda: automations.resume(made.id)
+    store.interfere = lambda: automations.resume(made.id)
     assert (await automations.resume(made.id)).status == "active"
-    store.meddle = lambda: automations.delete(made.id)
+    store.interfere = lambda: automations.delete(made.id)
     assert (await automations.delete(made.id)).status == "deleted"
 
 
@@ -410,9 +414,11 @@ async def test_resuming_skips_missed_runs(automations: Automations, clock: FakeC
     assert resumed.next_run_at == (made.next_run_at or 0) + 100 * HOUR
 
 
-async def test_pausing_lets_the_open_run_end(automations: Automations, store: Meddled, clock: FakeClock) -> None:
+async def test_pausing_lets_the_open_run_end(
+    automations: Automations, store: InterferingStore, clock: FakeClock
+) -> None:
     made = await automations.create("x", every=3600)
-    run = await fired(store, clock, made)
+    run = await fire_due(store, clock, made)
     await automations.pause(made.id)
     assert await automations.running(made.id) == run
     await end_run(store, clock, made.id)
@@ -421,10 +427,10 @@ async def test_pausing_lets_the_open_run_end(automations: Automations, store: Me
 
 
 async def test_deleting_cancels_the_open_run_and_can_be_undone(
-    automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
+    automations: Automations, store: InterferingStore, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600)
-    run = await fired(store, clock, made)
+    run = await fire_due(store, clock, made)
     gone = await automations.delete(made.id, actor="ann")
     assert (gone.status, gone.deleted_at, gone.next_run_at) == ("deleted", clock.now(), None)
     assert (await tasks.get(run.id)).status == "cancelled"
@@ -436,11 +442,11 @@ async def test_deleting_cancels_the_open_run_and_can_be_undone(
 
 
 async def test_deleting_stops_a_run_that_has_begun(
-    automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
+    automations: Automations, store: InterferingStore, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600)
-    run = await fired(store, clock, made)
-    await store.claim(asking(), clock.now())
+    run = await fire_due(store, clock, made)
+    await store.claim(claim_request(), clock.now())
     await automations.delete(made.id)
     assert (await tasks.get(run.id)).stop_requested == "cancel"
 
@@ -466,7 +472,7 @@ async def test_a_finished_automation_can_be_restored_and_fixed(automations: Auto
 
 
 async def test_a_deleted_automation_is_removed_after_thirty_days(
-    automations: Automations, store: Meddled, clock: FakeClock
+    automations: Automations, store: InterferingStore, clock: FakeClock
 ) -> None:
     made = await automations.create("x", every=3600)
     await automations.delete(made.id)
@@ -482,7 +488,7 @@ async def test_a_deleted_automation_is_removed_after_thirty_days(
 
 
 async def test_run_now_runs_one_at_a_time_beside_the_schedule(
-    automations: Automations, store: Meddled, clock: FakeClock
+    automations: Automations, store: InterferingStore, clock: FakeClock
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=2)
     run = await automations.run(made.id, actor="bob")
@@ -503,7 +509,9 @@ async def test_run_now_runs_one_at_a_time_beside_the_schedule(
     assert len(await automations.history(made.id, 1)) == 1
 
 
-async def test_a_closed_session_takes_no_run(automations: Automations, store: Meddled, clock: FakeClock) -> None:
+async def test_a_closed_session_takes_no_run(
+    automations: Automations, store: InterferingStore, clock: FakeClock
+) -> None:
     talk = Session(key="chat:1", agent="demo", gate_key="chat:1", created_at=1, updated_at=1)
     await store.apply(Changes(sessions=(talk,)))
     made = await automations.create("x", every=3600, session_key="chat:1")
@@ -512,7 +520,7 @@ async def test_a_closed_session_takes_no_run(automations: Automations, store: Me
         await automations.run(made.id)
 
 
-async def test_concurrent_run_now_calls_start_one_run(automations: Automations, store: Meddled) -> None:
+async def test_concurrent_run_now_calls_start_one_run(automations: Automations, store: InterferingStore) -> None:
     made = await automations.create("x", every=3600)
     runs = await asyncio.gather(*(automations.run(made.id) for _ in range(10)), return_exceptions=True)
     assert sum(isinstance(one, Task) for one in runs) == 1
@@ -521,22 +529,22 @@ async def test_concurrent_run_now_calls_start_one_run(automations: Automations, 
 
 
 async def test_a_run_cancelled_before_its_start_does_not_count(
-    automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
+    automations: Automations, store: InterferingStore, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=1)
-    run = await fired(store, clock, made)
+    run = await fire_due(store, clock, made)
     await tasks.cancel(run.id)
     found = await automations.get(made.id)
     assert (found.run_count, found.status, found.next_run_at) == (0, "active", (made.next_run_at or 0) + HOUR)
-    again = await fired(store, clock, found)
+    again = await fire_due(store, clock, found)
     assert again.id != run.id
 
 
 async def test_a_retry_by_hand_does_not_count_as_a_run(
-    automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
+    automations: Automations, store: InterferingStore, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=1)
-    run = await fired(store, clock, made)
+    run = await fire_due(store, clock, made)
     await end_run(store, clock, made.id, "lost")
     spent = await automations.get(made.id)
     assert (spent.status, spent.run_count) == ("paused", 1)
@@ -548,10 +556,10 @@ async def test_a_retry_by_hand_does_not_count_as_a_run(
         await automations.resume(made.id)
 
 
-async def test_the_first_source_message_is_kept(automations: Automations, store: Meddled) -> None:
+async def test_the_first_source_message_is_kept(automations: Automations, store: InterferingStore) -> None:
     made = await automations.create("x", every=3600)
     assert (await automations.record_source_message(made.id, "  ")).source_message_id is None
-    store.meddle = lambda: automations.record_source_message(made.id, "om_1")
+    store.interfere = lambda: automations.record_source_message(made.id, "om_1")
     await automations.record_source_message(made.id, "om_2")
     assert (await automations.get(made.id)).source_message_id == "om_1"
     assert (await automations.record_source_message(made.id, "om_3")).source_message_id == "om_1"

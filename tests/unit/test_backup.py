@@ -38,7 +38,7 @@ from midwatch.stores import sqlite, transfer
 from midwatch.stores.sql import load_migrations
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.transfer import SqliteSide
-from records import CLOCK, a_goal, a_steer, an_automation, fence, progress, put, running
+from records import CLOCK, a_goal, a_steer, an_automation, fence, progress, put, submit_and_claim
 
 PROCESS = ("host", "pgid", "pgid_mark")
 
@@ -64,7 +64,9 @@ async def fill(store: Store) -> None:
     """Something in every table: tasks in all states, a log that begins late, a conversation, a question, a notice, a
     token."""
     now = CLOCK.now()
-    held = await running(store, session_key="chat:1", idempotency_key="k-1", timeout_seconds=1.5, on_crash="rerun")
+    held = await submit_and_claim(
+        store, session_key="chat:1", idempotency_key="k-1", timeout_seconds=1.5, on_crash="rerun"
+    )
     session = Session(key="chat:1", agent="demo", gate_key=gate_key("chat:1"), created_at=now, updated_at=now)
     said = Message(session_key="chat:1", role="user", text="héllo 👍\nworld", time=now, task_id=held.id)
     asked = Approval(

@@ -205,7 +205,7 @@ LIMITS = st.fixed_dictionaries(
 )
 
 
-def told(steps: list[Any]) -> list[Event]:
+def make_events(steps: list[Any]) -> list[Event]:
     """The events of such steps, a second apart."""
     made = [
         TurnStart(user_message="x"),
@@ -235,7 +235,7 @@ def test_the_budget_is_spent_exactly_when_a_sum_reaches_its_limit(
     if over is not None:
         assert over.budget == min(reached, key=NAMES.index)
         assert over.spent == pytest.approx(sums[over.budget])
-    dead = Spending.of(count_usage(told(steps), {"steps": 1}))
+    dead = Spending.of(count_usage(make_events(steps), {"steps": 1}))
     assert (dead.tokens + earlier, dead.steps, dead.seconds) == (sums["tokens"], sums["steps"], len(steps))
     assert dead.usd == pytest.approx(sums["usd"], abs=1e-8)  # it is kept in billionths
 

@@ -19,7 +19,7 @@ from midwatch.domain.task import Task, end, meta
 from midwatch.live.bus import LIMITS, Bus, Limits
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import settle
-from records import CLOCK, progress, put, running
+from records import CLOCK, progress, put, submit_and_claim
 
 FAR = 10 * CLOCK.now()
 
@@ -32,7 +32,7 @@ async def disk(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 @asynccontextmanager
-async def watching(disk: SqliteStore, limits: Limits = LIMITS, store: Any = None) -> AsyncIterator[Bus]:
+async def open_bus(disk: SqliteStore, limits: Limits = LIMITS, store: Any = None) -> AsyncIterator[Bus]:
     """A bus that hears what the disk commits, and reads it there or by another store."""
     made = Bus(store or disk, SystemClock(), limits=limits)
     await made.start()
@@ -45,7 +45,7 @@ async def watching(disk: SqliteStore, limits: Limits = LIMITS, store: Any = None
 
 @pytest.fixture
 async def bus(disk: SqliteStore) -> AsyncIterator[Bus]:
-    async with watching(disk) as made:
+    async with open_bus(disk) as made:
         yield made
 
 
@@ -55,7 +55,7 @@ async def write(store: Any, *texts: str, task_id: str | None = None) -> None:
     await store.apply(Changes(events=made))
 
 
-async def finished(bus: Bus, store: SqliteStore, task_id: str) -> Task:
+async def wait_for_task(bus: Bus, store: SqliteStore, task_id: str) -> Task:
     """Wait for the end of a task as the task service does."""
 
     async def read() -> Task:
@@ -67,7 +67,7 @@ async def finished(bus: Bus, store: SqliteStore, task_id: str) -> Task:
     return await bus._waiter.wait(task_id, read, lambda task: not task.open)
 
 
-def left_in(bus: Bus) -> tuple[Any, ...]:
+def list_leftovers(bus: Bus) -> tuple[Any, ...]:
     """Who watches, who waits for a task, and what reads the log."""
     return bus._watchers, bus._waiter._waiting, bus._pump
 
@@ -168,7 +168,7 @@ async def test_a_fast_follower_never_reads_the_database(disk: SqliteStore) -> No
                 reads.append(1)
             return getattr(disk, name)
 
-    async with watching(disk, store=Counted()) as bus:
+    async with open_bus(disk, store=Counted()) as bus:
         follower = asyncio.create_task(follow(bus, lambda found: len(found) == 50))
         await settle()
         for number in range(50):
@@ -178,7 +178,7 @@ async def test_a_fast_follower_never_reads_the_database(disk: SqliteStore) -> No
 
 
 async def test_a_slow_follower_reads_from_the_log(disk: SqliteStore) -> None:
-    async with watching(disk, Limits(tail=16, page=10)) as bus, aclosing(bus.follow(0)) as events:
+    async with open_bus(disk, Limits(tail=16, page=10)) as bus, aclosing(bus.follow(0)) as events:
         await write(disk, "0")
         found = [await anext(events)]
         for batch in range(10):  # far more than the tail holds, while nobody reads
@@ -204,7 +204,7 @@ async def test_a_filtered_follower_misses_no_event_while_the_log_grows(disk: Sql
             await write(disk, *numbers(0, number), task_id="t_other")
             await write(disk, f"mine {number}", task_id="t_mine")
 
-    async with watching(disk, Limits(tail=5, page=page)) as bus:
+    async with open_bus(disk, Limits(tail=5, page=page)) as bus:
         follower = asyncio.create_task(follow(bus, lambda found: len(found) == 15, task_id="t_mine"))
         of_kind = asyncio.create_task(follow(bus, lambda found: len(found) >= 15, kinds=("task_progress",), after=41))
         await asyncio.gather(grow(), follower, of_kind)
@@ -235,7 +235,7 @@ async def test_following_resumes_after_the_log_could_not_be_read(disk: SqliteSto
 
     other = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
-        async with watching(disk, Limits(pause_seconds=0.01), store=Failing()) as bus:
+        async with open_bus(disk, Limits(pause_seconds=0.01), store=Failing()) as bus:
             await write(other, "theirs")
             await write(disk, "ours")  # its seq is one too high: what came before must be read
             found = await follow(bus, lambda found: len(found) == 2)
@@ -258,12 +258,12 @@ async def test_events_committed_during_a_read_are_read_too(disk: SqliteStore) ->
             await go.wait()
             return page
 
-    task = await running(disk)
+    task = await submit_and_claim(disk)
     heard: list[Commit] = []
     disk.on_commit(heard.append)
     bus = Bus(Slow(), SystemClock())  # type: ignore[arg-type]
     await bus.start()
-    waiting = asyncio.create_task(finished(bus, disk, task.id))
+    waiting = asyncio.create_task(wait_for_task(bus, disk, task.id))
     try:
         await settle(50)
         bus.heard(Commit(frozenset(), (), foreign=True))
@@ -303,7 +303,7 @@ async def test_an_empty_log_after_pruning_is_a_gap_too(bus: Bus, disk: SqliteSto
 
 
 async def test_a_follower_overtaken_by_pruning_gets_a_gap(disk: SqliteStore) -> None:
-    async with watching(disk, Limits(tail=4)) as bus, aclosing(bus.follow(0)) as events, asyncio.timeout(30):
+    async with open_bus(disk, Limits(tail=4)) as bus, aclosing(bus.follow(0)) as events, asyncio.timeout(30):
         await write(disk, "1")
         assert (await anext(events)).seq == 1
         for number in range(2, 30):
@@ -316,8 +316,8 @@ async def test_a_follower_overtaken_by_pruning_gets_a_gap(disk: SqliteStore) -> 
 async def test_events_pruned_before_this_process_saw_them_do_no_harm(disk: SqliteStore, tmp_path: Path) -> None:
     """A process that was suspended while others wrote and pruned."""
     here, other = SqliteStore(tmp_path / "midwatch.db", look_seconds=3600.0), disk
-    async with watching(here) as bus:
-        kept = await running(other)
+    async with open_bus(here) as bus:
+        kept = await submit_and_claim(other)
         for number in range(20):
             await write(other, str(number))
             if number % 5 == 0:
@@ -442,7 +442,7 @@ async def test_a_slow_watcher_loses_only_live_events_and_gets_their_number(
     disk: SqliteStore,
 ) -> None:
     few = Limits(live_waiting=10)
-    async with watching(disk, few) as bus, aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(30):
+    async with open_bus(disk, few) as bus, aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(30):
         await write(disk, "0")
         found = [await anext(events)]
         for number in range(1, 31):  # while it does not read
@@ -464,7 +464,7 @@ async def test_a_slow_watcher_loses_only_live_events_and_gets_their_number(
 
 async def test_a_slow_watcher_does_not_delay_a_fast_one(disk: SqliteStore) -> None:
     await write(disk, "begin")
-    async with watching(disk, Limits(live_waiting=5)) as bus, aclosing(bus.follow(0, live=True)) as slow:
+    async with open_bus(disk, Limits(live_waiting=5)) as bus, aclosing(bus.follow(0, live=True)) as slow:
         quick = Following(bus, live=True)
         assert (await anext(slow)).seq == 1
         for number in range(50):
@@ -498,7 +498,7 @@ async def test_stopping_ends_followers_after_all_earlier_events(disk: SqliteStor
             assert seqs(found) == list(range(1, len(found) + 1))
     await write(disk, "after the end")
     bus.show(live(1))
-    assert left_in(bus) == (set(), {}, None)
+    assert list_leftovers(bus) == (set(), {}, None)
 
 
 async def test_stopping_ends_a_follower_that_reads_the_log(disk: SqliteStore, tmp_path: Path) -> None:
@@ -518,12 +518,12 @@ async def test_a_cancelled_follower_leaks_nothing(bus: Bus, disk: SqliteStore) -
         follower.cancel()
         with pytest.raises(asyncio.CancelledError):
             await follower
-        ending = asyncio.create_task(finished(bus, disk, (await put(disk)).id))
+        ending = asyncio.create_task(wait_for_task(bus, disk, (await put(disk)).id))
         await settle(wait)
         ending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await ending
-    assert left_in(bus) == (set(), {}, None)
+    assert list_leftovers(bus) == (set(), {}, None)
     assert asyncio.all_tasks() == before
 
 
@@ -534,25 +534,25 @@ async def test_a_waiter_is_notified_of_the_end_of_a_task_from_any_process(
     bus: Bus, disk: SqliteStore, tmp_path: Path
 ) -> None:
     with pytest.raises(NotFound):
-        await finished(bus, disk, "t_none")
+        await wait_for_task(bus, disk, "t_none")
     other = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
         for writer in (disk, other):
-            task = await running(writer)
-            waiting = [asyncio.create_task(finished(bus, disk, task.id)) for _ in range(3)]
+            task = await submit_and_claim(writer)
+            waiting = [asyncio.create_task(wait_for_task(bus, disk, task.id)) for _ in range(3)]
             await settle(50)
             assert not any(one.done() for one in waiting)
             await writer.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
             async with asyncio.timeout(30):
                 await asyncio.gather(*waiting)
-                await finished(bus, disk, task.id)  # it had ended before
+                await wait_for_task(bus, disk, task.id)  # it had ended before
     finally:
         await other.close()
-    assert left_in(bus) == (set(), {}, None)
+    assert list_leftovers(bus) == (set(), {}, None)
 
 
 async def test_a_waiter_gets_an_error_when_the_bus_stops(bus: Bus, disk: SqliteStore) -> None:
-    waiting = asyncio.create_task(finished(bus, disk, (await put(disk)).id))
+    waiting = asyncio.create_task(wait_for_task(bus, disk, (await put(disk)).id))
     await settle(50)
     await bus.stop()
     await asyncio.wait({waiting})
@@ -565,7 +565,7 @@ async def test_waiting_after_the_bus_stopped_is_an_error(bus: Bus, disk: SqliteS
     await settle(50)
     assert meta(task)["task_id"] in bus._waiter._open_tasks
     await bus.stop()
-    waiting = asyncio.create_task(finished(bus, disk, task.id))
+    waiting = asyncio.create_task(wait_for_task(bus, disk, task.id))
     try:
         await settle(50)
         assert waiting.done()

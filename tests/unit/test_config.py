@@ -28,7 +28,7 @@ def write(home: Path, text: str | bytes) -> Path:
     return file
 
 
-def refused(home: Path) -> str:
+def load_refused(home: Path) -> str:
     with pytest.raises(BadConfig) as caught:
         Settings.load(home)
     text = str(caught.value)
@@ -176,7 +176,7 @@ WRONG = [
 @pytest.mark.parametrize(("text", "place"), WRONG)
 def test_a_wrong_value_is_reported_with_its_location_and_file(home: Path, text: str, place: str) -> None:
     file = write(home, text)
-    told = refused(home)
+    told = load_refused(home)
     assert told.startswith(f"setting {place}")
     assert str(file) in told
 
@@ -184,7 +184,7 @@ def test_a_wrong_value_is_reported_with_its_location_and_file(home: Path, text: 
 @pytest.mark.parametrize("text", ["prot = 1", "[agent.shell]\nkind = 'demo'", "MIDWATCH_PORT = 1"])
 def test_a_misspelt_setting_is_refused_with_the_known_ones(home: Path, text: str) -> None:
     write(home, text)
-    told = refused(home)
+    told = load_refused(home)
     assert "unknown setting" in told
     assert "agents" in told and "retention" in told
 
@@ -192,24 +192,24 @@ def test_a_misspelt_setting_is_refused_with_the_known_ones(home: Path, text: str
 @pytest.mark.parametrize("text", ["port = ", "[agents", "a = 1\na = 2", "port = 1 2", "= 3"])
 def test_invalid_toml_is_reported_with_its_location(home: Path, text: str) -> None:
     file = write(home, f"\n\n{text}")
-    told = refused(home)
+    told = load_refused(home)
     assert f"{file} is not valid TOML" in told
     assert "(at " in told
 
 
 def test_a_file_that_is_no_text_is_reported(home: Path) -> None:
     file = write(home, b"port = 1 # gr\xfc\xdfe")
-    assert str(file) in refused(home)
+    assert str(file) in load_refused(home)
 
 
 def test_an_unreadable_file_is_reported(home: Path) -> None:
     (home / "midwatch.toml").mkdir(parents=True)
-    assert "cannot be read" in refused(home)
+    assert "cannot be read" in load_refused(home)
 
 
 def test_a_wrong_value_in_the_environment_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIDWATCH_RETENTION__TASKS", "all")
-    assert "retention.tasks" in refused(home)
+    assert "retention.tasks" in load_refused(home)
 
 
 @pytest.mark.parametrize("name", ["MIDWATCH_AGENTS", "MIDWATCH_RETENTION"])
@@ -217,7 +217,7 @@ def test_an_environment_variable_that_is_no_json_is_reported(
     home: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "{kind: demo")
-    assert name.removeprefix("MIDWATCH_").lower() in refused(home).lower()
+    assert name.removeprefix("MIDWATCH_").lower() in load_refused(home).lower()
 
 
 INFINITE = ["approval_expiry = inf", "[retention]\ntask_age = inf", "[agents.shell]\ntimeout = inf"]
@@ -226,12 +226,12 @@ INFINITE = ["approval_expiry = inf", "[retention]\ntask_age = inf", "[agents.she
 @pytest.mark.parametrize("text", INFINITE)
 def test_a_duration_must_be_finite(home: Path, text: str) -> None:
     write(home, text)
-    refused(home)
+    load_refused(home)
 
 
 def test_a_home_in_the_file_is_refused(home: Path) -> None:
     write(home, 'home = "/somewhere/else"')
-    refused(home)
+    load_refused(home)
 
 
 def test_a_misspelt_override_is_refused(home: Path) -> None:
@@ -264,7 +264,7 @@ def test_errors_contain_no_value_of_the_file(home: Path, text: str) -> None:
 
 def test_errors_contain_no_value_of_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIDWATCH_PORT", SECRET)
-    assert SECRET not in refused(home)
+    assert SECRET not in load_refused(home)
 
 
 # -- handoffs ----------------------------------------------------------------------------------------------------
@@ -298,4 +298,4 @@ def test_capabilities_and_limits_of_handoffs_are_read(home: Path) -> None:
 )
 def test_a_wrong_setting_of_handoffs_is_named(home: Path, text: str, place: str) -> None:
     write(home, text)
-    assert place in refused(home)
+    assert place in load_refused(home)

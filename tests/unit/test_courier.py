@@ -178,7 +178,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def running(desk: Desk) -> AsyncIterator[None]:
+async def run_courier(desk: Desk) -> AsyncIterator[None]:
     await desk.courier.start()
     try:
         yield
@@ -197,7 +197,7 @@ async def desk() -> AsyncIterator[Desk]:
 
 async def test_a_due_delivery_is_sent_once_and_recorded(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "sent")
         await desk.asleep()
     row = desk.store.rows["d_1"]
@@ -210,7 +210,7 @@ async def test_a_due_delivery_is_sent_once_and_recorded(desk: Desk) -> None:
 
 
 async def test_a_wake_up_sends_new_deliveries(desk: Desk) -> None:
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: "next_delivery_at" in desk.store.calls)
         desk.store.add("d_1", "fast")
         desk.courier.wake()
@@ -220,7 +220,7 @@ async def test_a_wake_up_sends_new_deliveries(desk: Desk) -> None:
 async def test_a_retry_keeps_the_id(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.fast.problems = [DeliveryError("busy"), DeliveryError("still busy")]
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
         assert (desk.store.status("d_1"), desk.store.rows["d_1"].error) == ("pending", "busy")
         await desk.asleep()
@@ -238,7 +238,7 @@ async def test_a_retry_keeps_the_id(desk: Desk) -> None:
 async def test_failures_back_off_until_the_last_try(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.fast.problems = [DeliveryError("busy")] * MAX_ATTEMPTS
-    async with running(desk):
+    async with run_courier(desk):
         for attempt, pause in enumerate(BACKOFF_SECONDS, start=1):
             await desk.until(lambda attempt=attempt: desk.store.rows["d_1"].attempts == attempt)  # type: ignore[misc]
             due_in = (desk.store.rows["d_1"].due_at - desk.clock.now()) / SECOND
@@ -258,7 +258,7 @@ async def test_failures_back_off_until_the_last_try(desk: Desk) -> None:
 async def test_a_permanent_failure_is_not_retried(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.fast.problems = [DeliveryError("gone\nfor good", permanent=True)]
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "failed")
         await desk.asleep()
     assert desk.fast.begun == ["d_1"]
@@ -268,7 +268,7 @@ async def test_a_permanent_failure_is_not_retried(desk: Desk) -> None:
 
 async def test_a_channel_that_is_no_longer_configured_fails_the_delivery(desk: Desk) -> None:
     desk.store.add("d_1", "pager")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "failed")
     assert desk.store.rows["d_1"].error == "no channel is called 'pager'; add [channels.pager]."
 
@@ -279,7 +279,7 @@ async def test_a_hanging_channel_does_not_delay_another(desk: Desk, backlog: int
     for number in range(backlog):
         desk.store.add(f"d_{number:05}", "slow", due_at=START - SECOND)
     desk.store.add("d_fast", "fast")
-    async with running(desk):
+    async with run_courier(desk):
         while desk.store.status("d_fast") == "pending":
             await desk.until(lambda: bool(desk.clock.pending) or desk.store.status("d_fast") == "sent")
             await desk.clock.advance(CROWDED_SECONDS)
@@ -292,7 +292,7 @@ async def test_a_hanging_channel_does_not_hide_the_retry_of_another(desk: Desk) 
     desk.fast.problems = [DeliveryError("busy")]
     desk.store.add("d_slow", "slow")
     desk.store.add("d_fast", "fast")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.rows["d_fast"].attempts == 1)
         await desk.asleep()
         while desk.store.status("d_fast") == "pending":
@@ -306,7 +306,7 @@ async def test_a_send_has_a_timeout(desk: Desk) -> None:
     desk.courier = desk.another(Patience(send=0.01))
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
     assert desk.store.rows["d_1"].error == "channel slow: not sent within 0.01 s."
 
@@ -320,7 +320,7 @@ async def test_any_error_of_a_channel_is_contained(
     caplog.set_level(logging.DEBUG)
     desk.store.add("d_1", "fast", target="https://hush.example")
     desk.fast.problems = [problem]
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
         await desk.asleep()
         await desk.clock.advance(2)
@@ -333,7 +333,7 @@ async def test_any_error_of_a_channel_is_contained(
 async def test_a_process_that_does_not_lead_sends_nothing(desk: Desk) -> None:
     desk.leading = False
     desk.store.add("d_1", "fast")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.asleep()
         assert desk.store.calls == []
         assert desk.clock.pending == []
@@ -346,7 +346,7 @@ async def test_a_process_that_lost_leadership_starts_no_delivery(desk: Desk) -> 
     desk.slow.open.clear()
     for number in range(LANE_WIDTH + 5):
         desk.store.add(f"d_{number:02}", "slow")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: len(desk.slow.begun) == LANE_WIDTH)
         desk.leading = False
         desk.slow.open.set()
@@ -369,7 +369,7 @@ async def test_stop_during_a_send_leaves_it_pending(desk: Desk) -> None:
 
     desk.slow.open.set()
     desk.courier = desk.another()
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "sent")
     assert desk.slow.begun == ["d_1", "d_1"]
 
@@ -416,14 +416,14 @@ async def test_a_courier_can_be_started_again(desk: Desk) -> None:
     await desk.courier.stop()
     for delivery_id in ("d_1", "d_2"):
         desk.store.add(delivery_id, "fast")
-        async with running(desk):
+        async with run_courier(desk):
             await desk.courier.start()
             await desk.until(lambda delivery_id=delivery_id: desk.store.status(delivery_id) == "sent")  # type: ignore[misc]
     assert desk.fast.sent == ["d_1", "d_2"]
 
 
 async def test_an_idle_courier_makes_no_store_calls(desk: Desk) -> None:
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.calls == ["due_deliveries", "next_delivery_at"])
         await desk.clock.advance(24 * 3600)
         assert desk.clock.pending == []
@@ -432,7 +432,7 @@ async def test_an_idle_courier_makes_no_store_calls(desk: Desk) -> None:
 
 async def test_the_courier_sleeps_until_the_next_due_time(desk: Desk) -> None:
     desk.store.add("d_1", "fast", due_at=START + 7 * SECOND)
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: bool(desk.clock.pending))
         assert desk.clock.pending == [7.0]
         assert desk.fast.begun == []
@@ -443,7 +443,7 @@ async def test_the_courier_sleeps_until_the_next_due_time(desk: Desk) -> None:
 async def test_a_delivery_in_progress_is_not_started_again(desk: Desk) -> None:
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.slow.begun == ["d_1"])
         await desk.asleep()
         assert desk.slow.begun == ["d_1"]
@@ -456,7 +456,7 @@ async def test_a_delivery_in_progress_is_not_started_again(desk: Desk) -> None:
 async def test_an_outdated_query_result_sends_nothing_twice(desk: Desk) -> None:
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.slow.begun == ["d_1"])
         await desk.asleep()
         desk.store.reading.clear()
@@ -475,7 +475,7 @@ async def test_notices_of_one_task_arrive_in_order(desk: Desk) -> None:
     desk.store.add("d_1", "slow", task_id="t_1", notice="started")
     desk.store.add("d_2", "slow", task_id="t_1", notice="done")
     desk.store.add("d_3", "slow", task_id="t_2", notice="started")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: len(desk.slow.begun) == 2)
         await desk.asleep()
         assert desk.slow.begun == ["d_1", "d_3"]
@@ -488,7 +488,7 @@ async def test_notices_of_one_task_arrive_in_order(desk: Desk) -> None:
 async def test_an_unreadable_store_is_queried_again_after_a_pause(desk: Desk, problem: Exception) -> None:
     desk.store.add("d_1", "fast")
     desk.store.read_errors = [problem, problem]
-    async with running(desk):
+    async with run_courier(desk):
         for pause in (1.0, 2.0):
             await desk.until(lambda pause=pause: desk.clock.pending == [pause])  # type: ignore[misc]
             reads = len(desk.store.calls)
@@ -502,7 +502,7 @@ async def test_an_unreadable_store_is_queried_again_after_a_pause(desk: Desk, pr
 async def test_a_result_that_cannot_be_recorded_is_recorded_later_without_a_second_send(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.store.write_errors = [StoreUnavailable("disk full"), StoreUnavailable("disk full")]
-    async with running(desk):
+    async with run_courier(desk):
         for tries in (1, 2):
             await desk.until(lambda tries=tries: desk.store.calls.count("apply") == tries)  # type: ignore[misc]
             await desk.asleep()
@@ -518,7 +518,7 @@ async def test_two_couriers_record_a_delivery_once(desk: Desk, problems: list[Ba
     desk.slow.problems = list(problems)
     desk.store.add("d_1", "slow")
     other = desk.another()
-    async with running(desk):
+    async with run_courier(desk):
         await other.start()
         await desk.until(lambda: desk.slow.begun == ["d_1", "d_1"])
         desk.slow.open.set()

@@ -33,7 +33,7 @@ SOURCE = Path(midwatch.__file__).parent
 COMMANDS = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
-def drawn() -> dict[str, str]:
+def read_tree() -> dict[str, str]:
     """Each error of the picture in the module's docstring, with its parent."""
     assert errors.__doc__
     tree = errors.__doc__.split("\n\n")[1].splitlines()
@@ -49,7 +49,7 @@ def drawn() -> dict[str, str]:
 
 
 def test_the_tree_in_the_docstring_matches_the_classes() -> None:
-    assert drawn() == {name: made.__bases__[0].__name__ for name, made in ALL.items()}
+    assert read_tree() == {name: made.__bases__[0].__name__ for name, made in ALL.items()}
 
 
 def test_codes_are_stable_unique_and_match_the_name() -> None:

@@ -121,7 +121,7 @@ async def run(agent: FunctionAgent, turn: RecordingTurn | None = None) -> TurnRe
         await talk.close()
 
 
-async def begun(agent: FunctionAgent, turn: RecordingTurn) -> tuple[Conversation, asyncio.Task[TurnResult]]:
+async def start_turn(agent: FunctionAgent, turn: RecordingTurn) -> tuple[Conversation, asyncio.Task[TurnResult]]:
     """A turn that has told that it is ready."""
     talk = await agent.open(turn.session("x"))
     working = asyncio.create_task(talk.turn(turn))
@@ -230,7 +230,7 @@ async def test_remaining_threads_do_not_delay_the_end(work: Work) -> None:
 )
 async def test_a_child_can_be_interrupted(work: Work, tmp_path: Path, name: str, mode: Any, why: str) -> None:
     turn = RecordingTurn("p")
-    talk, working = await begun(work(name), turn)
+    talk, working = await start_turn(work(name), turn)
     if name == "deaf":
         await talk.interrupt("stop")
     await talk.interrupt(mode)
@@ -338,7 +338,7 @@ async def test_a_blocking_function_does_not_block_the_loop() -> None:
         turn.emit(TaskProgress(text="ready"))
         return str(free.wait(60))
 
-    talk, working = await begun(FunctionAgent("y", block), turn)
+    talk, working = await start_turn(FunctionAgent("y", block), turn)
     free.set()
     assert (await working).text == "True"
     await talk.close()
@@ -402,7 +402,7 @@ async def test_a_function_that_waits_for_an_answer_can_be_stopped() -> None:
 
     for _ in range(5):  # the interrupt comes before, while, or after it begins to wait
         turn = RecordingTurn("p")
-        talk, working = await begun(FunctionAgent("y", waits), turn)
+        talk, working = await start_turn(FunctionAgent("y", waits), turn)
         await talk.interrupt("stop")
         with pytest.raises(AgentError):
             await working
@@ -419,7 +419,7 @@ async def test_an_async_function_on_a_thread_is_cancelled() -> None:
         finally:
             cleaned.append(turn.stopping)  # type: ignore[attr-defined]
 
-    talk, working = await begun(FunctionAgent("y", hang), RecordingTurn("p"))
+    talk, working = await start_turn(FunctionAgent("y", hang), RecordingTurn("p"))
     await talk.interrupt("stop")
     with pytest.raises(AgentError, match="interrupted"):
         await working
@@ -434,7 +434,7 @@ async def test_a_plain_function_can_check_for_a_stop() -> None:
             threading.Event().wait(0.005)
         return "stopped by itself"
 
-    talk, working = await begun(FunctionAgent("y", looks), RecordingTurn("p"))
+    talk, working = await start_turn(FunctionAgent("y", looks), RecordingTurn("p"))
     await talk.interrupt("stop")
     assert (await working).text == "stopped by itself"
     await talk.close()
@@ -454,7 +454,7 @@ async def test_a_thread_that_cannot_be_stopped_is_abandoned_and_close_waits_for_
         return "late"
 
     turn = RecordingTurn("p")
-    talk, working = await begun(FunctionAgent("y", stuck), turn)
+    talk, working = await start_turn(FunctionAgent("y", stuck), turn)
     await talk.interrupt("stop")
     await talk.interrupt("terminate")
     assert not working.done()
@@ -478,7 +478,7 @@ async def test_an_abandoned_turn_on_a_thread_still_waits_in_close() -> None:
         turn.emit(TaskProgress(text="ready"))
         free.wait(60)
 
-    talk, working = await begun(FunctionAgent("y", stuck), RecordingTurn("p"))
+    talk, working = await start_turn(FunctionAgent("y", stuck), RecordingTurn("p"))
     working.cancel()
     await asyncio.wait({working})
     closing = asyncio.create_task(talk.close())
@@ -497,7 +497,7 @@ def test_a_closed_loop_does_not_break_the_thread() -> None:
         ended.set()
 
     async def leave() -> None:
-        talk, working = await begun(FunctionAgent("y", stuck), RecordingTurn("p"))
+        talk, working = await start_turn(FunctionAgent("y", stuck), RecordingTurn("p"))
         await talk.interrupt("kill")
         assert (await working).stuck
 
@@ -560,7 +560,7 @@ async def test_cancelling_the_worker_cancels_the_function() -> None:
         await turn.emit(TaskProgress(text="ready"))
         await asyncio.Event().wait()
 
-    talk, working = await begun(FunctionAgent("y", hang, on_loop=True), RecordingTurn("p"))
+    talk, working = await start_turn(FunctionAgent("y", hang, on_loop=True), RecordingTurn("p"))
     await talk.interrupt("stop")
     working.cancel()
     await asyncio.wait({working})

@@ -51,7 +51,9 @@ def at_step(**fields: Any) -> Goal:
     return a_goal(NOW, **{"step": 2, "task_id": "t_1", "route": "there", "revision": 5, **fields})
 
 
-def ended(outcome: Any = "ok", text: str = "did it", *, tools: int = 0, task_id: str = "t_1", **fields: Any) -> Ended:
+def end_task(
+    outcome: Any = "ok", text: str = "did it", *, tools: int = 0, task_id: str = "t_1", **fields: Any
+) -> Ended:
     """The end of its task."""
     status = STATUS_OF[outcome]
     said = {"result": text} if status == "done" else {"error": "it broke"}
@@ -305,7 +307,7 @@ def test_every_end_of_a_task_has_its_effect(work: Any, verifier: str | None, lat
             next_run_at=NOW + 4 * HOUR if proposal == "delay" else None,
         )  # fmt: skip
         now = goal.deadline_at if late else NOW + 10 * SECOND
-        changes = advance(goal, ended(outcome), now, MEANS)
+        changes = advance(goal, end_task(outcome), now, MEANS)
         what = after(goal, changes)
         made = task_of(changes)
         wanted = expected(work, outcome, proposal, verifier is not None, late)
@@ -324,7 +326,7 @@ def test_every_end_of_a_task_has_its_effect(work: Any, verifier: str | None, lat
 def test_A11_the_end_of_an_older_task_only_adds_its_usage() -> None:
     """A step that was stopped before the goal was resumed."""
     goal = at_step(task_id=None, proposal=None)
-    changes = advance(goal, ended("cancelled", usage={"input_tokens": 7}), NOW, MEANS)
+    changes = advance(goal, end_task("cancelled", usage={"input_tokens": 7}), NOW, MEANS)
     what = after(goal, changes)
     assert (what.status, what.tokens, what.seconds) == ("active", 7, 10.0)
     assert (changes.records, changes.events, changes.deliveries) == ((), (), ())
@@ -333,21 +335,21 @@ def test_A11_the_end_of_an_older_task_only_adds_its_usage() -> None:
 @pytest.mark.parametrize("status", ["complete", "timeout"])
 def test_no_event_changes_an_ended_goal(status: Any) -> None:
     for outcome in OUTCOMES:
-        assert advance(at_step(status=status), ended(outcome), NOW, MEANS) == Changes()
+        assert advance(at_step(status=status), end_task(outcome), NOW, MEANS) == Changes()
 
 
 @pytest.mark.parametrize("status", ["paused", "waiting_for_session"])
 def test_a_paused_goal_is_not_resumed_by_the_end_of_a_step(status: Any) -> None:
     for outcome in OUTCOMES:
         goal = at_step(status=status)
-        changes = advance(goal, ended(outcome), NOW, MEANS)
+        changes = advance(goal, end_task(outcome), NOW, MEANS)
         assert (after(goal, changes).status, changes.records, changes.events) == (status, (), ())
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES[:-1])
 def test_a_completion_claim_counts_however_its_step_ends(outcome: Any) -> None:
     goal = at_step(proposal="complete", evidence="the tests pass", errors=4, max_steps=2)
-    changes = advance(goal, ended(outcome), NOW, MEANS)
+    changes = advance(goal, end_task(outcome), NOW, MEANS)
     what = after(goal, changes)
     assert (what.status, what.completed_at, kinds(changes)) == ("complete", NOW, ["goal_completed"])
     assert (notice(changes).notice, "the tests pass" in notice(changes).text) == ("goal_completed", True)
@@ -359,7 +361,7 @@ def test_a_completion_claim_counts_however_its_step_ends(outcome: Any) -> None:
 @pytest.mark.parametrize("said", ["REACHED", "reached", "**REACHED**", "REACHED.\nI looked.", "  REACHED  \n"])
 def test_a_clear_yes_completes_the_goal(said: str) -> None:
     goal = at_step(work="verify", verifier="judge", evidence="proof", summary="all painted", missing="a door")
-    changes = advance(goal, ended(text=said), NOW, MEANS)
+    changes = advance(goal, end_task(text=said), NOW, MEANS)
     what = after(goal, changes)
     assert (what.status, what.summary, what.missing) == ("complete", "all painted", None)
 
@@ -369,7 +371,7 @@ def test_a_clear_yes_completes_the_goal(said: str) -> None:
 )
 def test_any_other_verification_continues_with_what_is_missing(said: str) -> None:
     goal = at_step(work="verify", verifier="judge", evidence="proof")
-    changes = advance(goal, ended(text=said), NOW, MEANS)
+    changes = advance(goal, end_task(text=said), NOW, MEANS)
     what, made = after(goal, changes), task_of(changes)
     assert made is not None and (what.work, what.step, what.evidence) == ("step", 3, "proof")
     assert (said or "gave no answer") in made.prompt
@@ -378,28 +380,28 @@ def test_any_other_verification_continues_with_what_is_missing(said: str) -> Non
 def test_a_failing_verification_backs_off_and_ends() -> None:
     goal = at_step(work="verify", verifier="judge")
     for number in range(1, MOST_ERRORS):
-        changes = advance(goal, ended("error"), NOW, MEANS)
+        changes = advance(goal, end_task("error"), NOW, MEANS)
         what = after(goal, changes)
         assert (what.status, what.errors, what.proposal, what.work) == ("active", number, "complete", "verify")
         assert what.next_run_at == NOW + int(AUTOMATION_PAUSES[number - 1] * SECOND)
         again = wake(what, what.next_run_at, MEANS)
         goal = replace(after(what, again), task_id="t_1")
         assert (goal.work, goal.errors, goal.step) == ("verify", number, 2)
-    assert after(goal, advance(goal, ended("timeout"), NOW, MEANS)).status == "paused"
+    assert after(goal, advance(goal, end_task("timeout"), NOW, MEANS)).status == "paused"
 
 
 def test_the_same_claim_repeated_without_tools_is_a_loop() -> None:
     goal = at_step(verifier="judge", proposal="complete", evidence="proof")
     for _ in range(MOST_ALIKE - 1):
-        checked = after(goal, advance(goal, ended(text="done!"), NOW, MEANS))
+        checked = after(goal, advance(goal, end_task(text="done!"), NOW, MEANS))
         rejected = after(
-            replace(checked, task_id="t_1"), advance(replace(checked, task_id="t_1"), ended(text="NO"), NOW, MEANS)
+            replace(checked, task_id="t_1"), advance(replace(checked, task_id="t_1"), end_task(text="NO"), NOW, MEANS)
         )
         assert (rejected.status, rejected.work) == ("active", "step")
         goal = replace(rejected, task_id="t_1", proposal="complete")
-    checked = replace(after(goal, advance(goal, ended(text="done!"), NOW, MEANS)), task_id="t_1")
-    assert after(checked, advance(checked, ended(text="NO"), NOW, MEANS)).status == "paused"
-    reached = after(checked, advance(checked, ended(text="REACHED"), NOW, MEANS))
+    checked = replace(after(goal, advance(goal, end_task(text="done!"), NOW, MEANS)), task_id="t_1")
+    assert after(checked, advance(checked, end_task(text="NO"), NOW, MEANS)).status == "paused"
+    reached = after(checked, advance(checked, end_task(text="REACHED"), NOW, MEANS))
     assert reached.status == "complete"  # a guard never stands above a yes
 
 
@@ -409,55 +411,57 @@ def test_the_same_claim_repeated_without_tools_is_a_loop() -> None:
 def test_A1_errors_back_off_and_finally_pause_the_goal() -> None:
     goal, waited = at_step(), []
     for _ in range(MOST_ERRORS - 1):
-        changes = advance(goal, ended("error"), NOW, MEANS)
+        changes = advance(goal, end_task("error"), NOW, MEANS)
         goal = after(goal, changes)
         assert (goal.status, task_of(changes), kinds(changes)) == ("active", None, ["goal_delayed"])
         waited.append(((goal.next_run_at or 0) - NOW) / SECOND)
         goal = replace(after(goal, wake(goal, NOW + HOUR, MEANS)), task_id="t_1")
     assert tuple(waited) == AUTOMATION_PAUSES[: MOST_ERRORS - 1]
-    changes = advance(goal, ended("error"), NOW, MEANS)
+    changes = advance(goal, end_task("error"), NOW, MEANS)
     assert after(goal, changes).status == "paused"
     assert f"midwatch goal resume {goal.id}" in notice(changes).text and "it broke" in notice(changes).text
 
 
 def test_a_successful_step_resets_the_errors() -> None:
     goal = at_step(errors=4)
-    assert after(goal, advance(goal, ended(), NOW, MEANS)).errors == 0
+    assert after(goal, advance(goal, end_task(), NOW, MEANS)).errors == 0
 
 
 def test_a_back_off_ends_at_the_deadline_and_keeps_a_longer_delay() -> None:
     goal = at_step(errors=3, deadline_at=NOW + 100 * SECOND)
-    assert after(goal, advance(goal, ended("error"), NOW, MEANS)).next_run_at == NOW + 100 * SECOND
+    assert after(goal, advance(goal, end_task("error"), NOW, MEANS)).next_run_at == NOW + 100 * SECOND
     goal = at_step(proposal="delay", next_run_at=NOW + 4 * HOUR)
-    what = after(goal, advance(goal, ended("timeout"), NOW, MEANS))
+    what = after(goal, advance(goal, end_task("timeout"), NOW, MEANS))
     assert (what.next_run_at, what.errors, what.proposal) == (NOW + 4 * HOUR, 1, None)
     goal = at_step(proposal="delay", next_run_at=None)
-    what = after(goal, advance(goal, ended("error"), NOW, MEANS))
+    what = after(goal, advance(goal, end_task("error"), NOW, MEANS))
     assert what.next_run_at == NOW + 30 * SECOND  # `delay 0` and then an error is no way around the back-off
 
 
 def test_steps_with_the_same_text_and_no_tool_are_a_loop() -> None:
     goal = at_step()
     for number in range(1, MOST_ALIKE):
-        goal = replace(after(goal, advance(goal, ended(text=" hm "), NOW, MEANS)), task_id="t_1")
+        goal = replace(after(goal, advance(goal, end_task(text=" hm "), NOW, MEANS)), task_id="t_1")
         assert (goal.status, goal.alike) == ("active", number)
-    changes = advance(goal, ended(text="hm"), NOW, MEANS)
+    changes = advance(goal, end_task(text="hm"), NOW, MEANS)
     assert (after(goal, changes).status, after(goal, changes).summary) == ("paused", "hm")
     assert "same words" in notice(changes).text
-    assert after(goal, advance(goal, ended(text="hm", tools=1), NOW, MEANS)).alike == 0
-    assert after(goal, advance(goal, ended(text="ah"), NOW, MEANS)).alike == 1
+    assert after(goal, advance(goal, end_task(text="hm", tools=1), NOW, MEANS)).alike == 0
+    assert after(goal, advance(goal, end_task(text="ah"), NOW, MEANS)).alike == 1
 
 
 @pytest.mark.parametrize("due", [None, NOW + HOUR])
 def test_A3_a_delay_or_claim_takes_precedence_over_the_loop_guard(due: int | None) -> None:
     first = at_step()
-    ripe = replace(first, alike=MOST_ALIKE - 1, last_mark=after(first, advance(first, ended(), NOW, MEANS)).last_mark)
-    assert after(ripe, advance(ripe, ended(), NOW, MEANS)).status == "paused"
+    ripe = replace(
+        first, alike=MOST_ALIKE - 1, last_mark=after(first, advance(first, end_task(), NOW, MEANS)).last_mark
+    )
+    assert after(ripe, advance(ripe, end_task(), NOW, MEANS)).status == "paused"
     patient = replace(ripe, proposal="delay", next_run_at=due)
-    what = after(patient, advance(patient, ended(), NOW, MEANS))
+    what = after(patient, advance(patient, end_task(), NOW, MEANS))
     assert (what.status, what.next_run_at, what.alike) == ("active", due, 0)
     claim = replace(ripe, proposal="complete")
-    assert after(claim, advance(claim, ended(), NOW, MEANS)).status == "complete"
+    assert after(claim, advance(claim, end_task(), NOW, MEANS)).status == "complete"
 
 
 @pytest.mark.parametrize(
@@ -469,14 +473,14 @@ def test_a_spent_budget_pauses_it_with_a_summary_and_a_remedy(
     budget: dict[str, Any], option: str, outcome: str
 ) -> None:
     goal = at_step(**budget)
-    changes = advance(goal, ended(outcome, usage={"input_tokens": 5, "output_tokens": 7}), NOW, MEANS)
+    changes = advance(goal, end_task(outcome, usage={"input_tokens": 5, "output_tokens": 7}), NOW, MEANS)
     what, text = after(goal, changes), notice(changes).text
     assert (what.status, what.tokens, what.summary) == ("paused", 12, "did it" if outcome == "ok" else None)
     assert option in text and f"midwatch goal resume {goal.id}" in text and "budget" in (what.paused_why or "")
     assert ("did it" in text) == (outcome == "ok")
     assert over_budget(what) and not over_budget(replace(what, max_steps=0, max_tokens=0, max_seconds=0.0))
     rejected = replace(goal, work="verify", verifier="judge")
-    changes = advance(rejected, ended(text="NO", usage={"input_tokens": 12}), NOW, MEANS)
+    changes = advance(rejected, end_task(text="NO", usage={"input_tokens": 12}), NOW, MEANS)
     assert after(rejected, changes).status == "paused"  # nor does it go on after a verification
 
 
@@ -511,13 +515,13 @@ def test_a_delay_keeps_a_claim_and_is_ignored_in_the_last_step() -> None:
     with pytest.raises(Conflict):
         delay_goal(at_step(work="wrap_up"), at_step().deadline_at, 60, "x")
     rejected = at_step(work="verify", verifier="judge", next_run_at=NOW + HOUR)
-    what = after(rejected, advance(rejected, ended(text="NO"), NOW, MEANS))
+    what = after(rejected, advance(rejected, end_task(text="NO"), NOW, MEANS))
     assert (what.next_run_at, what.missing) == (NOW + HOUR, "NO")
 
 
 def test_a_later_deadline_during_the_closing_step_continues_the_goal() -> None:
     goal = at_step(work="wrap_up")
-    what = after(goal, advance(goal, ended(text="so far"), NOW, MEANS))
+    what = after(goal, advance(goal, end_task(text="so far"), NOW, MEANS))
     assert (what.status, what.work, what.step, what.summary) == ("active", "step", 3, "so far")
 
 

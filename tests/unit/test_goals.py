@@ -23,7 +23,7 @@ from midwatch.services.goals import Goals
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import KnownAgents, a_goal, asking
+from records import KnownAgents, a_goal, claim_request
 
 HOUR = 3600 * SECOND
 
@@ -64,7 +64,7 @@ class Desk:
         current = await self.goals.get(found.id)
         await self.store.apply(rules.begin(current, "step", self.clock.now(), means))
         if runs:
-            await self.store.claim(asking(), self.clock.now())
+            await self.store.claim(claim_request(), self.clock.now())
         step = await self.store.find_open_step(found.id)
         assert step is not None
         return step
@@ -269,7 +269,7 @@ async def test_A8_a_pause_that_races_with_a_claim_is_computed_again(desk: Desk) 
         looks += 1
         seen = await look(goal_id)
         if looks == 1:
-            await desk.store.claim(asking(), desk.clock.now())
+            await desk.store.claim(claim_request(), desk.clock.now())
         return seen
 
     desk.store.find_open_step = late  # type: ignore[method-assign]

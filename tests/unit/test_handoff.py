@@ -253,7 +253,7 @@ def test_a_refusal_tries_the_next_agent_or_ends_the_handoff() -> None:
     assert (over.status, [one["agent"] for one in over.refusals]) == ("rejected", ["coder", "painter"])
 
 
-def ended(handoff: Handoff, **fields: Any) -> Task:
+def make_ended_task(handoff: Handoff, **fields: Any) -> Task:
     return a_task(id=handoff.task_id, cause="handoff", cause_id=handoff.id)._replace(**fields)
 
 
@@ -269,7 +269,7 @@ def ended(handoff: Handoff, **fields: Any) -> Task:
 )
 def test_the_end_of_its_task_ends_the_handoff(fields: dict[str, Any], status: str, answer: Any) -> None:
     handoff = a_handoff(status="in_progress", task_id="t_1", accepted_at=NOW)
-    (update,) = settle(handoff, ended(handoff, **fields), NOW + SECOND).updates
+    (update,) = settle(handoff, make_ended_task(handoff, **fields), NOW + SECOND).updates
     assert update.fields["status"] == status
     kept = update.fields.get("answer")
     assert (kept and (kept["output"], kept["error"])) == answer
@@ -280,7 +280,7 @@ def test_the_end_of_its_task_ends_the_handoff(fields: dict[str, Any], status: st
 
 def test_a_late_result_is_kept_and_changes_nothing() -> None:
     handoff, _ = expire_handoff(a_handoff(status="in_progress", task_id="t_1"), NOW)
-    step = settle(handoff, ended(handoff, status="done", outcome="ok", result="too late"), NOW)
+    step = settle(handoff, make_ended_task(handoff, status="done", outcome="ok", result="too late"), NOW)
     (update,) = step.updates
     assert "status" not in update.fields
     assert update.fields["late"]["output"] == "too late"

@@ -25,43 +25,54 @@ from midwatch.domain.handoff_history import (
 )
 
 
-def said(role: str, content: Any, **more: Any) -> Message:
+def make_message(role: str, content: Any, **more: Any) -> Message:
     return {"role": role, "content": content, **more}
 
 
-CALL = said("assistant", "", tool_calls=[{"id": "c1", "name": "look", "arguments": {"at": "x"}}])
-BOTH = said("assistant", "I look", tool_calls=[{"id": "c2", "name": "look", "arguments": {}}])
-RESULT = said("tool", "found", tool_call_id="c1")
+CALL = make_message("assistant", "", tool_calls=[{"id": "c1", "name": "look", "arguments": {"at": "x"}}])
+BOTH = make_message("assistant", "I look", tool_calls=[{"id": "c2", "name": "look", "arguments": {}}])
+RESULT = make_message("tool", "found", tool_call_id="c1")
 DATA = HandoffInputData(
-    input_history=(said("system", "You are secret"), said("user", "hello"), CALL, RESULT),
-    pre_handoff=(said("assistant", "hm"), BOTH),
-    new_messages=(said("user", "do it"),),
+    input_history=(make_message("system", "You are secret"), make_message("user", "hello"), CALL, RESULT),
+    pre_handoff=(make_message("assistant", "hm"), BOTH),
+    new_messages=(make_message("user", "do it"),),
     context=HandoffContext(conversation_id="chat:1", variables={"a": [1]}),
 )
 
 
 async def test_without_a_filter_everything_except_the_sources_prompt_is_passed() -> None:
     seen = (await filtered(None, DATA)).seen()
-    assert seen == (said("user", "hello"), CALL, RESULT, said("assistant", "hm"), BOTH, said("user", "do it"))
+    assert seen == (
+        make_message("user", "hello"),
+        CALL,
+        RESULT,
+        make_message("assistant", "hm"),
+        BOTH,
+        make_message("user", "do it"),
+    )
 
 
 async def test_a_filter_cannot_restore_the_sources_prompt_or_change_its_input() -> None:
     def leak(data: HandoffInputData) -> HandoffInputData:
         data.context.variables["a"].append(2)
-        return HandoffInputData(input_history=(said("system", "secret"), said("developer", "x"), said("user", "y")))
+        return HandoffInputData(
+            input_history=(make_message("system", "secret"), make_message("developer", "x"), make_message("user", "y"))
+        )
 
-    assert (await filtered(leak, DATA)).seen() == (said("user", "y"),)
+    assert (await filtered(leak, DATA)).seen() == (make_message("user", "y"),)
     assert DATA.context.variables == {"a": [1]}
 
 
 async def test_input_messages_replace_the_rest() -> None:
     async def instead(data: HandoffInputData) -> HandoffInputData:
         return HandoffInputData(
-            input_history=data.input_history, new_messages=data.new_messages, input_messages=(said("user", "other"),)
+            input_history=data.input_history,
+            new_messages=data.new_messages,
+            input_messages=(make_message("user", "other"),),
         )
 
     made = await filtered(instead, DATA)
-    assert made.seen()[-1] == said("user", "other")
+    assert made.seen()[-1] == make_message("user", "other")
     assert made.new_messages == DATA.new_messages  # what the session keeps
 
 
@@ -86,12 +97,12 @@ async def test_remove_tools_keeps_only_text() -> None:
 
 
 async def test_only_user_keeps_user_messages() -> None:
-    assert (await filtered(only_user, DATA)).seen() == (said("user", "hello"), said("user", "do it"))
+    assert (await filtered(only_user, DATA)).seen() == (make_message("user", "hello"), make_message("user", "do it"))
 
 
 @pytest.mark.parametrize(
     ("count", "kept"),
-    [(0, []), (1, [BOTH]), (2, [said("assistant", "hm"), BOTH]), (3, [said("assistant", "hm"), BOTH])],
+    [(0, []), (1, [BOTH]), (2, [make_message("assistant", "hm"), BOTH]), (3, [make_message("assistant", "hm"), BOTH])],
 )
 async def test_last_never_separates_a_result_from_its_call(count: int, kept: list[Message]) -> None:
     assert list((await filtered(last(count), DATA)).seen()[:-1]) == kept
@@ -103,8 +114,8 @@ def test_last_refuses_a_negative_number() -> None:
 
 
 async def test_the_result_of_a_mapper_is_used_unchanged() -> None:
-    seen = (await filtered(mapped(lambda messages: [said("user", f"{len(messages)} messages")]), DATA)).seen()
-    assert seen == (said("user", "5 messages"), said("user", "do it"))
+    seen = (await filtered(mapped(lambda messages: [make_message("user", f"{len(messages)} messages")]), DATA)).seen()
+    assert seen == (make_message("user", "5 messages"), make_message("user", "do it"))
 
 
 async def test_nested_history_is_one_message_followed_by_the_prompt() -> None:
@@ -127,7 +138,9 @@ def test_markers_are_never_nested(hops: list[list[tuple[str, str]]]) -> None:
     history: tuple[Message, ...] = ()
     expected: list[str] = []
     for hop in hops:
-        new = tuple(said(role, text) for role, text in hop if not (role == "assistant" and text.startswith(PREAMBLE)))
+        new = tuple(
+            make_message(role, text) for role, text in hop if not (role == "assistant" and text.startswith(PREAMBLE))
+        )
         expected += [one["content"] for one in new if one["content"]]
         history = nested(HandoffInputData(input_history=history, pre_handoff=new)).input_history
     assert len(history) == (1 if expected else 0)
@@ -141,11 +154,13 @@ def test_markers_are_never_nested(hops: list[list[tuple[str, str]]]) -> None:
 
 def test_a_history_is_formatted_as_text() -> None:
     assert as_text(()) == ""
-    assert "1. user: hello" in as_text((said("user", "hello"),))
+    assert "1. user: hello" in as_text((make_message("user", "hello"),))
 
 
 def test_a_context_survives_json() -> None:
-    context = HandoffContext(conversation_id="c", messages=(said("user", "x"),), variables={"a": 1}, parent_handoff="h")
+    context = HandoffContext(
+        conversation_id="c", messages=(make_message("user", "x"),), variables={"a": 1}, parent_handoff="h"
+    )
     assert HandoffContext.from_data(context.data()) == context
     assert HandoffContext.from_data(None) == HandoffContext()
 

@@ -28,7 +28,7 @@ TESTS = Path(__file__).parents[1]
 PROGRAM = (sys.executable, str(TESTS / "fakes/cli_agent.py"))
 
 
-def recording(name: str, case: str) -> str:
+def recording_path(name: str, case: str) -> str:
     return str(TESTS / "recordings/headless" / name / f"{case}.jsonl")
 
 
@@ -40,7 +40,7 @@ def agent(profile: str, *play: str, patience: Patience = PATIENCE, **options: An
 
 
 def player(profile: str, case: str, code: int = 0, errors: str = "", **options: Any) -> HeadlessAgent:
-    return agent(profile, "play", recording(profile, case), str(code), *((errors,) if errors else ()), **options)
+    return agent(profile, "play", recording_path(profile, case), str(code), *((errors,) if errors else ()), **options)
 
 
 async def run(made: HeadlessAgent, turn: RecordingTurn) -> TurnResult:
@@ -51,12 +51,12 @@ async def run(made: HeadlessAgent, turn: RecordingTurn) -> TurnResult:
         await talk.close()
 
 
-def seen(turn: RecordingTurn, kind: str) -> list[Any]:
+def events_of(turn: RecordingTurn, kind: str) -> list[Any]:
     return [one for one in turn.events if one.kind == kind]
 
 
 def complaints(turn: RecordingTurn, stage: str) -> list[str]:
-    return [one.message for one in seen(turn, "error") if one.stage == stage]
+    return [one.message for one in events_of(turn, "error") if one.stage == stage]
 
 
 # -- a turn ------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ async def test_a_plain_turn_returns_its_answer(name: str) -> None:
     assert len(turn.groups) == 1
     if name not in ("codex", "opencode"):  # they print whole texts
         assert turn.text().strip() == "hello there"
-    assert seen(turn, "message_update") == [], "the answer is the result's"
+    assert events_of(turn, "message_update") == [], "the answer is the result's"
 
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
@@ -92,7 +92,7 @@ async def test_steps_become_events(name: str) -> None:
     assert [one.message_id for one in between] == [f"{base.message_id(turn)}.0"]
     assert between[0].message.startswith("The tool said")
     if name in ("claude", "opencode", "qwen"):
-        replies = seen(turn, "llm_response")
+        replies = events_of(turn, "llm_response")
         assert found.iterations == len(replies) == 3
         assert all(one.usage["input_tokens"] > 0 for one in replies)
 
@@ -107,7 +107,9 @@ async def test_usage_of_a_turn_is_reported() -> None:
 async def test_cumulative_usage_is_reported_as_the_difference() -> None:
     codex = player("codex", "plain")
     first = await run(codex, RecordingTurn())
-    codex.options = codex.options.model_copy(update={"argv": (*PROGRAM, "play", recording("codex", "resumed"), "0")})
+    codex.options = codex.options.model_copy(
+        update={"argv": (*PROGRAM, "play", recording_path("codex", "resumed"), "0")}
+    )
     second = await run(codex, RecordingTurn(thread_id=first.thread_id))
     assert first.usage.input_tokens and second.usage.input_tokens
     assert 0 < second.usage.input_tokens - first.usage.input_tokens < 200
@@ -117,7 +119,7 @@ async def test_cumulative_usage_is_reported_as_the_difference() -> None:
 
 async def test_the_thread_is_saved_during_the_turn() -> None:
     turn = RecordingTurn()
-    talk = await agent("claude", "hold", recording("claude", "plain"), "1").open(turn.session())
+    talk = await agent("claude", "hold", recording_path("claude", "plain"), "1").open(turn.session())
     working = asyncio.create_task(talk.turn(turn))
     async with asyncio.timeout(30):
         await turn.until(lambda t: t.thread_id is not None)
@@ -133,13 +135,13 @@ async def test_text_is_sent_at_most_20_times_per_second() -> None:
     found = await run(agent("claude", "flood", "20000"), turn)
     spent = time.monotonic() - began
     assert found.text == "enough"
-    pieces = seen(turn, "message_delta")
+    pieces = events_of(turn, "message_delta")
     assert len(pieces) <= spent / step_events.PAUSE + 2
     offset = 0
     for one in pieces:
         assert one.offset == offset
         offset += len(one.text)
-    assert seen(turn, "message_update")[0].message == "word " * 20000, "it was not the answer"
+    assert events_of(turn, "message_update")[0].message == "word " * 20000, "it was not the answer"
 
 
 async def test_the_prompt_is_on_standard_input_and_the_thread_is_an_argument() -> None:
@@ -233,16 +235,16 @@ async def test_an_overloaded_provider_is_a_temporary_failure(name: str, code: in
 async def test_a_stream_without_a_result_is_an_error() -> None:
     turn = RecordingTurn()
     with pytest.raises(AgentError, match="codex ended without a result"):
-        await run(agent("codex", "cut", recording("codex", "work"), "4"), turn)
-    (end,) = seen(turn, "tool_exec_end")
+        await run(agent("codex", "cut", recording_path("codex", "work"), "4"), turn)
+    (end,) = events_of(turn, "tool_exec_end")
     assert end.is_error and end.result == step_events.NO_RESULT, "what was open is closed"
 
 
 async def test_text_written_before_the_end_is_kept() -> None:
     turn = RecordingTurn()
     with pytest.raises(AgentError, match="without a result"):
-        await run(agent("gemini", "cut", recording("gemini", "plain"), "3"), turn)
-    assert [one.message for one in seen(turn, "message_update")] == ["hello "]
+        await run(agent("gemini", "cut", recording_path("gemini", "plain"), "3"), turn)
+    assert [one.message for one in events_of(turn, "message_update")] == ["hello "]
 
 
 async def test_an_exit_code_is_reported_with_the_output() -> None:
@@ -289,13 +291,13 @@ async def test_an_unknown_thread_is_reported_or_begun_anew() -> None:
 
 async def test_garbage_is_ignored_and_reported_in_one_line() -> None:
     turn = RecordingTurn()
-    found = await run(agent("claude", "garbage", recording("claude", "plain")), turn)
+    found = await run(agent("claude", "garbage", recording_path("claude", "plain")), turn)
     assert found.text == "hello there"
     (told,) = complaints(turn, "stream")
     assert told.startswith(
         "left out: 7 lines that were no JSON, the first: '__( O)>  a banner'; 1 lines that were too long"
     )
-    assert seen(turn, "message_update")[0].message == "half \ufffd and nul \ufffd"
+    assert events_of(turn, "message_update")[0].message == "half \ufffd and nul \ufffd"
 
 
 # -- silence and the end -----------------------------------------------------------------------------------------
@@ -304,26 +306,26 @@ async def test_garbage_is_ignored_and_reported_in_one_line() -> None:
 async def test_silence_ends_the_turn() -> None:
     turn = RecordingTurn()
     with pytest.raises(AgentError, match=r"^codex printed nothing for 5s and was ended; raise agents\.x\.idle_limit"):
-        await run(agent("codex", "hold", recording("codex", "plain"), "1", idle_limit=5), turn)
+        await run(agent("codex", "hold", recording_path("codex", "plain"), "1", idle_limit=5), turn)
     assert turn.thread_id, "it can be taken up"
 
 
 async def test_a_program_that_ignores_the_interrupt_is_killed() -> None:
-    deaf = agent("codex", "deaf", recording("codex", "plain"), "1", idle_limit="0.3s", patience=Patience(stop=0.1))
+    deaf = agent("codex", "deaf", recording_path("codex", "plain"), "1", idle_limit="0.3s", patience=Patience(stop=0.1))
     with pytest.raises(AgentError, match="printed nothing"):
         await run(deaf, RecordingTurn())
 
 
 async def test_silent_waiting_for_a_usage_limit_parks_the_task() -> None:
-    lines = Path(recording("copilot", "limit")).read_text().splitlines()
+    lines = Path(recording_path("copilot", "limit")).read_text().splitlines()
     count = next(n for n, line in enumerate(lines, 1) if "model.call_failure" in line)
-    waiting = agent("copilot", "hold", recording("copilot", "limit"), str(count), patience=Patience(limit=0.2))
+    waiting = agent("copilot", "hold", recording_path("copilot", "limit"), str(count), patience=Patience(limit=0.2))
     with pytest.raises(UsageLimit):
         await run(waiting, RecordingTurn())
 
 
 async def test_a_program_that_does_not_exit_after_its_result_is_ended() -> None:
-    lingering = agent("claude", "linger", recording("claude", "plain"), patience=Patience(linger=0.2))
+    lingering = agent("claude", "linger", recording_path("claude", "plain"), patience=Patience(linger=0.2))
     found = await run(lingering, RecordingTurn())
     assert (found.outcome, found.text) == ("ok", "hello there")
 
@@ -332,7 +334,7 @@ async def test_a_program_that_does_not_exit_after_its_result_is_ended() -> None:
 async def test_a_daemon_does_not_delay_the_end_and_that_of_codex_is_ended(name: str, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     began = time.monotonic()
-    found = await run(agent(name, "leave", recording(name, "plain"), str(note)), RecordingTurn())
+    found = await run(agent(name, "leave", recording_path(name, "plain"), str(note)), RecordingTurn())
     assert found.text == "hello there" and time.monotonic() - began < PATIENCE.linger
     left = int(note.read_text())
     try:
@@ -350,7 +352,7 @@ async def test_a_refused_event_ends_the_program() -> None:
             raise AgentError("refused")
 
     with pytest.raises(AgentError, match="refused"):
-        await run(agent("claude", "hold", recording("claude", "work"), "40"), Refusing())
+        await run(agent("claude", "hold", recording_path("claude", "work"), "40"), Refusing())
 
 
 # -- options -----------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def processes(home: Path, script: str, count: int = 1) -> Iterator[list[subproce
     ]
     try:
         for one in started:
-            assert told(one) == "ready"
+            assert read_line(one) == "ready"
         for one in started:
             assert one.stdin is not None
             one.stdin.write("go\n")
@@ -55,7 +55,7 @@ def processes(home: Path, script: str, count: int = 1) -> Iterator[list[subproce
             one.communicate()
 
 
-def told(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -91,7 +91,7 @@ def test_preparing_a_home_again_changes_nothing(place: Home) -> None:
 def test_concurrent_processes_agree_on_the_token(home: Path) -> None:
     """Several first starts at once: the first one's token is everybody's."""
     with processes(home, "home.prepare()\nprint(home.token(), flush=True)", 6) as racing:
-        tokens = {told(one) for one in racing}
+        tokens = {read_line(one) for one in racing}
     assert tokens == {(home / "token").read_text().strip()}
     assert not list(home.glob(".token*"))
 
@@ -151,7 +151,7 @@ def test_a_read_only_home_is_reported(part: str) -> None:
             entry.chmod(0o777)
         (place.path / part).chmod(0o555)
         with processes(place.path, NOBODY) as (one,):
-            assert told(one).startswith("HomeUnusable")
+            assert read_line(one).startswith("HomeUnusable")
         (place.path / part).chmod(0o777)
 
 
@@ -227,7 +227,7 @@ sys.stdin.read()
 
 def test_a_lock_is_held_until_its_process_ends(place: Home) -> None:
     with processes(place.path, HOLD) as (holder,):
-        assert told(holder) == "held"
+        assert read_line(holder) == "held"
         assert place.lock("x").taken()
         os.kill(holder.pid, signal.SIGSTOP)
         assert place.lock("x").taken()  # a suspended process lives
@@ -254,7 +254,7 @@ sys.stdin.read()
 
 def test_a_child_does_not_inherit_the_lock(place: Home) -> None:
     with processes(place.path, HOLD_WITH_CHILD) as (holder,):
-        child = int(told(holder))
+        child = int(read_line(holder))
         os.kill(child, signal.SIGSTOP)  # so that it outlives its parent, whatever it reads
         try:
             assert place.lock("x").taken()
@@ -280,7 +280,7 @@ sys.stdin.read()
 
 def test_of_concurrent_servers_one_starts(place: Home) -> None:
     with processes(place.path, CLAIM, 4) as racing:
-        answers = [told(one) for one in racing]
+        answers = [read_line(one) for one in racing]
         assert sorted(answer.split()[0] for answer in answers) == ["AlreadyRunning"] * 3 + ["up"]
         assert all("it is starting" in answer for answer in answers if answer != "up")
         place.announce(ServerInfo(pid=racing[answers.index("up")].pid, url=INFO.url, version="1"))

@@ -31,13 +31,13 @@ class Scout(BaseAgent):
 
 
 @asynccontextmanager
-async def boxed(turn: RecordingTurn, *functions: Any, **options: Any) -> AsyncIterator[Toolbox]:
+async def open_toolkit(turn: RecordingTurn, *functions: Any, **options: Any) -> AsyncIterator[Toolbox]:
     async with toolkit(Scout("scout"), ToolOptions.read("scout", options), functions)(turn) as box:
         yield box
 
 
 async def use(turn: RecordingTurn, name: str, arguments: Mapping[str, Any], **options: Any) -> ToolOutput:
-    async with boxed(turn, **options) as box:
+    async with open_toolkit(turn, **options) as box:
         return await box.run(name, arguments, turn)
 
 
@@ -45,9 +45,9 @@ async def use(turn: RecordingTurn, name: str, arguments: Mapping[str, Any], **op
 
 
 async def test_tools_are_disabled_by_default() -> None:
-    async with boxed(RecordingTurn()) as box:
+    async with open_toolkit(RecordingTurn()) as box:
         assert not box.tools
-    async with boxed(RecordingTurn(), tools=BUILT_IN) as box:
+    async with open_toolkit(RecordingTurn(), tools=BUILT_IN) as box:
         assert {name: (one.kind, one.safe) for name, one in box.tools.items()} == {
             "read_file": ("read", True), "list_files": ("search", True), "run_command": ("execute", False),
             "fetch_url": ("fetch", True), "submit_task": ("other", False), "schedule_task": ("other", False),
@@ -79,15 +79,15 @@ async def test_functions_come_from_the_settings_or_from_code(tmp_path: Path, mon
         return "here"
 
     turn = RecordingTurn()
-    async with boxed(turn, here, tools=["our_tools_of_this_test:hello"]) as box:
+    async with open_toolkit(turn, here, tools=["our_tools_of_this_test:hello"]) as box:
         assert (await box.run("hello", '{"name": "Ada"}', turn)).text == "hello Ada"
         assert (await box.run("here", "", turn)).text == "here"
     for name, told in (("our_tools_of_this_test:nobody", "no attribute"), ("no_such_module:x", "ModuleNotFoundError")):
         with pytest.raises(AgentError, match=told):
-            async with boxed(turn, tools=[name]):
+            async with open_toolkit(turn, tools=[name]):
                 pass
     with pytest.raises(AgentError, match="two tools 'hello'"):
-        async with boxed(turn, tool(name="hello")(here), tools=["our_tools_of_this_test:hello"]):
+        async with open_toolkit(turn, tool(name="hello")(here), tools=["our_tools_of_this_test:hello"]):
             pass
 
 
@@ -100,7 +100,7 @@ async def test_a_function_can_require_approval() -> None:
         return "gone"
 
     turn = RecordingTurn(answers=["no", Answer("granted", "yes")])
-    async with boxed(turn, launch) as box:
+    async with open_toolkit(turn, launch) as box:
         refused = await box.run("launch", {"target": "moon"}, turn)
         assert refused.is_error
         assert "not allowed" in refused.text
@@ -185,32 +185,32 @@ async def test_the_root_may_differ_from_the_working_directory(tree: Path, tmp_pa
     assert output.text == "print()\n"
 
 
-async def listed(tree: Path, **asked: Any) -> list[str]:
+async def list_lines(tree: Path, **asked: Any) -> list[str]:
     output = await use(RecordingTurn(workdir=str(tree)), "list_files", asked, tools=["files"])
     return output.text.split("\n")
 
 
 async def test_files_are_listed(tree: Path) -> None:
-    assert await listed(tree) == ["src/", "up/", "a.txt", "link.txt", "src/deep/", "src/b.py", "src/deep/c.py"]
-    assert await listed(tree, pattern="*.py") == ["src/b.py", "src/deep/c.py"]
-    assert await listed(tree, pattern="src/*.py") == ["src/b.py"]
-    assert await listed(tree, pattern="src/**/*.py") == ["src/b.py", "src/deep/c.py"]
-    assert await listed(tree, pattern="*.py", path="src/deep") == ["c.py"]
-    assert await listed(tree, pattern="*.rs") == ["no file in . fits *.rs."]
+    assert await list_lines(tree) == ["src/", "up/", "a.txt", "link.txt", "src/deep/", "src/b.py", "src/deep/c.py"]
+    assert await list_lines(tree, pattern="*.py") == ["src/b.py", "src/deep/c.py"]
+    assert await list_lines(tree, pattern="src/*.py") == ["src/b.py"]
+    assert await list_lines(tree, pattern="src/**/*.py") == ["src/b.py", "src/deep/c.py"]
+    assert await list_lines(tree, pattern="*.py", path="src/deep") == ["c.py"]
+    assert await list_lines(tree, pattern="*.rs") == ["no file in . fits *.rs."]
 
 
 async def test_listing_survives_hostile_names_and_links(tree: Path) -> None:
-    assert "outside" in (await listed(tree, path=".."))[0]
-    assert "outside" in (await listed(tree, path="up"))[0]
-    assert "no directory" in (await listed(tree, path="a.txt"))[0]
+    assert "outside" in (await list_lines(tree, path=".."))[0]
+    assert "outside" in (await list_lines(tree, path="up"))[0]
+    assert "no directory" in (await list_lines(tree, path="a.txt"))[0]
     (tree / ("a" * 200)).write_text("")
     for pattern in ("a*" * 400 + "b", "**/" * 300 + "b", "[" * 900, "../*"):
-        assert (await listed(tree, pattern=pattern))[0].startswith("no file")
+        assert (await list_lines(tree, pattern=pattern))[0].startswith("no file")
     many = tree / "many"
     many.mkdir()
     for n in range(MOST_NAMES + 5):
         (many / f"{n}.x").touch()
-    names = await listed(tree, pattern="*.x")
+    names = await list_lines(tree, pattern="*.x")
     assert len(names) == MOST_NAMES + 1
     assert "narrow the pattern" in names[-1]
 
@@ -304,7 +304,7 @@ async def test_a_command_that_times_out_is_ended_with_all_its_processes(tmp_path
 
 async def test_a_model_may_shorten_the_timeout_but_not_extend_it() -> None:
     turn = RecordingTurn(answers=["yes", "yes"])
-    async with boxed(turn, tools=["command"], command_timeout=0.3) as box:
+    async with open_toolkit(turn, tools=["command"], command_timeout=0.3) as box:
         for wish in (0.1, 1000):
             output = await box.run("run_command", {"command": "sleep 300", "timeout": wish}, turn)
             assert f"ended after {min(wish, 0.3):g} s" in output.text
@@ -331,6 +331,6 @@ async def test_a_command_ends_with_its_turn(tmp_path: Path) -> None:
 
 async def test_parallel_commands_do_not_end_each_other() -> None:
     turn = RecordingTurn(answers=["yes"] * 4)
-    async with boxed(turn, tools=["command"]) as box:
+    async with open_toolkit(turn, tools=["command"]) as box:
         calls = [box.run("run_command", {"command": f"sleep 0.{n}; echo {n}"}, turn) for n in range(4)]
         assert [output.text for output in await asyncio.gather(*calls)] == ["0\n", "1\n", "2\n", "3\n"]

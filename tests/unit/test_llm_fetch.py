@@ -100,7 +100,7 @@ class Pages(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving() -> Iterator[str]:
+def serve_page() -> Iterator[str]:
     Pages.stop.clear()
     Pages.asked.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
@@ -127,7 +127,7 @@ async def fetch(url: str, allows: Allows = anything, *, seconds: float = 60.0, a
 
 
 async def test_a_page_is_returned_as_text() -> None:
-    with serving() as url:
+    with serve_page() as url:
         assert (await fetch(url)).text == "Tide table\n\nFaro & Olhão\n\nHigh water\nat six"
         assert Pages.asked == [("/", url.removeprefix("http://"))]
         assert (await fetch(f"{url}/json?x=1#part")).text == '{"a": 1}'
@@ -149,14 +149,14 @@ async def test_a_page_is_returned_as_text() -> None:
     ],
 )
 async def test_a_page_that_is_no_text_is_reported(path: str, told: str) -> None:
-    with serving() as url:
+    with serve_page() as url:
         output = await fetch(url + path)
         assert output.is_error
         assert told in output.text
 
 
 async def test_an_endless_page_is_truncated_and_a_slow_one_times_out() -> None:
-    with serving() as url:
+    with serve_page() as url:
         endless = await fetch(f"{url}/endless")
         assert not endless.is_error
         assert len(endless.text) < MOST_BYTES
@@ -182,14 +182,14 @@ async def test_private_addresses_are_refused_in_every_notation(url: str) -> None
 
 
 async def test_a_server_on_this_machine_is_reached_only_if_allowed() -> None:
-    with serving() as url:
+    with serve_page() as url:
         assert (await fetch(url, is_public)).is_error
         assert not Pages.asked
 
 
 async def test_a_redirect_to_a_private_address_is_refused() -> None:
     """The first address is taken for public, as a real one would be; where it leads is not."""
-    with serving() as url:
+    with serve_page() as url:
         output = await fetch(f"{url}/to-metadata", lambda one: str(one) == "127.0.0.1")
         assert "169.254.169.254 is an address of this machine or its network" in output.text
 
@@ -215,7 +215,7 @@ async def test_unusable_addresses_are_reported(url: str, told: str) -> None:
 
 
 async def test_nothing_is_fetched_without_approval() -> None:
-    with serving() as url:
+    with serve_page() as url:
         output = await fetch(url, answer="no")
         assert output.is_error
         assert "not allowed" in output.text

@@ -44,7 +44,7 @@ def set_goal(**given: Any) -> None:
     typer.echo(json.dumps(given))
 
 
-def said(*arguments: str) -> dict[str, Any]:
+def run_options(*arguments: str) -> dict[str, Any]:
     result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return json.loads(result.output)
@@ -55,11 +55,11 @@ def help_of(command: str) -> str:
 
 
 def test_only_given_options_reach_the_command() -> None:
-    assert said("add", "Look around") == {"prompt": "Look around", "as_json": False}
+    assert run_options("add", "Look around") == {"prompt": "Look around", "as_json": False}
 
 
 def test_options_have_the_request_names_and_field_types() -> None:
-    given = said(
+    given = run_options(
         "add", "Look", "--cron", "@daily", "--tz", "UTC", "-a", "demo", "--max-runs", "3", "--timeout", "10m",
         "--fresh", "--missed", "skip", "--tag", "a", "--tag", "b", "--session-key", "chat:1", "--json",
     )  # fmt: skip
@@ -75,7 +75,7 @@ def test_invalid_values_are_refused(wrong: str) -> None:
 
 
 def test_a_change_can_disable_and_clear_fields() -> None:
-    given = said("edit", "am_1", "--no-fresh", "--quiet", "", "--jitter", "", "--title", "", "--agent", "")
+    given = run_options("edit", "am_1", "--no-fresh", "--quiet", "", "--jitter", "", "--title", "", "--agent", "")
     assert given == {"id": "am_1", "fresh": False, "quiet": None, "jitter": 0.0, "title": "", "agent": ""}
 
 
@@ -85,12 +85,12 @@ def test_immutable_fields_have_no_change_option() -> None:
 
 
 def test_a_text_can_be_parsed_into_another_type() -> None:
-    assert said("add", "Look", "--budget", "7")["budget"] == {"tokens": 7}
-    assert said("edit", "am_1", "--budget", "") == {"id": "am_1", "budget": None}
+    assert run_options("add", "Look", "--budget", "7")["budget"] == {"tokens": 7}
+    assert run_options("edit", "am_1", "--budget", "") == {"id": "am_1", "budget": None}
 
 
 def test_a_number_that_is_not_a_duration_is_a_number() -> None:
-    assert said("set", "--max-usd", "1.5", "--max-seconds", "2h", "--deadline", "in 3d") == {
+    assert run_options("set", "--max-usd", "1.5", "--max-seconds", "2h", "--deadline", "in 3d") == {
         "max_usd": 1.5, "max_seconds": "2h", "deadline": "in 3d",
     }  # fmt: skip
 

@@ -60,7 +60,7 @@ class Heard:
 
 
 @asynccontextmanager
-async def started(program: Program, turn: RecordingTurn | None = None) -> AsyncIterator[tuple[Child, Heard]]:
+async def start_child(program: Program, turn: RecordingTurn | None = None) -> AsyncIterator[tuple[Child, Heard]]:
     turn = turn or RecordingTurn()
     heard = Heard()
     child = await Child.spawn(program, turn, heard.output, Output())
@@ -194,39 +194,39 @@ def test_temporary_failures_are_distinguished() -> None:
 # -- output ------------------------------------------------------------------------------------------------------
 
 
-def received(output: Output, *chunks: bytes) -> str:
+def read_output(output: Output, *chunks: bytes) -> str:
     for chunk in chunks:
         output.data_received(chunk)
     return output.text()
 
 
 def test_output_within_the_limit_is_complete() -> None:
-    assert received(Output(10), b"01234", b"56789") == "0123456789"
+    assert read_output(Output(10), b"01234", b"56789") == "0123456789"
 
 
 def test_of_too_much_output_head_and_tail_are_kept() -> None:
-    text = received(Output(10), *(bytes([48 + n % 10]) for n in range(1000)))
+    text = read_output(Output(10), *(bytes([48 + n % 10]) for n in range(1000)))
     assert text == "01234\n… 990 bytes left out …\n56789"
 
 
 def test_no_character_is_split_at_the_cut() -> None:
     sign = "€".encode()
-    assert received(Output(10), sign * 100) == "€\n… 294 bytes left out …\n€"
+    assert read_output(Output(10), sign * 100) == "€\n… 294 bytes left out …\n€"
 
 
 def test_invalid_bytes_and_nul_do_no_harm() -> None:
-    assert received(Output(), b"a\xff\0b\xe2\x82") == "a\ufffdb\ufffd"
+    assert read_output(Output(), b"a\xff\0b\xe2\x82") == "a\ufffdb\ufffd"
 
 
 def test_a_character_split_over_two_reads_is_sent_whole() -> None:
     told: list[str] = []
-    received(Output(tell=told.append), "€".encode()[:1], "€".encode()[1:] + b"\0!")
+    read_output(Output(tell=told.append), "€".encode()[:1], "€".encode()[1:] + b"\0!")
     assert told == ["€!"]
 
 
 def test_no_output_is_sent_above_the_limit() -> None:
     told: list[str] = []
-    received(Output(10, told.append), b"123456", b"7890AB", b"CD")
+    read_output(Output(10, told.append), b"123456", b"7890AB", b"CD")
     assert "".join(told) == "1234567890"
 
 
@@ -273,7 +273,7 @@ async def test_fifty_megabytes_from_a_child_do_not_block_the_loop() -> None:
 
 async def test_each_interrupt_sends_its_signal_to_the_whole_group() -> None:
     script = "trap 'echo int' INT; trap 'echo term' TERM; echo ready; while :; do sleep 0.01; done"
-    async with started(shell(script)) as (child, heard):
+    async with start_child(shell(script)) as (child, heard):
         await heard.until("ready")
         child.interrupt("stop")
         await heard.until("int")
@@ -287,7 +287,7 @@ async def test_each_interrupt_sends_its_signal_to_the_whole_group() -> None:
 
 
 async def test_a_child_that_ignores_signals_is_killed() -> None:
-    async with started(shell("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")) as (child, heard):
+    async with start_child(shell("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")) as (child, heard):
         await heard.until("ready")
         await child.end()
         assert child.returncode == -signal.SIGKILL
@@ -330,7 +330,7 @@ async def test_a_process_that_left_the_group_does_not_delay_the_end() -> None:
 
 
 async def test_an_interrupt_ends_processes_that_left_the_group() -> None:
-    async with started(leaver("stay"), RecordingTurn()) as (child, heard):
+    async with start_child(leaver("stay"), RecordingTurn()) as (child, heard):
         await heard.until("\n")
         stray = int(heard.text)
         assert os.getpgid(stray) != child.pgid
@@ -414,7 +414,7 @@ def test_processes_work_on_every_event_loop(run_loop: Callable[..., None]) -> No
         given = b"x" * 1_000_000
         child, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/", sandbox=None), stdin=given)
         assert (child.returncode, len(out)) == (0, len(given))
-        async with started(HANGING) as (child, heard):
+        async with start_child(HANGING) as (child, heard):
             await heard.until("ready")
             child.interrupt("stop")
             await child.exited.wait()
@@ -441,7 +441,7 @@ async def test_a_process_mark_survives_exec_and_is_unique() -> None:
 
 
 async def test_a_group_is_ended_only_if_its_mark_matches() -> None:
-    async with started(shell("sleep 600 & echo ready; wait")) as (child, heard):
+    async with start_child(shell("sleep 600 & echo ready; wait")) as (child, heard):
         await heard.until("ready")
         mark = identify(child.pgid)
         boot, start, _ = mark.split(":")
@@ -454,7 +454,7 @@ async def test_a_group_is_ended_only_if_its_mark_matches() -> None:
 
 async def test_reap_ends_the_group_and_processes_that_left_it() -> None:
     turn = RecordingTurn()
-    async with started(leaver("stay"), turn) as (child, heard):
+    async with start_child(leaver("stay"), turn) as (child, heard):
         await heard.until("\n")
         assert await reap(turn.task_id, turn.attempt, child.pgid, identify(child.pgid)) == 2
         assert not alive(int(heard.text))
@@ -464,7 +464,7 @@ async def test_reap_ends_the_group_and_processes_that_left_it() -> None:
 
 async def test_reap_finds_processes_of_the_attempt_that_opened_the_conversation() -> None:
     first, later = RecordingTurn(), RecordingTurn()
-    async with started(leaver("stay"), first) as (child, heard):
+    async with start_child(leaver("stay"), first) as (child, heard):
         await heard.until("\n")
         mark = identify(child.pgid)
         child.interrupt("kill")

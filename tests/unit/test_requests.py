@@ -16,7 +16,7 @@ from midwatch.services.request_checks import check
 NAN, INF = float("nan"), float("inf")
 
 
-def refused(prompt: str = "do it", *, most: int = MAX_PROMPT, **wish: Any) -> InvalidInput:
+def check_refused(prompt: str = "do it", *, most: int = MAX_PROMPT, **wish: Any) -> InvalidInput:
     with pytest.raises(InvalidInput) as caught:
         check(prompt, wish, most)  # type: ignore[arg-type]
     return caught.value
@@ -24,12 +24,12 @@ def refused(prompt: str = "do it", *, most: int = MAX_PROMPT, **wish: Any) -> In
 
 @pytest.mark.parametrize("prompt", ["", " ", "\n\t ", "\u3000"])
 def test_an_empty_prompt_is_refused(prompt: str) -> None:
-    assert refused(prompt).field == "prompt"
+    assert check_refused(prompt).field == "prompt"
 
 
 def test_a_prompt_is_limited_and_the_error_names_its_length() -> None:
     check("x" * 10, {}, 10)
-    problem = refused("x" * 11, most=10)
+    problem = check_refused("x" * 11, most=10)
     assert problem.field == "prompt"
     assert "11" in str(problem) and "10" in str(problem)
 
@@ -64,7 +64,7 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("field", "value"), BAD, ids=lambda v: str(v)[:20])
 def test_invalid_values_are_refused_by_name_in_one_line(field: str, value: Any) -> None:
-    problem = refused(**{field: value})
+    problem = check_refused(**{field: value})
     assert problem.field == field
     assert len(str(problem).splitlines()) == 1
 
@@ -99,27 +99,27 @@ def test_a_symlink_to_a_directory_is_accepted(tmp_path: Path) -> None:
     check("x", {"workdir": str(link)}, 10)
     link.unlink()
     link.symlink_to(link)
-    assert refused(workdir=str(link)).field == "workdir"
+    assert check_refused(workdir=str(link)).field == "workdir"
 
 
 def test_a_path_the_system_cannot_use_is_refused() -> None:
-    assert refused(workdir="/" + "x" * 5000).field == "workdir"
+    assert check_refused(workdir="/" + "x" * 5000).field == "workdir"
 
 
 @pytest.mark.parametrize("workdir", [".", ""])
 def test_a_relative_path_is_refused(workdir: str) -> None:
-    assert refused(workdir=workdir).field == "workdir"
+    assert check_refused(workdir=workdir).field == "workdir"
 
 
 def test_an_unknown_cause_is_refused() -> None:
-    assert refused(cause="whim").field == "cause"
+    assert check_refused(cause="whim").field == "cause"
 
 
 @pytest.mark.parametrize("text", ["half of a pair: \ud83d", "a\x00b"])
 @pytest.mark.parametrize("field", ["prompt", "session_key", "origin_session", "origin_channel", "route", "agent"])
 def test_values_that_are_no_text_are_refused(field: str, text: str) -> None:
     said = {"prompt": "do it", field: text}
-    assert refused(**said).field == field
+    assert check_refused(**said).field == field
 
 
 # -- the body ----------------------------------------------------------------------------------------------------

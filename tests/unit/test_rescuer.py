@@ -24,7 +24,7 @@ from midwatch.services.approvals import Approvals
 from midwatch.services.task_endings import TaskEndings
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, settle
-from records import a_task, asking, fence, put
+from records import a_task, claim_request, fence, put
 
 NOW = 1_700_000_000 * SECOND
 HOUR = 3600.0
@@ -70,7 +70,7 @@ class Desk:
     async def held(self, owner: str = OTHER, **fields: Any) -> Task:
         """A task that runs in another process."""
         task = await put(self.store, **fields)
-        ((made, _),) = (await self.store.claim(asking(1, owner=owner), task.due_at)).taken
+        ((made, _),) = (await self.store.claim(claim_request(1, owner=owner), task.due_at)).taken
         return made  # type: ignore[no-any-return]
 
     async def now(self, task: Task) -> Task:
@@ -137,7 +137,7 @@ def test_the_event_of_a_cancelled_task_has_its_outcome() -> None:
 async def test_a_task_that_keeps_killing_its_process_fails(desk: Desk) -> None:
     task = await put(desk.store, on_crash="rerun", route="console")
     for number in range(MAX_RESCUES + 1):
-        await desk.store.claim(asking(owner=f"i_{number}"), task.due_at)
+        await desk.store.claim(claim_request(owner=f"i_{number}"), task.due_at)
         desk.engine.buried.add(f"i_{number}")
         assert not await desk.dog.rescue()
     ended = await desk.now(task)

@@ -41,7 +41,7 @@ def policy(**said: Any) -> list[tuple[str, Policy]]:
     return [("config", Policy.from_data(said))]
 
 
-def decided(asked: Question, root: Path | None, *rules: Rule, **said: Any) -> str:
+def decide_verdict(asked: Question, root: Path | None, *rules: Rule, **said: Any) -> str:
     return decide(asked, None if root is None else str(root), policy(**said), rules).verdict
 
 
@@ -59,7 +59,7 @@ ATTACKS = [
 
 @pytest.mark.parametrize("command", ATTACKS)
 def test_an_allowed_command_allows_no_other_command(root: Path, command: str) -> None:
-    assert decided(run(command), root, allow=[{"command": "git log *"}, {"command": "git log"}]) == "ask"
+    assert decide_verdict(run(command), root, allow=[{"command": "git log *"}, {"command": "git log"}]) == "ask"
 
 
 @pytest.mark.parametrize(
@@ -71,26 +71,26 @@ def test_an_allowed_command_is_recognised_in_every_notation(root: Path, command:
 
 
 def test_an_absolute_path_inside_the_directory_is_allowed(root: Path) -> None:
-    assert decided(run(f"git log {root}/src"), root, allow=[{"command": "git log *"}]) == "allow"
-    assert decided(run(f"git log {root}-x/src"), root, allow=[{"command": "git log *"}]) == "ask"
-    assert decided(run("git log src"), None, allow=[{"command": "git log *"}]) == "ask"
-    assert decided(run("git log"), None, allow=[{"command": "git log *"}]) == "allow"
+    assert decide_verdict(run(f"git log {root}/src"), root, allow=[{"command": "git log *"}]) == "allow"
+    assert decide_verdict(run(f"git log {root}-x/src"), root, allow=[{"command": "git log *"}]) == "ask"
+    assert decide_verdict(run("git log src"), None, allow=[{"command": "git log *"}]) == "ask"
+    assert decide_verdict(run("git log"), None, allow=[{"command": "git log *"}]) == "allow"
 
 
 def test_a_command_with_outside_files_needs_approval(root: Path) -> None:
     said = {"allow": [{"command": "git log"}, {"kind": "execute"}]}
-    assert decided(run("git log", paths=("src/a.py",)), root, **said) == "allow"
-    assert decided(run("git log", paths=("leak",)), root, **said) == "ask"
-    assert decided(run("git log", paths=("/etc/x",)), root, **said) == "ask"
+    assert decide_verdict(run("git log", paths=("src/a.py",)), root, **said) == "allow"
+    assert decide_verdict(run("git log", paths=("leak",)), root, **said) == "ask"
+    assert decide_verdict(run("git log", paths=("/etc/x",)), root, **said) == "ask"
 
 
 def test_a_kind_allows_plain_commands_and_no_others(root: Path) -> None:
-    assert decided(run("make"), root, allow=[{"kind": "execute"}]) == "allow"
+    assert decide_verdict(run("make"), root, allow=[{"kind": "execute"}]) == "allow"
     for command in ("make; make", "make > x", None):
-        assert decided(run(command), root, allow=[{"kind": "execute"}]) == "ask"
-    assert decided(run("make"), root, allow=[{"kind": "edit", "path": "**"}]) == "ask"
+        assert decide_verdict(run(command), root, allow=[{"kind": "execute"}]) == "ask"
+    assert decide_verdict(run("make"), root, allow=[{"kind": "edit", "path": "**"}]) == "ask"
     named = run("rm -rf src", paths=("src/a.py",))
-    assert decided(named, root, allow=[{"kind": "edit", "path": "**"}, {"kind": "read"}]) == "ask"
+    assert decide_verdict(named, root, allow=[{"kind": "edit", "path": "**"}, {"kind": "read"}]) == "ask"
 
 
 # -- paths ---------------------------------------------------------------------------------------------------------
@@ -122,18 +122,18 @@ def test_symlinks_in_a_path_are_resolved(root: Path, path: str, real: str | None
     ],
 )  # fmt: skip
 def test_a_glob_stays_inside_the_directory(root: Path, glob: str, path: str, allowed: bool) -> None:
-    assert decided(edit(path), root, allow=[{"kind": "edit", "path": glob}]) == ("allow" if allowed else "ask")
+    assert decide_verdict(edit(path), root, allow=[{"kind": "edit", "path": glob}]) == ("allow" if allowed else "ask")
 
 
 def test_every_file_must_match_and_one_must_be_named(root: Path) -> None:
     said = {"allow": [{"kind": "edit", "path": "src/**"}]}
-    assert decided(edit("src/a.py", "src/b.py"), root, **said) == "allow"
-    assert decided(edit("src/a.py", "b.py"), root, **said) == "ask"
-    assert decided(edit(), root, **said) == "ask"
-    assert decided(edit(), root, allow=[{"kind": "edit"}]) == "ask"
-    assert decided(edit("src/a.py"), None, **said) == "ask"
-    assert decided(edit("src/a.py", kind="delete"), root, **said) == "ask"
-    assert decided(Question(text="?", kind="search"), root, allow=[{"kind": "search"}]) == "allow"
+    assert decide_verdict(edit("src/a.py", "src/b.py"), root, **said) == "allow"
+    assert decide_verdict(edit("src/a.py", "b.py"), root, **said) == "ask"
+    assert decide_verdict(edit(), root, **said) == "ask"
+    assert decide_verdict(edit(), root, allow=[{"kind": "edit"}]) == "ask"
+    assert decide_verdict(edit("src/a.py"), None, **said) == "ask"
+    assert decide_verdict(edit("src/a.py", kind="delete"), root, **said) == "ask"
+    assert decide_verdict(Question(text="?", kind="search"), root, allow=[{"kind": "search"}]) == "allow"
 
 
 # -- denying -------------------------------------------------------------------------------------------------------
@@ -170,29 +170,29 @@ def test_a_deny_rule_overrides_every_allow_rule(root: Path, said: Any, asked: Qu
 
 def test_other_commands_are_not_denied(root: Path) -> None:
     said = {"deny": [{"command": "git push"}, {"kind": "edit", "path": "secret/**"}], "default": "allow"}
-    assert decided(run("git pull"), root, **said) == "allow"
-    assert decided(edit("src/a.py"), root, **said) == "allow"
-    assert decided(edit("secret/x", kind="read"), root, **said) == "allow"
+    assert decide_verdict(run("git pull"), root, **said) == "allow"
+    assert decide_verdict(edit("src/a.py"), root, **said) == "allow"
+    assert decide_verdict(edit("secret/x", kind="read"), root, **said) == "allow"
 
 
 def test_a_command_that_could_hide_a_denied_one_needs_approval(root: Path) -> None:
     said = {"deny": [{"command": "git push"}], "allow": [{"kind": "execute"}], "default": "allow"}
     for hidden in ("$(echo Z2l0IHB1c2g= | base64 -d)", "g?t pus?", None):
-        assert decided(run(hidden), root, **said) == "ask"
-    assert decided(edit(), root, deny=[{"path": ".env"}], default="allow") == "ask"
-    assert decided(run("a; b"), root, deny=[{"kind": "delete"}], default="allow") == "allow"
-    assert decided(run("ls " + "x " * 20_000 + "; git push"), root, **said) == "ask"
+        assert decide_verdict(run(hidden), root, **said) == "ask"
+    assert decide_verdict(edit(), root, deny=[{"path": ".env"}], default="allow") == "ask"
+    assert decide_verdict(run("a; b"), root, deny=[{"kind": "delete"}], default="allow") == "allow"
+    assert decide_verdict(run("ls " + "x " * 20_000 + "; git push"), root, **said) == "ask"
 
 
 def test_a_very_large_request_needs_approval(root: Path) -> None:
     many = [f"src/{n}" for n in range(MOST_PATHS + 1)]
     said = {"allow": [{"kind": "edit", "path": "**"}], "deny": [{"path": ".env"}], "default": "allow"}
-    assert decided(edit(*many[:-1]), root, **said) == "allow"
-    assert decided(edit(*many), root, **said) == "ask"
-    assert decided(edit(*many, ".env"), root, **said) == "ask"
+    assert decide_verdict(edit(*many[:-1]), root, **said) == "allow"
+    assert decide_verdict(edit(*many), root, **said) == "ask"
+    assert decide_verdict(edit(*many, ".env"), root, **said) == "ask"
     huge, rules = run("x" * 10_000_000), [{"command": f"bad{n}"} for n in range(200)]
     began = time.process_time()
-    assert decided(huge, root, deny=rules, default="allow") == "ask"
+    assert decide_verdict(huge, root, deny=rules, default="allow") == "ask"
     assert time.process_time() - began < 2
 
 
@@ -205,15 +205,15 @@ def rule(effect: Any, **fields: Any) -> Rule:
 
 def test_deny_comes_before_allow_and_allow_before_the_default(root: Path) -> None:
     asked = run("make")
-    assert decided(asked, root) == "ask"
-    assert decided(asked, root, default="deny") == "deny"
-    assert decided(asked, root, default="allow") == "allow"
-    assert decided(asked, root, allow=[{"command": "make"}], deny=[{"command": "make"}]) == "deny"
-    assert decided(asked, root, allow=[{"command": "make"}], default="deny") == "allow"
-    assert decided(asked, root, rule("allow", command="make"), default="deny") == "allow"
-    assert decided(asked, root, rule("deny", command="make"), allow=[{"command": "make"}]) == "deny"
-    assert decided(asked, root, rule("allow", command="make"), deny=[{"command": "make"}]) == "deny"
-    assert decided(asked, root, rule("allow", command="make", revoked_at=1)) == "ask"
+    assert decide_verdict(asked, root) == "ask"
+    assert decide_verdict(asked, root, default="deny") == "deny"
+    assert decide_verdict(asked, root, default="allow") == "allow"
+    assert decide_verdict(asked, root, allow=[{"command": "make"}], deny=[{"command": "make"}]) == "deny"
+    assert decide_verdict(asked, root, allow=[{"command": "make"}], default="deny") == "allow"
+    assert decide_verdict(asked, root, rule("allow", command="make"), default="deny") == "allow"
+    assert decide_verdict(asked, root, rule("deny", command="make"), allow=[{"command": "make"}]) == "deny"
+    assert decide_verdict(asked, root, rule("allow", command="make"), deny=[{"command": "make"}]) == "deny"
+    assert decide_verdict(asked, root, rule("allow", command="make", revoked_at=1)) == "ask"
     found = decide(asked, str(root), [], [rule("allow", command="make")])
     assert found == Decision("allow", "rule:r_1", "always allow `make` for claude")
     assert decide(asked, None, policy(default="deny")) == Decision("deny", "rule:config", "default: deny")
@@ -238,17 +238,17 @@ def test_an_automation_adds_rules_and_its_default_applies(root: Path) -> None:
 def test_a_plain_question_goes_to_a_person_unless_everything_is_denied(root: Path) -> None:
     plain = Question(text="Deploy?", command="make", paths=("src/a.py",))
     everything: dict[str, Any] = {"allow": [{"kind": kind} for kind in ("execute", "other")]}
-    assert decided(plain, root, default="allow", **everything) == "ask"
-    assert decided(plain, root, default="deny") == "deny"
+    assert decide_verdict(plain, root, default="allow", **everything) == "ask"
+    assert decide_verdict(plain, root, default="deny") == "deny"
 
 
 def test_a_rule_of_one_directory_does_not_apply_elsewhere(root: Path) -> None:
     kept = rule("allow", command="make", root=str(root))
-    assert decided(run("make"), root, kept) == "allow"
-    assert decided(run("make"), root.parent / "root" / "in" / "..", kept) == "allow"
-    assert decided(run("make"), root / "src", kept) == "ask"
-    assert decided(run("make"), root.parent, kept) == "ask"
-    assert decided(run("make"), None, kept) == "ask"
+    assert decide_verdict(run("make"), root, kept) == "allow"
+    assert decide_verdict(run("make"), root.parent / "root" / "in" / "..", kept) == "allow"
+    assert decide_verdict(run("make"), root / "src", kept) == "ask"
+    assert decide_verdict(run("make"), root.parent, kept) == "ask"
+    assert decide_verdict(run("make"), None, kept) == "ask"
 
 
 # -- always --------------------------------------------------------------------------------------------------------

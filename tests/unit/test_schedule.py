@@ -56,7 +56,7 @@ def cron(expression: str, zone: str = "UTC") -> Schedule:
     return Schedule.make(cron=expression, zone=zone)
 
 
-def shown(schedule: Schedule, after: str, count: int) -> list[str]:
+def list_runs(schedule: Schedule, after: str, count: int) -> list[str]:
     return [local_iso(run, schedule.zone) for run in upcoming(schedule, moment(after), count)]
 
 
@@ -278,7 +278,7 @@ def test_a_single_time_runs_once() -> None:
     ],
 )  # fmt: skip
 def test_cron_runs_are_computed(expression: str, zone: str, after: str, runs: list[str]) -> None:
-    assert shown(cron(expression, zone), after, len(runs)) == runs
+    assert list_runs(cron(expression, zone), after, len(runs)) == runs
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ async def has_run(store: Watched, made: Automation) -> None:
             pass
 
 
-async def fired(store: Watched) -> list[str]:
+async def list_fired(store: Watched) -> list[str]:
     """Ids of the automations that were fired, in order."""
     events = await store.read_events(0, EventFilter(kinds=("automation_fired",)))
     return [made.payload["automation_id"] for made in events]
@@ -160,7 +160,7 @@ async def test_many_automations_are_fired_once_earliest_first(
     await store.apply(Changes(records=tuple(made)))
     writes = store.writes
     await scheduler.look()
-    order = await fired(store)
+    order = await list_fired(store)
     assert sorted(order) == [one.id for one in made]
     assert set(order[:BATCH]) == {one.id for one in made[-BATCH:]}  # the earliest; within a batch they go together
     assert store.writes == writes + len(made)
@@ -194,7 +194,7 @@ async def test_an_unreadable_automation_is_paused_and_delays_no_other(
     odd = await put(store, clock, next_run_at=clock.now() - 5, schedule={"cron": "0 9 * * *", "zone": "No/Where"})
     good = await put(store, clock, next_run_at=clock.now())
     assert await scheduler.look() == clock.now() + HOUR
-    assert await fired(store) == [good.id]
+    assert await list_fired(store) == [good.id]
     found = await store.get_automation(odd.id)
     assert found is not None
     assert (found.status, found.next_run_at) == ("paused", None)
@@ -210,7 +210,7 @@ async def test_a_time_that_was_run_is_not_run_again(store: Watched, clock: FakeC
     due = clock.now()
     await scheduler.look()
     (task,) = await store.list_runs(made.id)
-    await store.apply(Changes(updates=(_ended(task, clock),)))
+    await store.apply(Changes(updates=(_make_end(task, clock),)))
     found = await store.get_automation(made.id)
     assert found is not None
     await store.apply(Changes(updates=(update_record(found, clock.now(), next_run_at=due),)))  # a clock was set back
@@ -222,7 +222,7 @@ async def test_a_time_that_was_run_is_not_run_again(store: Watched, clock: FakeC
     assert (after.run_count, after.status) == (1, "active")
 
 
-def _ended(task: Task, clock: FakeClock) -> Update:
+def _make_end(task: Task, clock: FakeClock) -> Update:
     fields = {"status": "cancelled", "outcome": "cancelled", "completed_at": clock.now()}
     return Update("task", task.id, fields, {"status": "pending"})
 
@@ -271,7 +271,7 @@ async def test_an_automation_that_cannot_advance_does_not_loop(tmp_path: Path, c
         scheduler = Scheduler(store, clock, lambda: True, terms, stop)
         async with asyncio.timeout(30):
             assert await scheduler.look() == clock.now() + int(PAUSE_SECONDS * SECOND)
-        assert await fired(store) == [good.id]
+        assert await list_fired(store) == [good.id]
     finally:
         await store.close()
 
@@ -288,7 +288,7 @@ async def test_a_failing_agent_list_delays_no_other_automation(
     good = await put(store, clock, next_run_at=clock.now())
     scheduler = Scheduler(store, clock, lambda: True, odd_terms, stop)
     assert await scheduler.look() == clock.now() + int(PAUSE_SECONDS * SECOND)
-    assert await fired(store) == [good.id]
+    assert await list_fired(store) == [good.id]
     assert "could not be fired" in caplog.text
 
 
@@ -296,7 +296,7 @@ async def test_a_run_fired_by_another_process_is_no_error(store: Watched, clock:
     made = await put(store, clock, next_run_at=clock.now())
     await asyncio.gather(*(Scheduler(store, clock, lambda: True, terms, stop).look() for _ in range(5)))
     assert len(await store.list_runs(made.id)) == 1
-    assert await fired(store) == [made.id]
+    assert await list_fired(store) == [made.id]
 
 
 async def test_the_scheduler_sleeps_until_the_next_time(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
@@ -310,7 +310,7 @@ async def test_the_scheduler_sleeps_until_the_next_time(store: Watched, clock: F
     await clock.advance(1)
     await store.until(lambda: store.looks >= 2)
     await has_run(store, made)
-    assert await fired(store) == [made.id]
+    assert await list_fired(store) == [made.id]
 
 
 async def asleep(clock: FakeClock) -> None:
@@ -381,7 +381,7 @@ async def test_an_unavailable_store_is_queried_again(store: Watched, clock: Fake
     store.fails = None
     await clock.advance(PAUSE_SECONDS)
     await has_run(store, made)
-    assert await fired(store) == [made.id]
+    assert await list_fired(store) == [made.id]
 
 
 async def test_an_automation_deleted_or_changed_since_the_query_is_not_fired(

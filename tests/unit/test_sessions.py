@@ -14,7 +14,7 @@ from midwatch.services.sessions import PAGE, Sessions
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import KnownAgents, take
+from records import KnownAgents, claim_tasks
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def test_an_interrupt_stops_only_the_running_task(sessions: Sessions, stor
     await sessions.create(key="k")
     assert await sessions.interrupt("k") is None
     first = await sessions.send("k", "a")
-    await take(store)
+    await claim_tasks(store)
     second = await sessions.send("k", "b")
     assert await sessions.interrupt("k", actor="ann") == first.id
     assert await sessions.interrupt("k") == first.id, "it is still being stopped"
@@ -118,7 +118,7 @@ async def test_closing_cancels_all_waiting_tasks(sessions: Sessions, store: Sqli
     count = 2 * PAGE + 10
     for number in range(count):
         await sessions.send("k", f"m{number}")
-    await take(store)
+    await claim_tasks(store)
     view = await sessions.close("k", actor="ann")
     assert (view.status, view.queued) == ("closed", 0)
     (running,) = await store.list_running_tasks()

@@ -10,10 +10,10 @@ import pytest
 from midwatch.domain.claiming import Room, Shares
 from midwatch.running.slots import REMEMBERED, Slots
 from midwatch.testing import settle
-from records import a_task, asking
+from records import a_task, claim_request
 
 
-def used(slots: Slots) -> dict[str, int]:
+def count_used(slots: Slots) -> dict[str, int]:
     """Turns in their slots, by agent."""
     return {agent: count for agent, count in slots._used.items() if count}
 
@@ -45,7 +45,7 @@ async def test_a_task_that_reacquires_its_slot_comes_before_a_new_one() -> None:
     slots.give("b")
     assert slots.free() == 0  # it is the waiting one's from this moment, before that has run again
     await back
-    assert used(slots) == {"a": 1}
+    assert count_used(slots) == {"a": 1}
     slots.give("a")
     assert slots.free() == 1
 
@@ -80,7 +80,7 @@ async def test_a_full_agent_does_not_delay_the_next_waiting_task() -> None:
     assert not first.done()
     slots.give("a")
     await first
-    assert used(slots) == {"a": 1, "b": 2}
+    assert count_used(slots) == {"a": 1, "b": 2}
 
 
 async def test_a_task_that_stops_waiting_leaves_nothing_behind() -> None:
@@ -93,7 +93,7 @@ async def test_a_task_that_stops_waiting_leaves_nothing_behind() -> None:
         await back
     assert slots.free() == 0
     slots.give("a")
-    assert (slots.free(), used(slots)) == (1, {})
+    assert (slots.free(), count_used(slots)) == (1, {})
 
 
 async def test_a_task_cancelled_with_a_slot_passes_it_on() -> None:
@@ -105,7 +105,7 @@ async def test_a_task_cancelled_with_a_slot_passes_it_on() -> None:
     first.cancel()  # before it could run
     await second
     assert first.cancelled()
-    assert used(slots) == {"a": 1}
+    assert count_used(slots) == {"a": 1}
     slots.give("a")
     assert slots.free() == 1
 
@@ -168,7 +168,7 @@ async def test_random_operations_never_exceed_the_limits_and_return_all_slots(se
                 del back[waiting]
         await settle(3)
         running += [back.pop(done) for done in list(back) if done.done()]
-        assert used(slots) == {agent: running.count(agent) for agent in limits if agent in running}
+        assert count_used(slots) == {agent: running.count(agent) for agent in limits if agent in running}
         assert len(running) <= total
         assert all(running.count(agent) <= most for agent, most in limits.items())
         stuck = [agent for agent in back.values() if running.count(agent) < limits[agent] and len(running) < total]
@@ -188,7 +188,7 @@ async def test_random_operations_never_exceed_the_limits_and_return_all_slots(se
 # -- actors ------------------------------------------------------------------------------------------------------
 
 
-def whose(
+def choose_actor(
     heads: str,
     *,
     free: int = 1,
@@ -202,7 +202,7 @@ def whose(
     pairs = {_pair(name): count for name, count in (held or {}).items()}
     starts = {_pair(name): number for number, name in enumerate(started.split(), 1)}
     shares = Shares(pairs, starts, spare, most)
-    room = Room(asking(free, agents=agents or {"x": free}, shares=shares))
+    room = Room(claim_request(free, agents=agents or {"x": free}, shares=shares))
     found = room.fairest([a_task(creator=actor or None, agent=agent) for agent, actor in map(_pair, heads.split())])
     return "nobody" if found is None else found.actor if found.agent == "x" else f"{found.actor}:{found.agent}"
 
@@ -213,70 +213,70 @@ def _pair(name: str) -> tuple[str, str]:
 
 
 def test_the_last_slot_goes_to_a_waiting_actor_without_one() -> None:
-    assert whose("a b", held={"a": 3}) == "b"
-    assert whose("a b", held={"a": 2, "c": 1}) == "b"  # not only when one actor has all the others
-    assert whose("a b", held={"b": 3}) == "a"
+    assert choose_actor("a b", held={"a": 3}) == "b"
+    assert choose_actor("a b", held={"a": 2, "c": 1}) == "b"  # not only when one actor has all the others
+    assert choose_actor("a b", held={"b": 3}) == "a"
 
 
 def test_claim_order_decides_between_actors_with_slots() -> None:
-    assert whose("a b", held={"a": 2, "b": 1}) == "a"
-    assert whose("b a", held={"a": 2, "b": 1}) == "b"
+    assert choose_actor("a b", held={"a": 2, "b": 1}) == "a"
+    assert choose_actor("b a", held={"a": 2, "b": 1}) == "b"
 
 
 def test_a_single_actor_may_use_every_slot() -> None:
-    assert whose("a", held={"a": 3}) == "a"
+    assert choose_actor("a", held={"a": 3}) == "a"
 
 
 def test_claim_order_decides_while_there_are_enough_slots() -> None:
-    assert whose("a b", free=2, held={"a": 2}) == "a"
-    assert whose("a b c", free=2, held={"a": 2}) == "b"  # one is kept for b and one for c
-    assert whose("a b c", free=3, held={"a": 2}) == "a"
+    assert choose_actor("a b", free=2, held={"a": 2}) == "a"
+    assert choose_actor("a b c", free=2, held={"a": 2}) == "b"  # one is kept for b and one for c
+    assert choose_actor("a b c", free=3, held={"a": 2}) == "a"
 
 
 def test_among_actors_without_a_slot_the_one_served_longest_ago_gets_it() -> None:
-    assert whose("a b", started="a") == "b"
-    assert whose("a b", started="a b") == "a"
-    assert whose("a b c", started="c a b") == "c"
-    assert whose("a b") == "a"  # nobody ever had one
+    assert choose_actor("a b", started="a") == "b"
+    assert choose_actor("a b", started="a b") == "a"
+    assert choose_actor("a b c", started="c a b") == "c"
+    assert choose_actor("a b") == "a"  # nobody ever had one
 
 
 def test_slots_are_reserved_within_an_agent() -> None:
     plenty = {"x": 1, "y": 40}
-    assert whose("a b", free=40, agents=plenty, held={"a": 3}) == "b"
-    assert whose("a b", free=40, agents=plenty, held={"a": 3, "b:y": 5}) == "b"  # has none of x
-    assert whose("a b:y", free=40, agents=plenty, held={"a": 3}) == "a"  # wants none of x
-    assert whose("b:y a", free=40, agents=plenty, held={"a": 3}) == "b:y"
-    assert whose("a b", free=40, agents=plenty, started="b a b:y") == "b"  # who had one of x longest ago
+    assert choose_actor("a b", free=40, agents=plenty, held={"a": 3}) == "b"
+    assert choose_actor("a b", free=40, agents=plenty, held={"a": 3, "b:y": 5}) == "b"  # has none of x
+    assert choose_actor("a b:y", free=40, agents=plenty, held={"a": 3}) == "a"  # wants none of x
+    assert choose_actor("b:y a", free=40, agents=plenty, held={"a": 3}) == "b:y"
+    assert choose_actor("a b", free=40, agents=plenty, started="b a b:y") == "b"  # who had one of x longest ago
 
 
 def test_slots_of_the_process_are_reserved_across_all_agents() -> None:
-    assert whose("a b:y", agents={"x": 4, "y": 4}, held={"a": 3}) == "b:y"
-    assert whose("a b", agents={"x": 1, "y": 1}, held={"b:y": 1}) == "a"
+    assert choose_actor("a b:y", agents={"x": 4, "y": 4}, held={"a": 3}) == "b:y"
+    assert choose_actor("a b", agents={"x": 1, "y": 1}, held={"b:y": 1}) == "a"
     both = {"a:y": 1, "b:y": 1}
-    assert whose("a b", agents={"x": 1, "y": 1}, held=both, started="b a") == "b"  # then the agent's own decide
-    assert whose("a:y a b", agents={"x": 4, "y": 4}, started="a") == "b"
+    assert choose_actor("a b", agents={"x": 1, "y": 1}, held=both, started="b a") == "b"  # then the agent's own decide
+    assert choose_actor("a:y a b", agents={"x": 4, "y": 4}, started="a") == "b"
 
 
 def test_a_spare_slot_can_be_used_by_any_actor() -> None:
-    assert whose("a b", held={"a": 3}, agents={"x": 3}, spare=2) == "a"
-    assert whose("a b", held={"a": 3}, agents={"x": 3}, spare=0) == "b"
+    assert choose_actor("a b", held={"a": 3}, agents={"x": 3}, spare=2) == "a"
+    assert choose_actor("a b", held={"a": 3}, agents={"x": 3}, spare=0) == "b"
 
 
 def test_no_actor_exceeds_the_limit_per_actor() -> None:
-    assert whose("a b", free=9, held={"a": 2}, most=2) == "b"
-    assert whose("a", free=9, held={"a": 1, "a:y": 1}, most=2) == "nobody"
-    assert whose("a", free=9, held={"a": 1}, most=2) == "a"
+    assert choose_actor("a b", free=9, held={"a": 2}, most=2) == "b"
+    assert choose_actor("a", free=9, held={"a": 1, "a:y": 1}, most=2) == "nobody"
+    assert choose_actor("a", free=9, held={"a": 1}, most=2) == "a"
 
 
 def test_tasks_without_an_actor_count_as_one_actor() -> None:
-    assert whose("a nobody", held={"a": 3}) == ""
-    assert whose("nobody a", held={"nobody": 3}) == "a"
+    assert choose_actor("a nobody", held={"a": 3}) == ""
+    assert choose_actor("nobody a", held={"nobody": 3}) == "a"
 
 
 def test_a_slot_that_does_not_exist_is_never_assigned() -> None:
-    assert whose("a b", free=0, agents={"x": 3}) == "nobody"
-    assert whose("a b", free=3, agents={"x": 0}) == "nobody"
-    assert whose("a b", free=3, agents={"y": 3}) == "nobody"
+    assert choose_actor("a b", free=0, agents={"x": 3}) == "nobody"
+    assert choose_actor("a b", free=3, agents={"x": 0}) == "nobody"
+    assert choose_actor("a b", free=3, agents={"y": 3}) == "nobody"
 
 
 def test_a_claim_gets_present_and_past_slot_holders() -> None:
@@ -314,7 +314,7 @@ async def test_an_actor_at_its_limit_waits_and_delays_nobody() -> None:
     assert not own.done()
     slots.give("x", "a")
     await own
-    assert used(slots) == {"x": 1}
+    assert count_used(slots) == {"x": 1}
 
 
 async def test_one_released_slot_can_serve_two_waiting_tasks() -> None:
@@ -325,4 +325,4 @@ async def test_one_released_slot_can_serve_two_waiting_tasks() -> None:
     assert not agents.done() and not actors.done()
     slots.give("x", "a")
     await asyncio.gather(agents, actors)
-    assert used(slots) == {"x": 1, "y": 1}
+    assert count_used(slots) == {"x": 1, "y": 1}

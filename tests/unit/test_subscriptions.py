@@ -40,7 +40,7 @@ class Place:
         await self.store.close()
 
 
-async def opened(file: Path, **patience: float) -> Place:
+async def open_place(file: Path, **patience: float) -> Place:
     place = Place(await SqliteStore.open(file), **patience)
     await place.bus.start()
     place.store.on_commit(place.bus.heard)
@@ -49,7 +49,7 @@ async def opened(file: Path, **patience: float) -> Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    made = await opened(tmp_path / "midwatch.db")
+    made = await open_place(tmp_path / "midwatch.db")
     yield made
     await made.close()
 
@@ -123,7 +123,7 @@ async def test_a_durable_subscriber_resumes_at_its_position(tmp_path: Path) -> N
     file = tmp_path / "midwatch.db"
     told = Told()
     for run in range(3):
-        place = await opened(file)
+        place = await open_place(file)
         await place.write(f"{run} before")
         await place.subscriptions.add("mine", told, durable=True)
         await place.write(f"{run} after")
@@ -135,20 +135,20 @@ async def test_a_durable_subscriber_resumes_at_its_position(tmp_path: Path) -> N
 async def test_an_unhandled_event_is_delivered_again_after_a_crash(tmp_path: Path) -> None:
     file = tmp_path / "midwatch.db"
     never = asyncio.Event()
-    place = await opened(file)
+    place = await open_place(file)
     first = Told(lambda told: never.wait() if told.payload["text"] == "2" else None)
     await place.subscriptions.add("mine", first, durable=True)
     await place.write("1", "2", "3")
     assert await eventually(lambda: first.texts == ["1", "2"])
     await place.close()  # the handler is cancelled in the middle of the second
-    place, again = await opened(file), Told()
+    place, again = await open_place(file), Told()
     await place.subscriptions.add("mine", again, durable=True)
     assert await eventually(lambda: again.texts == ["2", "3"])
     await place.close()
 
 
 async def test_a_handler_without_a_store_gets_the_event_again(tmp_path: Path) -> None:
-    place = await opened(tmp_path / "midwatch.db", pause_seconds=0.01)
+    place = await open_place(tmp_path / "midwatch.db", pause_seconds=0.01)
     refusals = ["no", "no"]
 
     def refuse(_: Event) -> None:
@@ -165,10 +165,10 @@ async def test_a_handler_without_a_store_gets_the_event_again(tmp_path: Path) ->
 
 async def test_a_gap_is_delivered_and_counted_once(tmp_path: Path) -> None:
     file = tmp_path / "midwatch.db"
-    place = await opened(file)
+    place = await open_place(file)
     await place.subscriptions.add("mine", Told(), durable=True)
     await place.close()
-    place, told = await opened(file), Told()
+    place, told = await open_place(file), Told()
     await place.write(*numbers(1, 10))
     await place.store.prune_events(0, 3)
     one = await place.subscriptions.add("mine", told, durable=True)
@@ -221,7 +221,7 @@ async def test_a_name_is_used_once_until_it_is_removed(place: Place) -> None:
 
 
 async def test_a_handler_that_does_not_end_blocks_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    place = await opened(tmp_path / "midwatch.db", stop_seconds=0.01)
+    place = await open_place(tmp_path / "midwatch.db", stop_seconds=0.01)
     go = asyncio.Event()
 
     async def stubborn() -> None:

@@ -43,7 +43,7 @@ from midwatch.domain.task import (
     start_notice,
 )
 from midwatch.services.tasks import Limits, Tasks
-from records import CLOCK, a_task, asking, fence, running, take
+from records import CLOCK, a_task, claim_request, claim_tasks, fence, submit_and_claim
 
 NOW = 1_700_000_000 * SECOND
 
@@ -148,7 +148,7 @@ async def test_the_store_claims_by_rank(memory: Store) -> None:
         await memory.submit(task)
     taken: list[str] = []
     for free in (1, 7, 100):
-        taken += [task.id for task in await take(memory, free, agents={"demo": 100})]
+        taken += [task.id for task in await claim_tasks(memory, free, agents={"demo": 100})]
     assert taken == [task.id for task in sorted(made, key=as_told)]
 
 
@@ -378,7 +378,7 @@ async def test_keys_and_limits_are_checked(tasks: Tasks) -> None:
 async def test_the_reason_a_task_waits_is_computed(tasks: Tasks, roster: AgentRegistry, memory: Store) -> None:
     first = await tasks.submit("x", session_key="chat:1")
     assert (await tasks.get(first.id)).wait == "slot"
-    await take(memory)
+    await claim_tasks(memory)
     second = await tasks.submit("x", session_key="chat:1|message:2")
     assert (await tasks.get(second.id)).wait == "session"
     assert (await tasks.get(first.id)).wait is None
@@ -404,7 +404,7 @@ async def test_a_list_has_a_maximum_length(tasks: Tasks, limit: int) -> None:
 
 async def test_only_a_done_task_has_a_result(tasks: Tasks, memory: Store) -> None:
     async def ended(outcome: Any, **said: Any) -> str:
-        task = await running(memory)
+        task = await submit_and_claim(memory)
         await memory.apply(end(task, CLOCK.now(), outcome=outcome, **said)[1])
         return await tasks.result(task.id)
 
@@ -427,7 +427,7 @@ async def test_cancelling_twice_is_harmless(tasks: Tasks, memory: Store) -> None
     assert (await tasks.cancel(waiting.id, actor="me")).status == "cancelled"
     with pytest.raises(AlreadyFinished, match="already cancelled"):
         await tasks.cancel(waiting.id)
-    busy = await running(memory)
+    busy = await submit_and_claim(memory)
     first = await tasks.cancel(busy.id)
     assert (first.status, first.stop_requested) == ("running", "cancel")
     assert await tasks.cancel(busy.id) == first
@@ -436,13 +436,13 @@ async def test_cancelling_twice_is_harmless(tasks: Tasks, memory: Store) -> None
 
 
 async def test_a_cancel_overrides_a_yield(tasks: Tasks, memory: Store) -> None:
-    busy = await running(memory)
+    busy = await submit_and_claim(memory)
     await memory.apply(Changes(updates=(Update("task", busy.id, {"stop_requested": "yield"}, guard_ownership(busy)),)))
     assert (await tasks.cancel(busy.id)).stop_requested == "cancel"
 
 
 async def test_the_actor_who_cancelled_a_running_task_is_recorded(tasks: Tasks, memory: Store) -> None:
-    busy = await running(memory)
+    busy = await submit_and_claim(memory)
     await tasks.cancel(busy.id, actor="me")
     assert await memory.read_events(0, EventFilter(actor="me", task_id=busy.id)) != []
 
@@ -507,7 +507,7 @@ async def test_only_failed_or_cancelled_tasks_can_be_retried(tasks: Tasks, memor
     waiting = await tasks.submit("x")
     with pytest.raises(Conflict, match=f"still pending; cancel it first with `midwatch cancel {waiting.id}`"):
         await tasks.retry(waiting.id)
-    busy = await running(memory)
+    busy = await submit_and_claim(memory)
     with pytest.raises(Conflict, match="still running"):
         await tasks.retry(busy.id)
     await memory.apply(end(busy, CLOCK.now(), outcome="ok", result="x")[1])
@@ -521,7 +521,7 @@ async def test_a_retry_is_a_new_task_with_the_same_options_and_progress(tasks: T
         "x", session_key="chat:1", route="console", priority=9, timeout=5, on_crash="resume", actor="me",
         origin_session="chat:2", idempotency_key="k", budget={"tokens": 9},
     )  # fmt: skip
-    (held,) = await take(memory)
+    (held,) = await claim_tasks(memory)
     await memory.apply(Changes(fence=fence(held), updates=(Update("task", held.id, {"progress": {"step": 2}}),)))
     current = await memory.get_task(first.id)
     assert current is not None
@@ -560,9 +560,9 @@ async def test_a_retry_needs_its_agent(tasks: Tasks, memory: Store) -> None:
 
 
 async def test_an_end_computed_before_a_stop_request_is_refused(memory: Store, tasks: Tasks) -> None:
-    busy = await running(memory)
+    busy = await submit_and_claim(memory)
     computed = end(busy, CLOCK.now(), outcome="ok", result="x")[1]
     await tasks.cancel(busy.id)
     with pytest.raises(Conflict):
         await memory.apply(replace(computed, fence=fence(busy)))
-    assert (await memory.claim(asking(), CLOCK.now())).taken == []
+    assert (await memory.claim(claim_request(), CLOCK.now())).taken == []

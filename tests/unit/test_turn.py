@@ -35,7 +35,7 @@ from midwatch.running.turn import MOST_UNWRITTEN, LiveTurn
 from midwatch.services.approvals import Approvals
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import RecordingTurn, settle
-from records import a_steer, a_task, running
+from records import a_steer, a_task, submit_and_claim
 
 
 class Unsteady:
@@ -122,7 +122,7 @@ def worker(store: Unsteady) -> Worker:
 
 @pytest.fixture
 async def task(store: Unsteady) -> Task:
-    return await running(store)  # type: ignore[arg-type]
+    return await submit_and_claim(store)  # type: ignore[arg-type]
 
 
 class Impatient(LiveTurn):
@@ -136,18 +136,18 @@ async def turn(worker: Worker, task: Task) -> LiveTurn:
     return worker.turn(task, Impatient)
 
 
-def said(text: str) -> TaskProgress:
+def make_progress(text: str) -> TaskProgress:
     return TaskProgress(text=text)
 
 
-async def stored(store: Unsteady, task: Task) -> list[str]:
+async def read_stored(store: Unsteady, task: Task) -> list[str]:
     """What of the turn is in the log, in order."""
     found = await store.read_events(0, EventFilter(task_id=task.id), 5000)
     own = [made for made in found if made.kind not in ("task_submitted", "task_started")]
     return [made.payload.get("text") or made.kind for made in own]
 
 
-async def written(turn: LiveTurn) -> None:
+async def wait_until_written(turn: LiveTurn) -> None:
     """Wait until nothing is unwritten."""
     async with asyncio.timeout(30):
         while (flushing := turn._flushing) is not None:
@@ -167,9 +167,9 @@ async def take_over(store: Unsteady, task: Task) -> None:
 async def test_events_are_stored_in_order_with_the_turns_id(turn: LiveTurn, store: Unsteady, task: Task) -> None:
     turn.begin(None)
     for number in range(100):
-        await turn.emit(said(str(number)))
-    await written(turn)
-    assert await stored(store, task) == ["turn_start", *(str(n) for n in range(100))]
+        await turn.emit(make_progress(str(number)))
+    await wait_until_written(turn)
+    assert await read_stored(store, task) == ["turn_start", *(str(n) for n in range(100))]
     found = await store.read_events(0, EventFilter(kinds=("task_progress",)))
     assert {(e.turn_id, e.task_id, e.attempt, e.agent_id) for e in found} == {(f"{task.id}.1", task.id, 1, "demo")}
 
@@ -178,15 +178,15 @@ async def test_pending_events_are_stored_before_progress_and_questions(
     turn: LiveTurn, store: Unsteady, task: Task
 ) -> None:
     turn.begin(None)
-    await turn.emit(said("one"))
+    await turn.emit(make_progress("one"))
     await turn.save_progress({"step": 1})
-    assert await stored(store, task) == ["turn_start", "one"]
-    await turn.emit(said("two"))
+    assert await read_stored(store, task) == ["turn_start", "one"]
+    await turn.emit(make_progress("two"))
     await turn.ask("Go?")
-    assert (await stored(store, task))[2:] == ["two", "approval_requested", "task_waiting", "approval_resolved"]
-    await turn.emit(said("three"))
+    assert (await read_stored(store, task))[2:] == ["two", "approval_requested", "task_waiting", "approval_resolved"]
+    await turn.emit(make_progress("three"))
     await turn.own_group(77)
-    assert (await stored(store, task))[-1] == "three"
+    assert (await read_stored(store, task))[-1] == "three"
     order = [[e.payload.get("text", e.kind) for e in c.events] or [dict(c.updates[0].fields)] for c in store.applied]
     flat = [str(one) for step in order for one in step]
     assert flat.index("one") < flat.index("{'progress': {'step': 1}}") < flat.index("two")
@@ -195,11 +195,11 @@ async def test_pending_events_are_stored_before_progress_and_questions(
 
 async def test_every_write_of_the_turn_needs_the_lease(turn: LiveTurn, store: Unsteady) -> None:
     turn.begin(None)
-    await turn.emit(said("one"))
+    await turn.emit(make_progress("one"))
     await turn.save_progress(1)
     await turn.own_group(77)
     await turn.ask("Go?")
-    await written(turn)
+    await wait_until_written(turn)
     unfenced = [c for c in store.applied if c.fence != turn.fence]
     assert [u.noun for c in unfenced for u in c.updates] == ["approval"]  # the person's answer
 
@@ -208,15 +208,15 @@ async def test_live_events_follow_pending_events_and_are_never_stored(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
 ) -> None:
     store.open.clear()
-    await turn.emit(said("stored"))
+    await turn.emit(make_progress("stored"))
     await turn.emit(MessageDelta(message_id="m", offset=0, text="live"))
     assert worker.shown == []  # what was told before it is not written yet
     store.open.set()
-    await written(turn)
+    await wait_until_written(turn)
     assert [(e.kind, e.turn_id) for e in worker.shown] == [("message_delta", f"{task.id}.1")]
     await turn.emit(MessageDelta(message_id="m", offset=4, text="and at once"))
     assert len(worker.shown) == 2
-    assert await stored(store, task) == ["stored"]
+    assert await read_stored(store, task) == ["stored"]
 
 
 @pytest.mark.parametrize("name", sorted(name for name, made in KINDS.items() if not made.agents))
@@ -227,8 +227,8 @@ async def test_an_agent_cannot_emit_reserved_events(
     made = KINDS[name]
     with pytest.raises(AgentError, match=name):
         await turn.emit(made(**dict.fromkeys(made.names, "x")))
-    await written(turn)
-    assert (await stored(store, task), worker.shown) == ([], [])
+    await wait_until_written(turn)
+    assert (await read_stored(store, task), worker.shown) == ([], [])
     with pytest.raises(AgentError, match=name):
         await RecordingTurn().emit(made(**dict.fromkeys(made.names, "x")))
 
@@ -243,7 +243,7 @@ def test_the_kinds_an_agent_may_emit_are_these() -> None:
 
 async def test_an_agent_cannot_replace_messages_of_others(worker: Worker, store: Unsteady) -> None:
     """A message takes the place of an earlier one with its id."""
-    task = await running(store, session_key="chat:1")  # type: ignore[arg-type]
+    task = await submit_and_claim(store, session_key="chat:1")  # type: ignore[arg-type]
     turn = worker.turn(task)
     turn.begin(None)
     own = f"{task.id}.{task.attempt}"
@@ -251,7 +251,7 @@ async def test_an_agent_cannot_replace_messages_of_others(worker: Worker, store:
     for name in ids:
         await turn.emit(MessageUpdate(message_id=name, role="user", message=f"forged {name}", number=1))
         await turn.emit(MessageDelta(message_id=name, offset=0, text="forged"))
-    await written(turn)
+    await wait_until_written(turn)
     kept = await store.read_messages("chat:1")
     expected = [*(f"{own}.{name}" for name in ids[:5]), own, f"{own}.note"]
     assert [(one.id, one.role) for one in kept] == [(task.id, "user"), *((name, "agent") for name in expected)]
@@ -268,7 +268,7 @@ async def test_concurrent_emits_of_an_agent_repeat_and_lose_nothing(
 
     async def tell() -> None:
         for number in range(MOST_UNWRITTEN + 100):
-            await turn.emit(said(str(number)))
+            await turn.emit(make_progress(str(number)))
 
     telling = asyncio.create_task(tell())
     await settle(50)  # it waits for what is being written
@@ -276,8 +276,8 @@ async def test_concurrent_emits_of_an_agent_repeat_and_lose_nothing(
     await settle(50)  # so does this
     store.open.set()
     await asyncio.gather(telling, saving)
-    await written(turn)
-    assert await stored(store, task) == [str(number) for number in range(MOST_UNWRITTEN + 100)]
+    await wait_until_written(turn)
+    assert await read_stored(store, task) == [str(number) for number in range(MOST_UNWRITTEN + 100)]
 
 
 async def test_emitted_events_do_not_change_when_the_agent_reuses_its_objects(
@@ -288,7 +288,7 @@ async def test_emitted_events_do_not_change_when_the_agent_reuses_its_objects(
     await turn.emit(ToolExecStart(tool="read", arguments=arguments))
     arguments["path"] = "two"
     store.open.set()
-    await written(turn)
+    await wait_until_written(turn)
     (found,) = await store.read_events(0, EventFilter(kinds=("tool_exec_start",)))
     assert found.payload["arguments"] == {"path": "one"}
 
@@ -304,7 +304,7 @@ async def test_an_agent_that_emits_faster_than_the_store_writes_must_wait(
 
     async def tell() -> None:
         for number in range(2 * MOST_UNWRITTEN):
-            await turn.emit(said(str(number)))
+            await turn.emit(make_progress(str(number)))
             told.append(number)
 
     telling = asyncio.create_task(tell())
@@ -314,8 +314,8 @@ async def test_an_agent_that_emits_faster_than_the_store_writes_must_wait(
     store.open.set()
     async with asyncio.timeout(30):
         await telling
-    await written(turn)
-    assert await stored(store, task) == [str(number) for number in range(2 * MOST_UNWRITTEN)]
+    await wait_until_written(turn)
+    assert await read_stored(store, task) == [str(number) for number in range(2 * MOST_UNWRITTEN)]
 
 
 async def test_a_waiting_agent_can_be_cancelled_without_losing_events(
@@ -325,7 +325,7 @@ async def test_a_waiting_agent_can_be_cancelled_without_losing_events(
 
     async def tell() -> None:
         for number in range(MOST_UNWRITTEN + 1):
-            await turn.emit(said(str(number)))
+            await turn.emit(make_progress(str(number)))
 
     telling = asyncio.create_task(tell())
     await settle(100)
@@ -333,16 +333,16 @@ async def test_a_waiting_agent_can_be_cancelled_without_losing_events(
     await asyncio.wait({telling})
     assert telling.cancelled()
     store.open.set()
-    await written(turn)
-    assert len(await stored(store, task)) == MOST_UNWRITTEN + 1
+    await wait_until_written(turn)
+    assert len(await read_stored(store, task)) == MOST_UNWRITTEN + 1
 
 
 async def test_many_events_are_written_in_few_transactions(turn: LiveTurn, store: Unsteady) -> None:
     store.open.clear()
     for number in range(200):
-        await turn.emit(said(str(number)))
+        await turn.emit(make_progress(str(number)))
     store.open.set()
-    await written(turn)
+    await wait_until_written(turn)
     assert len(store.applied) <= 2
 
 
@@ -353,11 +353,11 @@ async def test_a_turn_without_its_lease_writes_nothing_and_reports_it(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
 ) -> None:
     turn.begin(None)
-    await turn.emit(said("mine"))
-    await written(turn)
+    await turn.emit(make_progress("mine"))
+    await wait_until_written(turn)
     await take_over(store, task)
-    await turn.emit(said("no longer mine"))
-    await written(turn)
+    await turn.emit(make_progress("no longer mine"))
+    await wait_until_written(turn)
     assert turn._run.reason == "lost"
     with pytest.raises(LeaseLost):
         await turn.save_progress("no longer mine")
@@ -366,9 +366,9 @@ async def test_a_turn_without_its_lease_writes_nothing_and_reports_it(
     with pytest.raises(LeaseLost):
         await turn.ask("May I?")
     for number in range(2 * MOST_UNWRITTEN):  # and is never held up
-        await turn.emit(said(str(number)))
-    await written(turn)
-    assert await stored(store, task) == ["turn_start", "mine"]
+        await turn.emit(make_progress(str(number)))
+    await wait_until_written(turn)
+    assert await read_stored(store, task) == ["turn_start", "mine"]
     found = await store.get_task(task.id)
     assert found is not None and (found.progress, found.pgid, found.wait) == (None, None, None)
     assert await store.list_approvals() == []
@@ -385,11 +385,11 @@ async def test_events_wait_for_the_store_and_are_written_once_in_order(
     turn.begin(None)
     store.refuse = refusals
     for number in range(20):
-        await turn.emit(said(str(number)))
+        await turn.emit(make_progress(str(number)))
         await settle(number % 3)
-    await written(turn)
+    await wait_until_written(turn)
     assert store.refuse == 0
-    assert await stored(store, task) == ["turn_start", *(str(n) for n in range(20))]
+    assert await read_stored(store, task) == ["turn_start", *(str(n) for n in range(20))]
 
 
 async def test_progress_that_could_not_be_stored_is_an_error_for_the_agent(turn: LiveTurn, store: Unsteady) -> None:
@@ -408,11 +408,11 @@ async def test_events_the_store_did_not_take_are_written_with_the_end(
     turn.begin(None)
     store.refuse = 10**9
     for number in range(3):
-        await turn.emit(said(str(number)))
+        await turn.emit(make_progress(str(number)))
     async with asyncio.timeout(30):
         tail = await turn.finish("completed", 2, 5)
     assert [e.kind for e in tail.events] == ["turn_start", *["task_progress"] * 3, "turn_end"]
-    assert await stored(store, task) == []
+    assert await read_stored(store, task) == []
     last = tail.events[-1].payload
     assert (last["status"], last["iterations"], last["final_content_len"]) == ("completed", 2, 5)
 
@@ -422,13 +422,13 @@ async def test_events_the_store_did_not_take_are_written_with_the_end(
 
 async def test_the_end_contains_only_unwritten_events(turn: LiveTurn, store: Unsteady, task: Task) -> None:
     turn.begin(None)
-    await turn.emit(said("one"))
-    await written(turn)
+    await turn.emit(make_progress("one"))
+    await wait_until_written(turn)
     tail = await turn.finish("error", None, 0)
     assert [e.kind for e in tail.events] == ["turn_end"]
     with pytest.raises(LeaseLost):
-        await turn.emit(said("too late"))
-    assert await stored(store, task) == ["turn_start", "one"]
+        await turn.emit(make_progress("too late"))
+    assert await read_stored(store, task) == ["turn_start", "one"]
 
 
 async def test_open_tools_are_closed_at_the_end_in_order(turn: LiveTurn) -> None:
@@ -437,7 +437,7 @@ async def test_open_tools_are_closed_at_the_end_in_order(turn: LiveTurn) -> None
         await turn.emit(ToolExecStart(tool=tool, tool_call_id=call))
     await turn.emit(ToolExecEnd(tool="a", tool_call_id="1"))
     await turn.emit(ToolExecEnd(tool="never begun", tool_call_id="9"))
-    await written(turn)
+    await wait_until_written(turn)
     tail = await turn.finish("aborted", None, 0)
     closed = [(e.payload["tool"], e.payload["tool_call_id"]) for e in tail.events if e.kind == "tool_exec_end"]
     assert closed == [("b", None), ("a", "2"), ("c", "3")]
@@ -449,11 +449,11 @@ async def test_open_tools_are_closed_at_the_end_in_order(turn: LiveTurn) -> None
 async def test_the_prompt_is_a_message_only_in_a_session(
     worker: Worker, store: Unsteady, session: str | None, said_it: int
 ) -> None:
-    task = await running(store, **({"session_key": session} if session else {}))  # type: ignore[arg-type]
+    task = await submit_and_claim(store, **({"session_key": session} if session else {}))  # type: ignore[arg-type]
     turn = worker.turn(task)
     turn.begin(None)
     turn.flush_soon()
-    await written(turn)
+    await wait_until_written(turn)
     found = await store.read_messages(task.session_key)
     assert [(m.role, m.text) for m in found] == [("user", "do it")] * said_it
 
@@ -517,7 +517,7 @@ LEAVE = Question(
 )
 
 
-def judging(ruling: Ruling) -> Judge:
+def make_judge(ruling: Ruling) -> Judge:
     async def judge(task: Task, asked: Question) -> Ruling:
         return ruling
 
@@ -528,7 +528,7 @@ def judging(ruling: Ruling) -> Judge:
 async def test_a_question_answered_by_a_rule_is_not_asked(
     turn: LiveTurn, worker: Worker, store: Unsteady, verdict: Any, answer: tuple[str, str]
 ) -> None:
-    worker.people.judge = judging(Ruling(Decision(verdict, "rule:r_1", "the rule")))
+    worker.people.judge = make_judge(Ruling(Decision(verdict, "rule:r_1", "the rule")))
     store.applied.clear()
     assert (await turn.ask(LEAVE))[:2] == answer
     assert (worker.slots.calls, len(store.applied), turn.asked) == ([], 1, False)
@@ -539,7 +539,7 @@ async def test_a_question_answered_by_a_rule_is_not_asked(
 async def test_a_rule_does_not_answer_without_the_lease(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
 ) -> None:
-    worker.people.judge = judging(Ruling(Decision("allow", "rule:config", "x")))
+    worker.people.judge = make_judge(Ruling(Decision("allow", "rule:config", "x")))
     await store.apply(Changes(updates=(Update("task", task.id, {"attempt": 7}),)))
     with pytest.raises(LeaseLost):
         await turn.ask(LEAVE)
@@ -549,11 +549,11 @@ async def test_a_rule_does_not_answer_without_the_lease(
 async def test_the_shortest_expiry_applies_and_a_deadline_limits_it(
     turn: LiveTurn, worker: Worker, store: Unsteady
 ) -> None:
-    worker.people.judge = judging(Ruling(expires=50.0))
+    worker.people.judge = make_judge(Ruling(expires=50.0))
     await turn.ask(LEAVE)
     await turn.ask(LEAVE, expires=2.0)
     await turn.ask(LEAVE, expires=70.0)
-    worker.people.judge = judging(Ruling(until=(until := worker.clock.now() + 9 * SECOND)))
+    worker.people.judge = make_judge(Ruling(until=(until := worker.clock.now() + 9 * SECOND)))
     await turn.ask(LEAVE)
     found = await store.list_approvals()
     spans = [(one.expires_at - one.created_at) // SECOND for one in found if one.expires_at != until]
@@ -561,11 +561,11 @@ async def test_the_shortest_expiry_applies_and_a_deadline_limits_it(
 
 
 async def test_after_the_deadline_nothing_is_asked(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
-    worker.people.judge = judging(Ruling(until=1))
+    worker.people.judge = make_judge(Ruling(until=1))
     answer = await turn.ask(LEAVE)
     assert (answer.status, answer.granted, answer.why) == ("expired", False, "the goal's deadline has passed")
     assert worker.slots.calls == []
-    worker.people.judge = judging(Ruling(Decision("allow", "rule:config", "x"), until=1))
+    worker.people.judge = make_judge(Ruling(Decision("allow", "rule:config", "x"), until=1))
     assert (await turn.ask(LEAVE)).granted
 
 
@@ -614,7 +614,7 @@ async def test_a_turn_without_new_messages_is_not_woken(turn: LiveTurn, task: Ta
 
 
 async def test_steps_are_kept_in_order_across_attempts(worker: Worker, store: Unsteady) -> None:
-    task = await running(store)  # type: ignore[arg-type]
+    task = await submit_and_claim(store)  # type: ignore[arg-type]
     first = worker.turn(task)
     first.begin("th_1")
     await first.save_step(["a"])
@@ -625,7 +625,7 @@ async def test_steps_are_kept_in_order_across_attempts(worker: Worker, store: Un
     await again.save_step(["c"])
     assert await again.load_steps() == [["a"], ["b"], ["c"]]
     assert await again.history() == []  # its own steps are no history yet
-    other = await running(store)  # type: ignore[arg-type]
+    other = await submit_and_claim(store)  # type: ignore[arg-type]
     for thread_id, steps in (("th_1", [["a"], ["b"], ["c"]]), (None, [])):
         later = worker.turn(other)
         later.begin(thread_id)
@@ -643,6 +643,6 @@ async def test_an_open_model_call_is_closed_with_the_turn(turn: LiveTurn) -> Non
 
 async def test_a_concurrent_stop_does_not_refuse_the_turns_events(turn: LiveTurn, store: Unsteady, task: Task) -> None:
     await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
-    await turn.emit(said("cleaning up"))
+    await turn.emit(make_progress("cleaning up"))
     await turn.save_progress("cleaned")
-    assert await stored(store, task) == ["cleaning up"]
+    assert await read_stored(store, task) == ["cleaning up"]
