@@ -1,4 +1,4 @@
-"""Records for tests, with as little said as possible."""
+"""Make and store records for tests."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ OWNER = "i_one"
 
 
 def a_task(**fields: Any) -> Task:
-    """A pending task that is due."""
+    """Return a pending task that is due."""
     task = new_task(CLOCK.now(), "do it", "demo", fields.get("session_key"), task_id=fields.get("id"))
     return task._replace(**fields)
 
 
 def a_steer(task: Task, text: str, number: int = 1, *, mode: Mode = "after_tool") -> Steer:
-    """A message for a running turn."""
+    """Return a message for a running turn."""
     now = CLOCK.now()
     return Steer(
         id=new_id("m", now),
@@ -44,7 +44,7 @@ def a_steer(task: Task, text: str, number: int = 1, *, mode: Mode = "after_tool"
 
 
 def an_automation(now: int, **fields: Any) -> Automation:
-    """One that runs every hour."""
+    """Return an automation that runs every hour."""
     base: dict[str, Any] = {
         "id": new_id("am", now), "prompt": "look {{date}}", "agent": "demo", "session_key": "auto:1",
         "schedule": Schedule.make(every=3600, zone="UTC", anchor=now).snapshot(), "created_at": now,
@@ -54,7 +54,7 @@ def an_automation(now: int, **fields: Any) -> Automation:
 
 
 def a_goal(now: int, **fields: Any) -> Goal:
-    """One with a day left."""
+    """Return a goal with one day until its deadline."""
     base: dict[str, Any] = {
         "id": new_id("g", now), "objective": "reach it", "agent": "demo", "session_key": "goal:1", "created_at": now,
         "updated_at": now, "deadline_at": now + 86400 * SECOND,
@@ -69,12 +69,12 @@ async def put(store: Store, **fields: Any) -> Task:
 
 
 def claim_request(free: int = 10, owner: str = OWNER, **fields: Any) -> ClaimRequest:
-    """A claim with room for everything."""
+    """Return a claim request with enough free slots for all tasks."""
     return ClaimRequest(**{"owner": owner, "host": "here", "free": free, "agents": {"demo": 10}, **fields})
 
 
 async def claim_tasks(store: Store, free: int = 10, **fields: Any) -> list[Task]:
-    """Claim what is due."""
+    """Claim the due tasks."""
     return [made.task for made in (await store.claim(claim_request(free, **fields), CLOCK.now())).taken]
 
 
@@ -86,12 +86,12 @@ async def submit_and_claim(store: Store, **fields: Any) -> Task:
 
 
 def fence(task: Task) -> Fence:
-    """What the task's attempt proves itself by."""
+    """Return the fence of the task's present attempt."""
     return Fence(task.id, task.attempt)
 
 
 def progress(task: Task, text: str = "working") -> Event:
-    """Something that happened in the task."""
+    """Return a progress event of the task."""
     return event(TaskProgress(text=text), CLOCK.now(), **meta(task))
 
 
@@ -119,7 +119,7 @@ class KnownAgents:
 
 
 class InterferingStore(SqliteStore):
-    """A store where somebody else can come between a look and a write, once."""
+    """A store that calls a function once before the next write, to simulate a concurrent change."""
 
     interfere: Callable[[], Awaitable[object]] | None = None
 
