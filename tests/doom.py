@@ -17,14 +17,14 @@ DIED = 77
 Life = Callable[[Path, str], Awaitable[None]]
 
 
-def list_deaths(scenarios: Iterable[str]) -> list[tuple[str, str]]:
+def list_crash_cases(scenarios: Iterable[str]) -> list[tuple[str, str]]:
     """Return each scenario with a death before every write, and the first one also with a death after every write.
     Both leave the same store behind; only the work between two writes has not begun after the earlier one."""
     deaths = [(name, "before") for name in scenarios]
     return [*deaths, (deaths[0][0], "after")]
 
 
-def doom(die_at: int, *, after: bool) -> None:
+def exit_at_write(die_at: int, *, after: bool) -> None:
     """This process dies at its n-th write: before it, or once it is durable and nobody knows."""
     real, count = SqliteStore.write, itertools.count(1)
 
@@ -38,13 +38,13 @@ def doom(die_at: int, *, after: bool) -> None:
     SqliteStore.write = write  # type: ignore[assignment, method-assign]
 
 
-def in_child(live: Life, home: Path, name: str, die_at: int, *, after: bool) -> int:
+def run_in_child(live: Life, home: Path, name: str, die_at: int, *, after: bool) -> int:
     """Live in a process of its own, which dies at a write; its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            doom(die_at, after=after)
+            exit_at_write(die_at, after=after)
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
             asyncio.run(live(home, name))  # type: ignore[arg-type]  # a coroutine function
@@ -54,12 +54,15 @@ def in_child(live: Life, home: Path, name: str, die_at: int, *, after: bool) -> 
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def die_everywhere(live: Life, folder: Path, name: str, after: str) -> None:
+def crash_at_every_write(live: Life, folder: Path, name: str, after: str) -> None:
     """Die at the first write and live on, die at the second and live on, until a life has no more writes."""
     die_at, codes = 0, [DIED]
     while codes[0] == DIED:
         die_at += 1
         home = folder / str(die_at)
         home.mkdir()
-        codes = [in_child(live, home, name, die_at, after=after == "after"), in_child(live, home, name, 0, after=False)]
+        codes = [
+            run_in_child(live, home, name, die_at, after=after == "after"),
+            run_in_child(live, home, name, 0, after=False),
+        ]
         print(json.dumps([die_at, *codes]), flush=True)

@@ -1,4 +1,4 @@
-"""The parts inside a running desk, for tests that hold one of them by the hand, or let the desk die."""
+"""Access to internal parts of a running desk, for tests."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from midwatch.running.worker import Worker
 
 
 def worker_of(desk: Runtime) -> Worker:
-    """What runs its tasks."""
+    """Return the worker, which runs tasks."""
     return desk.crew.worker
 
 
 def engine_of(desk: Runtime) -> Any:
-    """What hands out tasks to it, of whichever kind."""
+    """Return the engine, which assigns tasks to the worker."""
     return desk.crew.engine
 
 
 def scheduler_of(desk: Runtime) -> Scheduler:
-    """What fires its automations and wakes its goals."""
+    """Return the scheduler of automations and goals."""
     return desk.crew.scheduler
 
 
-def heart_of(desk: Runtime) -> Any:
-    """How it tells on a shared database that it lives."""
+def heartbeat_of(desk: Runtime) -> Any:
+    """Return the heartbeat that the engine sends to a shared database."""
     return engine_of(desk)._heartbeat
 
 
 def watchers_of(desk: Runtime) -> int:
-    """How many are offered live events here."""
+    """Return the number of watchers of live events in this process."""
     return len(desk.bus._watchers)
 
 
-def abandon(desk: Runtime) -> None:
-    """Its process dies: no handler runs, nothing more is written."""
+def simulate_crash(desk: Runtime) -> None:
+    """Stop all tasks as if the process had been killed: no handler runs and nothing is written."""
     worker = worker_of(desk)
     for lost in list(worker._tasks):
         lost.cancel()

@@ -1,4 +1,4 @@
-"""Records for tests, with as little said as possible."""
+"""Make and store records for tests."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ OWNER = "i_one"
 
 
 def a_task(**fields: Any) -> Task:
-    """A pending task that is due."""
+    """Return a pending task that is due."""
     task = new_task(CLOCK.now(), "do it", "demo", fields.get("session_key"), task_id=fields.get("id"))
     return task._replace(**fields)
 
 
 def a_steer(task: Task, text: str, number: int = 1, *, mode: Mode = "after_tool") -> Steer:
-    """A message for a running turn."""
+    """Return a message for a running turn."""
     now = CLOCK.now()
     return Steer(
         id=new_id("m", now),
@@ -44,7 +44,7 @@ def a_steer(task: Task, text: str, number: int = 1, *, mode: Mode = "after_tool"
 
 
 def an_automation(now: int, **fields: Any) -> Automation:
-    """One that runs every hour."""
+    """Return an automation that runs every hour."""
     base: dict[str, Any] = {
         "id": new_id("am", now), "prompt": "look {{date}}", "agent": "demo", "session_key": "auto:1",
         "schedule": Schedule.make(every=3600, zone="UTC", anchor=now).snapshot(), "created_at": now,
@@ -54,7 +54,7 @@ def an_automation(now: int, **fields: Any) -> Automation:
 
 
 def a_goal(now: int, **fields: Any) -> Goal:
-    """One with a day left."""
+    """Return a goal with one day until its deadline."""
     base: dict[str, Any] = {
         "id": new_id("g", now), "objective": "reach it", "agent": "demo", "session_key": "goal:1", "created_at": now,
         "updated_at": now, "deadline_at": now + 86400 * SECOND,
@@ -68,30 +68,30 @@ async def put(store: Store, **fields: Any) -> Task:
     return (await store.submit(task)).task
 
 
-def asking(free: int = 10, owner: str = OWNER, **fields: Any) -> ClaimRequest:
-    """A claim with room for everything."""
+def claim_request(free: int = 10, owner: str = OWNER, **fields: Any) -> ClaimRequest:
+    """Return a claim request with enough free slots for all tasks."""
     return ClaimRequest(**{"owner": owner, "host": "here", "free": free, "agents": {"demo": 10}, **fields})
 
 
-async def take(store: Store, free: int = 10, **fields: Any) -> list[Task]:
-    """Claim what is due."""
-    return [made.task for made in (await store.claim(asking(free, **fields), CLOCK.now())).taken]
+async def claim_tasks(store: Store, free: int = 10, **fields: Any) -> list[Task]:
+    """Claim the due tasks."""
+    return [made.task for made in (await store.claim(claim_request(free, **fields), CLOCK.now())).taken]
 
 
-async def running(store: Store, **fields: Any) -> Task:
+async def submit_and_claim(store: Store, **fields: Any) -> Task:
     """Submit one task and claim it."""
     task = await put(store, **fields)
-    (taken,) = [one for one in await take(store) if one.id == task.id]
+    (taken,) = [one for one in await claim_tasks(store) if one.id == task.id]
     return taken
 
 
 def fence(task: Task) -> Fence:
-    """What the task's attempt proves itself by."""
+    """Return the fence of the task's present attempt."""
     return Fence(task.id, task.attempt)
 
 
 def progress(task: Task, text: str = "working") -> Event:
-    """Something that happened in the task."""
+    """Return a progress event of the task."""
     return event(TaskProgress(text=text), CLOCK.now(), **meta(task))
 
 
@@ -118,13 +118,13 @@ class KnownAgents:
         return self.known()
 
 
-class Meddled(SqliteStore):
-    """A store where somebody else can come between a look and a write, once."""
+class InterferingStore(SqliteStore):
+    """A store that calls a function once before the next write, to simulate a concurrent change."""
 
-    meddle: Callable[[], Awaitable[object]] | None = None
+    interfere: Callable[[], Awaitable[object]] | None = None
 
     async def apply(self, changes: Changes) -> None:
-        meddle, self.meddle = self.meddle, None
-        if meddle is not None:
-            await meddle()
+        interfere, self.interfere = self.interfere, None
+        if interfere is not None:
+            await interfere()
         await super().apply(changes)

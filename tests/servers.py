@@ -146,7 +146,7 @@ async def until(look: Callable[[], Any], seconds: float = 2 * PATIENCE) -> Any:
             await asyncio.sleep(0.005)
 
 
-def look_until(look: Callable[[], Any], good: Callable[[Any], object]) -> Any:
+def poll_until(look: Callable[[], Any], good: Callable[[Any], object]) -> Any:
     """What `look` finds, once it is good; for tests without a loop."""
     deadline = time.monotonic() + 2 * PATIENCE
     while not good(found := look()):

@@ -34,20 +34,20 @@ def room(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def test_the_package_has_its_rooms_and_nothing_beside_them() -> None:
+def test_the_package_has_the_documented_rooms_and_no_others() -> None:
     entries = {entry.name for entry in SOURCE.iterdir() if entry.name not in ("__pycache__", "py.typed")}
     assert entries == {*ROOMS, "__init__.py", "__main__.py"}
     assert len(entries) <= MOST_ENTRIES
 
 
 @pytest.mark.parametrize("name", ROOMS)
-def test_a_room_says_what_lives_in_it_and_what_does_not(name: str) -> None:
+def test_a_room_docstring_describes_its_content(name: str) -> None:
     lines = (ast.get_docstring(ast.parse((SOURCE / name / "__init__.py").read_text())) or "").splitlines()
     what, _, imports, apart = lines
     assert what.endswith(".") and imports.startswith("Imports ") and apart.startswith("Not here: ")
 
 
-def test_no_module_imports_itself_through_others() -> None:
+def test_there_are_no_import_cycles() -> None:
     """Imports for type checking count, and so do those of a package and its own modules."""
     graph = grimp.build_graph("midwatch", cache_dir=None)
     graphlib.TopologicalSorter(
@@ -63,7 +63,7 @@ def test_rooms_that_work_with_any_store_name_none() -> None:
                 assert word not in text, f"{path.relative_to(SOURCE)} says {word}"
 
 
-def test_sql_is_only_in_the_stores() -> None:
+def test_only_the_stores_contain_sql() -> None:
     for path in FILES:
         if room(path) != "stores":
             for node in ast.walk(ast.parse(path.read_text())):
@@ -72,7 +72,7 @@ def test_sql_is_only_in_the_stores() -> None:
                     assert not start.startswith(("SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "CREATE TABLE"))
 
 
-def test_routes_ask_services_and_have_no_rule_of_their_own() -> None:
+def test_routes_check_no_permissions_and_read_no_store() -> None:
     """The guard is no route: it says which requests reach one."""
     for path in FILES:
         if room(path) == "api" and path.name != "guard.py":
@@ -83,7 +83,7 @@ def test_routes_ask_services_and_have_no_rule_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_nothing_grows_large(path: Path) -> None:
+def test_functions_and_files_are_small(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= MOST_LINES
     for node in ast.walk(ast.parse(text)):
@@ -92,7 +92,7 @@ def test_nothing_grows_large(path: Path) -> None:
             assert node.end_lineno - node.lineno < MOST_FUNCTION_LINES, f"{path.name}: {node.name} is too long"
 
 
-def test_ports_are_documented_method_by_method() -> None:
+def test_every_method_of_a_port_has_a_docstring() -> None:
     """A port is a contract that others implement."""
     for path in FILES:
         if room(path) == "domain":
@@ -104,7 +104,7 @@ def test_ports_are_documented_method_by_method() -> None:
                             assert ast.get_docstring(method), f"{path.name}: {node.name}.{method.name}"
 
 
-def test_public_names_are_frozen() -> None:
+def test_the_public_names_do_not_change() -> None:
     """Adding or removing one is a decision: change this list with the changelog."""
     assert sorted(midwatch.__all__) == [
         "Agent", "AgentCapability", "AgentError", "AgentFault", "AgentTerms", "Answer", "Approval", "Channel", "Choice",

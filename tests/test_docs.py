@@ -117,7 +117,7 @@ GENERATOR = runpy.run_path(str(DOCS / "generate.py"))
 
 
 @pytest.mark.parametrize("page", GENERATOR["PAGES"])
-def test_a_page_made_from_the_code_is_fresh(page: str) -> None:
+def test_generated_pages_are_up_to_date(page: str) -> None:
     assert read(page) == GENERATOR["fresh"](page), f"docs/{page} is stale; run: make docs"
 
 
@@ -141,7 +141,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if not link.startswith(("http://", "https://")):
             place, _, anchor = link.partition("#")
@@ -158,18 +158,18 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("examples/*.py")], ids=name_of)
-def test_no_path_of_somebodys_machine(page: Path) -> None:
+def test_documents_contain_no_local_paths(page: Path) -> None:
     assert not re.findall(r"(?<![\w.$}])/(?:home|Users|root|work|tmp|private|opt)/", page.read_text())
 
 
 @pytest.mark.parametrize("page", [ROOT / "AGENTS.md", ROOT / "CONTRIBUTING.md", DOCS / "design.md"], ids=name_of)
-def test_files_that_are_named_exist(page: Path) -> None:
+def test_named_files_exist(page: Path) -> None:
     for name in re.findall(r"`(\w[\w./]*(?:\.(?:py|md|sql)|/\w+))`", page.read_text()):
         assert any((base / name).exists() for base in (ROOT, SOURCE, DOCS)), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_make_targets_that_are_named_exist(page: Path) -> None:
+def test_named_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     for line in re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.M):
         bench = line.removeprefix("bench-")
@@ -191,7 +191,7 @@ def test_python_in_the_documents_runs(block: Block, home: Path) -> None:
 
 
 @pytest.mark.parametrize("block", written_in("toml"), ids=str)
-def test_toml_in_the_documents_is_a_configuration(block: Block, home: Path) -> None:
+def test_toml_in_the_documents_is_a_valid_configuration(block: Block, home: Path) -> None:
     home.mkdir()
     tomllib.loads(block.code)
     (home / "midwatch.toml").write_text(block.code)
@@ -201,7 +201,7 @@ def test_toml_in_the_documents_is_a_configuration(block: Block, home: Path) -> N
 
 
 @pytest.mark.parametrize("block", written_in("json"), ids=str)
-def test_json_in_the_documents_is_json(block: Block) -> None:
+def test_json_in_the_documents_is_valid(block: Block) -> None:
     json.loads(block.code)
 
 
@@ -242,7 +242,7 @@ def test_the_readme_shows_code_early_and_the_library_in_ten_lines() -> None:
 
 
 @pytest.mark.slow
-async def test_the_first_minute_of_the_readme(home: Path) -> None:
+async def test_the_first_commands_of_the_readme_work(home: Path) -> None:
     home.mkdir()
     (story,) = [block.code for block in blocks(ROOT / "README.md") if block.note == "first minute"]
     place, said = Home(home), {}
@@ -291,7 +291,7 @@ async def started(place: Home, attempt: int = 1) -> None:
         ("Handoff", ("pending",), handoff.TRANSITIONS),
     ],
 )
-def test_the_diagrams_have_the_arrows_of_the_tables(
+def test_the_diagrams_have_the_transitions_of_the_tables(
     noun: str, first: tuple[str, ...], states: Mapping[str, frozenset[str]]
 ) -> None:
     drawn = re.findall(r"^ +(\S+) --> ([^:\s]+)", section(read("design.md"), f"### {noun}"), re.M)
@@ -300,7 +300,7 @@ def test_the_diagrams_have_the_arrows_of_the_tables(
     assert sorted(drawn) == sorted([*(("[*]", state) for state in first), *arrows, *ends])
 
 
-def test_the_picture_of_the_layers_is_the_contract() -> None:
+def test_the_picture_of_the_layers_matches_the_contract() -> None:
     (picture,) = [block.code for block in blocks(DOCS / "design.md") if block.note == "layers"]
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
@@ -333,7 +333,7 @@ def test_the_tasks_page_lists_every_field() -> None:
     assert sorted(first_cells(inside)) == sorted(set(task.Task._fields) - set(snapshot))
 
 
-def test_the_tasks_page_lists_wishes_waits_outcomes_and_rules() -> None:
+def test_the_tasks_page_lists_options_waits_outcomes_and_rules() -> None:
     text = read("tasks.md")
     wishes = section(text, "## Options of a task")
     assert sorted(first_cells(wishes)) == sorted(Submission.__annotations__)
@@ -346,7 +346,7 @@ def test_the_tasks_page_lists_wishes_waits_outcomes_and_rules() -> None:
     assert re.split(r", | or ", stops) == list(get_args(task.Stop))
 
 
-def test_the_automations_page_lists_every_field_wish_status_and_policy() -> None:
+def test_the_automations_page_lists_every_field_option_status_and_policy() -> None:
     text = read("automations.md")
     whole, run_fields = section(text, "## Fields").split("A run in its history", 1)
     assert sorted(first_cells(whole)) == sorted(AutomationInfo.__annotations__)
@@ -367,7 +367,7 @@ def only_when_made(text: str) -> set[str]:
     return {name for row in rows for name in re.findall(r"`(\w+)`", row.split(" | ")[0])}
 
 
-def test_the_goals_page_lists_every_field_wish_signal_and_status() -> None:
+def test_the_goals_page_lists_every_field_option_signal_and_status() -> None:
     text = read("goals.md")
     shown, inside = section(text, "## Fields").split("Kept inside", 1)
     assert sorted(first_cells(shown)) == sorted(GoalInfo.__annotations__)
@@ -379,7 +379,7 @@ def test_the_goals_page_lists_every_field_wish_signal_and_status() -> None:
         assert word in shown
 
 
-def test_the_handoffs_page_lists_every_field_wish_limit_and_status() -> None:
+def test_the_handoffs_page_lists_every_field_option_limit_and_status() -> None:
     text = read("handoffs.md")
 
     def names(head: str) -> list[str]:
@@ -400,7 +400,7 @@ def test_the_handoffs_page_lists_every_field_wish_limit_and_status() -> None:
     assert f"{MAX_WAIT_SECONDS:g} at most" in on_one_line and f"`wait` (0 to {MAX_WAIT_SECONDS:g})" in read("api.md")
 
 
-def test_sessions_approvals_and_the_envelope_list_every_field() -> None:
+def test_the_pages_of_sessions_approvals_and_events_list_every_field() -> None:
     text = read("sessions.md")
     empty = session.View(session.Session(key="k", agent="a", gate_key="k"))
     assert sorted(first_cells(section(text, "## Fields"))) == sorted(empty.snapshot())
@@ -414,7 +414,7 @@ def test_sessions_approvals_and_the_envelope_list_every_field() -> None:
     assert sorted(first_cells(envelope)) == sorted(Event._fields)
 
 
-def test_numbers_in_the_text_are_those_of_the_code() -> None:
+def test_numbers_in_the_text_match_the_code() -> None:
     default = Settings()
     plain, kept = AgentTerms(), default.retention
     assert plain.timeout_seconds is not None and TERMS.timeout_seconds is not None
@@ -466,7 +466,7 @@ def kind_terms() -> dict[str, AgentTerms]:
     return {kind.kind: kind.terms for kind in made.values()}
 
 
-def test_crash_rules_name_the_kinds_they_are_the_default_of() -> None:
+def test_crash_rules_list_the_kinds_that_use_them_by_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", section(read("tasks.md"), "## When the process dies"), re.M)
     of: dict[str, list[str]] = {rule: [] for rule in get_args(task.OnCrash)}
     for kind, terms in kind_terms().items():
@@ -490,7 +490,7 @@ def test_the_agents_page_lists_the_terms_of_every_kind() -> None:
     }
 
 
-def test_the_kinds_that_report_a_limit_are_those_that_raise_it() -> None:
+def test_the_kinds_documented_to_report_a_limit_raise_it() -> None:
     (row,) = re.findall(r"^\| `limit` \|.*; (.*) report it", section(read("tasks.md"), "## Waiting"), re.M)
     raising = {
         path.relative_to(SOURCE / "agents").parts[0].removesuffix(".py")
@@ -548,7 +548,7 @@ USERS_PAGES = [page for page in (*DOCS.glob("*.md"), ROOT / "README.md", ROOT / 
 
 
 @pytest.mark.parametrize("page", [*USERS_PAGES, *ROOT.glob("examples/*.*")], ids=name_of)
-def test_users_are_told_of_no_deeper_module(page: Path) -> None:
+def test_user_pages_name_only_public_modules(page: Path) -> None:
     """Only `midwatch` and `midwatch.testing` are public."""
     rooms = {entry.name for entry in SOURCE.iterdir() if entry.is_dir()} - {"testing", "__pycache__"}
     assert rooms.isdisjoint(re.findall(r"\bmidwatch\.(\w+)", page.read_text()))
@@ -689,11 +689,11 @@ def coverage() -> Iterator[Covered]:
         yield Covered(there.strip("`"), [setting + name for setting, name in places], tests)
 
 
-def test_every_name_is_covered_once() -> None:
+def test_every_name_is_listed_once() -> None:
     assert sorted(row.there for row in coverage()) == sorted(COVERED)
 
 
-def test_every_name_is_shown_by_a_test_or_open() -> None:
+def test_every_name_has_a_test_or_is_open() -> None:
     defined: dict[str, set[str]] = {}
     for row in coverage():
         if OPEN.fullmatch(row.tests):
@@ -706,7 +706,7 @@ def test_every_name_is_shown_by_a_test_or_open() -> None:
             assert test in defined[file], f"{row.there}: there is no {test} in {file}"
 
 
-async def test_every_name_lives_where_it_is_said_to(home: Path) -> None:
+async def test_every_name_exists_where_documented(home: Path) -> None:
     known = await routes(home)
     for there, places, _ in coverage():
         assert places, there
@@ -743,7 +743,7 @@ def resolve(path: str) -> Any:
     return found
 
 
-def test_a_task_has_the_same_default_timeout_as_there() -> None:
+def test_the_default_timeout_equals_that_of_the_reference() -> None:
     assert AgentTerms().timeout_seconds == 30 * 60
 
 
@@ -756,12 +756,12 @@ NEEDED = [
 ]  # fmt: skip
 
 
-def test_the_glossary_is_sorted_and_has_the_words() -> None:
+def test_the_glossary_is_sorted_and_complete() -> None:
     words = re.findall(r"^\| (\w+) \| .+ \|$", read("glossary.md"), re.M)[1:]
     assert words == sorted(set(words))
     assert [word for word in NEEDED if word not in words] == []
 
 
-def test_the_changelog_has_a_place_for_what_is_next() -> None:
+def test_the_changelog_has_an_unreleased_section() -> None:
     heads = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert heads[0] == "Unreleased"

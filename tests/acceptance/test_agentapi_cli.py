@@ -34,7 +34,7 @@ from servers import PROGRAM, Server, environment, eventually, processes_with
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_a_signal_ends_it_well(tmp_path: Path, number: int) -> None:
+async def test_a_signal_stops_the_server_cleanly(tmp_path: Path, number: int) -> None:
     async with alone(tmp_path) as server:
         await server.stable()
         await server.send("start a child")
@@ -45,7 +45,7 @@ async def test_a_signal_ends_it_well(tmp_path: Path, number: int) -> None:
         assert await server.ended(number) == 0
 
 
-async def test_it_ends_with_the_agent(tmp_path: Path) -> None:
+async def test_the_server_stops_when_the_agent_exits(tmp_path: Path) -> None:
     async with alone(tmp_path) as server:
         await server.stable()
         await server.send("leave 0\r", "raw")
@@ -59,7 +59,7 @@ async def test_it_ends_with_the_agent(tmp_path: Path) -> None:
         assert re.search(r"^={8}\nWelcome to echo 80\n> leave 3\n={8}$", said, re.M), said
 
 
-async def test_it_ends_with_an_agent_that_leaves_in_a_turn(tmp_path: Path) -> None:
+async def test_the_server_stops_when_the_agent_exits_during_a_turn(tmp_path: Path) -> None:
     async with alone(tmp_path) as server:
         await server.stable()
         await server.http.post("/message", json={"content": "leave 4", "type": "user"})
@@ -67,7 +67,7 @@ async def test_it_ends_with_an_agent_that_leaves_in_a_turn(tmp_path: Path) -> No
         assert "> leave 4" in server.errors.read_text()
 
 
-def refused(folder: Path, *arguments: str, **env: str) -> str:
+def run_refused(folder: Path, *arguments: str, **env: str) -> str:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
     wish = ("agentapi", "server", "--port", "0", *arguments)
     ran = run(wish, env={**kept, "TMPDIR": str(folder), **env}, cwd=folder)
@@ -77,27 +77,27 @@ def refused(folder: Path, *arguments: str, **env: str) -> str:
     return ran.stderr.splitlines()[-1]
 
 
-def test_wrong_wishes_are_one_line_and_status_1(tmp_path: Path) -> None:
-    assert "invalid agent type: nonsense" in refused(tmp_path, "--type", "nonsense", "--", "true")
-    assert "--load-state requires --state-file to be set" in refused(tmp_path, "--load-state", "--", "true")
-    assert "--save-state requires --state-file to be set" in refused(tmp_path, "--save-state=true", "--", "true")
-    assert "'http://a' must not include http:// or https://" in refused(tmp_path, "-a", "http://a", "--", "true")
-    assert "the list must not be empty" in refused(tmp_path, "-a", "", "--", "true")
-    assert "'a:80' must not include a port" in refused(tmp_path, "--", "true", AGENTAPI_ALLOWED_HOSTS="b a:80")
-    assert "--term-width" in refused(tmp_path, "-W", "5", "--", "true")
-    told = refused(tmp_path, "--", "no-such-program")
+def test_wrong_options_print_one_line_and_exit_with_status_1(tmp_path: Path) -> None:
+    assert "invalid agent type: nonsense" in run_refused(tmp_path, "--type", "nonsense", "--", "true")
+    assert "--load-state requires --state-file to be set" in run_refused(tmp_path, "--load-state", "--", "true")
+    assert "--save-state requires --state-file to be set" in run_refused(tmp_path, "--save-state=true", "--", "true")
+    assert "'http://a' must not include http:// or https://" in run_refused(tmp_path, "-a", "http://a", "--", "true")
+    assert "the list must not be empty" in run_refused(tmp_path, "-a", "", "--", "true")
+    assert "'a:80' must not include a port" in run_refused(tmp_path, "--", "true", AGENTAPI_ALLOWED_HOSTS="b a:80")
+    assert "--term-width" in run_refused(tmp_path, "-W", "5", "--", "true")
+    told = run_refused(tmp_path, "--", "no-such-program")
     assert "program 'no-such-program' is not installed or not executable; install it or name another after --" in told
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
-        assert "`midwatch agentapi server --port N`" in refused(tmp_path, "--port", taken, "--", "true")
+        assert "`midwatch agentapi server --port N`" in run_refused(tmp_path, "--port", taken, "--", "true")
     running = tmp_path / "pid"
     running.write_text(f"{os.getpid()}\n")
-    told = refused(tmp_path, "--pid-file", str(running), "--", "true")
+    told = run_refused(tmp_path, "--pid-file", str(running), "--", "true")
     assert f"another instance is already running with PID {os.getpid()} (PID file: {running})" in told
     assert running.read_text() == f"{os.getpid()}\n"
 
 
-async def test_an_agent_that_exits_at_once(tmp_path: Path) -> None:
+async def test_an_agent_that_exits_at_once_is_reported(tmp_path: Path) -> None:
     """The server runs as a program here, as people start it; elsewhere it is forked."""
     agent = [sys.executable, "-c", "print('no key'); raise SystemExit(2)"]
     ran = await asyncio.to_thread(
@@ -117,7 +117,7 @@ STUBBORN = "import signal, time\nfor n in (1, 2, 3, 15): signal.signal(n, signal
 
 
 @pytest.mark.parametrize("program", [FLOOD, NOISE, ENDLESS, STUBBORN], ids=["flood", "noise", "endless", "stubborn"])
-async def test_an_agent_that_misbehaves_does_no_harm(tmp_path: Path, program: str) -> None:
+async def test_a_misbehaving_agent_does_no_harm(tmp_path: Path, program: str) -> None:
     async with alone(tmp_path, agent=[sys.executable, "-c", program]) as server:
         async with server.http.stream("GET", "/internal/screen") as reply:
             async for line in reply.aiter_lines():
@@ -130,7 +130,7 @@ async def test_an_agent_that_misbehaves_does_no_harm(tmp_path: Path, program: st
         assert await server.ended(signal.SIGTERM) == 0
 
 
-def test_the_description_is_printed() -> None:
+def test_the_openapi_document_is_printed() -> None:
     ran = subprocess.run([PROGRAM, "agentapi", "server", "-P", "dummy"], capture_output=True, text=True, check=True)
     told = json.loads(ran.stdout)
     assert told["openapi"] == "3.0.3"
@@ -140,12 +140,12 @@ def test_the_description_is_printed() -> None:
 # -- files and prompts -------------------------------------------------------------------------------------------------
 
 
-async def test_the_conversation_is_kept_in_a_file_and_taken_up(tmp_path: Path) -> None:
+async def test_the_conversation_is_saved_to_a_file_and_resumed(tmp_path: Path) -> None:
     state, pid = tmp_path / "deep" / "state.json", tmp_path / "run" / "pid"
     flags = ("--state-file", str(state), "--pid-file", str(pid), "--initial-prompt", "do it")
     async with alone(tmp_path, *flags) as server:
         assert pid.read_text() == f"{server.process.pid}\n"
-        await said(server, 3)
+        await wait_for_messages(server, 3)
         assert await eventually(lambda: state.exists() and '"you said do it"' in state.read_text())
         kept = state.read_text()
         await server.send("more")
@@ -169,11 +169,11 @@ async def test_the_conversation_is_kept_in_a_file_and_taken_up(tmp_path: Path) -
     assert not pid.exists()
     assert len(json.loads(state.read_text())["messages"]) == 7
     async with alone(tmp_path, *flags, "--load-state=false", "--no-save-state") as server:
-        await said(server, 3)
+        await wait_for_messages(server, 3)
     assert len(json.loads(state.read_text())["messages"]) == 7
 
 
-async def said(server: Alone, count: int) -> None:
+async def wait_for_messages(server: Alone, count: int) -> None:
     """Wait until there are so many messages, and the agent waits."""
     async with asyncio.timeout(60):
         while len(await server.messages()) < count:
@@ -181,7 +181,7 @@ async def said(server: Alone, count: int) -> None:
     await server.stable()
 
 
-async def test_a_state_file_that_is_broken_is_told_and_kept(tmp_path: Path) -> None:
+async def test_a_broken_state_file_is_reported_and_kept(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     state.write_text("{broken")
     async with alone(tmp_path, "-s", str(state)) as server:
@@ -200,13 +200,13 @@ async def test_a_state_file_that_is_broken_is_told_and_kept(tmp_path: Path) -> N
     assert json.loads(state.read_text())["version"] == 1
 
 
-async def test_the_initial_prompt_may_come_by_a_pipe(tmp_path: Path) -> None:
+async def test_the_initial_prompt_may_come_from_a_pipe(tmp_path: Path) -> None:
     async with alone(tmp_path, stdin="from a pipe\n") as server:
-        await said(server, 3)
+        await wait_for_messages(server, 3)
         assert (await server.messages())[1:] == ["from a pipe", "you said from a pipe"]
 
 
-async def test_a_pipe_that_stays_open_delays_nothing(tmp_path: Path) -> None:
+async def test_a_pipe_that_stays_open_does_not_delay_the_start(tmp_path: Path) -> None:
     async with alone(tmp_path, stdin=None) as server:
         await server.stable()
         await server.send("hello")
@@ -214,7 +214,7 @@ async def test_a_pipe_that_stays_open_delays_nothing(tmp_path: Path) -> None:
         server.stdin.close()
 
 
-async def test_flags_by_environment(tmp_path: Path) -> None:
+async def test_flags_can_be_set_in_the_environment(tmp_path: Path) -> None:
     wish = {
         "AGENTAPI_TYPE": "goose", "AGENTAPI_TERM_WIDTH": "100", "AGENTAPI_ALLOWED_HOSTS": "127.0.0.1 a.example",
         "AGENTAPI_CHAT_BASE_PATH": "/x/chat", "AGENTAPI_INITIAL_PROMPT": "",
@@ -228,7 +228,7 @@ async def test_flags_by_environment(tmp_path: Path) -> None:
         assert refused.text == "Invalid host header. Allowed hosts: 127.0.0.1, a.example\n"
 
 
-async def test_a_home_that_is_given_keeps_the_session(tmp_path: Path) -> None:
+async def test_a_home_set_in_the_environment_keeps_the_session(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with alone(tmp_path, MIDWATCH_HOME=str(home)) as server:
         await server.stable()
@@ -315,7 +315,7 @@ async def desk_of_echo(home: Path) -> AsyncIterator[Server]:
         assert await server.stop() == 0
 
 
-async def test_attaching_to_a_session(tmp_path: Path) -> None:
+async def test_a_terminal_attaches_to_a_session(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with desk_of_echo(home) as server, server.client() as http:
         key = (await http.post("/sessions", json={})).json()["key"]
@@ -350,7 +350,7 @@ async def test_attaching_to_a_session(tmp_path: Path) -> None:
         os.close(person.slave)
 
 
-async def test_what_changed_before_anybody_listened_is_painted(tmp_path: Path) -> None:
+async def test_changes_before_the_attach_are_painted(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with desk_of_echo(home), Client.for_home(home) as client, asyncio.timeout(60):
         far = SessionTerminal(Desk(client, Home(home), None, None), (await client.create_session())["key"])
@@ -370,7 +370,7 @@ async def eventually_is(http: httpx2.AsyncClient, key: str, size: tuple[int, int
     return False
 
 
-async def test_attaching_to_an_agentapi_server(tmp_path: Path) -> None:
+async def test_a_terminal_attaches_to_an_agentapi_server(tmp_path: Path) -> None:
     async with alone(tmp_path) as server:
         await server.stable()
         person = Person(tmp_path / "home", "--url", str(server.http.base_url))
@@ -383,7 +383,7 @@ async def test_attaching_to_an_agentapi_server(tmp_path: Path) -> None:
         assert (await server.http.get("/status")).status_code == 200
 
 
-def test_attaching_without_a_terminal_or_to_nothing(tmp_path: Path) -> None:
+def test_attaching_without_a_terminal_or_server_is_refused(tmp_path: Path) -> None:
     def told(*arguments: str) -> str:
         ran = run(("attach", *arguments), env=environment(tmp_path / "home"))
         assert ran.returncode == 2

@@ -136,7 +136,7 @@ async def either(request: pytest.FixtureRequest, offline: Desk) -> AsyncIterator
 # -- automations -------------------------------------------------------------------------------------------------------
 
 
-async def test_the_life_of_an_automation(either: Desk) -> None:
+async def test_an_automation_is_added_paused_resumed_and_deleted(either: Desk) -> None:
     assert "midwatch automation add" in either("automation", "list").stdout
     ran = either(
         "automation", "add", "--cron", "0 9 * * *", "--tz", "Europe/Berlin", "--agent", "shell", "--json", "echo it"
@@ -197,7 +197,7 @@ async def test_the_life_of_an_automation(either: Desk) -> None:
     assert either.told("automation", "resume", key)["run_count"] == 1
 
 
-async def test_add_takes_every_wish(either: Desk) -> None:
+async def test_add_accepts_every_option(either: Desk) -> None:
     made = either.told(
         "automation", "add", "echo {{date}}", "--at", "tomorrow 09:00", "--tz", "Asia/Tokyo", "--title", "Once",
         "--timeout", "90m", "--route", "console", "--max-runs", "3", "--fresh", "--jitter", "5m", "--missed", "once",
@@ -219,7 +219,7 @@ async def test_add_takes_every_wish(either: Desk) -> None:
     assert piped["prompt"] == "from a pipe"
 
 
-async def test_it_fires_at_its_time_with_its_own_environment(served: Desk) -> None:
+async def test_an_automation_fires_on_time_with_its_own_environment(served: Desk) -> None:
     prompt = 'test -n "$MIDWATCH_TOKEN" && echo {{date}} $MIDWATCH_AUTOMATION $MIDWATCH_SESSION'
     made = served.told("automation", "add", prompt, "--at", "in 1s", "--tz", "UTC")
     history = lambda: served.told("automation", "history", made["id"])  # noqa: E731
@@ -231,7 +231,7 @@ async def test_it_fires_at_its_time_with_its_own_environment(served: Desk) -> No
     assert "midwatch automation edit" in served.refused(2, "automation", "resume", made["id"])
 
 
-async def test_export_and_import(either: Desk, tmp_path: Path) -> None:
+async def test_automations_are_exported_and_imported(either: Desk, tmp_path: Path) -> None:
     first = either.told("automation", "add", "echo one", "--every", "90m", "--tag", "a", "--route", "console:here")
     second = either.told("automation", "add", "echo two", "--cron", "@daily", "--tz", "UTC", "--paused")
     file = tmp_path / "all.json"
@@ -261,7 +261,7 @@ async def test_export_and_import(either: Desk, tmp_path: Path) -> None:
     ]
 
 
-async def test_a_bad_import_does_nothing(either: Desk, tmp_path: Path) -> None:
+async def test_an_invalid_import_changes_nothing(either: Desk, tmp_path: Path) -> None:
     good = either.told("automation", "add", "echo one", "--cron", "@daily", "--tz", "UTC")
     either.told("automation", "edit", good["id"], "--title", "as it is")
     fresh = {**good, "id": "am_0123456789a", "session_key": ""}
@@ -326,7 +326,7 @@ async def test_an_agent_completes_its_goal_with_its_own_token(served: Desk) -> N
     assert notices(served, made["id"]) == ["goal_completed"]
 
 
-async def test_who_goes_on_with_a_step_may_complete_the_goal(served: Desk) -> None:
+async def test_an_agent_that_takes_over_a_step_may_complete_the_goal(served: Desk) -> None:
     made = served.told("goal", "set", "reach it", "--agent", "passer")
     ended = await served.until(
         lambda: served.told("goal", "show", made["id"]), lambda found: found["status"] != "active"
@@ -348,7 +348,7 @@ async def test_an_agent_delays_its_goal(served: Desk) -> None:
     await served.until(look, lambda found: found["step"] == 2 and not found["running"])
 
 
-async def test_an_agent_may_do_nothing_else(served: Desk) -> None:
+async def test_an_agent_token_allows_nothing_but_its_goal(served: Desk) -> None:
     other = served.told("goal", "set", "not yours", "--session", "chat:1")
     assert other["status"] == "waiting_for_session"
     (served.work / "other").write_text(other["id"])
@@ -364,7 +364,7 @@ async def test_an_agent_may_do_nothing_else(served: Desk) -> None:
     assert served.told("automation", "list")["automations"] == []
 
 
-async def test_a_second_agent_must_agree(served: Desk) -> None:
+async def test_a_second_agent_must_verify_the_goal(served: Desk) -> None:
     made = served.told("goal", "set", "prove it", "--agent", "claimer", "--verifier", "doubter")
     ended = await served.until(
         lambda: served.told("goal", "show", made["id"], "--steps", "20"), lambda found: found["status"] == "complete"
@@ -399,7 +399,7 @@ async def test_a_person_manages_a_goal(either: Desk) -> None:
     assert "midwatch goal list" in either.refused(3, "goal", "show", again["id"])
 
 
-async def test_the_goal_of_the_environment_is_meant(either: Desk) -> None:
+async def test_commands_use_the_goal_from_the_environment(either: Desk) -> None:
     made = either.told("goal", "set", "x", "--session", "chat:1")
     assert either.told("goal", "show", MIDWATCH_GOAL=made["id"])["id"] == made["id"]
     assert either.told("goal", "complete", MIDWATCH_GOAL=made["id"])["status"] == "complete"
@@ -451,7 +451,7 @@ BAD_INPUT = [
 ]  # fmt: skip
 
 
-async def test_bad_input_is_one_line_that_says_what_to_do(either: Desk) -> None:
+async def test_bad_input_prints_one_line_with_a_remedy(either: Desk) -> None:
     served = either.told("status")["server"] is not None
     for status, arguments, says in BAD_INPUT if served else BAD_INPUT[::5]:
         assert says in either.refused(status, *arguments), arguments

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from commands import run
-from servers import look_until
+from servers import poll_until
 
 PROGRAM = Path(sys.executable).with_name("midwatch")
 CONFIG = """
@@ -93,10 +93,10 @@ class Desk:
             self("down")
 
     def ended(self, task_id: str) -> dict:
-        return look_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
+        return poll_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Whether a process has ended; one that waits to be collected has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -142,11 +142,11 @@ def test_a_task_submitted_without_a_server_runs_when_one_starts(desk: Desk) -> N
     with desk.up() as server:
         assert desk.ended(task_id)["result"].strip() == "later"
         assert desk.json("status")["server"]["pid"] == server["pid"]
-    look_until(lambda: {"gone": gone(server["pid"])}, lambda found: found["gone"])
+    poll_until(lambda: {"gone": has_ended(server["pid"])}, lambda found: found["gone"])
     assert desk("result", task_id).stdout.strip() == "later"
 
 
-def test_what_show_tells(live: Desk) -> None:
+def test_show_prints_the_task(live: Desk) -> None:
     task_id = live.json(
         "submit", "echo $((6*7))", "--agent", "shell", "--timeout", "10m", "--priority", "5", "--session", "chat:1",
         "--origin-channel", "web", "--origin-session", "chat:2", "--on-crash", "fail", "--route", "console",
@@ -166,7 +166,7 @@ def test_what_show_tells(live: Desk) -> None:
     assert "unknown" in shown  # nobody told how many tokens it took
 
 
-def test_status_has_the_six_counts(either: Desk) -> None:
+def test_status_prints_the_six_counts(either: Desk) -> None:
     counts = either.json("status")
     six = ("total", "pending", "running", "done", "failed", "cancelled")
     assert all(isinstance(counts[name], int) for name in six)
@@ -187,7 +187,7 @@ def test_tasks_are_listed(live: Desk) -> None:
     assert any(second in line for line in lines)
 
 
-def test_the_whole_log_is_printed_one_object_a_line(live: Desk) -> None:
+def test_the_log_is_printed_as_one_object_per_line(live: Desk) -> None:
     task_id = live.json("submit", "echo logged", "--agent", "shell")["id"]
     live.ended(task_id)
     told = [json.loads(line) for line in live("events", "--json").stdout.splitlines()]
@@ -210,7 +210,7 @@ def test_a_prompt_is_read_from_standard_input(live: Desk) -> None:
     assert live.ended(task_id)["result"].split() == ["one", "two"]
 
 
-def test_a_budget_stops_a_task_and_a_larger_one_goes_on(live: Desk) -> None:
+def test_a_budget_stops_a_task_and_a_larger_one_continues_it(live: Desk) -> None:
     assert "a budget has no token" in live.refused(2, "submit", "x", "--budget", "token=5")
     task_id = live.json("submit", "sleep 300", "--agent", "shell", "--budget", "seconds=0.5,tokens=900")["id"]
     assert live.ended(task_id)["outcome"] == "budget"
@@ -224,9 +224,9 @@ def test_a_budget_stops_a_task_and_a_larger_one_goes_on(live: Desk) -> None:
     live.ended(more["id"])
 
 
-def test_a_task_is_cancelled_and_tried_again(live: Desk) -> None:
+def test_a_task_is_cancelled_and_retried(live: Desk) -> None:
     task_id = live.json("submit", "sleep 300", "--agent", "shell")["id"]
-    look_until(lambda: live.json("show", task_id), lambda task: task["status"] == "running")
+    poll_until(lambda: live.json("show", task_id), lambda task: task["status"] == "running")
     assert "stopped" in live("cancel", task_id).stdout
     assert live.ended(task_id)["outcome"] == "cancelled"
     retried = live.json("retry", task_id)
@@ -235,16 +235,16 @@ def test_a_task_is_cancelled_and_tried_again(live: Desk) -> None:
     live.ended(retried["id"])
 
 
-def test_the_same_key_is_the_same_task(either: Desk) -> None:
+def test_submitting_the_same_key_twice_makes_one_task(either: Desk) -> None:
     wishes = ("submit", "echo once", "--agent", "shell", "--key", "k1", "--delay", "1h")
     assert either.json(*wishes)["id"] == either.json(*wishes)["id"]
     assert "another body" in either.refused(4, "submit", "echo twice", "--agent", "shell", "--key", "k1")
 
 
-def test_questions_are_answered(live: Desk) -> None:
+def test_questions_are_answered_on_the_command_line(live: Desk) -> None:
     for command, choice in (("approve", "yes"), ("deny", "no")):
         task_id = live.json("submit", "demo:ask", "--agent", "demo")["id"]
-        waiting = look_until(lambda: live.json("show", task_id), lambda task: task["wait"] == "approval")  # noqa: B023
+        waiting = poll_until(lambda: live.json("show", task_id), lambda task: task["wait"] == "approval")  # noqa: B023
         assert "waits for an answer" in waiting["status_text"]
         asked = next(one for one in live.json("approvals")["approvals"] if one["task_id"] == task_id)
         assert asked["id"] in live("show", task_id).stdout
@@ -255,10 +255,10 @@ def test_questions_are_answered(live: Desk) -> None:
     assert "No questions" in live("approvals").stdout
 
 
-def test_leave_is_given_for_always_and_taken_back(live: Desk) -> None:
+def test_an_always_rule_is_made_and_revoked(live: Desk) -> None:
     def asked() -> dict:
         live.json("submit", "git status", "--agent", "asks", "--workdir", str(live.work))
-        return look_until(lambda: live.json("approvals")["approvals"], bool)[0]
+        return poll_until(lambda: live.json("approvals")["approvals"], bool)[0]
 
     first = asked()
     listed, shown = live("approvals").stdout, live("approval", first["id"]).stdout
@@ -282,13 +282,13 @@ def test_leave_is_given_for_always_and_taken_back(live: Desk) -> None:
     assert live.ended(second["task_id"])["result"] == "Reject"
     live.json("rules", "revoke", live.json("rules")["rules"][0]["id"])
     plain = live.json("submit", "demo:ask", "--agent", "demo")["id"]
-    question = look_until(lambda: live.json("approvals")["approvals"], bool)[0]
+    question = poll_until(lambda: live.json("approvals")["approvals"], bool)[0]
     assert "answer it once" in live.refused(2, "approve", question["id"], "--always")
     live("deny", question["id"])
     live.ended(plain)
 
 
-def test_agents_and_version_and_doctor(either: Desk) -> None:
+def test_agents_version_and_doctor_print_their_reports(either: Desk) -> None:
     listed = {agent["name"]: agent for agent in either.json("agents")["agents"]}
     assert set(listed) == {"demo", "shell", "asks"}
     assert listed["shell"]["slots"] == 4
@@ -307,7 +307,7 @@ def test_agents_and_version_and_doctor(either: Desk) -> None:
     }
 
 
-def test_attention_lists_what_failed(live: Desk) -> None:
+def test_attention_lists_failed_tasks(live: Desk) -> None:
     task_id = live.json("submit", "echo broken >&2; exit 3", "--agent", "shell")["id"]
     assert live.ended(task_id)["status"] == "failed"
     assert task_id in [task["id"] for task in live.json("status")["attention"]["failed"]]
@@ -319,7 +319,7 @@ def test_attention_lists_what_failed(live: Desk) -> None:
 # -- run -----------------------------------------------------------------------------------------------------------
 
 
-def test_run_prints_the_result_and_says_how_it_went(either: Desk) -> None:
+def test_run_prints_the_result_and_exits_with_its_status(either: Desk) -> None:
     done = either("run", "echo words", "--agent", "shell")
     assert (done.returncode, done.stdout.strip()) == (0, "words")
     assert " done" in done.stderr
@@ -332,9 +332,9 @@ def test_run_prints_the_result_and_says_how_it_went(either: Desk) -> None:
     assert either("run", "sleep 300", "--agent", "shell", "--timeout", "200ms").returncode == 1
 
 
-def test_an_interrupted_run_goes_on_where_a_server_runs_it(live: Desk) -> None:
+def test_an_interrupted_run_continues_on_the_server(live: Desk) -> None:
     runner = live.start("run", "sleep 300", "--agent", "shell")
-    task_id = started(runner)
+    task_id = read_task_id(runner)
     runner.send_signal(signal.SIGINT)
     _, said = runner.communicate(timeout=PATIENCE)
     assert runner.returncode == 130
@@ -344,19 +344,19 @@ def test_an_interrupted_run_goes_on_where_a_server_runs_it(live: Desk) -> None:
     live.ended(task_id)
 
 
-def test_an_interrupted_run_without_a_server_is_stopped(offline: Desk) -> None:
+def test_an_interrupted_run_without_a_server_is_cancelled(offline: Desk) -> None:
     runner = offline.start("run", "echo $$ > pid; exec sleep 300", "--agent", "shell")
-    task_id = started(runner)
+    task_id = read_task_id(runner)
     pid_file = offline.work / "pid"
-    look_until(lambda: {"pid": pid_file.exists() and pid_file.read_text()}, lambda found: bool(found["pid"]))
+    poll_until(lambda: {"pid": pid_file.exists() and pid_file.read_text()}, lambda found: bool(found["pid"]))
     runner.send_signal(signal.SIGINT)
     runner.communicate(timeout=PATIENCE)
     assert runner.returncode == 130
     assert offline.json("show", task_id)["outcome"] == "cancelled"
-    assert gone(int(pid_file.read_text()))
+    assert has_ended(int(pid_file.read_text()))
 
 
-def started(runner: subprocess.Popen[str]) -> str:
+def read_task_id(runner: subprocess.Popen[str]) -> str:
     """The id of the task a `run` has begun."""
     assert runner.stderr is not None
     task_id = runner.stderr.readline().split()[0]
@@ -380,7 +380,7 @@ def test_the_log_is_followed_until_interrupted(either: Desk) -> None:
     assert (follower.returncode, said) == (130, "")
 
 
-def test_a_reader_that_has_enough_is_no_error(live: Desk) -> None:
+def test_a_reader_that_closes_the_pipe_is_no_error(live: Desk) -> None:
     for _ in range(3):
         live("run", "echo x", "--agent", "shell")
     cut = subprocess.run(
@@ -417,14 +417,14 @@ BAD_INPUT = [
 ]
 
 
-def test_bad_input_is_one_line_and_changes_nothing(either: Desk) -> None:
+def test_bad_input_prints_one_line_and_changes_nothing(either: Desk) -> None:
     before = either.json("status")["total"]
     for status, arguments, says in BAD_INPUT:
         assert says in either.refused(status, *arguments), arguments
     assert either.json("status")["total"] == before
 
 
-def test_a_finished_task_is_not_cancelled_and_an_unfinished_one_has_no_result(either: Desk) -> None:
+def test_a_finished_task_cannot_be_cancelled_and_an_open_task_has_no_result(either: Desk) -> None:
     task_id = either.json("submit", "echo x", "--agent", "shell", "--delay", "1h")["id"]
     assert task_id in either.refused(4, "result", task_id)
     assert "cancel it first" in either.refused(4, "retry", task_id)
@@ -432,20 +432,20 @@ def test_a_finished_task_is_not_cancelled_and_an_unfinished_one_has_no_result(ei
     assert "already cancelled" in either.refused(4, "cancel", task_id)
 
 
-def test_errors_are_json_when_asked(either: Desk) -> None:
+def test_errors_are_printed_as_json_on_request(either: Desk) -> None:
     done = either("show", "t_no", "--json")
     assert (done.returncode, done.stdout) == (3, "")
     assert json.loads(done.stderr)["error"]["code"] == "not_found"
 
 
-def test_too_much_open_work_is_refused(desk: Desk) -> None:
+def test_submitting_above_max_open_is_refused(desk: Desk) -> None:
     desk.env["MIDWATCH_MAX_OPEN"] = "1"
     desk.json("submit", "echo 1", "--agent", "shell")
     desk.refused(5, "submit", "echo 2", "--agent", "shell")
 
 
 @pytest.mark.parametrize("home", ["file/home", "/proc/midwatch"])
-def test_an_unusable_home_is_told(tmp_path: Path, home: str) -> None:
+def test_an_unusable_home_is_reported(tmp_path: Path, home: str) -> None:
     (tmp_path / "file").write_text("not a directory")
     desk = Desk(tmp_path / home)
     desk.work = tmp_path
@@ -457,7 +457,7 @@ def test_an_unusable_home_is_told(tmp_path: Path, home: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("submit", "x"), ("status",), ("up",)])
-def test_a_damaged_database_is_told_and_left_alone(desk: Desk, arguments: tuple[str, ...]) -> None:
+def test_a_damaged_database_is_reported_and_not_changed(desk: Desk, arguments: tuple[str, ...]) -> None:
     database = desk.home / "midwatch.db"
     database.write_bytes(b"this is no database" * 1000)
     assert "midwatch.db" in desk.refused(7, *arguments)
@@ -466,7 +466,7 @@ def test_a_damaged_database_is_told_and_left_alone(desk: Desk, arguments: tuple[
 
 
 @pytest.mark.parametrize("arguments", [("submit", "x"), ("up",)])
-def test_a_newer_database_is_told_and_left_alone(desk: Desk, arguments: tuple[str, ...]) -> None:
+def test_a_newer_database_is_reported_and_not_changed(desk: Desk, arguments: tuple[str, ...]) -> None:
     desk.json("submit", "echo x", "--agent", "shell")
     with sqlite3.connect(desk.home / "midwatch.db") as database:
         database.execute("PRAGMA user_version = 999")
@@ -475,14 +475,14 @@ def test_a_newer_database_is_told_and_left_alone(desk: Desk, arguments: tuple[st
 
 
 @pytest.mark.parametrize("text", ["port = 'x'", "prot = 1", "[agents.x]\nkind = 'nonsense'", "= broken"])
-def test_a_wrong_configuration_is_told(desk: Desk, text: str) -> None:
+def test_a_wrong_configuration_is_reported(desk: Desk, text: str) -> None:
     (desk.home / "midwatch.toml").write_text(text)
     for arguments in (("submit", "x"), ("up",)):
         desk.refused(2, *arguments)
     assert desk("doctor").returncode == 1
 
 
-def test_a_disk_that_takes_no_more_loses_nothing(desk: Desk) -> None:
+def test_a_full_disk_loses_nothing(desk: Desk) -> None:
     kept = desk.json("submit", "echo kept", "--agent", "shell", "--delay", "1h")["id"]
     limited = ["sh", "-c", f"ulimit -f 400; exec {PROGRAM} submit - --agent shell"]  # in blocks of 512 or 1024 bytes
     done = subprocess.run(limited, env=desk.env, input="x" * 900_000, capture_output=True, text=True, cwd=desk.work)
@@ -505,7 +505,7 @@ def test_a_second_server_is_refused_with_the_first_ones_pid(desk: Desk) -> None:
     assert "nothing to stop" in desk.refused(8, "down")
 
 
-def test_a_port_in_use_is_told(desk: Desk) -> None:
+def test_a_port_in_use_is_reported(desk: Desk) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         for arguments in (("up", "--port", port), ("up", "--detach", "--port", port)):
@@ -517,7 +517,7 @@ def test_a_port_in_use_is_told(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("signals", [(signal.SIGTERM,), (signal.SIGINT, signal.SIGINT), (signal.SIGHUP,)])
-def test_a_server_stops_cleanly_and_its_work_goes_on_at_the_next_start(desk: Desk, signals: tuple[int, ...]) -> None:
+def test_a_server_stops_cleanly_and_its_tasks_continue_at_the_next_start(desk: Desk, signals: tuple[int, ...]) -> None:
     (desk.home / "midwatch.toml").write_text("shutdown_grace = 0.5\n" + CONFIG)
     server = desk.start("up", "--json")
     assert server.stdout is not None
@@ -526,7 +526,7 @@ def test_a_server_stops_cleanly_and_its_work_goes_on_at_the_next_start(desk: Des
     follower = desk.start("events", "--follow", "--json")
     script = "if [ -e again ]; then echo second; else touch again; exec sleep 300; fi"
     task_id = desk.json("submit", script, "--agent", "shell")["id"]
-    look_until(lambda: {"begun": (desk.work / "again").exists()}, lambda found: found["begun"])
+    poll_until(lambda: {"begun": (desk.work / "again").exists()}, lambda found: found["begun"])
     seqs = [next_event(follower)["seq"]]
     for number in signals:
         server.send_signal(number)
@@ -550,10 +550,10 @@ def next_event(follower: subprocess.Popen[str]) -> dict:
     return json.loads(follower.stdout.readline())
 
 
-def test_a_killed_server_is_not_believed_to_live(desk: Desk) -> None:
+def test_a_killed_server_is_not_reported_as_running(desk: Desk) -> None:
     with desk.up() as server:
         os.kill(server["pid"], signal.SIGKILL)
-        look_until(lambda: {"gone": gone(server["pid"])}, lambda found: found["gone"])
+        poll_until(lambda: {"gone": has_ended(server["pid"])}, lambda found: found["gone"])
         assert desk.json("status")["server"] is None
         assert "it has ended" in desk("doctor").stdout
         task_id = desk.json("submit", "echo on", "--agent", "shell")["id"]
@@ -562,7 +562,7 @@ def test_a_killed_server_is_not_believed_to_live(desk: Desk) -> None:
             assert desk.ended(task_id)["result"].strip() == "on"
 
 
-def test_a_suspended_server_does_not_keep_work_from_being_accepted(desk: Desk) -> None:
+def test_tasks_are_accepted_while_the_server_is_suspended(desk: Desk) -> None:
     with desk.up() as server:
         os.kill(server["pid"], signal.SIGSTOP)
         try:
@@ -572,14 +572,14 @@ def test_a_suspended_server_does_not_keep_work_from_being_accepted(desk: Desk) -
         assert desk.ended(task_id)["result"].strip() == "patient"
 
 
-def test_a_wrong_token_is_told(desk: Desk) -> None:
+def test_a_wrong_token_is_reported(desk: Desk) -> None:
     with desk.up():
         (desk.home / "token").write_text("something else\n")
         assert "token" in desk.refused(6, "status")
         assert desk("doctor").returncode == 1
 
 
-def test_a_token_others_can_read_is_told(offline: Desk) -> None:
+def test_a_token_file_readable_by_others_is_reported(offline: Desk) -> None:
     offline.json("status")
     token = offline.home / "token"
     assert token.stat().st_mode & 0o777 == 0o600
@@ -590,7 +590,7 @@ def test_a_token_others_can_read_is_told(offline: Desk) -> None:
         token.chmod(0o600)
 
 
-def test_the_server_says_what_to_do_next(desk: Desk) -> None:
+def test_the_server_prints_the_next_steps(desk: Desk) -> None:
     server = desk.start("up")
     assert server.stdout is not None
     said = [server.stdout.readline() for _ in range(4)]

@@ -30,7 +30,7 @@ from midwatch.cli.main import app, execute
 from midwatch.stores import cluster, postgres
 from midwatch.stores.sql import load_migrations
 from postgres import Cluster
-from servers import PROGRAM, environment, free_port, look_until
+from servers import PROGRAM, environment, free_port, poll_until
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -107,7 +107,7 @@ class Machine:
             assert "Traceback" not in told
 
     def ended(self, task_id: str) -> dict[str, Any]:
-        return look_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
+        return poll_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
 
 
 def one_line(said: str) -> str:
@@ -127,7 +127,7 @@ def test_a_server_and_a_worker_share_the_work(url: str, tmp_path: Path) -> None:
         worker = running.enter_context(two.process("worker", "--agents", "shell", "--slots", "3"))
         assert (worker["role"], worker["agents"], worker["slots"]) == ("worker", ["shell"], 3)
         assert not (two.home / "run" / "server.json").exists()  # it serves nothing
-        listed = look_until(lambda: three.json("cluster"), lambda found: any(p["leader"] for p in found["processes"]))
+        listed = poll_until(lambda: three.json("cluster"), lambda found: any(p["leader"] for p in found["processes"]))
         check_cluster(listed, server["pid"], worker)
         assert one.json("cluster")["processes"][0]["pid"] == server["pid"]  # over HTTP it is the same
         shown = three("cluster").stdout
@@ -178,13 +178,13 @@ def busy_on_another_database(machine: Machine, tmp_path: Path) -> None:
     assert "MIDWATCH_DB" in checked.stdout
 
 
-def test_a_task_moves_on_when_its_worker_is_stopped(url: str, tmp_path: Path) -> None:
+def test_a_task_moves_to_another_worker_when_its_worker_is_stopped(url: str, tmp_path: Path) -> None:
     one, two = (Machine(tmp_path / name, url) for name in ("one", "two"))
     marks = tmp_path / "marks"
     script = f"echo $MIDWATCH_HOME >> {marks}; test $(wc -l < {marks}) -gt 1 || exec sleep 300"
     with one.process("worker"):
         task_id = one.json("submit", script, "--agent", "shell")["id"]
-        look_until(lambda: marks.exists() and marks.read_text(), bool)
+        poll_until(lambda: marks.exists() and marks.read_text(), bool)
         held = one.json("cluster")["processes"]
         assert [process["running"] for process in held] == [1]
     assert one.json("show", task_id)["status"] == "pending"
@@ -205,7 +205,7 @@ def test_a_detached_server_does_not_show_the_password(url: str, tmp_path: Path) 
     assert "Database: postgresql://" not in (machine.home / "log" / "midwatch.log").read_text().partition("Agents")[2]
 
 
-def test_a_dead_worker_is_told_from_a_live_one(url: str, tmp_path: Path) -> None:
+def test_a_dead_worker_is_distinguished_from_a_live_one(url: str, tmp_path: Path) -> None:
     machine = Machine(tmp_path / "home", url)
     machine.json("cluster")  # makes the tables
     with psycopg.connect(url) as connection:
@@ -242,7 +242,7 @@ def test_unknown_agents_and_impossible_slots_are_refused(url: str, tmp_path: Pat
 # -- moving, backing up, restoring -------------------------------------------------------------------------------------
 
 
-def test_a_desk_moves_to_postgres_and_its_backup_comes_back(url: str, tmp_path: Path) -> None:
+def test_a_desk_moves_to_postgres_and_back_from_its_backup(url: str, tmp_path: Path) -> None:
     machine, small = Machine(tmp_path / "home"), Machine(tmp_path / "small")
     done = json.loads(machine("run", "echo before", "--agent", "shell", "--json").stdout)
     waiting = machine.json("submit", "echo after", "--agent", "shell", "--key", "k")
@@ -290,7 +290,7 @@ def test_progress_goes_to_standard_error_and_an_interrupted_backup_leaves_nothin
             text=True,
         )  # fmt: skip
         theirs.close()
-        look_until(lambda: waiting_in(ours), lambda found: found > before)
+        poll_until(lambda: waiting_in(ours), lambda found: found > before)
         cut.send_signal(signal.SIGINT)
         told = ours.read()[before:]
     said, _ = cut.communicate(timeout=PATIENCE)
@@ -377,21 +377,21 @@ def every(here: Here, status: int, db: str, says: str, commands: tuple[str, ...]
         ("postgresql://u:s3cr3t@127.0.0.1/x?colour=blue", "special characters"),
     ],
 )
-def test_what_is_no_address_is_told(here: Here, db: str, says: str) -> None:
+def test_an_invalid_address_is_reported(here: Here, db: str, says: str) -> None:
     every(here, 2, db, says)
 
 
-def test_an_address_nobody_answers_at_is_told(here: Here) -> None:
+def test_an_address_without_a_database_is_reported(here: Here) -> None:
     for place in (f"127.0.0.1:{free_port()}", "nowhere.invalid:5432"):
         every(here, 7, f"postgresql://u:{quote(SECRET, safe='')}@{place}/x", "cannot be reached")
 
 
-def test_a_database_that_does_not_exist_and_an_unknown_user_are_told(here: Here, database: str) -> None:
+def test_a_missing_database_and_an_unknown_user_are_reported(here: Here, database: str) -> None:
     every(here, 7, address(database, dbname="nothing"), '"nothing" does not exist')
     every(here, 7, address(database, user="stranger"), '"stranger"', COMMANDS[:1])
 
 
-def test_a_wrong_password_is_told_without_it(here: Here, postgres: Cluster | str, database: str) -> None:
+def test_a_wrong_password_is_reported_but_not_printed(here: Here, postgres: Cluster | str, database: str) -> None:
     if isinstance(postgres, str):
         pytest.skip("needs a cluster whose rules of access can be changed")
     rules = postgres.folder / "data" / "pg_hba.conf"
@@ -401,7 +401,7 @@ def test_a_wrong_password_is_told_without_it(here: Here, postgres: Cluster | str
         rules.write_text("host all guarded 127.0.0.1/32 scram-sha-256\n" + before)
         admin.execute("SELECT pg_reload_conf()")
         try:
-            look_until(lambda: refuses(database), bool)
+            poll_until(lambda: refuses(database), bool)
             every(here, 7, address(database, user="guarded"), "password authentication failed")
         finally:
             rules.write_text(before)
@@ -418,7 +418,7 @@ def refuses(database: str) -> bool:
     return False
 
 
-def test_a_user_without_rights_is_told(here: Here, database: str) -> None:
+def test_a_user_without_rights_is_reported(here: Here, database: str) -> None:
     role = f"guest_{os.getpid()}"
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute(f"CREATE ROLE {role} LOGIN")
@@ -439,19 +439,19 @@ def here_tables(here: Here, database: str) -> None:
     here.capsys.readouterr()
 
 
-def test_a_newer_schema_is_told_and_left_alone(here: Here, database: str) -> None:
+def test_a_newer_schema_is_reported_and_not_changed(here: Here, database: str) -> None:
     here_tables(here, database)
     with psycopg.connect(database) as connection:
         connection.execute("UPDATE midwatch_schema SET version = 999")
     every(here, 7, address(database), "schema 999")
 
 
-def test_an_older_postgres_is_told(here: Here, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_postgres_is_reported(here: Here, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "OLDEST_SERVER", 990000)
     every(here, 7, address(database), "needs 14 or newer")
 
 
-def test_files_that_cannot_be_used_are_told(here: Here, database: str, tmp_path: Path) -> None:
+def test_unusable_files_are_reported(here: Here, database: str, tmp_path: Path) -> None:
     no_backup = tmp_path / "notes.txt"
     no_backup.write_text("nothing of the kind")
     db = address(database)
@@ -461,7 +461,7 @@ def test_files_that_cannot_be_used_are_told(here: Here, database: str, tmp_path:
     assert "cannot be written" in here.refused(7, "backup /proc/b.db", db)
 
 
-def test_a_clock_that_is_wrong_is_told(
+def test_a_wrong_clock_is_reported(
     here: Here, database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cluster, "NOW", cluster.NOW.replace("clock_timestamp()", "clock_timestamp() + interval '5 s'"))

@@ -52,48 +52,50 @@ def midwatch(home: Path, *arguments: str, said: str | None = None) -> subprocess
     return run(arguments, env=environment(home), cwd=home, said=said)
 
 
-def told(home: Path, *arguments: str) -> Any:
+def run_json(home: Path, *arguments: str) -> Any:
     ran = midwatch(home, *arguments, "--json")
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
 
-async def test_to_list_show_cancel_and_retry(served: Path) -> None:
+async def test_handoffs_are_made_listed_shown_cancelled_and_retried(served: Path) -> None:
     done = midwatch(served, "handoff", "to", "echo", "say this", "--wait")
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "say this", "")
-    by_type = told(served, "handoff", "to", "--type", "say", "and this", "--input", '{"n": 1}', "--wait")
+    by_type = run_json(served, "handoff", "to", "--type", "say", "and this", "--input", '{"n": 1}', "--wait")
     assert by_type["to_agent_id"] == "echo"
     assert by_type["task"] == {
         "type": "say", "description": "and this", "input": {"n": 1}, "priority": 0, "metadata": {},
     }  # fmt: skip
-    source = told(served, "run", "echo some work", "--agent", "shell")
-    over = told(served, "handoff", "to", "echo", "--from-task", source["id"], "--wait", "--timeout", "1m")
+    source = run_json(served, "run", "echo some work", "--agent", "shell")
+    over = run_json(served, "handoff", "to", "echo", "--from-task", source["id"], "--wait", "--timeout", "1m")
     assert (over["source_task"], over["timeout"], over["from_agent_id"]) == (source["id"], 60.0, "shell")
     assert over["result"]["output"].strip() == "echo some work\n\nsome work"
-    wordless = told(served, "handoff", "to", "echo", "--input", '["a", 1]', "--wait")
+    wordless = run_json(served, "handoff", "to", "echo", "--input", '["a", 1]', "--wait")
     assert (wordless["task"]["description"], wordless["task"]["input"]) == ("", ["a", 1])
     for word, expected in (("shell", ("shell", "")), ("words", ("echo", "words"))):
-        typed = told(served, "handoff", "to", word, "--type", "say", "--input", '"true"', "--wait")
+        typed = run_json(served, "handoff", "to", word, "--type", "say", "--input", '"true"', "--wait")
         assert (typed["to_agent_id"], typed["task"]["description"]) == expected
     assert over["id"] in midwatch(served, "show", over["task_id"]).stdout
     read = midwatch(served, "handoff", "to", "echo", "-", "--wait", said="from a pipe")
     assert read.stdout.strip() == "from a pipe"
 
-    hangs = told(served, "handoff", "to", "shell", "sleep 600")
+    hangs = run_json(served, "handoff", "to", "shell", "sleep 600")
     listed = midwatch(served, "handoff", "list", "--agent", "shell")
     assert hangs["id"] in listed.stdout and "in_progress" in listed.stdout and by_type["id"] not in listed.stdout
-    assert [one["id"] for one in told(served, "handoff", "list", "-s", "in_progress")["handoffs"]] == [hangs["id"]]
+    assert [one["id"] for one in run_json(served, "handoff", "list", "-s", "in_progress")["handoffs"]] == [hangs["id"]]
     assert midwatch(served, "handoff", "cancel", hangs["id"]).stdout == f"{hangs['id']} is cancelled\n"
     shown = midwatch(served, "handoff", "show", hangs["id"]).stdout
     assert "cancelled by owner" in shown and "sleep 600" in shown
     assert "completed" not in shown and "late" not in shown
-    again = told(served, "handoff", "retry", hangs["id"])
+    again = run_json(served, "handoff", "retry", hangs["id"])
     assert again["retry_of"] == hangs["id"]
-    told(served, "handoff", "cancel", again["id"])
-    assert [one["id"] for one in told(served, "handoff", "list", "--root", source["id"])["handoffs"]] == [over["id"]]
+    run_json(served, "handoff", "cancel", again["id"])
+    assert [one["id"] for one in run_json(served, "handoff", "list", "--root", source["id"])["handoffs"]] == [
+        over["id"]
+    ]
 
 
-async def test_what_goes_wrong_has_a_status_and_one_line(served: Path) -> None:
+async def test_a_failed_handoff_prints_one_line_and_has_a_status(served: Path) -> None:
     for arguments, status, words in (
         (("to", "echo"), 2, "say whom and what"),
         (("to", "nobody", "x"), 2, "nobody"),
@@ -119,7 +121,7 @@ async def test_what_goes_wrong_has_a_status_and_one_line(served: Path) -> None:
     assert (failed.returncode, json.loads(failed.stdout)["status"]) == (1, "failed")
 
 
-def test_without_a_server_it_is_done_here_or_waits(home: Path) -> None:
+def test_without_a_server_a_handoff_runs_here_or_waits(home: Path) -> None:
     done = midwatch(home, "handoff", "to", "echo", "here", "--wait")
     assert (done.returncode, done.stdout.strip()) == (0, "here"), done.stderr
     late = midwatch(home, "handoff", "to", "shell", "sleep 60", "--wait", "--timeout", "0.3s")

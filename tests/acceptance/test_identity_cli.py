@@ -22,7 +22,7 @@ def midwatch(home: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
     return run(arguments, env=said)
 
 
-def told(ran: subprocess.CompletedProcess[str]) -> dict:
+def parse_output(ran: subprocess.CompletedProcess[str]) -> dict:
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
@@ -42,7 +42,7 @@ async def server(home: Path) -> AsyncIterator[Server]:
     await made.stop()
 
 
-async def works(home: Path) -> None:
+async def check_token_commands(home: Path) -> None:
     made = midwatch(home, "token", "create", "--name", "ci", "--role", "operator", "--actor", "ada")
     assert made.returncode == 0
     assert made.stdout.startswith("mw_")
@@ -53,9 +53,9 @@ async def works(home: Path) -> None:
     listed = midwatch(home, "token", "list")
     assert "ci" in listed.stdout
     assert made.stdout.strip() not in listed.stdout
-    (one,) = told(midwatch(home, "token", "list", "--json"))["tokens"]
+    (one,) = parse_output(midwatch(home, "token", "list", "--json"))["tokens"]
     assert (one["name"], one["actor"], one["role"], one["created_by"]) == ("ci", "ada", "operator", "owner")
-    assert told(midwatch(home, "token", "revoke", "ci", "--json"))["id"] == one["id"]
+    assert parse_output(midwatch(home, "token", "revoke", "ci", "--json"))["id"] == one["id"]
     gone = midwatch(home, "token", "revoke", "ci", "--json")
     assert (gone.returncode, code_of(gone)) == (3, "not_found")
     wrong = midwatch(home, "token", "create", "--name", "x", "--role", "king", "--json")
@@ -63,12 +63,12 @@ async def works(home: Path) -> None:
     assert "create" in midwatch(home, "token").stdout
 
 
-async def test_tokens_with_a_server(server: Server) -> None:
-    await works(server.home)
+async def test_tokens_are_managed_with_a_server(server: Server) -> None:
+    await check_token_commands(server.home)
 
 
-async def test_tokens_without_a_server(home: Path) -> None:
-    await works(home)
+async def test_tokens_are_managed_without_a_server(home: Path) -> None:
+    await check_token_commands(home)
 
 
 async def test_open_needs_a_server(home: Path) -> None:
@@ -80,7 +80,7 @@ async def test_open_needs_a_server(home: Path) -> None:
 async def test_open_prints_a_link_that_works_once(server: Server) -> None:
     link = midwatch(server.home, "open", "--print").stdout.strip()
     assert link.startswith(f"{server.url}/sign-in#mw_")
-    assert told(midwatch(server.home, "open", "--json"))["url"].startswith(f"{server.url}/sign-in#mw_")
+    assert parse_output(midwatch(server.home, "open", "--json"))["url"].startswith(f"{server.url}/sign-in#mw_")
     async with httpx2.AsyncClient(base_url=server.url) as browser:
         page = await browser.get(link)
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -102,13 +102,17 @@ async def test_open_starts_the_browser(server: Server, tmp_path: Path) -> None:
     assert (broken.returncode, broken.stdout.startswith(server.url)) == (0, True)
 
 
-async def test_commands_speak_to_a_server_elsewhere(server: Server, tmp_path: Path) -> None:
+async def test_commands_use_a_remote_server(server: Server, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    secret = told(midwatch(server.home, "token", "create", "--name", "ada", "--role", "operator", "--json"))["secret"]
+    secret = parse_output(midwatch(server.home, "token", "create", "--name", "ada", "--role", "operator", "--json"))[
+        "secret"
+    ]
     there = {"MIDWATCH_URL": f"{server.url}/", "MIDWATCH_TOKEN": secret}
-    done = told(midwatch(nowhere, "run", "hello", "--agent", "demo", "--json", "--workdir", str(tmp_path), **there))
+    done = parse_output(
+        midwatch(nowhere, "run", "hello", "--agent", "demo", "--json", "--workdir", str(tmp_path), **there)
+    )
     assert (done["status"], done["creator"]) == ("done", "ada")
-    status = told(midwatch(nowhere, "status", "--json", **there))
+    status = parse_output(midwatch(nowhere, "status", "--json", **there))
     assert (status["done"], status["server"]) == (1, {"pid": None, "url": server.url})
     assert f"Server: {server.url}\n" in midwatch(nowhere, "status", **there).stdout
     refused = midwatch(nowhere, "token", "list", "--json", **there)

@@ -66,7 +66,7 @@ async def submit(http: httpx2.AsyncClient, prompt: str, **wish: Any) -> dict[str
     return made
 
 
-async def ended(http: httpx2.AsyncClient, task: dict[str, Any], seconds: float = 60) -> dict[str, Any]:
+async def wait_for_end(http: httpx2.AsyncClient, task: dict[str, Any], seconds: float = 60) -> dict[str, Any]:
     """The task, once it has ended."""
     async with asyncio.timeout(seconds):
         while True:
@@ -81,13 +81,13 @@ async def at_work(number: int = 1) -> None:
     assert await eventually(lambda: len(processes_with(MARK)) >= number)
 
 
-async def test_a_timeout_ends_the_whole_process_group_soon(
+async def test_a_timeout_ends_the_whole_process_group_quickly(
     server: Server, http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
     mark = tmp_path / "both-are-there"
     for timeout in (0.5, 5.0, 30.0):  # a slow machine may not start both in a moment
         task = await submit(http, STUBBORN.format(mark=mark), timeout=timeout, route="console")
-        found = await ended(http, task)
+        found = await wait_for_end(http, task)
         assert (found["status"], found["outcome"]) == ("failed", "timeout")
         assert not processes_with(MARK)
         assert _took(found) < timeout + SOON
@@ -105,26 +105,26 @@ def _took(task: dict[str, Any]) -> float:
     return (stop - start).total_seconds()
 
 
-async def test_a_cancel_written_through_the_store_works_soon(server: Server, http: httpx2.AsyncClient) -> None:
+async def test_a_cancel_written_to_the_store_takes_effect_quickly(server: Server, http: httpx2.AsyncClient) -> None:
     task = await submit(http, "sleep 60")
     await at_work()
     async with Runtime.open(server.home, work=False) as other:
         began = time.monotonic()
         await other.tasks.cancel(task["id"])
-        found = await ended(http, task)
+        found = await wait_for_end(http, task)
         spent = time.monotonic() - began
     assert found["status"] == "cancelled"
     assert not processes_with(MARK)
     assert spent < SOON
 
 
-async def test_an_agent_that_ignores_signals_is_killed_in_the_end(
+async def test_an_agent_that_ignores_signals_is_killed(
     server: Server, http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
     task = await submit(http, STUBBORN.format(mark=tmp_path / "mark"))
     await at_work(2)
     await http.post(f"/tasks/{task['id']}/cancel")
-    found = await ended(http, task)
+    found = await wait_for_end(http, task)
     assert found["status"] == "cancelled"
     assert not processes_with(MARK)
 
@@ -136,7 +136,7 @@ async def test_a_flood_of_output_does_not_harm_the_server(server: Server, http: 
         began = time.monotonic()
         assert (await http.get("/health")).status_code == 200
         slowest = max(slowest, time.monotonic() - began)
-    found = await ended(http, task)
+    found = await wait_for_end(http, task)
     assert found["status"] == "done"
     assert 1_000_000 < len(found["result"]) < 11_000_000
     assert "left out" in found["result"]
@@ -152,14 +152,14 @@ async def test_a_flood_of_output_does_not_harm_the_server(server: Server, http: 
         ("exec nosuchprogram", "nosuchprogram"),
     ],
 )
-async def test_an_agent_that_fails_says_how(http: httpx2.AsyncClient, prompt: str, said: str) -> None:
-    found = await ended(http, await submit(http, prompt))
+async def test_a_failing_agent_reports_its_error(http: httpx2.AsyncClient, prompt: str, said: str) -> None:
+    found = await wait_for_end(http, await submit(http, prompt))
     assert (found["status"], found["outcome"]) == ("failed", "error")
     assert said in found["error"]
 
 
 @pytest.mark.parametrize(("agent", "status"), [("shell", "done"), ("careful", "failed")])
-async def test_a_killed_server_leaves_no_agent_and_its_tasks_follow_their_rule(
+async def test_a_killed_server_leaves_no_agent_and_its_tasks_follow_their_crash_rule(
     server: Server, http: httpx2.AsyncClient, agent: str, status: str, tmp_path: Path
 ) -> None:
     """Also an agent's helper that has left its process group is ended, at the latest by the next server."""
@@ -168,7 +168,7 @@ async def test_a_killed_server_leaves_no_agent_and_its_tasks_follow_their_rule(
     await at_work(3)
     await server.kill()
     await server.start()
-    found = await ended(http, task)
+    found = await wait_for_end(http, task)
     assert found["status"] == status
     if status == "done":
         assert (found["result"], found["attempt"], found["rescues"]) == ("fine", 2, 1)
@@ -190,7 +190,7 @@ async def test_sigterm_ends_agents_and_exits_cleanly(server: Server, http: httpx
         assert left is not None and (left.status, left.interruptions) == ("pending", 1)
 
 
-async def test_an_open_stream_does_not_keep_the_server_from_stopping(server: Server, http: httpx2.AsyncClient) -> None:
+async def test_an_open_stream_does_not_delay_the_servers_stop(server: Server, http: httpx2.AsyncClient) -> None:
     async with http.stream("GET", "/events", timeout=None) as stream:
         assert stream.status_code == 200
         server.signal(signal.SIGTERM)

@@ -40,13 +40,13 @@ def midwatch(home: Path, *arguments: str, said: str | None = None) -> subprocess
     return run(arguments, env=environment(home), cwd=home.parent, said=said, timeout=PATIENCE)
 
 
-def told(home: Path, *arguments: str) -> dict:
+def run_json(home: Path, *arguments: str) -> dict:
     ran = midwatch(home, *arguments, "--json")
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
 
-def refused(home: Path, status: int, *arguments: str) -> str:
+def run_refused(home: Path, status: int, *arguments: str) -> str:
     """Run a command that must fail with one line; returns the line."""
     ran = midwatch(home, *arguments)
     assert (ran.returncode, ran.stdout) == (status, ""), ran.stderr
@@ -86,26 +86,26 @@ async def either(request: pytest.FixtureRequest, offline: Path) -> AsyncIterator
 # -- sessions ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_conversation_from_a_script(either: Path) -> None:
+async def test_a_script_has_a_conversation(either: Path) -> None:
     assert "midwatch chat" in midwatch(either, "sessions").stdout
     key = midwatch(either, "session", "new", "--title", "The stars").stdout.strip()
     assert key.startswith("chat:s_")
     asked = midwatch(either, "session", "send", key, "echo one", "--wait")
     assert (asked.returncode, asked.stdout) == (0, "one\n")
-    assert told(either, "session", "send", key, "echo two", "--wait")["result"] == "two"
+    assert run_json(either, "session", "send", key, "echo two", "--wait")["result"] == "two"
     assert midwatch(either, "session", "send", key, "exit 3", "--wait").returncode == 1
-    shown = told(either, "session", "show", key)
+    shown = run_json(either, "session", "show", key)
     assert (shown["title"], shown["agent"], shown["workdir"]) == ("The stars", "shell", str(either.parent))
     spoken = [(message["role"], message["text"]) for message in shown["messages"]]
     assert spoken[:4] == [("user", "echo one"), ("agent", "one"), ("user", "echo two"), ("agent", "two")]
-    assert told(either, "session", "show", key, "--after", "2")["messages"][0]["number"] == 3
+    assert run_json(either, "session", "show", key, "--after", "2")["messages"][0]["number"] == 3
     assert "echo two" in midwatch(either, "session", "show", key).stdout
-    (listed,) = told(either, "sessions")["sessions"]
+    (listed,) = run_json(either, "sessions")["sessions"]
     assert (listed["key"], listed["status"]) == (key, "idle")
     assert "The stars" in midwatch(either, "sessions").stdout
-    assert told(either, "session", "interrupt", key) == {"interrupted": None, "mode": "abort", "resume": None}
-    assert told(either, "session", "close", key)["status"] == "closed"
-    assert "closed" in refused(either, 4, "session", "send", key, "echo three")
+    assert run_json(either, "session", "interrupt", key) == {"interrupted": None, "mode": "abort", "resume": None}
+    assert run_json(either, "session", "close", key)["status"] == "closed"
+    assert "closed" in run_refused(either, 4, "session", "send", key, "echo three")
 
 
 async def test_a_message_waits_for_a_server(offline: Path) -> None:
@@ -124,28 +124,28 @@ async def test_a_message_waits_for_a_server(offline: Path) -> None:
         await server.stop()
 
 
-async def test_the_same_key_says_it_once(either: Path) -> None:
+async def test_a_message_with_the_same_key_is_sent_once(either: Path) -> None:
     midwatch(either, "session", "new", "--key", "chat:1")
     once = ("session", "send", "chat:1", "echo once", "--wait", "--key", "k1")
-    assert told(either, *once)["id"] == told(either, *once)["id"]
-    assert "ASCII" in refused(either, 2, "session", "send", "chat:1", "echo", "--key", "schlüssel")
+    assert run_json(either, *once)["id"] == run_json(either, *once)["id"]
+    assert "ASCII" in run_refused(either, 2, "session", "send", "chat:1", "echo", "--key", "schlüssel")
 
 
-async def test_what_runs_is_interrupted_and_shown_by_status(server: Server) -> None:
+async def test_status_shows_a_running_turn_and_interrupt_stops_it(server: Server) -> None:
     home = server.home
     midwatch(home, "session", "new", "--key", "chat:1", "--agent", "demo")
-    first = told(home, "session", "send", "chat:1", "demo:hang")["id"]
-    second = told(home, "session", "send", "chat:1", "demo:ask")["id"]
+    first = run_json(home, "session", "send", "chat:1", "demo:hang")["id"]
+    second = run_json(home, "session", "send", "chat:1", "demo:ask")["id"]
     async with Client.for_home(home) as client:
         await until(client, "task_progress", first)
-        assert told(home, "status")["sessions"] == {"busy": ["chat:1"], "asking": []}
+        assert run_json(home, "status")["sessions"] == {"busy": ["chat:1"], "asking": []}
         assert "Sessions: 1 busy" in midwatch(home, "status").stdout
-        assert told(home, "session", "interrupt", "chat:1") == {
+        assert run_json(home, "session", "interrupt", "chat:1") == {
             "interrupted": first, "mode": "abort", "resume": None,
         }  # fmt: skip
 
         await until(client, "approval_requested", second)  # what waited goes on
-        assert told(home, "status")["sessions"] == {"busy": [], "asking": ["chat:1"]}
+        assert run_json(home, "status")["sessions"] == {"busy": [], "asking": ["chat:1"]}
         assert second in midwatch(home, "session", "interrupt", "chat:1").stdout
         await until(client, "task_finished", second)
 
@@ -187,7 +187,7 @@ async def test_a_watcher_misses_nothing_over_a_crash_of_the_server(server: Serve
 # -- chat ----------------------------------------------------------------------------------------------------------
 
 
-async def test_lines_that_are_piped_in_are_answered_in_order(either: Path) -> None:
+async def test_piped_lines_are_answered_in_order(either: Path) -> None:
     ran = midwatch(either, "chat", "chat:1", said="echo one\n\necho two; \\\necho three")
     assert (ran.returncode, ran.stdout) == (0, "one\ntwo\nthree\n"), ran.stderr
     assert "chat:1 with shell" in ran.stderr
@@ -196,7 +196,7 @@ async def test_lines_that_are_piped_in_are_answered_in_order(either: Path) -> No
     assert "midwatch retry" in failed.stderr
 
 
-async def test_a_program_reads_the_session_and_its_events(either: Path) -> None:
+async def test_a_session_and_its_events_are_printed_as_json(either: Path) -> None:
     later = "demo:sleep=2 hello\n"  # it listens by then
     ran = midwatch(either, "chat", "--agent", "demo", "--title", "x", "--json", said=later)
     session, *events = [json.loads(line) for line in ran.stdout.splitlines()]
@@ -208,7 +208,7 @@ async def test_a_program_reads_the_session_and_its_events(either: Path) -> None:
     assert {event["session_key"] for event in events} == {session["key"]}
 
 
-async def test_a_closed_session_is_opened_again_but_not_with_another_agent(either: Path) -> None:
+async def test_a_closed_session_is_reopened_but_not_with_another_agent(either: Path) -> None:
     assert midwatch(either, "chat", "chat:1", said="echo one\n").returncode == 0
     midwatch(either, "session", "close", "chat:1")
     assert midwatch(either, "chat", "chat:1", said="echo two\n").stdout == "two\n"
@@ -274,7 +274,7 @@ def terminal(home: Path, *arguments: str) -> Iterator[Terminal]:
         made.close()
 
 
-async def test_a_person_chats(either: Path) -> None:
+async def test_chat_works_in_a_terminal(either: Path) -> None:
     with terminal(either, "chat", "chat:1", "--agent", "demo") as screen:
         await screen.shows("Ctrl-D leaves.\n> ")
         screen.type("hello\n")
@@ -295,7 +295,7 @@ async def test_a_person_chats(either: Path) -> None:
         assert await screen.ended() == 130
 
 
-async def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on(either: Path) -> None:
+async def test_ctrl_c_stops_the_answer_and_the_conversation_continues(either: Path) -> None:
     with terminal(either, "chat", "chat:1", "--agent", "demo") as screen:
         await screen.shows("> ")
         screen.type("demo:hang\n")
@@ -308,10 +308,10 @@ async def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on(either: Path
         await screen.shows("lists what there is.\n> ")
         screen.program.send_signal(signal.SIGINT)
         assert await screen.ended() == 130
-    assert [task["status"] for task in told(either, "tasks")["tasks"]] == ["done", "cancelled"]
+    assert [task["status"] for task in run_json(either, "tasks")["tasks"]] == ["done", "cancelled"]
 
 
-async def test_who_leaves_lets_the_server_go_on(server: Server) -> None:
+async def test_the_server_continues_after_the_user_leaves_the_chat(server: Server) -> None:
     with terminal(server.home, "chat", "chat:1", "--agent", "demo") as screen:
         await screen.shows("> ")
         screen.type("demo:hang\n")
@@ -319,21 +319,21 @@ async def test_who_leaves_lets_the_server_go_on(server: Server) -> None:
         screen.type("\x04")
         assert await screen.ended() == 0
     assert "It goes on; come back with `midwatch chat 'chat:1'`" in screen.text
-    assert told(server.home, "session", "show", "chat:1")["status"] == "busy"
+    assert run_json(server.home, "session", "show", "chat:1")["status"] == "busy"
     with terminal(server.home, "chat", "chat:1") as screen:
         await screen.shows("It works on t_")
         screen.program.send_signal(signal.SIGINT)
         await screen.shows("cancelled")
 
 
-async def test_who_leaves_without_a_server_leaves_nothing_behind(offline: Path) -> None:
+async def test_leaving_a_chat_without_a_server_leaves_nothing_behind(offline: Path) -> None:
     with terminal(offline, "chat", "chat:1", "--agent", "demo") as screen:
         await screen.shows("> ")
         screen.type("demo:hang\n")
         await screen.shows("hanging until interrupted")
         screen.type("/quit\n")
         assert await screen.ended() == 0
-    assert [task["status"] for task in told(offline, "tasks")["tasks"]] == ["cancelled"]
+    assert [task["status"] for task in run_json(offline, "tasks")["tasks"]] == ["cancelled"]
 
 
 LISTENING = """
@@ -347,7 +347,7 @@ def listen(prompt, turn):
 """
 
 
-async def test_a_busy_agent_hears_what_is_typed(offline: Path) -> None:
+async def test_typed_lines_reach_a_busy_agent(offline: Path) -> None:
     (offline / "listening.py").write_text(LISTENING)
     with (offline / "midwatch.toml").open("a") as settings:
         settings.write(f'[agents.listener]\nkind = "function"\ntarget = "listening:listen"\npath = ["{offline}"]\n')
@@ -360,7 +360,7 @@ async def test_a_busy_agent_hears_what_is_typed(offline: Path) -> None:
         await screen.shows("> ")
         screen.type("/exit\n")
         assert await screen.ended() == 0
-    assert [task["status"] for task in told(offline, "tasks")["tasks"]] == ["done"]
+    assert [task["status"] for task in run_json(offline, "tasks")["tasks"]] == ["done"]
 
 
 async def test_a_chat_survives_a_restart_of_the_server(server: Server) -> None:
@@ -374,10 +374,10 @@ async def test_a_chat_survives_a_restart_of_the_server(server: Server) -> None:
         await screen.shows("You asked: hello again\n")
         screen.type("\x04")
         assert await screen.ended() == 0
-    assert "lost" not in [task["prompt"] for task in told(server.home, "tasks")["tasks"]]
+    assert "lost" not in [task["prompt"] for task in run_json(server.home, "tasks")["tasks"]]
 
 
-async def test_somebody_else_is_heard(server: Server) -> None:
+async def test_a_chat_shows_messages_of_other_users(server: Server) -> None:
     with terminal(server.home, "chat", "chat:1", "--agent", "demo") as screen:
         await screen.shows("> ")
         assert midwatch(server.home, "session", "send", "chat:1", "from afar").returncode == 0
@@ -412,7 +412,7 @@ async def test_a_failed_notice_is_sent_again(server: Server) -> None:
     home = server.home
     assert "--route" in midwatch(home, "deliveries").stdout
     async with hook(200, 400, 200) as url, Client.for_home(home) as client:
-        task_id = told(home, "submit", "true", "--route", f"webhook:{url}")["id"]
+        task_id = run_json(home, "submit", "true", "--route", f"webhook:{url}")["id"]
         await until(client, "delivery_failed", task_id)
         shown = await asyncio.to_thread(midwatch, home, "deliveries", "--failed")
         (failed,) = await client.deliveries("failed")
@@ -420,48 +420,48 @@ async def test_a_failed_notice_is_sent_again(server: Server) -> None:
         assert "midwatch redeliver" in shown.stdout
         assert failed["id"] in (await asyncio.to_thread(midwatch, home, "status")).stdout
         assert (await client.delivery(failed["id"]))["error"]
-        again = await asyncio.to_thread(told, home, "redeliver", failed["id"])
+        again = await asyncio.to_thread(run_json, home, "redeliver", failed["id"])
         assert (again["status"], again["attempts"]) == ("pending", 0)
         await until(client, "delivery_retried", task_id)
         async for event in client.follow(0, kinds=["delivery_sent"], task_id=task_id):
             if event["payload"]["delivery_id"] == failed["id"]:
                 break
-    assert told(home, "deliveries", "--failed") == {"deliveries": []}
-    assert len(told(home, "deliveries", "--task", task_id)["deliveries"]) == 2
-    assert "only a failed delivery" in refused(home, 4, "redeliver", failed["id"])
+    assert run_json(home, "deliveries", "--failed") == {"deliveries": []}
+    assert len(run_json(home, "deliveries", "--task", task_id)["deliveries"]) == 2
+    assert "only a failed delivery" in run_refused(home, 4, "redeliver", failed["id"])
 
 
 # -- usage, agents, events -----------------------------------------------------------------------------------------
 
 
-async def test_usage_adds_up(either: Path) -> None:
+async def test_usage_is_summed(either: Path) -> None:
     assert "No task has ended" in midwatch(either, "usage").stdout
     midwatch(either, "run", "true")
     midwatch(either, "run", "exit 1")
     midwatch(either, "run", "hello", "--agent", "demo")
-    used = told(either, "usage", "--since", "7d")
+    used = run_json(either, "usage", "--since", "7d")
     assert [(row["actor"], row["agent"], row["tasks"]) for row in used["rows"]] == [
         ("owner", "shell", 2), ("owner", "demo", 1),
     ]  # fmt: skip
-    (row,) = told(either, "usage", "--by", "actor", "--since", "2020-01-01")["rows"]
+    (row,) = run_json(either, "usage", "--by", "actor", "--since", "2020-01-01")["rows"]
     assert (row["actor"], row["tasks"], row["done"], row["failed"]) == ("owner", 3, 2, 1)
     assert row["input_tokens"] is None
     assert {**used["total"], "actor": "owner"} == {**row, "seconds": used["total"]["seconds"]}
     shown = midwatch(either, "usage").stdout.splitlines()
     assert [line.split()[:2] for line in shown if line.startswith("total")] == [["total", "3"]]
     assert shown[-1].startswith("Of 3 tasks")
-    assert told(either, "usage", "--since", "2999-01-01")["rows"] == []
+    assert run_json(either, "usage", "--since", "2999-01-01")["rows"] == []
 
 
-async def test_an_agent_is_tried(either: Path) -> None:
+async def test_agents_test_runs_a_task(either: Path) -> None:
     works = midwatch(either, "agents", "--test", "demo")
     assert works.returncode == 0
     assert "This is the demo agent" in works.stdout
-    assert told(either, "agents", "--test", "demo")["status"] == "done"
+    assert run_json(either, "agents", "--test", "demo")["status"] == "done"
     broken = midwatch(either, "agents", "--test", "broken")
     assert broken.returncode == 1
     assert "out of order" in broken.stderr
-    assert "midwatch agents" in refused(either, 3, "agents", "--test", "nobody")
+    assert "midwatch agents" in run_refused(either, 3, "agents", "--test", "nobody")
 
 
 async def test_the_log_is_filtered_and_read_backwards(either: Path) -> None:
@@ -483,7 +483,7 @@ async def test_the_log_is_filtered_and_read_backwards(either: Path) -> None:
     assert some("--before", "3") == [1, 2]
 
 
-async def test_what_is_written_is_seen_live(server: Server) -> None:
+async def test_the_answer_is_shown_while_it_is_written(server: Server) -> None:
     follower = subprocess.Popen(
         [PROGRAM, "events", "--follow", "--live", "--session", "chat:1"], env=environment(server.home),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -504,7 +504,7 @@ async def test_what_is_written_is_seen_live(server: Server) -> None:
     assert (follower.returncode, said) == (130, "")
 
 
-async def test_events_that_are_gone_are_told_of(either: Path) -> None:
+async def test_pruned_events_are_reported(either: Path) -> None:
     midwatch(either, "run", "true")
     midwatch(either, "run", "true")
     async with Runtime.open(either, work=False) as runtime:
@@ -542,6 +542,6 @@ BAD_INPUT = [
 ]
 
 
-async def test_bad_input_is_one_line_that_says_what_to_do(either: Path) -> None:
+async def test_bad_input_prints_one_line_with_a_remedy(either: Path) -> None:
     for status, arguments, says in BAD_INPUT:
-        assert says in refused(either, status, *arguments), arguments
+        assert says in run_refused(either, status, *arguments), arguments

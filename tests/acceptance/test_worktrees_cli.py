@@ -46,7 +46,7 @@ def home(home: Path) -> Path:
 
 
 @asynccontextmanager
-async def serving(home: Path) -> AsyncIterator[Client]:
+async def serve_client(home: Path) -> AsyncIterator[Client]:
     """A client of a live server."""
     server = Server(home)
     await server.start()
@@ -57,7 +57,7 @@ async def serving(home: Path) -> AsyncIterator[Client]:
         await server.stop()
 
 
-async def ended(client: Client, task_id: str) -> None:
+async def wait_for_end(client: Client, task_id: str) -> None:
     async with asyncio.timeout(60):
         while (await client.get(task_id))["status"] in ("pending", "running"):
             await asyncio.sleep(0.02)
@@ -67,13 +67,13 @@ def midwatch(home: Path, place: Path, *arguments: str, said: str | None = None) 
     return run(arguments, env=environment(home), cwd=place, said=said)
 
 
-def told(home: Path, place: Path, *arguments: str) -> Any:
+def run_json(home: Path, place: Path, *arguments: str) -> Any:
     ran = midwatch(home, place, *arguments, "--json")
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
 
-def refused(home: Path, place: Path, status: int, *arguments: str) -> str:
+def run_refused(home: Path, place: Path, status: int, *arguments: str) -> str:
     ran = midwatch(home, place, *arguments)
     assert (ran.returncode, ran.stdout) == (status, ""), ran.stderr
     assert ran.stderr.count("\n") == 1
@@ -81,11 +81,11 @@ def refused(home: Path, place: Path, status: int, *arguments: str) -> str:
     return ran.stderr
 
 
-def test_from_run_to_remove_without_a_server(home: Path, repo: Path) -> None:
+def test_a_worktree_is_made_merged_and_removed_without_a_server(home: Path, repo: Path) -> None:
     assert "No worktrees." in midwatch(home, repo, "worktrees").stdout
     ran = midwatch(home, repo / "-sub", "run", "--worktree", "echo new > new; pwd")
     assert ran.returncode == 0, ran.stderr
-    (tree,) = told(home, repo, "worktrees")["worktrees"]
+    (tree,) = run_json(home, repo, "worktrees")["worktrees"]
     assert f"{tree['branch']} 1 file +1 -0" in ran.stderr
     assert Path(ran.stdout.strip()) == Path(tree["path"], "-sub")
     shown = midwatch(home, repo, "worktree", "show", tree["id"]).stdout
@@ -94,39 +94,39 @@ def test_from_run_to_remove_without_a_server(home: Path, repo: Path) -> None:
     assert "+new" in midwatch(home, repo, "worktree", "diff", tree["task_id"]).stdout
     cut = midwatch(home, repo, "worktree", "diff", tree["id"], "--limit", "10")
     assert (len(cut.stdout), "--limit 100" in cut.stderr) == (10, True)
-    why = refused(home, repo, 4, "worktree", "remove", tree["id"])
+    why = run_refused(home, repo, 4, "worktree", "remove", tree["id"])
     assert "has 1 uncommitted file, which would be lost" in why
     merged = midwatch(home, repo, "worktree", "merge", tree["id"])
     assert f"{tree['branch']} is merged into main (fast-forward)" in merged.stdout, merged.stderr
     assert (repo / "-sub" / "new").exists()
     assert "is removed" in midwatch(home, repo, "worktree", "remove", tree["id"]).stdout
     assert git(repo, "branch", "--list", "midwatch/*") == ""
-    assert told(home, repo, "worktrees", "--status", "removed")["worktrees"][0]["id"] == tree["id"]
-    assert "midwatch worktrees" in refused(home, repo, 3, "worktree", "show", "w_none")
-    assert "is in no git repository" in refused(home, repo.parent, 2, "submit", "--worktree", "x")
+    assert run_json(home, repo, "worktrees", "--status", "removed")["worktrees"][0]["id"] == tree["id"]
+    assert "midwatch worktrees" in run_refused(home, repo, 3, "worktree", "show", "w_none")
+    assert "is in no git repository" in run_refused(home, repo.parent, 2, "submit", "--worktree", "x")
 
 
-def test_a_chat_keeps_one_and_is_told_of_it_at_its_close(home: Path, repo: Path) -> None:
+def test_a_chat_keeps_one_worktree_and_names_it_on_close(home: Path, repo: Path) -> None:
     first = midwatch(home, repo, "chat", "chat:1", "--worktree", said="echo 1 > one\n")
     assert first.returncode == 0, first.stderr
     again = midwatch(home, repo, "chat", "chat:1", said="ls\n")
     assert "one" in again.stdout, again.stderr
     closed = midwatch(home, repo, "session", "close", "chat:1").stdout
-    (tree,) = told(home, repo, "worktrees")["worktrees"]
+    (tree,) = run_json(home, repo, "worktrees")["worktrees"]
     assert f"Its worktree {tree['id']} is kept in {tree['path']}, on {tree['branch']}: 1 file +1 -0" in closed
     reopened = midwatch(home, repo, "chat", "chat:1", said="ls\n")
     assert "one" in reopened.stdout, reopened.stderr
-    made = told(home, repo, "session", "new", "--worktree")
+    made = run_json(home, repo, "session", "new", "--worktree")
     assert made["worktree"].startswith("w_")
     assert not (repo / "one").exists()
 
 
-async def test_over_http(home: Path, repo: Path) -> None:
-    async with serving(home) as client:
+async def test_worktrees_are_managed_over_http(home: Path, repo: Path) -> None:
+    async with serve_client(home) as client:
         begun = await client.submit("echo x > x", {"workdir": str(repo), "worktree": True})
         assert begun["worktree"] is not None
         assert begun["worktree"]["status"] in ("planned", "making", "kept")
-        await ended(client, begun["id"])
+        await wait_for_end(client, begun["id"])
         task = await client.get(begun["id"])
         assert task["worktree"] is not None
         assert (task["worktree"]["files"], task["worktree"]["dirty"]) == (1, True), task
@@ -147,8 +147,8 @@ async def test_over_http(home: Path, repo: Path) -> None:
             await client.submit("x", {"workdir": str(repo), "worktree": "yes"})  # type: ignore[typeddict-item]
 
 
-async def test_two_tasks_of_a_coding_agent_never_work_in_one_directory_unless_told(home: Path, repo: Path) -> None:
-    async with serving(home) as client:
+async def test_two_tasks_of_a_coding_agent_share_a_directory_only_on_request(home: Path, repo: Path) -> None:
+    async with serve_client(home) as client:
         holder = await client.submit("touch begun; sleep 600", {"agent": "alone", "workdir": str(repo)})
         assert await eventually((repo / "begun").exists)
         second = await client.submit("echo second", {"agent": "alone", "workdir": str(repo / "-sub")})
@@ -158,15 +158,15 @@ async def test_two_tasks_of_a_coding_agent_never_work_in_one_directory_unless_to
         told_so = {"agent": "alone", "workdir": str(repo), "share_workdir": True}
         for wish in (told_so, {"agent": "shell", "workdir": str(repo)}, {**told_so, "worktree": True}):
             beside = await client.submit("echo beside", wish)  # type: ignore[arg-type]
-            await ended(client, beside["id"])
+            await wait_for_end(client, beside["id"])
         assert (await client.get(second["id"]))["status"] == "pending"
         await client.cancel(holder["id"])
-        await ended(client, second["id"])
+        await wait_for_end(client, second["id"])
         assert (await client.get(second["id"]))["result"] == "second"
 
 
-async def test_run_says_why_its_task_does_not_start(home: Path, repo: Path) -> None:
-    async with serving(home) as client:
+async def test_run_prints_why_its_task_does_not_start(home: Path, repo: Path) -> None:
+    async with serve_client(home) as client:
         holder = await client.submit("touch begun; sleep 600", {"agent": "alone", "workdir": str(repo)})
         assert await eventually((repo / "begun").exists)
         running = await asyncio.create_subprocess_exec(
@@ -187,13 +187,13 @@ async def test_run_says_why_its_task_does_not_start(home: Path, repo: Path) -> N
                 await running.wait()
 
 
-async def test_an_agent_is_not_shown_what_others_did(home: Path, repo: Path) -> None:
-    async with serving(home) as client:
+async def test_an_agent_does_not_see_the_worktrees_of_others(home: Path, repo: Path) -> None:
+    async with serve_client(home) as client:
         first = await client.submit("echo x > x", {"workdir": str(repo), "worktree": True})
-        await ended(client, first["id"])
+        await wait_for_end(client, first["id"])
         script = f"midwatch worktree diff {first['id']}; midwatch worktree merge {first['id']}"
         task = await client.submit(script.replace("midwatch", str(PROGRAM)), {"workdir": str(repo)})
-        await ended(client, task["id"])
+        await wait_for_end(client, task["id"])
         said = (await client.get(task["id"]))["error"] or ""
         assert "not shown what others did" in said
         assert "may only look" in said

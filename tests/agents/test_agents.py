@@ -23,7 +23,7 @@ async def test_three_turns_with_memory(known: Known, way: str, tmp_path: Path) -
         assert "Bonn" in answer
 
 
-async def test_a_tool_that_is_allowed_runs(known: Known, way: str, tmp_path: Path) -> None:
+async def test_an_allowed_tool_runs(known: Known, way: str, tmp_path: Path) -> None:
     made = tmp_path / "work" / "made.txt"
     options, verb = ({"permissions": "all"}, "shell") if way == "headless" else ({}, "escalate")
     async with rigged(known, way, tmp_path, **options) as rig:
@@ -39,7 +39,7 @@ async def test_a_tool_that_is_allowed_runs(known: Known, way: str, tmp_path: Pat
         assert "all done" in task["result"]
 
 
-async def test_a_tool_that_is_denied_does_not_run(known: Known, way: str, tmp_path: Path) -> None:
+async def test_a_denied_tool_does_not_run(known: Known, way: str, tmp_path: Path) -> None:
     made = tmp_path / "work" / "made.txt"
     async with rigged(known, way, tmp_path) as rig:
         key = await rig.open()
@@ -58,7 +58,7 @@ async def test_a_tool_that_is_denied_does_not_run(known: Known, way: str, tmp_pa
 
 
 @pytest.mark.asks
-async def test_a_question_nobody_answers_expires(known: Known, way: str, tmp_path: Path) -> None:
+async def test_an_unanswered_question_expires(known: Known, way: str, tmp_path: Path) -> None:
     made = tmp_path / "work" / "made.txt"
     async with rigged(known, way, tmp_path, approvals={"expires": 1.5}) as rig:
         key = await rig.open()
@@ -82,7 +82,7 @@ async def test_a_turn_is_cancelled(known: Known, way: str, tmp_path: Path) -> No
         assert "Ada" in await rig.turn(key, "[[recall]]")
 
 
-async def test_a_usage_limit_is_waited_out(known: Known, way: str, tmp_path: Path) -> None:
+async def test_a_task_waits_for_the_end_of_a_usage_limit(known: Known, way: str, tmp_path: Path) -> None:
     async with rigged(known, way, tmp_path) as rig:
         key, name = await rig.open(), rig.fresh()
         await rig.turn(key, "My name is Ada. [[say noted]]")
@@ -106,7 +106,7 @@ async def test_a_usage_limit_is_waited_out(known: Known, way: str, tmp_path: Pat
         assert "Ada" in await rig.turn(key, "[[recall]]")
 
 
-async def test_the_server_is_killed_and_the_conversation_goes_on(known: Known, way: str, tmp_path: Path) -> None:
+async def test_a_conversation_continues_after_the_server_was_killed(known: Known, way: str, tmp_path: Path) -> None:
     async with rigged(known, way, tmp_path) as rig:
         key, name = await rig.open(), rig.fresh()
         await rig.turn(key, "My name is Ada. [[say noted]]")

@@ -29,7 +29,7 @@ async def grant(rig: Rig) -> None:
         await asyncio.sleep(0.1)
 
 
-async def ended(rig: Rig, task_id: str, seconds: float = PATIENCE) -> Json:
+async def wait_for_end(rig: Rig, task_id: str, seconds: float = PATIENCE) -> Json:
     """The task once it has ended; what the program asks meanwhile, such as to trust a directory, is granted."""
     answering = asyncio.create_task(grant(rig))
     try:
@@ -40,7 +40,7 @@ async def ended(rig: Rig, task_id: str, seconds: float = PATIENCE) -> Json:
 
 async def turn(rig: Rig, key: str, text: str, seconds: float = PATIENCE) -> str:
     """Say something and have it answered well."""
-    task = await ended(rig, await rig.say(key, text), seconds)
+    task = await wait_for_end(rig, await rig.say(key, text), seconds)
     assert (task["status"], task["outcome"]) == ("done", "ok"), (task["error"], rig.log())
     return str(task["result"])
 
@@ -60,7 +60,7 @@ async def test_three_turns_with_a_pause_and_a_long_reply(known: Known, way: str,
         assert len([one for one in shown if one["role"] == "user"]) == 4
 
 
-async def test_the_same_prompt_and_reply_twice_and_many_lines(known: Known, way: str, tmp_path: Path) -> None:
+async def test_repeated_prompts_and_replies_and_long_replies_are_read(known: Known, way: str, tmp_path: Path) -> None:
     async with rigged(known, way, tmp_path) as rig:
         key = await rig.open()
         for _ in range(3):
@@ -80,7 +80,7 @@ async def test_a_dialog_is_recognised_and_answered(known: Known, way: str, tmp_p
         question = await rig.asked(task_id)
         assert len(question["choices"]) >= 2 and not made.exists()
         await rig.client.approve(question["id"])
-        task = await ended(rig, task_id)
+        task = await wait_for_end(rig, task_id)
         assert (task["outcome"], made.exists()) == ("ok", True), (task, rig.log())
         assert "tool used" in task["result"]
         task_id = await rig.say(key, f"[[escalate touch {not_made.name}]] [[say tool refused]]")
@@ -91,7 +91,7 @@ async def test_a_dialog_is_recognised_and_answered(known: Known, way: str, tmp_p
         assert await turn(rig, key, "Go on [[say still here]]"), "it goes on, with whatever it makes of the refusal"
 
 
-async def test_a_turn_is_cancelled_and_the_program_stays(known: Known, way: str, tmp_path: Path) -> None:
+async def test_a_turn_is_cancelled_and_the_program_keeps_running(known: Known, way: str, tmp_path: Path) -> None:
     async with rigged(known, way, tmp_path) as rig:
         key, name = await rig.open(), rig.fresh()
         await turn(rig, key, "My name is Ada. [[say noted]]")
@@ -105,7 +105,7 @@ async def test_a_turn_is_cancelled_and_the_program_stays(known: Known, way: str,
         assert (await rig.client.session(key))["epoch"] == 1
 
 
-async def test_the_server_is_killed_and_the_conversation_goes_on(known: Known, way: str, tmp_path: Path) -> None:
+async def test_a_conversation_continues_after_the_server_was_killed(known: Known, way: str, tmp_path: Path) -> None:
     async with rigged(known, way, tmp_path) as rig:
         key = await rig.open()
         await turn(rig, key, "My name is Ada. [[say noted]]")
@@ -120,7 +120,7 @@ async def test_the_server_is_killed_and_the_conversation_goes_on(known: Known, w
         assert await becomes(live, "it was opened again")
 
 
-async def test_a_client_of_agentapi(known: Known, way: str, tmp_path: Path) -> None:
+async def test_an_agentapi_client_talks_to_the_terminal(known: Known, way: str, tmp_path: Path) -> None:
     async with rigged(known, way, tmp_path) as rig:
         key = await rig.open()
         token = (rig.server.home / "token").read_text().strip()

@@ -153,7 +153,7 @@ async def follow(desk: Desk, seen: list[dict[str, Any]], stop: asyncio.Event) ->
             await asyncio.sleep(0.1)
 
 
-async def told(http: httpx2.AsyncClient, path: str, **wish: Any) -> Any:
+async def get_json(http: httpx2.AsyncClient, path: str, **wish: Any) -> Any:
     """What the server says as soon as it can: its database may have just come back."""
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -165,11 +165,11 @@ async def told(http: httpx2.AsyncClient, path: str, **wish: Any) -> Any:
             await asyncio.sleep(0.2)
 
 
-async def all_ended(desk: Desk) -> None:
+async def wait_for_all_ends(desk: Desk) -> None:
     """Wait until nothing is open."""
     async with desk.servers[0].client() as http:
         while True:
-            counts = await told(http, "/summary")
+            counts = await get_json(http, "/summary")
             if counts["pending"] + counts["running"] == 0:
                 return
             await asyncio.sleep(0.2)
@@ -218,7 +218,7 @@ def check(desk: Desk, accepted: dict[str, Any], seen: list[dict[str, Any]], task
 
 
 @pytest.mark.timeout(3600)
-async def test_many_processes_killed_stopped_and_cut_off(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+async def test_a_cluster_survives_kills_stops_and_lost_connections(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     seconds = float(pytestconfig.getoption("--chaos-seconds"))
     rng = random.Random(seed := random.randrange(10**6))
     accepted: dict[str, dict[str, Any]] = {}
@@ -238,10 +238,10 @@ async def test_many_processes_killed_stopped_and_cut_off(tmp_path: Path, pytestc
                 await asyncio.sleep(rng.uniform(2.0, 6.0))
                 await desk.harm(rng, time.monotonic() - began, seconds, database)
             await asyncio.gather(*clients)
-            await asyncio.wait_for(all_ended(desk), 600)
+            await asyncio.wait_for(wait_for_all_ends(desk), 600)
             async with desk.servers[0].client() as http:
-                tasks = {i: await told(http, f"/tasks/{i}") for i in accepted}
-                last = await told(http, "/events", params={"after": 0}, headers={"Accept": "application/json"})
+                tasks = {i: await get_json(http, f"/tasks/{i}") for i in accepted}
+                last = await get_json(http, "/events", params={"after": 0}, headers={"Accept": "application/json"})
             assert await eventually(lambda: bool(seen) and seen[-1]["seq"] >= last["last_seq"], 120)
         finally:
             stop.set()

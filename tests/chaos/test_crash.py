@@ -108,7 +108,7 @@ async def follow(server: Server, seen: list[dict[str, Any]], stop: asyncio.Event
                 await asyncio.sleep(0.05)
 
 
-async def all_ended(server: Server) -> dict[str, Any]:
+async def wait_for_all_ends(server: Server) -> dict[str, Any]:
     """The counts, once nothing is open."""
     async with server.client() as http:
         while True:
@@ -144,7 +144,7 @@ def check(accepted: dict[str, str], seen: list[dict[str, Any]], tasks: dict[str,
 
 
 @pytest.mark.timeout(3600)
-async def test_killed_again_and_again(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+async def test_a_server_survives_repeated_kills(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     seconds = float(pytestconfig.getoption("--chaos-seconds"))
     rng = random.Random(seed := random.randrange(10**6))
     home, oracle = make_home(tmp_path)
@@ -167,7 +167,7 @@ async def test_killed_again_and_again(tmp_path: Path, pytestconfig: pytest.Confi
             assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its server"
             await server.start()
         await asyncio.gather(*clients)
-        counts = await asyncio.wait_for(all_ended(server), 600)
+        counts = await asyncio.wait_for(wait_for_all_ends(server), 600)
         async with server.client() as http:
             tasks = {i: (await http.get(f"/tasks/{i}")).json() for i in accepted}
             last = (await http.get("/events", params={"after": 0}, headers={"Accept": "application/json"})).json()
@@ -190,7 +190,7 @@ async def test_killed_again_and_again(tmp_path: Path, pytestconfig: pytest.Confi
 
 
 @pytest.mark.timeout(180)
-async def test_a_stopped_server_is_not_taken_for_a_dead_one(tmp_path: Path) -> None:
+async def test_a_stopped_server_is_not_treated_as_dead(tmp_path: Path) -> None:
     """Another process leads and looks at the server's life once a second; time alone proves nothing."""
     home, _ = make_home(tmp_path)
     async with Runtime.open(home) as leader:

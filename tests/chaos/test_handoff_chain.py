@@ -49,7 +49,7 @@ LIVES = 2
 """So many jobs share these points: none has more deaths than a task is rescued from."""
 
 
-def configured(url: str, folder: Path) -> str:
+def make_config(url: str, folder: Path) -> str:
     """The agents of both crews."""
     env = {"MIDWATCH_CHAOS": MARK.partition("=")[2]}
     agents: dict[str, dict[str, Any]] = {}
@@ -75,7 +75,7 @@ def configured(url: str, folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def told(server: Server, after: int) -> AsyncIterator[dict[str, Any]]:
+async def follow_events(server: Server, after: int) -> AsyncIterator[dict[str, Any]]:
     """What happens, as it happens."""
     async with (
         server.client() as http,
@@ -98,11 +98,11 @@ async def handed_in(server: Server, crew: str, jobs: dict[str, str]) -> int:
         return last
 
 
-async def reached(server: Server, point: str, after: int) -> None:
+async def wait_for_point(server: Server, point: str, after: int) -> None:
     """Return when the job of the sturdy crew has come there."""
     kind, who = point.split()
     async with asyncio.timeout(120):
-        async for one in told(server, after):
+        async for one in follow_events(server, after):
             agent = one["payload"].get("to_agent") if kind.startswith("handoff") else one["agent_id"]
             if one["kind"] == kind and agent == f"{who}-sturdy":
                 return
@@ -128,7 +128,7 @@ def check_records(made: list[Handoff], tasks: dict[str, Task]) -> None:
     assert max(begun.values()) == 1, "a source handed the same over twice"
 
 
-async def everything(desk: Runtime) -> AsyncIterator[Event]:
+async def read_log(desk: Runtime) -> AsyncIterator[Event]:
     """The log."""
     last = 0
     while page := await desk.store.read_events(last, EventFilter(), 500):
@@ -143,7 +143,7 @@ async def check_answers(desk: Runtime, jobs: dict[str, str]) -> Counter[str]:
     tasks = {task.id: task for task in await desk.tasks.list(TaskFilter(limit=500))}
     made = await desk.handoffs.list(HandoffFilter(limit=500))
     check_records(made, tasks)
-    events = [one async for one in everything(desk)]
+    events = [one async for one in read_log(desk)]
     ends = Counter(one.task_id for one in events if one.kind == "task_finished")
     assert ends == Counter(tasks.keys())
     ends = Counter(one.payload["handoff_id"] for one in events if one.kind in ENDS)
@@ -164,7 +164,7 @@ async def check_answers(desk: Runtime, jobs: dict[str, str]) -> Counter[str]:
 
 
 @pytest.mark.timeout(1200)
-async def test_a_chain_of_four_kinds_answers_once_or_fails_cleanly_wherever_the_server_dies(tmp_path: Path) -> None:
+async def test_a_chain_of_four_agents_ends_once_wherever_the_server_is_killed(tmp_path: Path) -> None:
     rng = random.Random(seed := random.randrange(10**6))
     print(f"\nchain: seed {seed}")
     home = tmp_path / "home"
@@ -172,7 +172,7 @@ async def test_a_chain_of_four_kinds_answers_once_or_fails_cleanly_wherever_the_
     (tmp_path / "chaos_lead.py").write_text(LEAD)
     jobs: dict[str, str] = {}
     async with serve() as (url, _):
-        (home / "midwatch.toml").write_text(configured(url, tmp_path))
+        (home / "midwatch.toml").write_text(make_config(url, tmp_path))
         server = Server(home, OPENAI_API_KEY="x")
         await server.start()
         try:
@@ -180,7 +180,7 @@ async def test_a_chain_of_four_kinds_answers_once_or_fails_cleanly_wherever_the_
                 began = await handed_in(server, "sturdy", jobs)
                 for points in POINTS[first::LIVES]:
                     await handed_in(server, "fragile", jobs)
-                    await reached(server, rng.choice(points), began)
+                    await wait_for_point(server, rng.choice(points), began)
                     await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, 0.4))))  # a moment, not synchronisation
                     await server.kill()
                     assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its server"

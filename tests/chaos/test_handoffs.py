@@ -18,7 +18,7 @@ from midwatch.domain.handoff import HandoffFilter
 COUNT, DEATHS = 30, 4
 
 
-async def ran(home: Path, notes: Path, until: int | None) -> None:
+async def run_desk(home: Path, notes: Path, until: int | None) -> None:
     """Have the desk work to its end, or kill it soon after so many pieces of work were begun."""
     command = (sys.executable, handing_over.__file__, home, notes, COUNT)
     child = await asyncio.create_subprocess_exec(*map(str, command), stderr=asyncio.subprocess.PIPE)
@@ -39,12 +39,12 @@ async def ran(home: Path, notes: Path, until: int | None) -> None:
 
 
 @pytest.mark.timeout(900)
-async def test_whoever_handed_work_over_gets_its_answer_once_though_the_process_is_killed(tmp_path: Path) -> None:
+async def test_a_source_gets_its_answer_once_although_the_process_is_killed(tmp_path: Path) -> None:
     home, notes = tmp_path / "home", tmp_path / "notes"
     notes.touch()
     for death in range(DEATHS):
-        await ran(home, notes, (death + 1) * COUNT // DEATHS)
-    await ran(home, notes, None)
+        await run_desk(home, notes, (death + 1) * COUNT // DEATHS)
+    await run_desk(home, notes, None)
     async with Runtime.open(home, work=False) as desk:
         everything = await desk.tasks.list(TaskFilter(limit=500))
         tasks = {task.prompt: task for task in everything if task.cause == "submit"}

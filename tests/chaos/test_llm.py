@@ -28,7 +28,7 @@ def name_of(event: Event) -> tuple[Any, ...]:
     return event.turn_id, told.get("request_id"), told.get("tool_call_id")
 
 
-def balanced(events: list[Event]) -> None:
+def check_balance(events: list[Event]) -> None:
     """Every start has exactly one end, after it."""
     opened: Counter[tuple[Any, ...]] = Counter()
     for event in events:
@@ -42,7 +42,7 @@ def balanced(events: list[Event]) -> None:
     assert not +opened
 
 
-def asked(model: Model, number: int) -> Counter[int]:
+def count_model_calls(model: Model, number: int) -> Counter[int]:
     """How often the model was asked at each step of a turn."""
     return Counter(len(seen["results"]) for seen in model.requests if seen["said"][0].startswith(f"turn-{number}:"))
 
@@ -74,7 +74,9 @@ async def killed_turns(folder: Path, url: str, model: Model, rng: random.Random)
             if child.returncode is None:
                 child.kill()
                 await child.wait()
-        open_turns = [n for n in range(TASKS) if turning.STEPS not in asked(model, n) and asked(model, n)]
+        open_turns = [
+            n for n in range(TASKS) if turning.STEPS not in count_model_calls(model, n) and count_model_calls(model, n)
+        ]
         if death < DEATHS:
             hit.update(open_turns)
             points += len(open_turns)
@@ -103,14 +105,14 @@ async def check(home: Path, notes: Path, model: Model, hit: Counter[int]) -> Non
                     assert text.startswith("Whether it ran is not known"), text
                     assert written[line] <= 1, line
             assert sum(step["kind"] == "model" for step in steps) == turning.STEPS + 1
-            again = asked(model, number)
+            again = count_model_calls(model, number)
             assert again.total() <= turning.STEPS + 1 + task.rescues, again
-            balanced(list(await desk.store.read_events(0, EventFilter(task_id=task.id), 10_000)))
+            check_balance(list(await desk.store.read_events(0, EventFilter(task_id=task.id), 10_000)))
     assert max(written.values()) == 1
 
 
 @pytest.mark.timeout(900)
-async def test_a_turn_that_is_killed_anywhere_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+async def test_a_turn_killed_at_any_point_ends_as_if_uninterrupted(tmp_path: Path) -> None:
     seed = time.time_ns() % 10**9
     rng, points, batch, began = random.Random(seed), 0, 0, time.monotonic()
     print(f"\nseed {seed}")

@@ -200,7 +200,7 @@ async def run(agent: Agent, turn: RecordingTurn) -> TurnResult:
         await talk.close()
 
 
-async def hanging(sample: Sample) -> tuple[Any, RecordingTurn, asyncio.Task[TurnResult]]:
+async def start_hanging_turn(sample: Sample) -> tuple[Any, RecordingTurn, asyncio.Task[TurnResult]]:
     """A turn that hangs, after it has shown that it does."""
     turn = RecordingTurn(sample.prompts[2])
     talk = await sample.hang.open(turn.session(sample.hang.name))
@@ -209,7 +209,7 @@ async def hanging(sample: Sample) -> tuple[Any, RecordingTurn, asyncio.Task[Turn
     return talk, turn, working
 
 
-async def ended(working: Awaitable[TurnResult]) -> None:
+async def await_interrupted(working: Awaitable[TurnResult]) -> None:
     """An interrupted turn may return or raise an error of ours, nothing else."""
     with suppress(MidwatchError):
         assert isinstance(await working, TurnResult)
@@ -237,7 +237,7 @@ def test_every_option_and_known_program_is_documented() -> None:
         assert f"## `{kind}`: " in page
 
 
-def test_an_agent_tells_who_it_is(sample: Sample) -> None:
+def test_an_agent_has_a_description(sample: Sample) -> None:
     agent = sample.echo
     assert agent.name and agent.kind
     assert isinstance(agent.terms, AgentTerms)
@@ -274,7 +274,7 @@ async def test_turns_of_many_conversations_run_at_once(sample: Sample) -> None:
     assert all(turn.prompt in result.text for turn, result in zip(turns, found, strict=True))
 
 
-async def test_the_thread_is_told_and_kept(sample: Sample) -> None:
+async def test_the_thread_is_reported_and_kept(sample: Sample) -> None:
     if not sample.keeps_thread:
         assert (await run(sample.echo, RecordingTurn("hello"))).thread_id is None
         return
@@ -283,12 +283,12 @@ async def test_the_thread_is_told_and_kept(sample: Sample) -> None:
     assert (await run(sample.echo, RecordingTurn("hello", thread_id="th-7"))).thread_id == "th-7"
 
 
-async def test_a_failure_is_an_error_that_says_why(sample: Sample) -> None:
+async def test_a_failure_is_an_error_with_its_reason(sample: Sample) -> None:
     with pytest.raises(AgentError, match="told to fail"):
         await run(sample.fail, RecordingTurn(sample.prompts[1]))
 
 
-async def test_after_a_failure_the_conversation_can_go_on(sample: Sample) -> None:
+async def test_a_conversation_continues_after_a_failure(sample: Sample) -> None:
     turn = RecordingTurn(sample.prompts[1])
     talk = await sample.fail.open(turn.session())
     for _ in range(2):
@@ -299,23 +299,23 @@ async def test_after_a_failure_the_conversation_can_go_on(sample: Sample) -> Non
 
 @pytest.mark.parametrize("mode", ["stop", "terminate", "kill"])
 async def test_an_interrupt_ends_a_hanging_turn(sample: Sample, mode: Interrupt) -> None:
-    talk, _, working = await hanging(sample)
+    talk, _, working = await start_hanging_turn(sample)
     await talk.interrupt(mode)
-    await ended(working)
+    await await_interrupted(working)
     await talk.close()
     assert children() == set()
 
 
-async def test_interrupts_may_come_again_and_again(sample: Sample) -> None:
-    talk, _, working = await hanging(sample)
+async def test_interrupts_may_be_repeated(sample: Sample) -> None:
+    talk, _, working = await start_hanging_turn(sample)
     for mode in ("stop", "stop", "terminate", "kill", "kill"):
         await talk.interrupt(mode)
-    await ended(working)
+    await await_interrupted(working)
     await talk.interrupt("kill")
     await talk.close()
 
 
-async def test_an_interrupt_is_harmless_when_nothing_runs(sample: Sample) -> None:
+async def test_an_interrupt_without_a_turn_is_harmless(sample: Sample) -> None:
     turn = RecordingTurn("hello")
     talk = await sample.echo.open(turn.session())
     for mode in ("stop", "terminate", "kill"):
@@ -328,12 +328,12 @@ async def test_an_interrupt_is_harmless_when_nothing_runs(sample: Sample) -> Non
     await talk.interrupt("stop")
 
 
-async def test_the_one_who_runs_the_turn_is_not_interrupted(sample: Sample) -> None:
+async def test_an_interrupt_does_not_cancel_the_caller_of_the_turn(sample: Sample) -> None:
     turn = RecordingTurn(sample.prompts[2])
     talk = await sample.hang.open(turn.session())
 
     async def worker() -> str:
-        await ended(talk.turn(turn))
+        await await_interrupted(talk.turn(turn))
         await asyncio.sleep(0)
         return "went on"
 
@@ -344,8 +344,8 @@ async def test_the_one_who_runs_the_turn_is_not_interrupted(sample: Sample) -> N
     await talk.close()
 
 
-async def test_an_abandoned_turn_is_ended_by_close(sample: Sample) -> None:
-    talk, _, working = await hanging(sample)
+async def test_close_ends_an_abandoned_turn(sample: Sample) -> None:
+    talk, _, working = await start_hanging_turn(sample)
     working.cancel()
     await asyncio.wait({working})
     assert working.cancelled()
@@ -353,13 +353,13 @@ async def test_an_abandoned_turn_is_ended_by_close(sample: Sample) -> None:
     assert children() == set()
 
 
-async def test_closing_is_possible_without_a_turn_and_twice(sample: Sample) -> None:
+async def test_a_conversation_can_be_closed_without_a_turn_and_twice(sample: Sample) -> None:
     talk = await sample.echo.open(RecordingTurn().session())
     await talk.close()
     await talk.close()
 
 
-async def test_processes_are_known_before_they_work_and_gone_after(sample: Sample) -> None:
+async def test_processes_are_recorded_before_they_start_and_gone_afterwards(sample: Sample) -> None:
     turn = RecordingTurn("hello")
     await run(sample.echo, turn)
     assert children() == set()

@@ -19,7 +19,7 @@ from midwatch.domain.handoff import Handoff, settle, start_handoff
 from midwatch.domain.session import Session
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, end
-from records import a_task, asking
+from records import a_task, claim_request
 from records import put as put_task
 
 NOW = 1_700_000_000 * SECOND
@@ -41,7 +41,7 @@ async def put(store: Store, *records: Automation | Goal) -> None:
     await store.apply(Changes(records=records))
 
 
-async def test_an_automation_is_read_back_as_it_was(store: Store) -> None:
+async def test_an_automation_is_read_back_unchanged(store: Store) -> None:
     await put(store, DAILY)
     assert await store.get_automation("am_1") == DAILY
     assert await store.get_automation("am_2") is None
@@ -58,7 +58,7 @@ async def test_automations_are_listed_newest_first_by_scope_and_status(store: St
     assert [one.id for one in await store.list_automations(limit=1)] == ["am_3"]
 
 
-async def test_what_is_due_comes_earliest_first(store: Store) -> None:
+async def test_due_automations_come_earliest_first(store: Store) -> None:
     assert await store.find_next_automation_at() is None
     for number, due in enumerate((NOW + 3, NOW + 1, NOW + 9, None)):
         await put(store, replace(DAILY, id=f"am_{number}", next_run_at=due))
@@ -69,7 +69,7 @@ async def test_what_is_due_comes_earliest_first(store: Store) -> None:
     assert await store.list_due_automations(NOW) == []
 
 
-async def test_a_time_fires_once_however_many_try(store: Store) -> None:
+async def test_a_due_time_fires_once_with_many_schedulers(store: Store) -> None:
     await put(store, DAILY)
     await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
     with pytest.raises(Conflict):
@@ -83,21 +83,21 @@ async def test_a_time_fires_once_however_many_try(store: Store) -> None:
     assert (after.run_count, after.next_run_at, after.revision) == (1, NOW + 3600 * SECOND, 1)
 
 
-async def test_an_update_needs_the_revision_it_was_made_for(store: Store) -> None:
+async def test_an_update_needs_the_current_revision(store: Store) -> None:
     await put(store, DAILY)
     await store.apply(automation.pause_automation(DAILY, NOW, "why", "ann"))
     with pytest.raises(Conflict):
         await store.apply(automation.pause_automation(DAILY, NOW, "why", "ann"))
 
 
-async def test_long_deleted_automations_are_removed(store: Store) -> None:
+async def test_automations_deleted_long_ago_are_removed(store: Store) -> None:
     await put(store, replace(DAILY, status="deleted", deleted_at=5), replace(DAILY, id="am_2"))
     assert await store.prune_automations(5) == 0
     assert await store.prune_automations(6) == 1
     assert [one.id for one in await store.list_automations(statuses=("active", "deleted"))] == ["am_2"]
 
 
-async def test_one_open_goal_per_scope(store: Store) -> None:
+async def test_a_scope_has_one_open_goal(store: Store) -> None:
     await put(store, AIM)
     with pytest.raises(Conflict):
         await put(store, replace(AIM, id="g_2"))
@@ -130,7 +130,7 @@ async def test_goals_are_woken_by_time_by_a_thread_and_by_their_deadline(store: 
     assert {one.id for one in await store.list_due_goals(NOW)} == {"g_now", "g_waits"}
 
 
-async def test_a_goal_with_a_task_is_left_alone_until_its_deadline(store: Store) -> None:
+async def test_a_goal_with_an_open_task_is_not_due_before_its_deadline(store: Store) -> None:
     await put(store, AIM)
     await store.apply(goal.wake(AIM, NOW, MEANS))
     with pytest.raises(Conflict):
@@ -140,14 +140,14 @@ async def test_a_goal_with_a_task_is_left_alone_until_its_deadline(store: Store)
     assert [one.id for one in await store.list_due_goals(AIM.deadline_at)] == ["g_1"]
     (step,) = await store.list_goal_steps("g_1")
     assert (step.cause, step.cause_id, step.status) == ("goal", "g_1", "pending")
-    await store.claim(asking(), NOW)
+    await store.claim(claim_request(), NOW)
     await store.apply(Changes(updates=(Update("task", step.id, {"stop_requested": "cancel"}),)))
     assert await store.list_due_goals(AIM.deadline_at) == []  # it is being stopped; its end decides
     assert await store.find_next_goal_at() is None
 
 
 @pytest.mark.parametrize("work", ["verify", "wrap_up"])
-async def test_the_last_tasks_of_a_goal_may_take_a_while_beyond_its_deadline(store: Store, work: Work) -> None:
+async def test_the_last_tasks_of_a_goal_may_run_beyond_its_deadline(store: Store, work: Work) -> None:
     aim = replace(AIM, step=1)
     await put(store, aim)
     begun = AIM.deadline_at - 5 * SECOND
@@ -159,14 +159,14 @@ async def test_the_last_tasks_of_a_goal_may_take_a_while_beyond_its_deadline(sto
 
 
 @pytest.mark.parametrize("cause", ["automation", "goal"])
-async def test_an_automation_and_a_goal_have_one_open_task(store: Store, cause: str) -> None:
+async def test_an_automation_and_a_goal_have_one_open_task_each(store: Store, cause: str) -> None:
     await put_task(store, cause=cause, cause_id="x_1")
     with pytest.raises(Conflict):
         await put_task(store, cause=cause, cause_id="x_1")
     await put_task(store, cause=cause, cause_id="x_2")
 
 
-async def test_alerts_are_remembered(store: Store) -> None:
+async def test_alerts_are_stored(store: Store) -> None:
     await store.record_alerts(
         [SentAlert(id="am_1/overdue", told_at=5), SentAlert(id="t_1/silent", told_at=7)], Changes()
     )
@@ -175,7 +175,7 @@ async def test_alerts_are_remembered(store: Store) -> None:
     assert await store.list_sent_alerts(8) == {"am_1/overdue"}
 
 
-async def test_how_far_somebody_has_followed_is_kept(store: Store) -> None:
+async def test_the_position_of_a_follower_is_stored(store: Store) -> None:
     assert await store.get_cursor("hook") is None
     await store.set_cursor("hook", 5)
     await store.set_cursor("hook", 7)
@@ -183,7 +183,7 @@ async def test_how_far_somebody_has_followed_is_kept(store: Store) -> None:
     assert (await store.get_cursor("hook"), await store.get_cursor("other")) == (7, 1)
 
 
-async def test_the_open_step_of_a_goal(store: Store) -> None:
+async def test_the_open_step_of_a_goal_is_found(store: Store) -> None:
     await put(store, AIM)
     assert await store.find_open_step("g_1") is None
     await store.apply(goal.wake(AIM, NOW, MEANS))
@@ -194,7 +194,7 @@ async def test_the_open_step_of_a_goal(store: Store) -> None:
 
 async def passed_on(store: Store, number: int) -> Task:
     """What runs is given to another agent; its task."""
-    ((running, _),) = (await store.claim(asking(), NOW + number)).taken
+    ((running, _),) = (await store.claim(claim_request(), NOW + number)).taken
     root = running.root_id or running.id
     made = Handoff(id=f"h_{number}", form="transfer", status="accepted", source_task=running.id, root_id=root)
     following = a_task(cause="handoff", cause_id=made.id, parent_id=running.id, root_id=root, due_at=NOW)
@@ -204,26 +204,26 @@ async def passed_on(store: Store, number: int) -> Task:
     return following
 
 
-async def ended(store: Store) -> None:
+async def end_run_and_handoff(store: Store) -> None:
     """What runs is done, and so is the handoff that brought it."""
-    ((running, _),) = (await store.claim(asking(), NOW + 9)).taken
+    ((running, _),) = (await store.claim(claim_request(), NOW + 9)).taken
     over, step = end(running, NOW + 9, outcome="ok", result="")
     brought = await store.get_handoff(running.cause_id or "")
     assert brought is not None
     await store.apply(step.plus(settle(brought, over, NOW + 9)))
 
 
-async def test_a_run_is_open_until_the_last_who_got_it_has_ended(store: Store) -> None:
+async def test_a_transferred_run_is_open_until_its_last_task_ends(store: Store) -> None:
     await put(store, DAILY)
     await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
     for number in (1, 2):
         following = await passed_on(store, number)
         assert await store.find_open_run("am_1") == following
-    await ended(store)
+    await end_run_and_handoff(store)
     assert await store.find_open_run("am_1") is None
 
 
-async def test_a_goal_whose_step_was_given_away_waits_for_its_end_or_its_own_deadline(store: Store) -> None:
+async def test_a_goal_with_a_transferred_step_waits_for_its_end_or_deadline(store: Store) -> None:
     await put(store, AIM)
     await store.apply(goal.wake(AIM, NOW, MEANS))
     following = await passed_on(store, 1)
@@ -231,5 +231,5 @@ async def test_a_goal_whose_step_was_given_away_waits_for_its_end_or_its_own_dea
     assert await store.list_due_goals(NOW + 5) == []
     assert await store.find_next_goal_at() == AIM.deadline_at
     assert [one.id for one in await store.list_due_goals(AIM.deadline_at)] == ["g_1"]
-    await ended(store)
+    await end_run_and_handoff(store)
     assert [one.id for one in await store.list_due_goals(NOW + 9)] == ["g_1"]

@@ -220,7 +220,7 @@ async def test_the_whole_text_arrives(case: Case) -> None:
     assert got.strip() == sent.text
 
 
-async def test_many_at_once_arrive_whole(case: Case) -> None:
+async def test_concurrent_messages_arrive_whole(case: Case) -> None:
     sent = [delivery(number) for number in range(8)]
     await asyncio.gather(*(case.channel.deliver(one) for one in sent))
     got = "\n".join(case.received())
@@ -228,7 +228,7 @@ async def test_many_at_once_arrive_whole(case: Case) -> None:
     assert got.count("midwatch result") == len(sent)
 
 
-async def test_a_failure_is_a_delivery_error_and_passes(case: Case) -> None:
+async def test_a_failure_is_a_temporary_delivery_error(case: Case) -> None:
     case.broken(True)
     with pytest.raises(DeliveryError) as caught:
         await case.channel.deliver(delivery())
@@ -241,7 +241,7 @@ async def test_a_failure_is_a_delivery_error_and_passes(case: Case) -> None:
     assert len(case.received()) == before + 1
 
 
-async def test_nothing_secret_is_told(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_contain_no_secret(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
     await case.channel.deliver(delivery())
     case.broken(True)
@@ -262,7 +262,7 @@ async def test_typing_wraps_a_run(case: Case) -> None:
             1 / 0  # noqa: B018
 
 
-async def test_listening_is_possible_or_plainly_not(case: Case) -> None:
+async def test_a_channel_listens_or_reports_that_it_cannot(case: Case) -> None:
     found = case.channel.listen()
     assert found is None or hasattr(found, "__anext__")
 
@@ -276,7 +276,7 @@ async def test_closing_twice_is_harmless(case: Case) -> None:
 # -- console -----------------------------------------------------------------------------------------------------
 
 
-async def test_console_marks_every_line_and_strips_what_a_terminal_obeys() -> None:
+async def test_console_prefixes_every_line_and_strips_control_sequences() -> None:
     stream = io.StringIO()
     text = (
         "\x1b[31mred\x1b[0m\x1b]0;title\x07 \x9b2Jdone\x00\x08\x7f\r\n"
@@ -294,7 +294,7 @@ async def test_console_prints_to_the_servers_own_streams(capsys: pytest.CaptureF
     assert (shown.out, shown.err) == ("[desk] two\n", "[desk] one\n")
 
 
-async def test_console_writes_what_a_stream_cannot_show_as_escapes() -> None:
+async def test_console_escapes_characters_the_stream_cannot_encode() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, "ascii")
     await ConsoleChannel("desk", {}, stream).deliver(delivery(text="Grüße \ud800"))
@@ -304,7 +304,7 @@ async def test_console_writes_what_a_stream_cannot_show_as_escapes() -> None:
 # -- webhook -----------------------------------------------------------------------------------------------------
 
 
-async def test_webhook_is_signed_and_shaped_as_documented(receiver: Receiver) -> None:
+async def test_webhook_is_signed_and_has_the_documented_body(receiver: Receiver) -> None:
     channel = build("hook", "webhook", {"url": receiver.address("/in"), "secret": SECRET, "headers": {"X-Team": "ops"}})
     sent = delivery(created_at=1_700_000_000 * SECOND)
     await channel.deliver(sent)
@@ -321,7 +321,7 @@ async def test_webhook_is_signed_and_shaped_as_documented(receiver: Receiver) ->
     assert got.headers["webhook-id"] == "d_1"
 
 
-async def test_webhook_repeats_id_and_body_at_a_later_try(receiver: Receiver) -> None:
+async def test_webhook_retries_have_the_same_id_and_body(receiver: Receiver) -> None:
     channel = build("hook", "webhook", {"url": receiver.address(), "secret": SECRET})
     sent = delivery()
     receiver.status = 503
@@ -350,7 +350,7 @@ async def test_webhook_without_a_secret_is_not_signed(receiver: Receiver) -> Non
     ("status", "permanent"),
     [(301, False), (400, True), (404, True), (408, False), (410, True), (425, False), (429, False), (500, False)],
 )
-async def test_webhook_tells_refusals_from_trouble_that_may_pass(
+async def test_webhook_distinguishes_permanent_from_temporary_failures(
     receiver: Receiver, status: int, permanent: bool
 ) -> None:
     receiver.status = status
@@ -362,7 +362,7 @@ async def test_webhook_tells_refusals_from_trouble_that_may_pass(
     assert len(receiver.requests) == 1  # a redirect is not followed
 
 
-async def test_webhook_goes_to_a_target_that_is_an_address(receiver: Receiver) -> None:
+async def test_webhook_posts_to_a_target_that_is_an_address(receiver: Receiver) -> None:
     options = {"url": receiver.address("/usual"), "secret": SECRET, "headers": {"authorization": HUSH}}
     channel = build("hook", "webhook", options)
     await channel.deliver(delivery(target=receiver.address("/other")))
@@ -376,14 +376,14 @@ async def test_webhook_goes_to_a_target_that_is_an_address(receiver: Receiver) -
 
 
 @pytest.mark.parametrize("target", [None, "team", "http://", "http://[", "ftp://127.0.0.1/"])
-async def test_webhook_without_any_address_fails_for_good(target: str | None) -> None:
+async def test_webhook_without_an_address_fails_permanently(target: str | None) -> None:
     with pytest.raises(DeliveryError, match=r"channels\.hook\.url") as caught:
         await build("hook", "webhook", {}).deliver(delivery(target=target))
     assert caught.value.permanent
 
 
 @pytest.mark.parametrize("manner", ["silent", "dripping"])
-async def test_webhook_does_not_wait_for_ever(receiver: Receiver, manner: str) -> None:
+async def test_webhook_has_a_timeout(receiver: Receiver, manner: str) -> None:
     setattr(receiver, manner, True)
     channel = build("hook", "webhook", {"url": receiver.address(), "timeout": "0.2s"})
     with pytest.raises(DeliveryError, match=r"no answer within 0\.2 s") as caught:
@@ -392,7 +392,7 @@ async def test_webhook_does_not_wait_for_ever(receiver: Receiver, manner: str) -
     await channel.close()
 
 
-async def test_webhook_does_not_read_an_endless_answer(receiver: Receiver) -> None:
+async def test_webhook_stops_reading_an_endless_reply(receiver: Receiver) -> None:
     receiver.endless = True
     channel = build("hook", "webhook", {"url": receiver.address()})
     await channel.deliver(delivery())
@@ -400,7 +400,7 @@ async def test_webhook_does_not_read_an_endless_answer(receiver: Receiver) -> No
 
 
 @pytest.mark.usefixtures("receiver")
-async def test_webhook_with_nobody_there_may_pass() -> None:
+async def test_webhook_refused_connections_are_temporary_failures() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens, nor can anybody else
         channel = build("hook", "webhook", {"url": f"http://127.0.0.1:{taken.getsockname()[1]}/"})
@@ -410,7 +410,7 @@ async def test_webhook_with_nobody_there_may_pass() -> None:
     await channel.close()
 
 
-async def test_webhook_can_be_cut_off_and_used_again(receiver: Receiver) -> None:
+async def test_webhook_works_again_after_a_cancelled_send(receiver: Receiver) -> None:
     receiver.silent = True
     channel = build("hook", "webhook", {"url": receiver.address()})
     sending = asyncio.create_task(channel.deliver(delivery(1)))
@@ -427,7 +427,7 @@ async def test_webhook_can_be_cut_off_and_used_again(receiver: Receiver) -> None
 # -- apprise -----------------------------------------------------------------------------------------------------
 
 
-async def test_apprise_makes_the_first_line_the_title(receiver: Receiver) -> None:
+async def test_apprise_uses_the_first_line_as_title(receiver: Receiver) -> None:
     channel = build("phone", "apprise", {"urls": [f"json://127.0.0.1:{receiver.port}/{n}" for n in (1, 2)]})
     await channel.deliver(delivery(text="Failed: build\nno space left", notice="failed"))
     await channel.deliver(delivery(text="one line"))
@@ -437,14 +437,14 @@ async def test_apprise_makes_the_first_line_the_title(receiver: Receiver) -> Non
     assert (last["title"], last["message"], last["type"]) == ("", "one line", "success")
 
 
-async def test_apprise_goes_to_a_target_that_is_an_address(receiver: Receiver) -> None:
+async def test_apprise_sends_to_a_target_that_is_an_address(receiver: Receiver) -> None:
     channel = build("phone", "apprise", {})
     await channel.deliver(delivery(target=f"json://127.0.0.1:{receiver.port}/target"))
     assert [request.path for request in receiver.requests] == ["/target"]
 
 
 @pytest.mark.parametrize("target", [None, "me", f"nosuchservice://{HUSH}"])
-async def test_apprise_without_a_usable_address_fails_for_good(
+async def test_apprise_without_a_usable_address_fails_permanently(
     target: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(0)
@@ -454,7 +454,7 @@ async def test_apprise_without_a_usable_address_fails_for_good(
     assert HUSH not in str(caught.value) + caplog.text
 
 
-def test_other_peoples_log_lines_of_the_same_library_stay(caplog: pytest.LogCaptureFixture) -> None:
+def test_apprise_log_lines_of_other_code_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     build("phone", "apprise", {})
     with caplog.at_level(logging.INFO):
         logging.getLogger("apprise").info("not ours")

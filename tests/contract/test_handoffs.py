@@ -26,7 +26,7 @@ from midwatch.domain.handoff import (
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.domain.store import Store
 from midwatch.domain.task import end
-from records import CLOCK, a_task, take
+from records import CLOCK, a_task, claim_tasks
 
 NUMBERS = itertools.count()
 
@@ -48,13 +48,13 @@ async def put(store: Store, **fields: Any) -> Handoff:
     return made
 
 
-async def test_a_handoff_is_read_back_as_it_was(store: Store) -> None:
+async def test_a_handoff_is_read_back_unchanged(store: Store) -> None:
     made = await put(store, refusals=({"agent": "x", "reason": "busy"},), late={"output": "y"}, tries=({"attempt": 1},))
     assert await store.get_handoff(made.id) == made
     assert await store.get_handoff("h_none") is None
 
 
-async def test_the_same_thing_asked_for_again_is_found_and_not_made_twice(store: Store) -> None:
+async def test_the_same_request_returns_the_existing_handoff(store: Store) -> None:
     made = await put(store, source_task="t_1", once="c1")
     assert await store.find_handoff("t_1", "c1") == made
     assert await store.find_handoff("t_1", "c2") is None
@@ -64,7 +64,7 @@ async def test_the_same_thing_asked_for_again_is_found_and_not_made_twice(store:
     await put(store, source_task="t_1")  # without a name they are different
 
 
-async def test_a_step_is_refused_when_the_handoff_changed_meanwhile(store: Store) -> None:
+async def test_a_step_is_refused_when_the_handoff_changed_since(store: Store) -> None:
     made = await put(store)
     await store.apply(accept_handoff(made, CLOCK.now())[1])
     for step in (accept_handoff(made, 1), cancel_handoff(made, "no", 1), expire_handoff(made, 1)):
@@ -75,7 +75,7 @@ async def test_a_step_is_refused_when_the_handoff_changed_meanwhile(store: Store
     assert (kept.status, kept.revision) == ("accepted", 1)
 
 
-async def test_only_what_the_table_draws_happens(store: Store) -> None:
+async def test_only_transitions_of_the_table_are_allowed(store: Store) -> None:
     made = await put(store)
     over, step = fail_handoff(made, "no", CLOCK.now())
     await store.apply(step)
@@ -84,13 +84,13 @@ async def test_only_what_the_table_draws_happens(store: Store) -> None:
             await store.apply(again[1])
 
 
-async def test_its_task_is_made_with_it_and_ends_with_it(store: Store) -> None:
+async def test_the_task_of_a_handoff_is_made_and_ended_with_it(store: Store) -> None:
     made = await put(store)
     taken, step = accept_handoff(made, CLOCK.now())
     await store.apply(step)
     task = a_task(cause="handoff", cause_id=made.id)
     await store.apply(start_handoff(taken, task, CLOCK.now())[1])
-    (running,) = await take(store)
+    (running,) = await claim_tasks(store)
     assert running.cause_id == made.id
     current = await store.get_handoff(made.id)
     assert current is not None
@@ -103,7 +103,7 @@ async def test_its_task_is_made_with_it_and_ends_with_it(store: Store) -> None:
     assert kinds == ["handoff_requested", "handoff_accepted", "handoff_started", "handoff_completed"]
 
 
-async def test_lists_and_counts(store: Store) -> None:
+async def test_handoffs_are_listed_and_counted(store: Store) -> None:
     first = await put(store, root_id="t_r", to_agent="a")
     second = await put(store, root_id="t_r", from_agent="a", to_agent="b")
     third = await put(store, to_agent="b")
@@ -117,7 +117,7 @@ async def test_lists_and_counts(store: Store) -> None:
     assert await store.count_handoffs("t_r") == 2
 
 
-async def test_what_is_due_and_what_was_left(store: Store) -> None:
+async def test_due_and_abandoned_handoffs_are_found(store: Store) -> None:
     now = CLOCK.now()
     assert await store.find_next_handoff_at() is None
     later = await put(store, deadline_at=now + 9 * SECOND)
@@ -131,7 +131,7 @@ async def test_what_is_due_and_what_was_left(store: Store) -> None:
     assert await store.list_abandoned_handoffs(["i_one"]) == []
 
 
-async def test_what_nobody_waits_for_any_more(store: Store) -> None:
+async def test_orphaned_handoffs_are_found(store: Store) -> None:
     source, other = a_task(), a_task()
     for task in (source, other):
         await store.apply(Changes(records=(task,)))
@@ -140,7 +140,7 @@ async def test_what_nobody_waits_for_any_more(store: Store) -> None:
     moves = await put(store, source_task=other.id, awaited=True, form="transfer")
     taken, step = accept_handoff(moves, CLOCK.now())
     await store.apply(step)
-    running = {task.id: task for task in await take(store)}
+    running = {task.id: task for task in await claim_tasks(store)}
     assert await store.list_orphaned_handoffs() == []
     await store.apply(end(running[source.id], CLOCK.now(), outcome="ok", result="")[1])
     (found,) = await store.list_orphaned_handoffs()
@@ -152,7 +152,7 @@ async def test_what_nobody_waits_for_any_more(store: Store) -> None:
     assert await store.list_orphaned_handoffs() == []  # its work goes on there
 
 
-async def test_ended_ones_are_pruned(store: Store) -> None:
+async def test_ended_handoffs_are_pruned(store: Store) -> None:
     kept, gone = await put(store), await put(store)
     await store.apply(cancel_handoff(gone, "no", 5)[1])
     assert await store.prune_handoffs(6) == 1

@@ -7,7 +7,7 @@ import pytest
 from midwatch.base.errors import LeaseLost
 from midwatch.domain.instance import Instance
 from midwatch.domain.store import Store
-from records import CLOCK, OWNER, fence, put, running, take
+from records import CLOCK, OWNER, claim_tasks, fence, put, submit_and_claim
 
 
 async def sign_on(store: Store, owner: str) -> None:
@@ -17,56 +17,56 @@ async def sign_on(store: Store, owner: str) -> None:
     await store.add_instance(made)
 
 
-async def test_only_the_process_that_holds_a_session_takes_its_tasks(store: Store) -> None:
+async def test_only_the_owner_of_a_session_claims_its_tasks(store: Store) -> None:
     await sign_on(store, "i_holder")
-    first = await running(store, session_key="chat:1", gate_key="other")
+    first = await submit_and_claim(store, session_key="chat:1", gate_key="other")
     assert await store.hold_session("chat:1", "i_holder", fence(first)) == 1
     held = await put(store, session_key="chat:1")
     free = await put(store, session_key="chat:2")
-    assert [task.id for task in await take(store)] == [free.id]
-    assert [task.id for task in await take(store, owner="i_holder")] == [held.id]
+    assert [task.id for task in await claim_tasks(store)] == [free.id]
+    assert [task.id for task in await claim_tasks(store, owner="i_holder")] == [held.id]
 
 
-async def test_whom_a_dead_process_held_is_free_for_all_and_has_a_new_epoch(store: Store) -> None:
+async def test_a_session_of_a_dead_process_is_released_with_a_new_epoch(store: Store) -> None:
     await sign_on(store, "i_holder")
-    first = await running(store, session_key="chat:1", gate_key="other")
+    first = await submit_and_claim(store, session_key="chat:1", gate_key="other")
     await store.hold_session("chat:1", "i_holder", fence(first))
     await store.remove_instances(["i_holder"])
     await put(store, session_key="chat:1")
-    (taken,) = await take(store)
+    (taken,) = await claim_tasks(store)
     assert await store.hold_session("chat:1", OWNER, fence(taken)) == 2
     found = await store.get_session("chat:1")
     assert found is not None and (found.live_owner, found.epoch) == (OWNER, 2)
 
 
-async def test_a_released_session_is_free_for_all(store: Store) -> None:
+async def test_a_released_session_can_be_claimed_by_any_process(store: Store) -> None:
     await sign_on(store, "i_holder")
-    first = await running(store, session_key="chat:1", gate_key="other")
+    first = await submit_and_claim(store, session_key="chat:1", gate_key="other")
     await store.hold_session("chat:1", "i_holder", fence(first))
     await store.release_session("chat:1", "i_somebody")  # who does not hold it
     waiting = await put(store, session_key="chat:1")
-    assert await take(store) == []
+    assert await claim_tasks(store) == []
     await store.release_session("chat:1", "i_holder")
-    assert [task.id for task in await take(store)] == [waiting.id]
+    assert [task.id for task in await claim_tasks(store)] == [waiting.id]
 
 
-async def test_an_attempt_that_lost_its_task_holds_nothing(store: Store) -> None:
-    first = await running(store, session_key="chat:1")
+async def test_an_attempt_without_its_lease_owns_no_session(store: Store) -> None:
+    first = await submit_and_claim(store, session_key="chat:1")
     with pytest.raises(LeaseLost):
         await store.hold_session("chat:1", OWNER, fence(first)._replace(attempt=7))
     assert await store.list_live_sessions(OWNER) == {}
 
 
-async def test_a_restart_raises_the_epoch_and_leaves_the_owner(store: Store) -> None:
-    first = await running(store, session_key="chat:1")
+async def test_a_restart_raises_the_epoch_and_keeps_the_owner(store: Store) -> None:
+    first = await submit_and_claim(store, session_key="chat:1")
     assert not await store.restart_session("chat:1"), "it is open nowhere"
     await store.hold_session("chat:1", OWNER, fence(first))
     assert await store.restart_session("chat:1")
     assert await store.list_live_sessions(OWNER) == {"chat:1": 2}
 
 
-async def test_what_is_live_in_a_process_and_whether_work_waits_there(store: Store) -> None:
-    first = await running(store, session_key="chat:1", gate_key="other")
+async def test_a_process_lists_its_live_sessions_and_their_waiting_work(store: Store) -> None:
+    first = await submit_and_claim(store, session_key="chat:1", gate_key="other")
     await store.hold_session("chat:1", OWNER, fence(first))
     now = CLOCK.now()
     assert await store.list_live_sessions(OWNER) == {"chat:1": 1}

@@ -14,18 +14,18 @@ from midwatch.domain.store import Store
 from midwatch.services.approvals import Approvals
 from midwatch.services.rule_decision import narrow
 from midwatch.services.rules import Rules
-from records import CLOCK, an_automation, running
+from records import CLOCK, an_automation, submit_and_claim
 
 ALLOW, REJECT = Choice("Allow", "allow_once"), Choice("Reject", "reject_once")
 
 
-def wanted(command: str = "git status", **fields: object) -> Question:
+def make_question(command: str = "git status", **fields: object) -> Question:
     return Question(text="May I?", kind="execute", command=command, choices=(REJECT, ALLOW), **fields)  # type: ignore[arg-type]
 
 
-async def test_a_question_is_kept_with_all_that_is_known_of_it(store: Store) -> None:
-    task = await running(store, creator="ann", workdir="/tmp")
-    asked = wanted(tool="shell", paths=("a", "b"), diff="-ä\n+b\n", risk="high")
+async def test_an_approval_is_stored_with_all_its_fields(store: Store) -> None:
+    task = await submit_and_claim(store, creator="ann", workdir="/tmp")
+    asked = make_question(tool="shell", paths=("a", "b"), diff="-ä\n+b\n", risk="high")
     made, changes = ask(task, asked, 60, CLOCK.now(), always=narrow(asked, "/tmp"))
     await store.apply(changes)
     found = await store.get_approval(made.id)
@@ -39,9 +39,9 @@ async def test_a_question_is_kept_with_all_that_is_known_of_it(store: Store) -> 
     assert (found.creator, found.risk, found.choices[:2]) == ("ann", "high", (REJECT, ALLOW))
 
 
-async def test_an_answer_for_always_makes_a_rule_in_the_same_step(store: Store) -> None:
-    task = await running(store, workdir="/tmp")
-    made, changes = ask(task, wanted(), 60, CLOCK.now(), always=narrow(wanted(), "/tmp"))
+async def test_an_always_answer_makes_a_rule_in_the_same_transaction(store: Store) -> None:
+    task = await submit_and_claim(store, workdir="/tmp")
+    made, changes = ask(task, make_question(), 60, CLOCK.now(), always=narrow(make_question(), "/tmp"))
     await store.apply(changes)
     answered = await Approvals(store, CLOCK).answer(made.id, grant=True, always=True, actor="ann")
     (rule,) = await store.list_rules("demo")
@@ -55,7 +55,7 @@ async def test_an_answer_for_always_makes_a_rule_in_the_same_step(store: Store) 
     assert await store.list_rules() == [rule]
 
 
-async def test_rules_are_listed_newest_first_by_agent_and_revoked_once(store: Store) -> None:
+async def test_rules_are_listed_newest_first_by_agent_and_can_be_revoked_once(store: Store) -> None:
     rules = [
         Rule(id=f"r_{n}", agent="demo" if n else "other", effect="deny", kind="edit", created_at=n) for n in range(3)
     ]
@@ -72,9 +72,9 @@ async def test_rules_are_listed_newest_first_by_agent_and_revoked_once(store: St
     assert len(await store.read_events(0, EventFilter(kinds=("rule_revoked",)))) == 1
 
 
-async def test_what_a_rule_answers_is_stored_with_its_answer_and_never_in_the_inbox(store: Store) -> None:
-    task = await running(store, route="console")
-    decided = answer_by_rule(task, wanted(), Decision("deny", "rule:config", "deny `git push`"), CLOCK.now())
+async def test_an_approval_answered_by_a_rule_is_stored_and_never_in_the_inbox(store: Store) -> None:
+    task = await submit_and_claim(store, route="console")
+    decided = answer_by_rule(task, make_question(), Decision("deny", "rule:config", "deny `git push`"), CLOCK.now())
     assert decided is not None
     await store.apply(decided[1])
     (found,) = await store.list_approvals(None)
@@ -84,7 +84,7 @@ async def test_what_a_rule_answers_is_stored_with_its_answer_and_never_in_the_in
     assert [one.notice for one in await store.list_deliveries(task_id=task.id)] == ["started"]
 
 
-async def test_an_automation_keeps_its_approvals(store: Store) -> None:
+async def test_an_automation_keeps_its_approval_policy(store: Store) -> None:
     made = an_automation(CLOCK.now(), approvals={"default": "deny", "allow": [{"command": "git log *"}]})
     await store.apply(Changes(records=(made,)))
     assert await store.get_automation(made.id) == made

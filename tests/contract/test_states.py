@@ -15,7 +15,7 @@ from midwatch.domain.store import Store
 from midwatch.domain.task import end, meta
 from midwatch.domain.usage import By, UsageQuery, UsageRow
 from midwatch.domain.watch_state import MESSAGES_SHOWN
-from records import fence, put, running, take
+from records import claim_tasks, fence, put, submit_and_claim
 
 CHAT = Session(key="chat:1", agent="demo", gate_key="chat:1", title="talk", creator="ann", created_at=1, updated_at=1)
 OPENED = event(SessionOpened(agent="demo"), 1, session_key="chat:1")
@@ -25,7 +25,7 @@ async def kinds(store: Store) -> list[str]:
     return [made.kind for made in await store.read_events(0)]
 
 
-async def test_a_session_is_opened_once_and_again_after_it_was_closed(store: Store) -> None:
+async def test_a_session_is_opened_once_and_again_after_closing(store: Store) -> None:
     assert await store.open_session(CHAT, (OPENED,))
     assert not await store.open_session(replace(CHAT, title="other"), (OPENED,))
     assert not await store.close_session("chat:2", 5, (OPENED,))
@@ -43,9 +43,9 @@ async def test_a_session_is_opened_once_and_again_after_it_was_closed(store: Sto
     assert await store.view_session("chat:2") is None
 
 
-async def test_what_a_session_does_follows_from_its_tasks(store: Store) -> None:
+async def test_the_activity_of_a_session_follows_from_its_tasks(store: Store) -> None:
     await store.open_session(CHAT, ())
-    first = await running(store, session_key="chat:1")
+    first = await submit_and_claim(store, session_key="chat:1")
     await put(store, session_key="chat:1")
     await put(store, session_key="chat:10")
     busy = await store.view_session("chat:1")
@@ -60,7 +60,7 @@ async def test_what_a_session_does_follows_from_its_tasks(store: Store) -> None:
     assert (idle.status, idle.running_task, idle.queued) == ("idle", None, 1)
 
 
-async def test_a_task_makes_its_session_and_a_closed_one_takes_none(store: Store) -> None:
+async def test_a_task_opens_its_session_but_not_a_closed_one(store: Store) -> None:
     await put(store, session_key="chat:1", creator="ann", workdir="/tmp")
     view = await store.view_session("chat:1")
     assert view is not None
@@ -81,7 +81,7 @@ async def test_sessions_are_listed_in_pages(store: Store) -> None:
     assert (first, second, third) == (["chat:4", "chat:2"], ["chat:3", "chat:0"], ["chat:1"])
 
 
-async def test_another_agents_thread_is_not_taken_over(store: Store) -> None:
+async def test_the_thread_of_another_agent_is_not_reused(store: Store) -> None:
     await store.apply(Changes(sessions=(replace(CHAT, thread_id="of demo"),)))
     await store.apply(Changes(sessions=(replace(CHAT, agent="other"),)))
     found = await store.get_session("chat:1")
@@ -89,7 +89,7 @@ async def test_another_agents_thread_is_not_taken_over(store: Store) -> None:
     assert (found.agent, found.thread_id) == ("other", None)
 
 
-async def test_a_message_told_again_stays_one_and_says_so_once(store: Store) -> None:
+async def test_a_message_with_the_same_id_is_stored_once_and_announced_on_change(store: Store) -> None:
     prompt = Message(session_key="chat:1", role="user", text="hi", time=1, id="t_1", task_id="t_1")
     answer = replace(prompt, role="agent", text="a", id="t_1.1")
     for message in (prompt, answer, prompt, replace(answer, text="ab"), replace(answer, text="ab")):
@@ -99,9 +99,9 @@ async def test_a_message_told_again_stays_one_and_says_so_once(store: Store) -> 
     assert told == [(1, "hi"), (2, "a"), (2, "ab")]
 
 
-async def test_the_state_of_a_session_is_one_moment(store: Store) -> None:
+async def test_the_state_of_a_session_is_read_in_one_transaction(store: Store) -> None:
     await store.open_session(CHAT, (OPENED,))
-    first = await running(store, session_key="chat:1")
+    first = await submit_and_claim(store, session_key="chat:1")
     waiting = await put(store, session_key="chat:1")
     talk = [Message(session_key="chat:1", role="notice", text=str(n), time=n, id=f"m{n}") for n in range(205)]
     faults = [event(AgentFault(message=str(n), level="error"), n, session_key="chat:1") for n in range(105)]
@@ -118,9 +118,9 @@ async def test_the_state_of_a_session_is_one_moment(store: Store) -> None:
     assert await store.read_session_state("chat:9") is None
 
 
-async def test_the_state_of_a_task_and_of_everything(store: Store) -> None:
+async def test_the_state_of_a_task_and_of_the_desk_are_read(store: Store) -> None:
     await put(store)
-    (task,) = await take(store)
+    (task,) = await claim_tasks(store)
     told = event(TaskProgress(text="on it"), 7, **meta(task))
     await store.apply(Changes(fence=fence(task), events=(told,)))
     state = await store.read_task_state(task.id)
@@ -146,7 +146,7 @@ async def test_the_log_is_read_backwards(store: Store, before: int, limit: int, 
     assert of_one == [n for n in range(1, 7) if n % 2 == 0 and n < before][-limit:]
 
 
-async def test_the_kin_of_a_task(store: Store) -> None:
+async def test_the_related_tasks_of_a_task_are_listed(store: Store) -> None:
     root = await put(store)
     again = await put(store, root_id=root.id, retry_of=root.id)
     await put(store)
@@ -154,9 +154,9 @@ async def test_the_kin_of_a_task(store: Store) -> None:
     assert await store.list_related_tasks("t_none") == []
 
 
-async def test_failures_and_what_ended_work_has_cost(store: Store) -> None:
+async def test_failures_and_the_usage_of_ended_tasks_are_read(store: Store) -> None:
     for number, outcome in enumerate(("ok", "error", "timeout", "cancelled")):
-        task = await running(store, creator="ann" if number else None)
+        task = await submit_and_claim(store, creator="ann" if number else None)
         usage = {"input_tokens": 3} if outcome == "ok" else None
         at = (task.started_at or 0) + 2_000_000 + number
         await store.apply(end(task, at, outcome=outcome, result="x", error="e", usage=usage)[1])  # type: ignore[arg-type]
@@ -175,13 +175,13 @@ async def test_failures_and_what_ended_work_has_cost(store: Store) -> None:
     ]  # fmt: skip
 
 
-async def test_what_ended_work_has_cost_is_told_apart_by_what_is_asked_for(store: Store) -> None:
+async def test_usage_of_ended_tasks_is_grouped_as_requested(store: Store) -> None:
     odd = {"input_tokens": "12", "output_tokens": True, "cost_usd": [1], "model": ["m"]}
     nul = {"model": "a\0b"}
     whole = {"input_tokens": 2**62, "output_tokens": 7, "cost_usd": 0.5, "model": 'large "4"'}
     ends = []
     for number, usage in enumerate((whole, whole, nul, odd)):
-        task = await running(store, **({"session_key": "chat:1"} if number < 2 else {}))
+        task = await submit_and_claim(store, **({"session_key": "chat:1"} if number < 2 else {}))
         ends.append((task.started_at or 0) + number * 900_000_000)
         await store.apply(end(task, ends[-1], outcome="ok", result="x" * 5000, usage=usage)[1])
 
@@ -200,7 +200,7 @@ async def test_what_ended_work_has_cost_is_told_apart_by_what_is_asked_for(store
     assert [one.tasks for one in await rows(since=ends[1], until=ends[3])] == [2], "the end is not counted"
 
 
-async def test_a_page_of_large_events_ends_early_and_says_so(store: Store) -> None:
+async def test_a_page_of_large_events_ends_early_and_is_marked(store: Store) -> None:
     told = tuple(event(TaskProgress(text=str(n) * 1_500_000), n) for n in range(5))
     await store.apply(Changes(events=told))
     first = await store.read_events(0, limit=4)

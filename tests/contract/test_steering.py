@@ -14,7 +14,7 @@ from midwatch.domain.event import EventFilter, SessionClosed, event
 from midwatch.domain.steering import MOST_QUEUED, Sent, Steer, requeue_steers
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, end
-from records import CLOCK, a_steer, a_task, fence, running, take
+from records import CLOCK, a_steer, a_task, claim_tasks, fence, submit_and_claim
 
 KEY = "chat:1"
 
@@ -26,7 +26,7 @@ async def send(store: Store, text: str, *, otherwise: bool = True, **fields: Any
     return await store.send_steer(steer, task if otherwise else None)
 
 
-async def sent(store: Store, text: str, **fields: Any) -> Steer:
+async def send_steer(store: Store, text: str, **fields: Any) -> Steer:
     found = await send(store, text, **fields)
     assert found is not None
     assert found.steer is not None
@@ -39,10 +39,10 @@ async def now(store: Store, task: Task) -> Task:
     return found
 
 
-async def test_messages_wait_for_the_turn_in_order_and_are_told_once(store: Store) -> None:
-    task = await running(store, session_key=KEY)
+async def test_messages_wait_for_the_turn_in_order_and_are_delivered_once(store: Store) -> None:
+    task = await submit_and_claim(store, session_key=KEY)
     for number, text in enumerate(("one", "two"), 1):
-        steer = await sent(store, text, mode="interrupt", actor="ann")
+        steer = await send_steer(store, text, mode="interrupt", actor="ann")
         assert (steer.task_id, steer.number, steer.status) == (task.id, number, "queued")
     assert [one.text for one in await store.list_queued_steers(task.id)] == ["one", "two"]
     assert (await now(store, task)).steers == 2
@@ -56,40 +56,40 @@ async def test_messages_wait_for_the_turn_in_order_and_are_told_once(store: Stor
     ]  # fmt: skip
 
 
-async def test_when_nothing_runs_a_message_is_a_task(store: Store) -> None:
-    await running(store, session_key="chat:2")  # another session's turn is not asked
+async def test_a_message_to_an_idle_session_becomes_a_task(store: Store) -> None:
+    await submit_and_claim(store, session_key="chat:2")  # another session's turn is not asked
     found = await send(store, "hello")
     assert found is not None
     assert (found.task.status, found.steer, found.mode) == ("pending", None, "after_turn")
     assert await send(store, "stop", mode="stop", otherwise=False) is None
 
 
-async def test_a_closed_session_takes_none(store: Store) -> None:
-    await running(store, session_key=KEY)
+async def test_a_closed_session_takes_no_message(store: Store) -> None:
+    await submit_and_claim(store, session_key=KEY)
     await store.close_session(KEY, CLOCK.now(), (event(SessionClosed(reason="x"), CLOCK.now(), session_key=KEY),))
     with pytest.raises(Conflict, match="closed"):
         await send(store, "hello")
 
 
-async def test_too_many_are_an_error_to_the_sender(store: Store) -> None:
-    task = await running(store, session_key=KEY)
+async def test_too_many_waiting_messages_are_refused(store: Store) -> None:
+    task = await submit_and_claim(store, session_key=KEY)
     for number in range(MOST_QUEUED):
-        await sent(store, f"{number}")
+        await send_steer(store, f"{number}")
     with pytest.raises(LimitReached):
         await send(store, "one more")
     assert (await now(store, task)).steers == MOST_QUEUED, "nothing of it is left"
-    assert (await sent(store, "", mode="stop")).number == MOST_QUEUED + 1, "a stop is never kept out by messages"
+    assert (await send_steer(store, "", mode="stop")).number == MOST_QUEUED + 1, "a stop is never kept out by messages"
     first = (await store.list_queued_steers(task.id))[0]
     taken = Update("steer", first.id, {"status": "injected", "attempt": 1}, {"status": "queued"})
     await store.apply(Changes(fence=fence(task), updates=(taken,)))
-    await sent(store, "there is room again")
+    await send_steer(store, "there is room again")
 
 
 async def test_a_message_with_a_key_is_sent_once(store: Store) -> None:
-    task = await running(store, session_key=KEY)
-    first = await sent(store, "one", actor="ann", idempotency_key="k")
-    assert await sent(store, "one", actor="ann", idempotency_key="k") == first
-    assert await sent(store, "one", actor="bob", idempotency_key="k") != first
+    task = await submit_and_claim(store, session_key=KEY)
+    first = await send_steer(store, "one", actor="ann", idempotency_key="k")
+    assert await send_steer(store, "one", actor="ann", idempotency_key="k") == first
+    assert await send_steer(store, "one", actor="bob", idempotency_key="k") != first
     for other in ({"text": "two"}, {"text": "one", "mode": "interrupt"}):
         with pytest.raises(KeyReused):
             await send(store, actor="ann", idempotency_key="k", **other)
@@ -98,25 +98,25 @@ async def test_a_message_with_a_key_is_sent_once(store: Store) -> None:
     assert len(await store.list_queued_steers(task.id)) == 2
 
 
-async def test_a_message_that_was_a_task_is_not_sent_into_its_own_turn(store: Store) -> None:
+async def test_a_message_that_became_a_task_is_not_sent_to_its_own_turn(store: Store) -> None:
     first = await send(store, "one", idempotency_key="k")
     assert first is not None
-    await take(store)
+    await claim_tasks(store)
     again = await send(store, "one", idempotency_key="k")
     assert again is not None
     assert (again.task.id, again.steer) == (first.task.id, None)
 
 
-async def test_requests_with_one_key_at_once_are_one_message(store: Store) -> None:
-    task = await running(store, session_key=KEY)
-    found = await asyncio.gather(*(sent(store, "one", idempotency_key="k") for _ in range(8)))
+async def test_concurrent_requests_with_one_key_make_one_message(store: Store) -> None:
+    task = await submit_and_claim(store, session_key=KEY)
+    found = await asyncio.gather(*(send_steer(store, "one", idempotency_key="k") for _ in range(8)))
     assert len({one.id for one in found}) == 1
     assert (await now(store, task)).steers == 1
 
 
-async def test_an_end_must_have_seen_the_last_message(store: Store) -> None:
-    task = await running(store, session_key=KEY)
-    steer = await sent(store, "wait")
+async def test_an_end_that_missed_a_message_is_a_conflict(store: Store) -> None:
+    task = await submit_and_claim(store, session_key=KEY)
+    steer = await send_steer(store, "wait")
     with pytest.raises(Conflict):
         await store.apply(end(task, CLOCK.now(), outcome="ok", result="done")[1])
     seen = await now(store, task)
@@ -128,13 +128,13 @@ async def test_an_end_must_have_seen_the_last_message(store: Store) -> None:
     again = await send(store, "wait", idempotency_key=None)
     assert again is not None
     assert again.steer is None
-    (following,) = await take(store)
+    (following,) = await claim_tasks(store)
     assert following.id == steer.id, "in the order they were sent"
 
 
-async def test_what_became_of_a_message_is_told_to_whoever_sends_it_again(store: Store) -> None:
-    task = await running(store, session_key=KEY)
-    steer = await sent(store, "wait", idempotency_key="k")
+async def test_a_repeated_message_returns_its_present_state(store: Store) -> None:
+    task = await submit_and_claim(store, session_key=KEY)
+    steer = await send_steer(store, "wait", idempotency_key="k")
     seen = await now(store, task)
     over = end(seen, CLOCK.now(), outcome="ok", result="done")[1]
     await store.apply(over.plus(requeue_steers(seen, [steer], CLOCK.now(), closed=False)))
@@ -145,9 +145,9 @@ async def test_what_became_of_a_message_is_told_to_whoever_sends_it_again(store:
     assert (again.steer.status, again.steer.became) == ("passed_on", steer.id)
 
 
-async def test_a_stop_and_what_a_closed_session_is_told_are_dropped(store: Store) -> None:
-    task = await running(store, session_key=KEY)
-    stop, message = await sent(store, "", mode="stop"), await sent(store, "hello")
+async def test_stops_and_messages_of_a_closed_session_are_dropped(store: Store) -> None:
+    task = await submit_and_claim(store, session_key=KEY)
+    stop, message = await send_steer(store, "", mode="stop"), await send_steer(store, "hello")
     changes = requeue_steers(task, [stop, message], CLOCK.now(), closed=False)
     assert [u.fields["status"] for u in changes.updates] == ["dropped", "passed_on"]
     changes = requeue_steers(task, [stop, message], CLOCK.now(), closed=True)

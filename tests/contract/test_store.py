@@ -25,7 +25,7 @@ from midwatch.domain.session import Message, Session
 from midwatch.domain.store import Commit, Store
 from midwatch.domain.task import TRANSITIONS, TaskFilter, end, guard_ownership, meta
 from midwatch.domain.turn_steps import Step
-from records import CLOCK, OWNER, a_steer, a_task, asking, fence, progress, put, running, take
+from records import CLOCK, OWNER, a_steer, a_task, claim_request, claim_tasks, fence, progress, put, submit_and_claim
 
 
 def test_the_suite_calls_every_method_of_every_port() -> None:
@@ -44,8 +44,8 @@ def a_step(task_id: str, number: int, thread_id: str | None = "th_1", data: Any 
     return Step(task_id=task_id, number=number, thread_id=thread_id, created_at=CLOCK.now() + number, data=data)
 
 
-async def test_steps_come_back_in_order_and_only_under_their_fence(store: Store) -> None:
-    task = await running(store)
+async def test_steps_are_read_in_order_and_written_only_with_the_lease(store: Store) -> None:
+    task = await submit_and_claim(store)
     for number in (1, 2):
         step = a_step(task.id, number, data={"said": ["grüße", number, None]})
         await store.apply(Changes(fence=fence(task), records=(step,)))
@@ -56,11 +56,11 @@ async def test_steps_come_back_in_order_and_only_under_their_fence(store: Store)
     assert await store.list_task_steps("t_none") == []
 
 
-async def test_a_threads_history_leaves_out_cancelled_turns_and_ones_own(store: Store) -> None:
-    kept, gone, own = [await running(store) for _ in range(3)]
+async def test_a_threads_history_excludes_cancelled_turns_and_the_current_task(store: Store) -> None:
+    kept, gone, own = [await submit_and_claim(store) for _ in range(3)]
     for task in (kept, gone, own):
         await store.apply(Changes(fence=fence(task), records=(a_step(task.id, 1, data=task.id),)))
-    elsewhere = await running(store)
+    elsewhere = await submit_and_claim(store)
     await store.apply(Changes(records=(a_step(elsewhere.id, 1, "th_2"), a_step(elsewhere.id, 2, None))))
     await store.apply(end(gone, CLOCK.now(), outcome="cancelled")[1])
     await store.apply(end(kept, CLOCK.now(), outcome="budget", error="spent")[1])
@@ -69,14 +69,14 @@ async def test_a_threads_history_leaves_out_cancelled_turns_and_ones_own(store: 
     assert await store.list_thread_steps("th_3", "t_new") == []
 
 
-async def test_a_chain_of_tries_has_the_steps_of_all_before_it(store: Store) -> None:
-    first = await running(store)
+async def test_a_retry_has_the_steps_of_all_earlier_tries(store: Store) -> None:
+    first = await submit_and_claim(store)
     line = [first]
     for number in range(3):
         await store.apply(Changes(records=(a_step(line[-1].id, 1, data=number), a_step(line[-1].id, 2, data=-number))))
         await store.apply(end(line[-1], CLOCK.now(), outcome="cancelled" if number == 0 else "budget")[1])
         about = {"retry_of": first.id, "root_id": first.id, "internal_key": f"retry:{line[-1].id}"}
-        line.append(await running(store, **about))
+        line.append(await submit_and_claim(store, **about))
     found = [[step.data for step in await store.list_earlier_steps(task.id)] for task in line]
     assert found == [[], [0, 0], [0, 0, 1, -1], [0, 0, 1, -1, 2, -2]]
     history = [step.data for step in await store.list_thread_steps("th_1", "t_new")]
@@ -84,8 +84,8 @@ async def test_a_chain_of_tries_has_the_steps_of_all_before_it(store: Store) -> 
     assert await store.list_thread_steps("th_1", first.id) == []
 
 
-async def test_a_steer_is_taken_once(store: Store) -> None:
-    task = await running(store)
+async def test_a_steering_message_is_taken_once(store: Store) -> None:
+    task = await submit_and_claim(store)
     one, two = a_steer(task, "one"), a_steer(task, "two", 2, mode="interrupt")
     await store.apply(Changes(records=(two, one)))
     assert await store.list_queued_steers(task.id) == [one, two]
@@ -96,8 +96,12 @@ async def test_a_steer_is_taken_once(store: Store) -> None:
     assert [steer.text for steer in await store.list_queued_steers(task.id)] == ["two"]
 
 
-async def test_pruning_keeps_the_steps_a_conversation_is_made_of(store: Store) -> None:
-    private, talk, undone = await running(store), await running(store, session_key="chat:1"), await running(store)
+async def test_pruning_keeps_the_steps_of_conversations(store: Store) -> None:
+    private, talk, undone = (
+        await submit_and_claim(store),
+        await submit_and_claim(store, session_key="chat:1"),
+        await submit_and_claim(store),
+    )
     for task in (private, talk, undone):
         await store.apply(Changes(records=(a_step(task.id, 1), a_steer(task, "x"))))
     await store.apply(end(undone, CLOCK.now(), outcome="cancelled")[1])
@@ -112,7 +116,7 @@ async def test_pruning_keeps_the_steps_a_conversation_is_made_of(store: Store) -
 # -- submit ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_submitted_task_is_read_back_as_it_was(store: Store) -> None:
+async def test_a_submitted_task_is_read_back_unchanged(store: Store) -> None:
     task = a_task(
         prompt="grüße 🎉 100% :x ?",
         priority=7,
@@ -139,13 +143,13 @@ async def test_the_same_key_returns_the_first_task_and_another_body_conflicts(st
     assert (await store.count_tasks()).total == 2
 
 
-async def test_max_open_refuses_outside_tasks_only_while_they_are_open(store: Store) -> None:
+async def test_max_open_limits_only_tasks_submitted_from_outside(store: Store) -> None:
     await put(store)
     await put(store, cause="automation")
     second = a_task()
     with pytest.raises(LimitReached):
         await store.submit(second, 1)
-    (task, _) = await take(store, agents={"demo": 2})
+    (task, _) = await claim_tasks(store, agents={"demo": 2})
     await store.apply(end(task, CLOCK.now(), outcome="ok", result="x")[1])
     remaining = await store.list_running_tasks()
     assert len(remaining) == 1
@@ -159,16 +163,16 @@ async def test_an_internal_key_is_taken_once(store: Store) -> None:
         await put(store, internal_key="goal#1")
 
 
-async def test_a_message_asks_automation_in_its_gate_to_yield(store: Store) -> None:
-    holder = await running(store, session_key="chat:1", cause="automation", on_crash="rerun")
+async def test_a_message_makes_an_automation_with_the_same_gate_yield(store: Store) -> None:
+    holder = await submit_and_claim(store, session_key="chat:1", cause="automation", on_crash="rerun")
     await put(store, session_key="chat:1|message:2", cause="message")
     held = await store.get_task(holder.id)
     assert held is not None and held.stop_requested == "yield"
 
 
-async def test_a_message_does_not_stop_work_that_could_not_go_on(store: Store) -> None:
-    holder = await running(store, session_key="chat:1", cause="automation", on_crash="fail")
-    persons = await running(store, session_key="chat:2", cause="message", on_crash="rerun")
+async def test_a_message_does_not_stop_a_task_that_cannot_continue(store: Store) -> None:
+    holder = await submit_and_claim(store, session_key="chat:1", cause="automation", on_crash="fail")
+    persons = await submit_and_claim(store, session_key="chat:2", cause="message", on_crash="rerun")
     await put(store, session_key="chat:1", cause="message")
     await put(store, session_key="chat:2", cause="message")
     for task in (holder, persons):
@@ -179,9 +183,9 @@ async def test_a_message_does_not_stop_work_that_could_not_go_on(store: Store) -
 # -- claim -------------------------------------------------------------------------------------------------------
 
 
-async def test_claim_gives_each_task_a_new_attempt_an_owner_and_a_start(store: Store) -> None:
+async def test_a_claimed_task_has_a_new_attempt_an_owner_and_a_start_time(store: Store) -> None:
     task = await put(store, route="console")
-    claims = await store.claim(asking(), CLOCK.now())
+    claims = await store.claim(claim_request(), CLOCK.now())
     (made,) = claims.taken
     assert (made.task.status, made.task.attempt, made.task.lease_owner) == ("running", 1, OWNER)
     assert made.token and made.token not in str(made.task)
@@ -199,55 +203,55 @@ async def test_claim_order_is_messages_then_priority_then_due_then_id(store: Sto
     urgent = await put(store, priority=50)
     least = await put(store, priority=-50, due_at=now - 99)
     person = await put(store, cause="message", priority=-100)
-    order = [task.id for task in await take(store)]
+    order = [task.id for task in await claim_tasks(store)]
     assert order == [person.id, urgent.id, older.id, plain.id, least.id]
 
 
-async def test_one_task_per_gate_and_none_beside_a_running_one(store: Store) -> None:
+async def test_one_task_runs_per_gate(store: Store) -> None:
     first = await put(store, session_key="chat:1")
     second = await put(store, session_key="chat:1|message:7")
     thread = await put(store, session_key="chat:1|thread:9")
-    assert {t.id for t in await take(store)} == {first.id, thread.id}
-    assert await take(store) == []
+    assert {t.id for t in await claim_tasks(store)} == {first.id, thread.id}
+    assert await claim_tasks(store) == []
     assert await store.find_gate_holder("chat:1") == first.id
     assert await store.find_gate_holder("chat:2") is None
     held = await store.get_task(first.id)
     assert held is not None
     await store.apply(end(held, CLOCK.now(), outcome="ok", result="")[1])
-    assert [t.id for t in await take(store)] == [second.id]
+    assert [t.id for t in await claim_tasks(store)] == [second.id]
 
 
-async def test_claim_stays_within_slots_and_known_agents(store: Store) -> None:
+async def test_claim_respects_slots_and_known_agents(store: Store) -> None:
     for agent in ("demo", "demo", "demo", "other", "unknown"):
         await put(store, agent=agent)
-    taken = await take(store, free=3, agents={"demo": 2, "other": 5})
+    taken = await claim_tasks(store, free=3, agents={"demo": 2, "other": 5})
     assert sorted(t.agent for t in taken) == ["demo", "demo", "other"]
-    assert await take(store, free=3, agents={"demo": 0, "other": 1}) == []
-    assert await take(store, free=0) == []
+    assert await claim_tasks(store, free=3, agents={"demo": 0, "other": 1}) == []
+    assert await claim_tasks(store, free=0) == []
 
 
-async def test_a_task_that_is_not_due_waits_and_its_time_is_told(store: Store) -> None:
+async def test_a_delayed_task_waits_and_its_due_time_is_returned(store: Store) -> None:
     now = CLOCK.now()
     await put(store, due_at=now + 60 * SECOND, wait="delay")
-    later = await store.claim(asking(), now)
+    later = await store.claim(claim_request(), now)
     assert (later.taken, later.next_due) == ([], now + 60 * SECOND)
-    assert len((await store.claim(asking(), now + 60 * SECOND)).taken) == 1
+    assert len((await store.claim(claim_request(), now + 60 * SECOND)).taken) == 1
 
 
-async def test_tasks_served_elsewhere_are_left_alone(store: Store) -> None:
+async def test_tasks_served_by_another_process_are_not_claimed(store: Store) -> None:
     mine = await put(store, submitter=OWNER)
     theirs = await put(store, submitter="i_two")
     spare = await put(store, agent="spare", submitter="i_two")
     agents = {"demo": 5, "spare": 5}
-    only_mine = await take(store, agents=agents, own_only=True)
+    only_mine = await claim_tasks(store, agents=agents, own_only=True)
     assert [t.id for t in only_mine] == [mine.id]
-    assert [t.id for t in await take(store, agents=agents, leave=frozenset({"demo"}))] == [spare.id]
-    assert [t.id for t in await take(store, agents=agents)] == [theirs.id]
+    assert [t.id for t in await claim_tasks(store, agents=agents, leave=frozenset({"demo"}))] == [spare.id]
+    assert [t.id for t in await claim_tasks(store, agents=agents)] == [theirs.id]
 
 
-async def test_many_claimers_never_take_a_task_twice(store: Store) -> None:
+async def test_concurrent_claims_never_take_a_task_twice(store: Store) -> None:
     tasks = [await put(store) for _ in range(30)]
-    claims = await asyncio.gather(*(take(store, free=3, owner=f"i_{n}") for n in range(15)))
+    claims = await asyncio.gather(*(claim_tasks(store, free=3, owner=f"i_{n}") for n in range(15)))
     taken = [task.id for claim in claims for task in claim]
     assert sorted(taken) == sorted(t.id for t in tasks)
 
@@ -260,11 +264,11 @@ async def takers(store: Store, free: int = 1, *, agents: dict[str, int] | None =
     held = {("demo", actor): count for actor, count in shares.pop("held", {}).items()}
     started = {("demo", actor): number for number, actor in enumerate(shares.pop("started", ""), 1)}
     room = agents if agents is not None else {"demo": free}
-    request = asking(free, agents=room, shares=Shares(held, started, **shares))
+    request = claim_request(free, agents=room, shares=Shares(held, started, **shares))
     return [made.task.actor for made in (await store.claim(request, CLOCK.now())).taken]
 
 
-async def test_a_slot_is_kept_for_each_actor_who_waits_and_has_none(store: Store) -> None:
+async def test_a_slot_is_reserved_for_each_waiting_actor_without_one(store: Store) -> None:
     for actor in "aaaaaabc":
         await put(store, creator=actor)
     assert await takers(store, 4) == ["a", "a", "b", "c"]
@@ -273,7 +277,7 @@ async def test_a_slot_is_kept_for_each_actor_who_waits_and_has_none(store: Store
     assert await takers(store, held={"a": 3}) == ["a"]
 
 
-async def test_the_only_slot_goes_around(store: Store) -> None:
+async def test_a_single_slot_alternates_between_actors(store: Store) -> None:
     for actor in "aaabbc":
         await put(store, creator=actor)
     order = ""
@@ -284,8 +288,8 @@ async def test_the_only_slot_goes_around(store: Store) -> None:
 
 
 @pytest.mark.parametrize("why", ["delayed", "gate", "agent", "left", "own"])
-async def test_nothing_is_kept_for_work_that_cannot_be_taken_now(store: Store, why: str) -> None:
-    await running(store, creator="c", session_key="chat:1")
+async def test_no_slot_is_reserved_for_tasks_that_cannot_start_now(store: Store, why: str) -> None:
+    await submit_and_claim(store, creator="c", session_key="chat:1")
     for _ in range(3):
         await put(store, creator="a", submitter=OWNER)
     if why == "delayed":
@@ -296,18 +300,18 @@ async def test_nothing_is_kept_for_work_that_cannot_be_taken_now(store: Store, w
         await put(store, creator="b", agent="other" if why == "agent" else "demo", submitter="i_other")
     terms: dict[str, Any] = {"leave": frozenset({"demo"})} if why == "left" else {"own_only": why == "own"}
     mine = Shares({("demo", "a"): 3}, {("demo", "a"): 1})
-    taken = await take(store, 1, agents={"demo": 1}, shares=mine, **terms)
+    taken = await claim_tasks(store, 1, agents={"demo": 1}, shares=mine, **terms)
     assert [task.creator for task in taken] == ["a"]
 
 
-async def test_slots_of_one_agent_are_kept_while_others_are_free(store: Store) -> None:
+async def test_slots_of_one_agent_are_reserved_while_others_are_free(store: Store) -> None:
     for actor in "aaaab":
         await put(store, creator=actor)
     await put(store, creator="a", agent="other")
     assert await takers(store, 40, agents={"demo": 2, "other": 20}) == ["a", "b", "a"]
 
 
-async def test_slots_of_the_process_are_kept_over_all_agents(store: Store) -> None:
+async def test_slots_of_the_process_are_reserved_across_all_agents(store: Store) -> None:
     for _ in range(3):
         await put(store, creator="a")
     await put(store, creator="b", agent="other")
@@ -315,19 +319,19 @@ async def test_slots_of_the_process_are_kept_over_all_agents(store: Store) -> No
     assert await takers(store, 1, agents={"demo": 20}, held={"a": 1}) == ["a"]
 
 
-async def test_messages_and_priority_keep_their_order_within_an_actors_tasks(store: Store) -> None:
+async def test_messages_and_priority_decide_within_an_actors_tasks(store: Store) -> None:
     for actor in "ab":
         await put(store, creator=actor, prompt="plain")
         await put(store, creator=actor, prompt="high", priority=9)
         await put(store, creator=actor, prompt="message", cause="message", session_key=f"chat:{actor}")
     shares = Shares({("demo", "a"): 3})
-    first = await take(store, 1, agents={"demo": 1}, shares=shares)
+    first = await claim_tasks(store, 1, agents={"demo": 1}, shares=shares)
     assert [(task.creator, task.prompt) for task in first] == [("b", "message")]
-    rest = await take(store, 5, shares=Shares({("demo", "a"): 3, ("demo", "b"): 1}))
+    rest = await claim_tasks(store, 5, shares=Shares({("demo", "a"): 3, ("demo", "b"): 1}))
     assert [task.prompt for task in rest] == ["message", "high", "high", "plain", "plain"]
 
 
-async def test_no_actor_gets_more_than_one_may_have(store: Store) -> None:
+async def test_no_actor_exceeds_the_limit_per_actor(store: Store) -> None:
     for actor in "aaaaab":
         await put(store, creator=actor)
     assert await takers(store, 9, most=3, held={"a": 1}) == ["a", "a", "b"]
@@ -335,7 +339,7 @@ async def test_no_actor_gets_more_than_one_may_have(store: Store) -> None:
     assert await takers(store, 9, most=3) == ["a", "a", "a"]
 
 
-async def test_tasks_without_an_actor_are_one_more_actors(store: Store) -> None:
+async def test_tasks_without_an_actor_count_as_one_actor(store: Store) -> None:
     await put(store)
     await put(store)
     await put(store, creator="a")
@@ -343,20 +347,20 @@ async def test_tasks_without_an_actor_are_one_more_actors(store: Store) -> None:
     assert await takers(store, 2, most=1) == [""]
 
 
-async def test_the_first_tasks_of_actors_in_one_gate_are_taken_one_by_one(store: Store) -> None:
+async def test_tasks_of_several_actors_in_one_gate_are_claimed_one_by_one(store: Store) -> None:
     for actor in "abc":
         await put(store, creator=actor, session_key="chat:1")
     await put(store, creator="c")
     assert await takers(store, 3) == ["a", "c"]
 
 
-async def test_open_tasks_of_one_actor_are_limited_while_others_may_go_on(store: Store) -> None:
+async def test_open_tasks_are_limited_per_actor(store: Store) -> None:
     async def submit(creator: str | None, most: int | None = 2, **fields: Any) -> bool:
         task = a_task(creator=creator, **fields)
         return (await store.submit(task, 100, most)).created
 
     await submit("a", idempotency_key="k", body_hash="x")
-    await running(store, creator="a")
+    await submit_and_claim(store, creator="a")
     await put(store, creator="a", cause="automation")  # does not count
     with pytest.raises(LimitReached, match=r"2 tasks of a .*max_open_per_actor"):
         await submit("a")
@@ -373,8 +377,8 @@ async def test_open_tasks_of_one_actor_are_limited_while_others_may_go_on(store:
 # -- fences and guards -------------------------------------------------------------------------------------------
 
 
-async def test_a_write_of_another_attempt_is_refused_whole(store: Store) -> None:
-    task = await running(store)
+async def test_a_write_of_an_older_attempt_is_refused_as_a_whole(store: Store) -> None:
+    task = await submit_and_claim(store)
     stale = Fence(task.id, task.attempt - 1)
     before = await store.read_log_bounds()
     for changes in (
@@ -389,8 +393,8 @@ async def test_a_write_of_another_attempt_is_refused_whole(store: Store) -> None
     assert await store.read_messages("s") == []
 
 
-async def test_a_finished_task_takes_nothing_more(store: Store) -> None:
-    task = await running(store)
+async def test_a_finished_task_accepts_no_write(store: Store) -> None:
+    task = await submit_and_claim(store)
     done = end(task, CLOCK.now(), outcome="ok", result="x")[1]
     await store.apply(replace(done, fence=fence(task)))
     with pytest.raises(LeaseLost):
@@ -400,8 +404,8 @@ async def test_a_finished_task_takes_nothing_more(store: Store) -> None:
     assert len(await store.read_events(0, EventFilter(kinds=("task_finished",)))) == 1
 
 
-async def test_a_stop_written_meanwhile_is_a_conflict_not_a_lost_lease(store: Store) -> None:
-    task = await running(store)
+async def test_a_concurrent_stop_is_a_conflict_not_a_lost_lease(store: Store) -> None:
+    task = await submit_and_claim(store)
     await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
     with pytest.raises(Conflict):
         await store.apply(replace(end(task, CLOCK.now(), outcome="ok", result="x")[1], fence=fence(task)))
@@ -409,9 +413,9 @@ async def test_a_stop_written_meanwhile_is_a_conflict_not_a_lost_lease(store: St
     assert seen is not None and seen.status == "running"
 
 
-async def test_a_failing_step_leaves_nothing_and_its_neighbours_alone(store: Store) -> None:
+async def test_a_failing_transaction_writes_nothing_and_does_not_affect_others(store: Store) -> None:
     """Verbs that wait together are committed together; one that fails is rolled back alone."""
-    good, bad = await running(store), await running(store)
+    good, bad = await submit_and_claim(store), await submit_and_claim(store)
     changes = [
         Changes(fence=fence(good), events=(progress(good, "one"),)),
         Changes(
@@ -429,11 +433,11 @@ async def test_a_failing_step_leaves_nothing_and_its_neighbours_alone(store: Sto
 
 
 @pytest.mark.parametrize("status", TRANSITIONS)
-async def test_only_the_transitions_of_the_table_happen(store: Store, status: str) -> None:
+async def test_only_transitions_of_the_table_are_allowed(store: Store, status: str) -> None:
     """From each state, try every step the product has; what the table forbids is refused."""
     task = await _in_state(store, status)
     steps = {
-        "running": take(store),
+        "running": claim_tasks(store),
         "done": store.apply(replace(end(task, 1, outcome="ok", result="")[1], fence=fence(task))),
         "failed": store.apply(replace(end(task, 1, outcome="error", error="")[1], fence=fence(task))),
         "cancelled": store.apply(end(task, 1, outcome="cancelled")[1]),
@@ -453,7 +457,7 @@ async def test_only_the_transitions_of_the_table_happen(store: Store, status: st
 async def _in_state(store: Store, status: str):  # type: ignore[no-untyped-def]
     if status == "pending":
         return await put(store)
-    task = await running(store)
+    task = await submit_and_claim(store)
     if status == "running":
         return task
     outcome = {"done": "ok", "failed": "error", "cancelled": "cancelled"}[status]
@@ -465,8 +469,8 @@ async def _in_state(store: Store, status: str):  # type: ignore[no-untyped-def]
 # -- events ------------------------------------------------------------------------------------------------------
 
 
-async def test_seqs_are_consecutive_under_many_writers(store: Store) -> None:
-    tasks = [await running(store) for _ in range(8)]
+async def test_event_numbers_are_consecutive_with_many_writers(store: Store) -> None:
+    tasks = [await submit_and_claim(store) for _ in range(8)]
     start = (await store.read_log_bounds()).last_seq
 
     async def write(task, times: int) -> None:  # type: ignore[no-untyped-def]
@@ -483,10 +487,10 @@ async def test_seqs_are_consecutive_under_many_writers(store: Store) -> None:
     assert (await store.read_log_bounds()).last_seq == seqs[-1]
 
 
-async def test_every_event_is_told_once_with_its_seq(store: Store) -> None:
+async def test_every_event_is_published_once_with_its_number(store: Store) -> None:
     heard: list[Commit] = []
     store.on_commit(heard.append)
-    task = await running(store)
+    task = await submit_and_claim(store)
     await asyncio.gather(
         *(store.apply(Changes(fence=fence(task), events=(progress(task, str(n)),))) for n in range(20))
     )
@@ -497,7 +501,7 @@ async def test_every_event_is_told_once_with_its_seq(store: Store) -> None:
 
 
 async def test_events_are_filtered_and_paged(store: Store) -> None:
-    one, two = await running(store), await running(store, creator="me", session_key="chat:7")
+    one, two = await submit_and_claim(store), await submit_and_claim(store, creator="me", session_key="chat:7")
     for task in (one, two):
         await store.apply(Changes(fence=fence(task), events=(progress(task), progress(task))))
     assert {e.task_id for e in await store.read_events(0, EventFilter(task_id=one.id))} == {one.id}
@@ -516,16 +520,16 @@ async def test_events_are_filtered_and_paged(store: Store) -> None:
     assert [e.seq for e in first + rest] == list(range(1, len(first + rest) + 1))
 
 
-async def test_a_late_result_is_told_once_per_attempt(store: Store) -> None:
-    task = await running(store)
+async def test_a_late_result_is_recorded_once_per_attempt(store: Store) -> None:
+    task = await submit_and_claim(store)
     late = event(TaskLate(outcome="ok", result="x"), CLOCK.now(), **meta(task))
     assert await store.record_late(late)
     assert not await store.record_late(late)
     assert await store.record_late(late._replace(attempt=2))
 
 
-async def test_open_events_are_the_starts_without_an_end(store: Store) -> None:
-    task = await running(store)
+async def test_open_events_are_starts_without_an_end(store: Store) -> None:
+    task = await submit_and_claim(store)
     about = meta(task)
     payloads = (
         TurnStart(user_message="x"),
@@ -548,8 +552,8 @@ async def test_open_events_are_the_starts_without_an_end(store: Store) -> None:
     assert await store.list_open_events(fence(task)) == []
 
 
-async def test_pruning_events_keeps_open_tasks_and_says_where_the_log_begins(store: Store) -> None:
-    ended, still = await running(store), await running(store)
+async def test_pruning_events_keeps_open_tasks_and_records_the_start_of_the_log(store: Store) -> None:
+    ended, still = await submit_and_claim(store), await submit_and_claim(store)
     for task in (ended, still, ended):
         await store.apply(Changes(fence=fence(task), events=(progress(task),)))
     await store.apply(end(ended, CLOCK.now(), outcome="ok", result="")[1])
@@ -569,7 +573,7 @@ async def test_pruning_events_keeps_open_tasks_and_says_where_the_log_begins(sto
 
 async def test_pruning_events_by_count_keeps_the_newest(store: Store) -> None:
     for _ in range(3):
-        task = await running(store)
+        task = await submit_and_claim(store)
         await store.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
     assert await store.prune_events(0, keep=4) == 5
     assert [e.seq for e in await store.read_events(0)] == [6, 7, 8, 9]
@@ -589,28 +593,28 @@ async def test_lists_are_newest_first_filtered_and_paged(store: Store) -> None:
     assert {t.agent for t in await store.list_tasks(TaskFilter(agent="a"))} == {"a"}
     assert await store.list_tasks(TaskFilter(creator="you")) == []
     assert [t.id for t in await store.list_tasks(TaskFilter(session_key="bg:t_003"))] == ["t_003"]
-    await take(store, free=1, agents={"b": 1})
+    await claim_tasks(store, free=1, agents={"b": 1})
     assert len(await store.list_tasks(TaskFilter(statuses=("running", "done")))) == 1
     assert len(await store.list_running_tasks(OWNER)) == 1
     assert await store.list_running_tasks("i_nobody") == []
 
 
-async def test_counts(store: Store) -> None:
+async def test_tasks_are_counted(store: Store) -> None:
     assert tuple(await store.count_tasks()) == (0, 0, 0, 0, 0, 0)
     for outcome in ("ok", "error", "error", "cancelled"):
-        await store.apply(end(await running(store), CLOCK.now(), outcome=outcome)[1])  # type: ignore[arg-type]
-    await running(store)
+        await store.apply(end(await submit_and_claim(store), CLOCK.now(), outcome=outcome)[1])  # type: ignore[arg-type]
+    await submit_and_claim(store)
     await put(store)
     counts = await store.count_tasks()
     assert counts == (6, 1, 1, 1, 2, 1)
     assert counts.active == 2
 
 
-async def test_pruning_tasks_by_age_and_count_never_takes_open_ones(store: Store) -> None:
+async def test_pruning_tasks_by_age_and_count_keeps_open_ones(store: Store) -> None:
     now = CLOCK.now()
     ended = []
     for n in range(5):
-        task = await running(store, route="console")
+        task = await submit_and_claim(store, route="console")
         await store.apply(end(task, now + n, outcome="ok", result="")[1])
         ended.append(task.id)
     waiting = await put(store)
@@ -624,7 +628,7 @@ async def test_pruning_tasks_by_age_and_count_never_takes_open_ones(store: Store
 # -- sessions, deliveries, approvals, instances ------------------------------------------------------------------
 
 
-async def test_sessions_and_messages(store: Store) -> None:
+async def test_sessions_and_messages_are_stored(store: Store) -> None:
     one = Session(key="chat:1", agent="demo", gate_key="chat:1", thread_id="th", created_at=1, updated_at=1)
     said = Message(session_key="chat:1", role="user", text="hi", time=1, task_id="t_1", id="t_1")
     await store.apply(Changes(sessions=(one,), messages=(said, replace(said, role="agent", text="yes", id="t_1.1"))))
@@ -643,7 +647,7 @@ async def test_sessions_and_messages(store: Store) -> None:
     assert await store.get_session("chat:3") is None
 
 
-async def test_a_delivery_is_made_once_per_task_channel_and_notice(store: Store) -> None:
+async def test_one_delivery_is_made_per_task_channel_and_notice(store: Store) -> None:
     now = CLOCK.now()
     first = Delivery(id="d_1", task_id="t_1", channel="console", notice="done", text="x", due_at=now, created_at=now)
     await store.apply(Changes(deliveries=(first, replace(first, id="d_2"), replace(first, id="d_3", notice="failed"))))
@@ -660,8 +664,8 @@ async def test_a_delivery_is_made_once_per_task_channel_and_notice(store: Store)
     assert [d.id for d in await store.list_deliveries(status="pending")] == ["d_3"]
 
 
-async def test_approvals_are_asked_answered_once_and_expire(store: Store) -> None:
-    task = await running(store)
+async def test_approvals_are_stored_answered_once_and_expire(store: Store) -> None:
+    task = await submit_and_claim(store)
     now = CLOCK.now()
     first, changes = ask(task, Question(text="Delete it?"), 60, now)
     await store.apply(changes)
@@ -684,7 +688,7 @@ async def test_approvals_are_asked_answered_once_and_expire(store: Store) -> Non
         await store.apply(ask(task._replace(attempt=9), Question(text="Again?"), 60, now)[1])
 
 
-async def test_instances_come_and_go(store: Store) -> None:
+async def test_processes_are_registered_and_removed(store: Store) -> None:
     one = Instance(
         id="i_1",
         role="up",
@@ -703,7 +707,7 @@ async def test_instances_come_and_go(store: Store) -> None:
     assert [i.id for i in await store.list_instances()] == ["i_2"]
 
 
-async def test_the_store_describes_and_checks_itself(store: Store) -> None:
+async def test_the_store_reports_and_checks_its_state(store: Store) -> None:
     facts = await store.describe()
     assert facts["kind"] and facts["schema"]
     assert await store.check() == []

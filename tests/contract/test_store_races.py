@@ -21,7 +21,7 @@ from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.verbs import changes as change
 from midwatch.stores.verbs import task as verbs
-from records import CLOCK, a_task, asking, fence, progress, put, running, take
+from records import CLOCK, a_task, claim_request, claim_tasks, fence, progress, put, submit_and_claim
 
 Several = Callable[[int], Awaitable[list[Any]]]
 WRITERS = 8
@@ -54,10 +54,10 @@ def slowly(verb: Callable[..., Any], seconds: float) -> Callable[..., Any]:
     return late
 
 
-async def test_a_follower_sees_every_number_in_order_while_many_write(several: Several) -> None:
+async def test_a_follower_sees_every_event_in_order_with_many_writers(several: Several) -> None:
     """Commits come late, verbs fail in between, and still no number is missing when a later one is seen."""
     stores = await several(3)
-    task = await running(stores[0])
+    task = await submit_and_claim(stores[0])
     rounds, rng = 12, random.Random(7)
     seen: list[int] = [e.seq for e in await stores[2].read_events(0)]
 
@@ -101,7 +101,7 @@ async def test_a_follower_sees_every_number_in_order_while_many_write(several: S
         assert order == sorted(order) and order[-1][1] == rounds - 1
 
 
-async def test_one_key_submitted_by_many_at_once_gives_one_task(several: Several) -> None:
+async def test_concurrent_submits_with_one_key_make_one_task(several: Several) -> None:
     stores = await several(WRITERS)
     for turn in range(5):
         wanted = [a_task(idempotency_key=f"k{turn}", body_hash="b", creator="me") for _ in stores]
@@ -113,7 +113,7 @@ async def test_one_key_submitted_by_many_at_once_gives_one_task(several: Several
     assert kinds == ["task_submitted"] * 5
 
 
-async def test_claims_raced_by_many_never_double_and_keep_gates_and_slots(several: Several) -> None:
+async def test_concurrent_claims_never_double_and_respect_gates_and_slots(several: Several) -> None:
     stores = await several(WRITERS)
     gates, each = 7, 6
     tasks = [await put(stores[0], session_key=f"chat:{n % gates}|message:{n}") for n in range(gates * each)]
@@ -123,7 +123,7 @@ async def test_claims_raced_by_many_never_double_and_keep_gates_and_slots(severa
     async def work(number: int) -> None:
         store = stores[number]
         while len(taken) < len(tasks):
-            mine = await take(store, free=2, owner=f"i_{number}", agents={"demo": 2})
+            mine = await claim_tasks(store, free=2, owner=f"i_{number}", agents={"demo": 2})
             assert len(mine) <= 2
             for task in mine:
                 assert task.gate_key not in held, f"{task.id} and {held[task.gate_key]} run in one gate"
@@ -140,7 +140,7 @@ async def test_claims_raced_by_many_never_double_and_keep_gates_and_slots(severa
     assert sorted(str(one) for one in starts) == sorted(taken)
 
 
-async def test_messages_of_one_session_by_many_are_all_kept_and_numbered(several: Several) -> None:
+async def test_concurrent_messages_to_one_session_are_all_kept_and_numbered(several: Several) -> None:
     stores = await several(WRITERS)
     each = 12
 
@@ -156,11 +156,11 @@ async def test_messages_of_one_session_by_many_are_all_kept_and_numbered(several
     assert {m.text for m in kept} == {f"{n}/{turn}" for n in range(WRITERS) for turn in range(each)}
 
 
-async def test_a_write_under_a_fence_never_lands_after_the_task_was_taken_away(several: Several) -> None:
+async def test_a_write_with_an_old_lease_never_succeeds_after_the_task_was_taken(several: Several) -> None:
     """The fence is looked at before the commit; whoever takes the task away in between has to wait for it."""
     mine, theirs = await several(2)
     for turn in range(6):
-        task = await running(mine)
+        task = await submit_and_claim(mine)
         told = event(TaskLate(outcome="lost"), CLOCK.now(), **meta(task))
         away = Changes(updates=(Update("task", task.id, {"status": "pending"}, guard_ownership(task)),), events=(told,))
         fenced = Changes(fence=fence(task), events=(progress(task),))
@@ -172,16 +172,16 @@ async def test_a_write_under_a_fence_never_lands_after_the_task_was_taken_away(s
         kinds = [e.kind for e in await theirs.read_events(0, EventFilter(task_id=task.id))][2:]
         assert results[1] is None
         assert kinds == (["task_late"] if isinstance(results[0], LeaseLost) else ["task_progress", "task_late"])
-        (again,) = await take(mine)
+        (again,) = await claim_tasks(mine)
         await mine.apply(end(again, CLOCK.now(), outcome="ok")[1])
 
 
-async def test_a_message_makes_a_task_yield_that_is_just_being_claimed(several: Several) -> None:
+async def test_a_message_makes_a_task_yield_that_is_being_claimed(several: Several) -> None:
     mine, theirs = await several(2)
     for turn in range(4):
         key = f"chat:{turn}"
         held = await put(mine, session_key=key, cause="automation", on_crash="rerun")
-        claiming = asyncio.create_task(mine.write(slowly(verbs.claim, 0.05), asking(), CLOCK.now()))
+        claiming = asyncio.create_task(mine.write(slowly(verbs.claim, 0.05), claim_request(), CLOCK.now()))
         await asyncio.sleep(0.02)
         await put(theirs, session_key=key, cause="message")
         taken = [one.task for one in (await claiming).taken]
@@ -193,11 +193,11 @@ async def test_a_message_makes_a_task_yield_that_is_just_being_claimed(several: 
             assert found.status == "pending"
 
 
-async def test_another_process_hears_of_a_commit(several: Several) -> None:
+async def test_another_process_is_notified_of_a_commit(several: Several) -> None:
     mine, theirs = await several(2)
     heard: asyncio.Queue[Commit] = asyncio.Queue()
     theirs.on_commit(heard.put_nowait)
-    task = await running(mine)
+    task = await submit_and_claim(mine)
     await mine.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
     topics: set[str] = set()
     async with asyncio.timeout(60):

@@ -48,7 +48,7 @@ async def test_tokens_are_listed_newest_first(store: Store) -> None:
     assert await store.list_tokens() == [second, first]
 
 
-async def test_a_name_is_taken_while_its_token_lives(store: Store) -> None:
+async def test_a_name_is_unique_among_live_tokens(store: Store) -> None:
     first = await add(store)
     with pytest.raises(Conflict):
         await add(store)
@@ -60,7 +60,7 @@ async def test_a_name_is_taken_while_its_token_lives(store: Store) -> None:
     assert (await store.get_token(first.id)).revoked_at == NOW
 
 
-async def test_a_hash_is_taken_for_ever(store: Store) -> None:
+async def test_a_hash_is_never_reused(store: Store) -> None:
     first = await add(store, "browser")
     with pytest.raises(Conflict):
         await add(store, "browser", hash=first.hash)
@@ -75,7 +75,7 @@ async def test_a_token_is_revoked_once(store: Store) -> None:
     assert [told.kind for told in await store.read_events(0)] == ["token_created", "token_revoked"]
 
 
-async def test_of_many_who_use_a_link_at_once_one_gets_in(store: Store) -> None:
+async def test_a_link_used_concurrently_signs_in_once(store: Store) -> None:
     link = await add(store, "link")
     browsers = [make("browser", "browser", OWNER, NOW, by="owner")[0] for _ in range(8)]
     done = await asyncio.gather(*(store.apply(enter(one, link)) for one in browsers), return_exceptions=True)
@@ -89,18 +89,18 @@ async def test_of_many_who_use_a_link_at_once_one_gets_in(store: Store) -> None:
     ("fields", "known"),
     [({}, True), ({"revoked_at": NOW}, False), ({"expires_at": NOW}, False), ({"expires_at": NOW + 1}, True)],
 )
-async def test_a_token_does_not_outlive_its_root(store: Store, fields: dict[str, int], known: bool) -> None:
+async def test_a_token_ends_with_its_root_token(store: Store, fields: dict[str, int], known: bool) -> None:
     root = await add(store, **fields)
     browser = await add(store, "browser", root=root.id)
     assert (await store.find_token(browser.hash, NOW) == browser) is known
 
 
-async def test_a_token_whose_root_is_gone_is_not_known(store: Store) -> None:
+async def test_a_token_with_a_missing_root_is_unknown(store: Store) -> None:
     browser = await add(store, "browser", root="k_gone")
     assert await store.find_token(browser.hash, NOW) is None
 
 
-async def test_live_links_and_browsers_of_an_actor_are_counted(store: Store) -> None:
+async def test_live_links_and_browsers_are_counted_per_actor(store: Store) -> None:
     await add(store)
     await add(store, "browser")
     await add(store, "link")
@@ -110,7 +110,7 @@ async def test_live_links_and_browsers_of_an_actor_are_counted(store: Store) -> 
     assert await store.count_tokens("owner", NOW) == 2
 
 
-async def test_what_ended_long_ago_is_pruned(store: Store) -> None:
+async def test_tokens_that_ended_long_ago_are_pruned(store: Store) -> None:
     kept = [
         await add(store),
         await add(store, "browser", expires_at=NOW),
@@ -122,7 +122,7 @@ async def test_what_ended_long_ago_is_pruned(store: Store) -> None:
     assert {token.id for token in await store.list_tokens()} == {token.id for token in kept}
 
 
-async def test_the_last_use_is_written(store: Store) -> None:
+async def test_the_last_use_is_stored(store: Store) -> None:
     token = await add(store)
     seen = Update("token", token.id, {"last_used_at": NOW}, {"last_used_at": None})
     await store.apply(Changes(updates=(seen,)))

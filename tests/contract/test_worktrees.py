@@ -12,7 +12,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.store import Store
 from midwatch.domain.task import end
 from midwatch.domain.worktree import Place, Worktree, WorktreeFilter, change_worktree, occupy_worktree, plan_worktree
-from records import CLOCK, asking, fence, put, running, take
+from records import CLOCK, claim_request, claim_tasks, fence, put, submit_and_claim
 
 
 def a_tree(number: int = 1, **fields: object) -> Worktree:
@@ -23,7 +23,7 @@ def a_tree(number: int = 1, **fields: object) -> Worktree:
     return replace(tree, **fields)  # type: ignore[arg-type]  # of the test's own choice
 
 
-async def test_a_worktree_is_read_back_as_it_was_and_listed_newest_first(store: Store) -> None:
+async def test_a_worktree_is_read_back_unchanged_and_listed_newest_first(store: Store) -> None:
     trees = [
         a_tree(1, status="removed", dirty=False, files=0), a_tree(2, dirty=True, files=3, note="x"),
         a_tree(3, status="merged", target=None, session_key="chat:1", creator="ann"), a_tree(4, status="making"),
@@ -40,7 +40,7 @@ async def test_a_worktree_is_read_back_as_it_was_and_listed_newest_first(store: 
     assert await store.get_worktree(trees[1].id) is not None, "only what was removed is forgotten"
 
 
-async def test_only_what_the_table_draws_happens_to_a_worktree(store: Store) -> None:
+async def test_only_transitions_of_the_table_are_allowed(store: Store) -> None:
     tree = a_tree(1)
     await store.apply(Changes(records=(tree,)))
     with pytest.raises(Conflict, match="cannot become making"):
@@ -52,8 +52,8 @@ async def test_only_what_the_table_draws_happens_to_a_worktree(store: Store) -> 
         await store.apply(Changes(updates=(change_worktree(tree, 6, files=9)[1],)))
 
 
-async def test_a_task_and_its_worktree_are_written_together_and_only_by_its_attempt(store: Store) -> None:
-    task = await running(store, worktree={"id": "w_000000000000000000000001"})
+async def test_a_task_and_its_worktree_are_written_together_by_its_attempt_only(store: Store) -> None:
+    task = await submit_and_claim(store, worktree={"id": "w_000000000000000000000001"})
     tree = plan_worktree(task, Place("/src", "sub", "b" * 40, "main"), "/home/w", "here", 7)
     assert (tree.branch, tree.path, tree.workdir) == (
         "midwatch/000000000001", "/home/w/000000000001", "/home/w/000000000001/sub"
@@ -70,42 +70,42 @@ async def test_a_task_and_its_worktree_are_written_together_and_only_by_its_atte
         await store.apply(occupy_worktree(kept, task._replace(attempt=9), 9)[1])
 
 
-async def test_a_directory_is_given_to_one_task_at_a_time(store: Store) -> None:
+async def test_a_directory_is_used_by_one_task_at_a_time(store: Store) -> None:
     first = await put(store, dir_key="/src")
     second = await put(store, dir_key="/src", priority=-1)
     other = await put(store, dir_key="/other")
     free = await put(store)
-    assert {task.id for task in await take(store)} == {first.id, other.id, free.id}
-    assert await take(store) == []
+    assert {task.id for task in await claim_tasks(store)} == {first.id, other.id, free.id}
+    assert await claim_tasks(store) == []
     assert await store.find_dir_holder("/src") == first.id
     assert await store.find_dir_holder("/nowhere") is None
     held = await store.get_task(first.id)
     assert held is not None
     await store.apply(end(held, CLOCK.now(), outcome="ok", result="x")[1])
-    assert [task.id for task in await take(store)] == [second.id]
+    assert [task.id for task in await claim_tasks(store)] == [second.id]
 
 
-async def test_a_directory_is_kept_from_the_fairest_as_well(store: Store) -> None:
+async def test_fair_claims_respect_a_directory_in_use(store: Store) -> None:
     """Where actors share scarce slots, another way leads to a task; it obeys, too."""
-    await running(store, dir_key="/src", creator="ann")
+    await submit_and_claim(store, dir_key="/src", creator="ann")
     await put(store, dir_key="/src", creator="bob")
     last = await put(store, dir_key="/other", creator="bob")
     cyd = await put(store, creator="cyd")
-    first = await take(store, 1)
-    second = await take(store, 1)
+    first = await claim_tasks(store, 1)
+    second = await claim_tasks(store, 1)
     assert {task.id for task in (*first, *second)} == {last.id, cyd.id}
-    assert await take(store, 1) == []
+    assert await claim_tasks(store, 1) == []
 
 
-async def test_the_index_keeps_a_directory_for_one_even_when_a_step_forgets_to_look(store: Store) -> None:
-    await running(store, dir_key="/src")
+async def test_the_index_refuses_a_second_task_in_a_directory(store: Store) -> None:
+    await submit_and_claim(store, dir_key="/src")
     waiting = await put(store, dir_key="/src")
     with pytest.raises(Conflict):
         await store.apply(Changes(updates=(Update("task", waiting.id, {"status": "running"}, {"status": "pending"}),)))
 
 
-async def test_claims_at_the_same_time_never_share_a_directory(store: Store) -> None:
+async def test_concurrent_claims_never_share_a_directory(store: Store) -> None:
     for _ in range(20):
         await put(store, dir_key="/src")
-    claims = await asyncio.gather(*(store.claim(asking(1, owner=f"i_{n}"), CLOCK.now()) for n in range(8)))
+    claims = await asyncio.gather(*(store.claim(claim_request(1, owner=f"i_{n}"), CLOCK.now()) for n in range(8)))
     assert sum(len(one.taken) for one in claims) == 1

@@ -46,13 +46,13 @@ async def desk(tmp_path: Path) -> AsyncIterator[Runtime]:
         yield made
 
 
-async def said(desk: Runtime, prompt: str) -> Task:
+async def send_message(desk: Runtime, prompt: str) -> Task:
     """A message in the conversation, to its end."""
     task = await desk.sessions.send(KEY, prompt)
     return await desk.tasks.wait(task.id)
 
 
-async def asked(desk: Runtime) -> Approval:
+async def wait_for_question(desk: Runtime) -> Approval:
     """The question that is open."""
     found: list[Approval] = await until(desk.approvals.list)
     return found[0]
@@ -66,9 +66,9 @@ async def test_three_turns_with_memory_in_one_process(desk: Runtime) -> None:
     await desk.sessions.create(agent="fake", key=KEY)
     pids = set()
     for prompt in ("one", "two"):
-        assert (await said(desk, prompt)).result == f"you said {prompt}"
-        pids.add((await said(desk, "[[show pid]]")).result)
-    last = await said(desk, "[[recall]]")
+        assert (await send_message(desk, prompt)).result == f"you said {prompt}"
+        pids.add((await send_message(desk, "[[show pid]]")).result)
+    last = await send_message(desk, "[[recall]]")
     assert last.result == "You said: one | [[show pid]] | two | [[show pid]]"
     assert len(pids) == 1
     session = await desk.sessions.get(KEY)
@@ -77,9 +77,9 @@ async def test_three_turns_with_memory_in_one_process(desk: Runtime) -> None:
     assert texts[:2] == ["one", "you said one"]
 
 
-async def test_leave_is_granted(desk: Runtime) -> None:
+async def test_an_allowed_tool_runs(desk: Runtime) -> None:
     task = await desk.tasks.submit("[[ask RAar touch x]] [[say so I did]]", agent="fake")
-    question = await asked(desk)
+    question = await wait_for_question(desk)
     assert (question.task_id, question.agent) == (task.id, "fake")
     assert "touch x" in question.question
     await desk.approvals.answer(question.id, grant=True)
@@ -89,15 +89,15 @@ async def test_leave_is_granted(desk: Runtime) -> None:
     assert told.count("tool_exec_start") == told.count("tool_exec_end") == 1
 
 
-async def test_leave_is_denied(desk: Runtime) -> None:
+async def test_a_denied_tool_does_not_run(desk: Runtime) -> None:
     task = await desk.tasks.submit("[[ask ar touch x]]", agent="fake")
-    await desk.approvals.answer((await asked(desk)).id, grant=False, why="not today")
+    await desk.approvals.answer((await wait_for_question(desk)).id, grant=False, why="not today")
     ended = await desk.tasks.wait(task.id)
     assert (ended.status, ended.outcome) == ("failed", "error")
     assert "denied: 'touch x' (not today)" in (ended.error or "")
 
 
-async def test_nobody_answers(tmp_path: Path) -> None:
+async def test_an_unanswered_question_expires(tmp_path: Path) -> None:
     async with desk_at(tmp_path, 'approval_expiry = "1s"') as desk:
         task = await desk.tasks.submit("[[ask ar touch x]] [[say I could not]]", agent="fake")
         ended = await desk.tasks.wait(task.id)
@@ -107,26 +107,26 @@ async def test_nobody_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["[[open x]] [[hold ever]]", "[[say half]] [[ask ar touch x]]"])
-async def test_a_cancel_in_mid_turn(desk: Runtime, prompt: str) -> None:
+async def test_a_turn_is_cancelled(desk: Runtime, prompt: str) -> None:
     await desk.sessions.create(agent="fake", key=KEY)
-    pid = (await said(desk, "[[show pid]]")).result
+    pid = (await send_message(desk, "[[show pid]]")).result
     task = await desk.sessions.send(KEY, prompt)
     if "ask" in prompt:
-        await asked(desk)
+        await wait_for_question(desk)
     else:
         await until(lambda: _uses_tool(desk, task))
     await desk.tasks.cancel(task.id)
     ended = await desk.tasks.wait(task.id)
     assert ended.status == "cancelled"
     assert await desk.approvals.list() == []
-    assert (await said(desk, "[[show pid]]")).result == pid, "the agent itself stopped and is still there"
+    assert (await send_message(desk, "[[show pid]]")).result == pid, "the agent itself stopped and is still there"
 
 
 async def _uses_tool(desk: Runtime, task: Task) -> bool:
     return "tool_exec_start" in await kinds(desk, task)
 
 
-async def test_a_limit_parks_the_task_and_it_goes_on(desk: Runtime) -> None:
+async def test_a_usage_limit_parks_the_task_until_it_ends(desk: Runtime) -> None:
     task = await desk.tasks.submit("[[limit 2]] [[recall]]", agent="fake")
 
     ended = await desk.tasks.wait(task.id)
@@ -138,8 +138,8 @@ async def test_a_limit_parks_the_task_and_it_goes_on(desk: Runtime) -> None:
 
 async def test_a_closed_conversation_leaves_no_process(desk: Runtime) -> None:
     await desk.sessions.create(agent="fake", key=KEY)
-    pid = int((await said(desk, "[[show pid]]")).result or 0)
-    stray = int((await said(desk, "[[stray]]")).result.split()[1])  # type: ignore[union-attr]
+    pid = int((await send_message(desk, "[[show pid]]")).result or 0)
+    stray = int((await send_message(desk, "[[stray]]")).result.split()[1])  # type: ignore[union-attr]
     await desk.sessions.close(KEY)
     assert await eventually(lambda: not runs(pid) and not runs(stray))
 
@@ -151,7 +151,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-async def test_midwatch_is_killed_in_mid_turn_and_the_conversation_goes_on(tmp_path: Path) -> None:
+async def test_a_conversation_continues_after_midwatch_was_killed_during_a_turn(tmp_path: Path) -> None:
     memory = tmp_path / "memory"
     configure(tmp_path / "home", memory)
     server = Server(tmp_path / "home")
@@ -161,7 +161,7 @@ async def test_midwatch_is_killed_in_mid_turn_and_the_conversation_goes_on(tmp_p
             first = (
                 await http.post("/tasks", json={"prompt": "remember me", "agent": "fake", "session_key": KEY})
             ).json()
-            await _ended(http, first["id"])
+            await _wait_for_end(http, first["id"])
             prompt = "[[stray]] [[recall]] [[hold go]]"
             task = (await http.post("/tasks", json={"prompt": prompt, "agent": "fake", "session_key": KEY})).json()
             await until(lambda: _working(memory))
@@ -174,7 +174,7 @@ async def test_midwatch_is_killed_in_mid_turn_and_the_conversation_goes_on(tmp_p
         (memory / "go").touch()
         await server.start()
         async with server.client() as http:
-            ended = await _ended(http, task["id"])
+            ended = await _wait_for_end(http, task["id"])
             assert (ended["status"], ended["attempt"]) == ("done", 2), ended
             assert "remember me" in ended["result"]
             assert "midwatch was interrupted" in "".join(file.read_text() for file in memory.glob("s-*.json"))
@@ -199,7 +199,7 @@ async def _working(memory: Path) -> bool:
     return any("[[hold go]]" in file.read_text() for file in memory.glob("s-*.json"))
 
 
-async def _ended(http: Any, task_id: str) -> dict[str, Any]:
+async def _wait_for_end(http: Any, task_id: str) -> dict[str, Any]:
     async with asyncio.timeout(30):
         while True:
             found: dict[str, Any] = (await http.get(f"/tasks/{task_id}")).json()
@@ -211,9 +211,7 @@ async def _ended(http: Any, task_id: str) -> dict[str, Any]:
 # -- two hosts ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_conversation_is_spoken_to_watched_and_taken_over_from_another_host(
-    tmp_path: Path, database: str
-) -> None:
+async def test_a_conversation_is_used_watched_and_taken_over_by_another_process(tmp_path: Path, database: str) -> None:
     for name in ("a", "b"):
         configure(tmp_path / name, tmp_path / "memory", f'db = "{database}"\nshutdown_grace = 0')
     owner = WorkerProcess(tmp_path / "a")
@@ -222,11 +220,11 @@ async def test_a_conversation_is_spoken_to_watched_and_taken_over_from_another_h
         async with Runtime.open(tmp_path / "b", work=False) as looking:
             await until(looking.living)
             await looking.sessions.create(agent="fake", key=KEY)
-            assert (await said(looking, "one")).result == "you said one"
+            assert (await send_message(looking, "one")).result == "you said one"
             first = (await looking.sessions.get(KEY)).session
         async with Runtime.open(tmp_path / "b") as b:
-            assert (await said(b, "two")).result == "you said two"
-            seen = await watched(b, "[[flood 3000]] [[hold seen]]", tmp_path / "memory" / "seen")
+            assert (await send_message(b, "two")).result == "you said two"
+            seen = await collect_pieces(b, "[[flood 3000]] [[hold seen]]", tmp_path / "memory" / "seen")
             assert seen, "nothing of what is written on the other host was seen while it was written"
             hanging = await b.sessions.send(KEY, "[[tool true]] [[hold never]]")
             await until(lambda: at_work(b, hanging))
@@ -240,7 +238,7 @@ async def test_a_conversation_is_spoken_to_watched_and_taken_over_from_another_h
             assert processes_with(mark)
             await owner.kill()
             await b.tasks.cancel(cut.id)
-            recalled = await said(b, "[[recall]]")
+            recalled = await send_message(b, "[[recall]]")
             assert (recalled.status, "one | two" in (recalled.result or "")) == ("done", True)
             here = (await b.sessions.get(KEY)).session
             assert (here.live_owner != first.live_owner, here.epoch, here.thread_id) == (True, 2, first.thread_id)
@@ -253,7 +251,7 @@ async def at_work(desk: Runtime, task: Task) -> bool:
     return "tool_exec_end" in await kinds(desk, task)
 
 
-async def watched(desk: Runtime, prompt: str, seen: Path) -> list[str]:
+async def collect_pieces(desk: Runtime, prompt: str, seen: Path) -> list[str]:
     """The pieces of an answer that were seen while it was written elsewhere; it ends once there is a file `seen`."""
     pieces: list[str] = []
 
@@ -266,7 +264,7 @@ async def watched(desk: Runtime, prompt: str, seen: Path) -> list[str]:
     watching = asyncio.create_task(watch())
     try:
         async with asyncio.timeout(60):
-            await said(desk, prompt)
+            await send_message(desk, prompt)
     finally:
         watching.cancel()
     return pieces

@@ -38,7 +38,7 @@ def settings(folder: Path, db: str | None = None) -> Settings:
     return Settings.load(folder, db=db, detect_agents=False, shutdown_grace=0)
 
 
-def asked(to: str | None, words: str = "it", **wish: Any) -> HandoffOptions:
+def make_options(to: str | None, words: str = "it", **wish: Any) -> HandoffOptions:
     return HandoffOptions(task=HandoffTask(type="code", description=words), to=to, from_agent="lead", **wish)
 
 
@@ -53,17 +53,17 @@ class Puzzled(Coder):
         raise RuntimeError("what is this?")
 
 
-async def test_one_who_cannot_tell_what_it_can_do_is_in_nobodys_way(desk: Runtime) -> None:
+async def test_an_agent_whose_check_fails_does_not_block_others(desk: Runtime) -> None:
     await desk.handoffs.register(Puzzled("puzzled"))
     await desk.handoffs.register(Coder("coder"))
-    assert (await desk.handoffs.handoff(asked(None))).to_agent == "coder"
+    assert (await desk.handoffs.handoff(make_options(None))).to_agent == "coder"
     odd = Coder("odd")
     odd.capabilities = ("code",)  # type: ignore[assignment]
     with pytest.raises(InvalidInput, match="AgentCapability"):
         await desk.handoffs.register(odd)
 
 
-async def test_who_leaves_while_it_is_chosen_is_passed_over(desk: Runtime) -> None:
+async def test_an_agent_removed_during_the_choice_is_skipped(desk: Runtime) -> None:
     await desk.handoffs.register(Coder("first"))
     await desk.handoffs.register(Coder("second"))
 
@@ -73,11 +73,11 @@ async def test_who_leaves_while_it_is_chosen_is_passed_over(desk: Runtime) -> No
         return True
 
     async with asyncio.timeout(20):
-        done = await desk.handoffs.handoff(asked(None, enable_func=leaves))
+        done = await desk.handoffs.handoff(make_options(None, enable_func=leaves))
     assert (done.to_agent, [one["agent"] for one in done.refusals]) == ("second", ["first"])
     await desk.handoffs.register(Coder("first"))
     named, _ = await asyncio.gather(
-        desk.handoffs.handoff(asked("first", wait=False)), desk.handoffs.unregister("first")
+        desk.handoffs.handoff(make_options("first", wait=False)), desk.handoffs.unregister("first")
     )
     assert named.status == "in_progress"  # it waits until it is there again
     await desk.handoffs.register(Coder("first"))
@@ -85,7 +85,7 @@ async def test_who_leaves_while_it_is_chosen_is_passed_over(desk: Runtime) -> No
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_who_comes_is_given_work_at_once_and_who_goes_gets_no_more(
+async def test_an_added_agent_gets_work_at_once_and_a_removed_one_gets_none(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     db = request.getfixturevalue("database") if kind == "postgres" else None
@@ -103,7 +103,7 @@ async def test_who_comes_is_given_work_at_once_and_who_goes_gets_no_more(
         first = await other.tasks.submit("from another process", agent="late")
         assert first.timeout_seconds == 777.0
         assert (await desk.tasks.wait(first.id)).result == "<from another process>"
-        assert (await desk.handoffs.handoff(asked("late"))).output == "<it>"
+        assert (await desk.handoffs.handoff(make_options("late"))).output == "<it>"
         assert {one.id: one.agents for one in await desk.living()}[desk.id] == ("demo", "late")
         waiting = await other.tasks.submit("later", agent="late", delay=3600)
         await desk.handoffs.unregister("late")
@@ -112,12 +112,12 @@ async def test_who_comes_is_given_work_at_once_and_who_goes_gets_no_more(
             with pytest.raises(UnknownAgent):
                 await one.tasks.submit("x", agent="late")
         with pytest.raises(UnknownAgent):
-            await desk.handoffs.handoff(asked("late"))
+            await desk.handoffs.handoff(make_options("late"))
         assert (await desk.tasks.get(waiting.id)).status == "pending"
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_what_runs_ends_as_ever_though_its_agent_has_gone(
+async def test_a_running_task_ends_normally_after_its_agent_was_removed(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     db = request.getfixturevalue("database") if kind == "postgres" else None
@@ -143,12 +143,12 @@ async def test_what_runs_ends_as_ever_though_its_agent_has_gone(
         assert (ended.outcome, ended.result) == ("ok", "heard done"), ended.error
 
 
-async def test_a_task_of_an_agent_that_has_gone_waits_until_it_is_back(desk: Runtime) -> None:
+async def test_a_task_of_a_removed_agent_waits_until_it_is_added_again(desk: Runtime) -> None:
     go = asyncio.Event()
     await desk.handoffs.register(ScriptedAgent(wait_for(go), result("done"), name="it", terms=AgentTerms(slots=1)))
     running = await desk.tasks.submit("one", agent="it")
     queued = await desk.tasks.submit("two", agent="it")
-    handed = await desk.handoffs.handoff(asked("it", wait=False))
+    handed = await desk.handoffs.handoff(make_options("it", wait=False))
     async with asyncio.timeout(30):
         while not desk.running:
             await asyncio.sleep(0.01)
@@ -163,20 +163,20 @@ async def test_a_task_of_an_agent_that_has_gone_waits_until_it_is_back(desk: Run
         assert (await desk.handoffs.wait(handed.id)).output == "another"
 
 
-async def test_the_best_is_chosen_among_those_that_are_there(desk: Runtime) -> None:
+async def test_the_best_registered_agent_is_chosen(desk: Runtime) -> None:
     for name in ("one", "two"):
         await desk.handoffs.register(Coder(name))
     assert list(desk.handoffs.receivers()) == ["demo", "echo", "one", "two"]
-    assert (await desk.handoffs.handoff(asked(None))).output == "one did it"
+    assert (await desk.handoffs.handoff(make_options(None))).output == "one did it"
     await desk.handoffs.unregister("one")
-    assert (await desk.handoffs.handoff(asked(None))).output == "two did it"
+    assert (await desk.handoffs.handoff(make_options(None))).output == "two did it"
     await desk.handoffs.register(Coder("one"))  # who comes back comes last
     assert await desk.handoffs.find_agent(HandoffTask(type="code")) == ["two", "one"]
     desk.handoffs.enable("two", False)
     assert list(desk.handoffs.receivers()) == ["demo", "echo", "one"]
 
 
-async def test_what_cannot_be_registered_is_told_and_changes_nothing(
+async def test_an_invalid_registration_is_reported_and_changes_nothing(
     desk: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Conflict, match="an agent 'echo' here already; unregister it"):
@@ -206,7 +206,7 @@ async def test_what_cannot_be_registered_is_told_and_changes_nothing(
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_many_at_once_are_all_known_and_one_of_each_name(
+async def test_concurrent_registrations_keep_one_agent_per_name(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     db = request.getfixturevalue("database") if kind == "postgres" else None
@@ -216,14 +216,14 @@ async def test_many_at_once_are_all_known_and_one_of_each_name(
     async with Runtime.open(settings=settings(tmp_path, db), role=role) as desk, asyncio.timeout(60):
         ended = await asyncio.gather(*(desk.handoffs.register(Coder(n)) for n in wanted), return_exceptions=True)
         assert [type(one) for one in ended if one is not None] == [Conflict] * 20
-        done = await asyncio.gather(*(desk.handoffs.handoff(asked(name, "x")) for name in names))
+        done = await asyncio.gather(*(desk.handoffs.handoff(make_options(name, "x")) for name in names))
         assert [one.output for one in done] == [f"{name} did x" for name in names]
         await asyncio.gather(*(desk.handoffs.unregister(name) for name in names))
         assert (await desk.living())[0].agents == ("demo",)
     assert [one.getMessage() for one in caplog.records if one.levelname != "INFO"] == []
 
 
-async def test_an_open_conversation_ends_with_its_agent_and_is_not_anothers(desk: Runtime) -> None:
+async def test_an_open_conversation_ends_with_its_agent(desk: Runtime) -> None:
     go = asyncio.Event()
     old, new = (ScriptedAgent(wait_for(go), result(word), name="it", lasting=True) for word in ("old", "new"))
     await desk.handoffs.register(old)
@@ -259,7 +259,7 @@ CONFIG = "[agents.it]\nkind = 'llm'\nmodel = 'openai:fake'\n"
         ("delegates = ['it']", "agents.it.delegates: it cannot hand over to itself"),
     ],
 )
-async def test_a_target_that_is_not_there_is_an_error_at_the_start(tmp_path: Path, line: str, said: str) -> None:
+async def test_a_missing_target_is_an_error_at_startup(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "midwatch.toml").write_text(CONFIG + line + "\n")
     with pytest.raises(BadConfig, match=said) as caught:
         async with Runtime.open(settings=settings(tmp_path), agents={"echo": echo}):
@@ -267,7 +267,7 @@ async def test_a_target_that_is_not_there_is_an_error_at_the_start(tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
-async def test_targets_of_the_configuration_and_of_code_are_found(tmp_path: Path) -> None:
+async def test_targets_from_configuration_and_code_are_found(tmp_path: Path) -> None:
     (tmp_path / "midwatch.toml").write_text(CONFIG + "handoffs = ['demo', 'echo']\ndelegates = ['echo']\n")
     async with Runtime.open(settings=settings(tmp_path), agents={"echo": echo}, only=["it"]) as desk:
         assert list(desk.agents) == ["it"]  # the others may work in other processes

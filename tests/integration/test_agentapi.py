@@ -147,7 +147,7 @@ async def frames(surface: Surface, path: str = "/events") -> AsyncGenerator[tupl
 # -- the conversation --------------------------------------------------------------------------------------------------
 
 
-async def test_a_client_that_looks_again_and_again(surface: Surface) -> None:
+async def test_a_client_polls_status_and_messages(surface: Surface) -> None:
     assert await surface.say("hello") == "you said hello"
     assert await surface.say("hello") == "you said hello", "the same words twice are two turns"
     assert await surface.say("  trimmed \n") == "you said trimmed"
@@ -162,7 +162,7 @@ async def test_a_client_that_looks_again_and_again(surface: Surface) -> None:
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z", message["time"]) for message in messages)
 
 
-async def test_replies_name_their_schema(surface: Surface) -> None:
+async def test_replies_link_their_schema(surface: Surface) -> None:
     await surface.stable()
     reply = await surface.http.get("/status")
     port = surface.url.rpartition(":")[2]
@@ -183,7 +183,7 @@ async def test_replies_name_their_schema(surface: Surface) -> None:
     assert "<a> & ü" in (await surface.http.get("/messages")).text
 
 
-async def test_a_client_that_listens(surface: Surface, tmp_path: Path) -> None:
+async def test_a_client_follows_the_event_stream(surface: Surface, tmp_path: Path) -> None:
     await surface.stable()
     seen: list[tuple[str, Any]] = []
     sending = None
@@ -212,7 +212,7 @@ async def test_a_client_that_listens(surface: Surface, tmp_path: Path) -> None:
     assert [name for name, _ in replay] == ["message_update"] * 3 + ["status_change"]
 
 
-async def test_the_head_of_a_stream(surface: Surface) -> None:
+async def test_a_stream_has_the_headers_of_agentapi(surface: Surface) -> None:
     async with surface.http.stream("GET", "/events") as reply:
         assert reply.headers["content-type"] == "text/event-stream"
         assert reply.headers["cache-control"] == "no-cache, no-store, must-revalidate"
@@ -222,7 +222,7 @@ async def test_the_head_of_a_stream(surface: Surface) -> None:
         assert "content-length" not in reply.headers
 
 
-async def test_the_screen_is_told_with_every_change(surface: Surface) -> None:
+async def test_the_screen_is_sent_with_every_change(surface: Surface) -> None:
     async with asyncio.timeout(60), aclosing(frames(surface, "/internal/screen")) as stream:
         name, data = await anext(stream)
         assert (name, list(data)) == ("screen", ["screen"])
@@ -248,7 +248,7 @@ async def test_streams_end_cleanly_with_the_server(surface: Surface) -> None:
                 pass  # an end without the last chunk would be an error here
 
 
-async def test_what_is_said_while_the_agent_works_is_refused(surface: Surface, tmp_path: Path) -> None:
+async def test_a_message_is_refused_while_the_agent_works(surface: Surface, tmp_path: Path) -> None:
     await surface.stable()
     assert (await surface.send(f"hold {tmp_path / 'go'}")).status_code == 200
     assert await surface.status() == "running"
@@ -264,7 +264,7 @@ async def test_what_is_said_while_the_agent_works_is_refused(surface: Surface, t
     assert "too early" not in (await surface.http.get("/messages")).text
 
 
-async def test_of_two_messages_at_once_one_is_taken(surface: Surface, tmp_path: Path) -> None:
+async def test_of_two_concurrent_messages_one_is_accepted(surface: Surface, tmp_path: Path) -> None:
     await surface.stable()
     go = tmp_path / "go"  # nobody may have answered before the last of them has come
     replies = await asyncio.gather(*(surface.send(f"hold {go}") for _ in range(5)))
@@ -274,7 +274,7 @@ async def test_of_two_messages_at_once_one_is_taken(surface: Surface, tmp_path: 
     assert len(await surface.messages()) == 3
 
 
-async def test_an_agent_that_does_not_react_is_told(tmp_path: Path) -> None:
+async def test_an_agent_that_does_not_react_is_reported(tmp_path: Path) -> None:
     async with alone(tmp_path, program=BUSY_SIGN) as surface:
         await surface.stable()
         assert (await surface.send(f"deaf {tmp_path / 'end'}\r", "raw")).status_code == 200
@@ -298,13 +298,13 @@ async def test_an_agent_that_does_not_react_is_told(tmp_path: Path) -> None:
         (tmp_path / "end").touch()
 
 
-async def test_a_long_reply_is_whole(surface: Surface) -> None:
+async def test_a_long_reply_is_complete(surface: Surface) -> None:
     text = await surface.say("lines 3000")
     assert text.split("\n") == [f"line {number}" for number in range(3000)]
 
 
 @pytest.mark.parametrize("way", ["leave", "abandon"])
-async def test_the_end_of_the_agent_is_noticed(surface: Surface, way: str) -> None:
+async def test_the_exit_of_the_agent_is_noticed(surface: Surface, way: str) -> None:
     """How it ended is known from then on, also when it leaves something behind that takes time to end."""
     await surface.stable()
     assert (await surface.send(f"{way} 3\r", "raw")).status_code == 200
@@ -317,7 +317,7 @@ async def test_the_end_of_the_agent_is_noticed(surface: Surface, way: str) -> No
     assert refused.status_code == 409
 
 
-async def test_a_reader_that_does_not_read_delays_nobody(surface: Surface) -> None:
+async def test_a_slow_reader_delays_nobody(surface: Surface) -> None:
     await surface.stable()
     host, port = surface.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as lazy:
@@ -332,7 +332,7 @@ async def test_a_reader_that_does_not_read_delays_nobody(surface: Surface) -> No
 # -- requests that are wrong -------------------------------------------------------------------------------------------
 
 
-async def test_wrong_messages(surface: Surface) -> None:
+async def test_wrong_messages_are_refused(surface: Surface) -> None:
     await surface.stable()
     http = surface.http
 
@@ -359,7 +359,7 @@ async def test_wrong_messages(surface: Surface) -> None:
     assert await surface.say("unharmed") == "you said unharmed"
 
 
-async def test_unknown_paths_and_methods(surface: Surface) -> None:
+async def test_unknown_paths_and_methods_are_refused(surface: Surface) -> None:
     http = surface.http
     reply = await http.get("/nothing")
     assert (reply.status_code, reply.text) == (404, "404 page not found\n")
@@ -377,7 +377,7 @@ async def test_unknown_paths_and_methods(surface: Surface) -> None:
         assert (reply.status_code, reply.headers["location"]) == (307, "/chat/embed")
 
 
-async def test_the_description_and_the_pages(surface: Surface) -> None:
+async def test_the_openapi_document_and_the_pages_are_served(surface: Surface) -> None:
     http = surface.http
     for path, version, media in (
         ("/openapi.json", "3.1.0", "json"), ("/openapi.yaml", "3.1.0", "yaml"),
@@ -399,7 +399,7 @@ async def test_the_description_and_the_pages(surface: Surface) -> None:
     assert (await http.get("/chat/nothing.js")).status_code == 404
 
 
-async def test_the_chat_page_may_stand_elsewhere(tmp_path: Path) -> None:
+async def test_the_chat_page_may_have_another_base_path(tmp_path: Path) -> None:
     async with alone(tmp_path, chat="/@me/app/chat") as surface:
         assert (await surface.http.get("/")).headers["location"] == "/@me/app/chat/embed"
         page = (await surface.http.get("/chat/embed")).text
@@ -407,7 +407,7 @@ async def test_the_chat_page_may_stand_elsewhere(tmp_path: Path) -> None:
         assert '"/web/' not in page
 
 
-async def test_the_console_of_one_session_sees_that_session_alone(surface: Surface) -> None:
+async def test_the_console_of_one_session_sees_only_that_session(surface: Surface) -> None:
     http, desk, key = surface.http, surface.desk, surface.follower.key
     other = (await desk.sessions.create(agent="echo"))[0].session.key
     waiting = await desk.tasks.submit("hello", session_key=other, delay=3600)
@@ -447,7 +447,7 @@ async def test_the_console_of_one_session_sees_that_session_alone(surface: Surfa
 # -- uploads -----------------------------------------------------------------------------------------------------------
 
 
-async def test_uploads(surface: Surface) -> None:
+async def test_uploads_are_stored(surface: Surface) -> None:
     http = surface.http
     reply = await http.post("/upload", files={"file": ("../../../evil.txt", b"content", "text/plain")})
     assert reply.status_code == 200, reply.text
@@ -470,7 +470,7 @@ async def test_uploads(surface: Surface) -> None:
     assert reply.json()["errors"][0]["location"] == "body"
 
 
-async def test_uploads_go_with_the_server(tmp_path: Path) -> None:
+async def test_uploads_are_removed_with_the_server(tmp_path: Path) -> None:
     async with alone(tmp_path) as surface:
         reply = await surface.http.post("/upload", files={"file": ("a", b"x")})
         path = Path(reply.json()["filePath"])
@@ -481,7 +481,7 @@ async def test_uploads_go_with_the_server(tmp_path: Path) -> None:
 # -- hosts and origins -------------------------------------------------------------------------------------------------
 
 
-async def test_hosts(surface: Surface) -> None:
+async def test_only_allowed_hosts_are_served(surface: Surface) -> None:
     for host in ("localhost", "LOCALHOST:99", "[::1]:1", "127.0.0.1"):
         assert (await surface.http.get("/status", headers={"host": host})).status_code == 200
     reply = await surface.http.get("/status", headers={"host": "evil.com"})
@@ -494,13 +494,13 @@ async def test_hosts(surface: Surface) -> None:
     assert far.status_code == 400
 
 
-async def test_the_schema_of_another_host_is_found_by_https(tmp_path: Path) -> None:
+async def test_schema_links_of_another_host_use_https(tmp_path: Path) -> None:
     async with alone(tmp_path, rules(("*",))) as surface:
         reply = await surface.http.get("/status", headers={"host": "a.example"})
         assert reply.json()["$schema"] == "https://a.example/schemas/StatusResponseBody.json"
 
 
-async def test_origins(surface: Surface) -> None:
+async def test_only_allowed_origins_are_served(surface: Surface) -> None:
     http, known, other = surface.http, {"origin": "http://localhost:3000"}, {"origin": "https://evil.com"}
     reply = await http.get("/status", headers=known)
     assert reply.headers["access-control-allow-origin"] == "http://localhost:3000"
@@ -528,7 +528,7 @@ async def test_origins(surface: Surface) -> None:
     assert not [name for name in reply.headers if name.startswith("access-control")]
 
 
-async def test_a_page_of_another_site_cannot_speak_to_the_agent(surface: Surface) -> None:
+async def test_a_page_of_another_site_cannot_send_messages(surface: Surface) -> None:
     await surface.stable()
     body = b'{"content":"x","type":"user"}'
     for site in ("cross-site", "same-site"):
@@ -538,7 +538,7 @@ async def test_a_page_of_another_site_cannot_speak_to_the_agent(surface: Surface
     assert (await surface.http.post("/message", content=body, headers=own)).status_code == 200
 
 
-async def test_every_origin(tmp_path: Path) -> None:
+async def test_a_wildcard_allows_every_origin(tmp_path: Path) -> None:
     async with alone(tmp_path, rules(origins=("*",))) as surface:
         reply = await surface.http.get("/status", headers={"origin": "https://any.example"})
         assert reply.headers["access-control-allow-origin"] == "*"
@@ -548,7 +548,7 @@ async def test_every_origin(tmp_path: Path) -> None:
 # -- below each session of a server ------------------------------------------------------------------------------------
 
 
-async def test_every_session_of_a_server_has_the_surface(home: Path) -> None:
+async def test_every_session_of_a_server_has_the_agentapi_routes(home: Path) -> None:
     echo = build("echo", "terminal", PROGRAM)
     async with serving(home, {"echo": echo, "scripted": ScriptedAgent(result("pong"))}) as served:
         for key, agent in (("chat:a/b", "echo"), ("chat:two", "scripted")):
@@ -586,7 +586,7 @@ async def test_every_session_of_a_server_has_the_surface(home: Path) -> None:
         await roles(served, base, token)
 
 
-async def test_the_conversation_is_the_same_after_a_restart(home: Path) -> None:
+async def test_the_conversation_is_unchanged_after_a_restart(home: Path) -> None:
     path = "/sessions/chat:1/agentapi"
     messages: list[Any] = []
     for text in ("one", "two"):

@@ -71,7 +71,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(home, **settings) -> AsyncIterator[Served]:
+async def serve_desk(home, **settings) -> AsyncIterator[Served]:
     loaded = Settings.load(home, **{"detect_agents": False, "default_agent": "echo", "shutdown_grace": 0, **settings})
     known = {name: FunctionAgent(name, body, on_loop=True) for name, body in AGENTS.items()}
     async with (
@@ -85,16 +85,16 @@ async def serving(home, **settings) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def served(tmp_path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "home") as made:
+    async with serve_desk(tmp_path / "home") as made:
         yield made
 
 
-async def ended(served: Served, task_id: str) -> dict:
+async def wait_for_end(served: Served, task_id: str) -> dict:
     await served.runtime.tasks.wait(task_id)
     return await served.client.get(task_id)
 
 
-async def running(served: Served, task_id: str) -> None:
+async def wait_for_start(served: Served, task_id: str) -> None:
     async for told in served.runtime.bus.follow(0):
         if told.kind == "turn_start" and told.task_id == task_id:
             return
@@ -103,13 +103,13 @@ async def running(served: Served, task_id: str) -> None:
 # -- tasks -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_is_accepted_done_and_read(served: Served, tmp_path) -> None:
+async def test_a_task_is_submitted_run_and_read(served: Served, tmp_path) -> None:
     reply = await served.http.post("/tasks", json={"prompt": "hi", "workdir": str(tmp_path), "timeout": "10m"})
     assert reply.status_code == 201
     made = reply.json()
     assert reply.headers["location"] == f"/api/v1/tasks/{made['id']}"
     assert (made["status"], made["timeout_seconds"], made["creator"]) == ("pending", 600.0, "owner")
-    done = await ended(served, made["id"])
+    done = await wait_for_end(served, made["id"])
     assert (done["status"], done["outcome"], done["result"], done["attempt"]) == ("done", "ok", "HI", 1)
     assert await served.client.result(made["id"]) == "HI"
     assert await served.client.summary() == {
@@ -120,7 +120,7 @@ async def test_a_task_is_accepted_done_and_read(served: Served, tmp_path) -> Non
 async def test_tasks_are_listed_newest_first_in_pages(served: Served) -> None:
     ids = [(await served.client.submit(f"n{n}", {"session_key": f"chat:{n % 2}"}))["id"] for n in range(5)]
     for task_id in ids:
-        await ended(served, task_id)
+        await wait_for_end(served, task_id)
     page = await served.client.list(limit=2)
     seen = [task["id"] for task in page["tasks"]]
     while page["next"]:
@@ -133,13 +133,13 @@ async def test_tasks_are_listed_newest_first_in_pages(served: Served) -> None:
     assert len((await served.client.list(creator="owner", status=["done"]))["tasks"]) == 5
 
 
-async def test_a_running_task_is_cancelled_and_tried_again(served: Served) -> None:
+async def test_a_running_task_is_cancelled_and_retried(served: Served) -> None:
     task = await served.client.submit("x", {"agent": "hang"})
-    await running(served, task["id"])
+    await wait_for_start(served, task["id"])
     with pytest.raises(NotFinished):
         await served.client.result(task["id"])
     assert (await served.client.cancel(task["id"]))["stop_requested"] == "cancel"
-    assert (await ended(served, task["id"]))["status"] == "cancelled"
+    assert (await wait_for_end(served, task["id"]))["status"] == "cancelled"
     with pytest.raises(AlreadyFinished):
         await served.client.cancel(task["id"])
     reply = await served.http.post(f"/tasks/{task['id']}/retry")
@@ -163,8 +163,8 @@ async def test_an_idempotency_key_makes_one_task(served: Served) -> None:
     assert (await served.client.summary())["total"] == 1
 
 
-async def test_too_much_open_work_is_refused_with_a_time_to_come_back(tmp_path) -> None:
-    async with serving(tmp_path / "home", max_open=1) as served:
+async def test_tasks_above_max_open_are_refused_with_retry_after(tmp_path) -> None:
+    async with serve_desk(tmp_path / "home", max_open=1) as served:
         await served.client.submit("x", {"agent": "hang"})
         reply = await served.http.post("/tasks", json={"prompt": "y"})
         assert (reply.status_code, reply.json()["code"]) == (429, "limit_reached")
@@ -197,7 +197,7 @@ async def test_too_much_open_work_is_refused_with_a_time_to_come_back(tmp_path) 
         ([], "invalid_input", "body"),
     ],
 )
-async def test_bad_tasks_are_refused_with_their_field(served: Served, body: object, code: str, field: str) -> None:
+async def test_invalid_tasks_are_refused_with_their_field(served: Served, body: object, code: str, field: str) -> None:
     reply = await served.http.post("/tasks", json=body)
     assert reply.status_code == 422
     assert reply.headers["content-type"] == "application/problem+json"
@@ -222,7 +222,7 @@ async def test_bodies_that_are_not_json_are_refused(served: Served, body: bytes)
         "/events?kind=nonsense", "/events?after=x", "/events?limit=1001", "/approvals?status=maybe",
     ],
 )  # fmt: skip
-async def test_bad_queries_are_refused(served: Served, path: str) -> None:
+async def test_invalid_queries_are_refused(served: Served, path: str) -> None:
     reply = await served.http.get(path, headers={"accept": "application/json"})
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_input")
 
@@ -235,20 +235,20 @@ async def test_bad_queries_are_refused(served: Served, path: str) -> None:
         ("GET", "/nonsense"), ("GET", "/"),
     ],
 )  # fmt: skip
-async def test_what_is_not_there_is_not_found(served: Served, method: str, path: str) -> None:
+async def test_unknown_ids_are_not_found(served: Served, method: str, path: str) -> None:
     reply = await served.http.request(method, path)
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
     assert reply.headers["content-type"] == "application/problem+json"
 
 
-async def test_a_wrong_method_is_told(served: Served) -> None:
+async def test_a_wrong_method_is_refused(served: Served) -> None:
     reply = await served.http.delete("/tasks")
     assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed")
 
 
 @pytest.mark.parametrize("said", [None, "Bearer wrong", "Bearer x", "Basic abc", "bearer"])
 @pytest.mark.parametrize("path", ["/tasks", "/events", "/nonsense", "/openapi.json"])
-async def test_every_route_wants_the_token(served: Served, said: str | None, path: str) -> None:
+async def test_every_route_requires_a_token(served: Served, said: str | None, path: str) -> None:
     base, told = f"{served.url}/api/v1", {"authorization": said} if said else {}
     async with httpx2.AsyncClient(base_url=base, headers=told, trust_env=False, timeout=30.0) as stranger:
         reply = await stranger.get(path)
@@ -259,7 +259,7 @@ async def test_every_route_wants_the_token(served: Served, said: str | None, pat
             await client.summary()
 
 
-async def test_the_owners_token_is_needed_whole(served: Served) -> None:
+async def test_a_prefix_of_the_owners_token_is_refused(served: Served) -> None:
     token = served.runtime.home.token()
     async with Client(served.url, token[:-1]) as client:
         with pytest.raises(Unauthorized):
@@ -279,12 +279,12 @@ async def test_bodies_above_two_megabytes_are_refused(served: Served) -> None:
     assert (await served.client.summary())["total"] == 0
 
 
-async def test_a_long_prompt_arrives_whole(served: Served) -> None:
+async def test_a_long_prompt_is_complete(served: Served) -> None:
     task = await served.client.submit("é" * 900_000)
-    assert len((await ended(served, task["id"]))["result"]) == 900_000
+    assert len((await wait_for_end(served, task["id"]))["result"]) == 900_000
 
 
-async def test_a_mistake_of_ours_shows_no_insides(served: Served, caplog) -> None:
+async def test_an_internal_error_shows_no_details(served: Served, caplog) -> None:
     class Broken:
         async def summary(self) -> None:
             raise RuntimeError("secret detail")
@@ -302,7 +302,7 @@ async def test_a_mistake_of_ours_shows_no_insides(served: Served, caplog) -> Non
 
 async def test_the_log_is_read_in_pages(served: Served) -> None:
     task = await served.client.submit("x")
-    await ended(served, task["id"])
+    await wait_for_end(served, task["id"])
     whole = await served.client.events()
     assert [told["seq"] for told in whole["events"]] == list(range(1, whole["last_seq"] + 1))
     assert whole["oldest_seq"] == 1
@@ -332,7 +332,7 @@ async def frames(served: Served, count: int, path: str = "/events", headers: dic
 
 async def test_a_stream_has_ids_kinds_and_data(served: Served) -> None:
     task = await served.client.submit("x")
-    await ended(served, task["id"])
+    await wait_for_end(served, task["id"])
     lines = (await frames(served, 1))[0].split("\n")
     assert lines[:2] == ["id: 1", "event: task_submitted"]
     assert json.loads(lines[2].removeprefix("data: "))["task_id"] == task["id"]
@@ -340,14 +340,14 @@ async def test_a_stream_has_ids_kinds_and_data(served: Served) -> None:
 
 async def test_last_event_id_wins_over_after(served: Served) -> None:
     task = await served.client.submit("x")
-    await ended(served, task["id"])
+    await wait_for_end(served, task["id"])
     assert (await frames(served, 1, "/events?after=1"))[0].startswith("id: 2\n")
     assert (await frames(served, 1, "/events?after=1", {"last-event-id": "3"}))[0].startswith("id: 4\n")
     reply = await served.http.get("/events", headers={"last-event-id": "x"})
     assert (reply.status_code, reply.json()["field"]) == (422, "Last-Event-ID")
 
 
-async def test_a_stream_follows_what_happens_next(served: Served) -> None:
+async def test_a_stream_sends_new_events(served: Served) -> None:
     seen: list[str] = []
     async with aclosing(served.client.follow(kinds=["task_finished"])) as events:
         reader = asyncio.create_task(anext(events))
@@ -373,7 +373,7 @@ async def test_live_events_have_no_id(served: Served) -> None:
     assert b"id:" not in sse.encode(event(MessageDelta(message_id="m", offset=0, text="x"), 1))
 
 
-async def test_a_silent_stream_shows_that_it_lives(served: Served) -> None:
+async def test_a_silent_stream_sends_keepalives(served: Served) -> None:
     served.streams.heartbeat = 0.05
     async with served.http.stream("GET", "/events?after=0") as reply:
         heard = b""
@@ -392,7 +392,7 @@ async def test_streams_end_cleanly_when_the_server_stops(served: Served) -> None
         assert b"".join([part async for part in parts]) == b""
 
 
-async def test_a_reader_that_goes_leaves_nothing_behind(served: Served) -> None:
+async def test_a_reader_that_disconnects_leaves_nothing_behind(served: Served) -> None:
     before = asyncio.all_tasks()
     async with served.http.stream("GET", "/events?live=true") as reply:
         await anext(reply.aiter_raw())
@@ -402,7 +402,7 @@ async def test_a_reader_that_goes_leaves_nothing_behind(served: Served) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_an_event_is_encoded_once_and_few_are_kept() -> None:
+async def test_an_event_is_encoded_once_and_the_cache_is_small() -> None:
     streams = sse.Streams()
     made = [Event("error", n, {"stage": "s", "message": "m"}, id=f"e{n}", seq=n) for n in range(1, 2000)]
     first = streams.frame(made[0])
@@ -447,7 +447,7 @@ async def test_a_question_is_answered_once(served: Served, route: str, body: dic
     assert (wrong.status_code, wrong.json()["field"]) == (422, "choice")
     reply = await served.http.post(f"/approvals/{asked}/{route}", json=body)
     assert (reply.status_code, reply.json()["answered_by"]) == (200, "owner")
-    assert (await ended(served, task["id"]))["result"] == result
+    assert (await wait_for_end(served, task["id"]))["result"] == result
     with pytest.raises(Conflict):
         await served.client.approve(asked)
     assert await served.client.approvals() == []
@@ -458,7 +458,7 @@ async def test_a_question_is_answered_once(served: Served, route: str, body: dic
 @pytest.mark.parametrize("key", ["chat:42|thread:7", "repo:a/b", "user:ü x"])
 async def test_a_conversation_is_read_by_its_key(served: Served, key: str) -> None:
     task = await served.client.submit("hello", {"session_key": key})
-    await ended(served, task["id"])
+    await wait_for_end(served, task["id"])
     listed = (await served.http.get("/sessions")).json()["sessions"]
     assert [one["key"] for one in listed] == [key]
     path = httpx2.URL(f"{served.url}/api/v1/sessions/").raw_path.decode() + f"{key}/messages"
@@ -470,13 +470,13 @@ async def test_a_conversation_is_read_by_its_key(served: Served, key: str) -> No
 
 async def test_notices_are_listed(served: Served) -> None:
     task = await served.client.submit("hello", {"route": "console"})
-    await ended(served, task["id"])
+    await wait_for_end(served, task["id"])
     found = await served.client.deliveries(task_id=task["id"])
     assert {one["notice"] for one in found} == {"started", "done"}
     assert await served.client.deliveries("failed") == []
 
 
-async def test_agents_are_listed_with_their_terms(served: Served) -> None:
+async def test_agents_are_listed_with_their_capabilities(served: Served) -> None:
     listed = {agent["name"]: agent for agent in await served.client.agents()}
     assert set(listed) == {*AGENTS, "demo"}
     assert listed["echo"] | {"description": ""} == {
@@ -486,7 +486,7 @@ async def test_agents_are_listed_with_their_terms(served: Served) -> None:
     }  # fmt: skip
 
 
-async def test_the_interface_describes_itself(served: Served) -> None:
+async def test_the_openapi_document_is_served(served: Served) -> None:
     told = (await served.http.get("/openapi.json")).json()
     assert set(told["paths"]["/api/v1/tasks"]) == {"get", "post"}
 
@@ -494,7 +494,7 @@ async def test_the_interface_describes_itself(served: Served) -> None:
 # -- the app in process, and the socket ----------------------------------------------------------------------------
 
 
-async def test_the_client_speaks_to_the_app_without_a_socket(tmp_path) -> None:
+async def test_the_client_calls_the_app_without_a_socket(tmp_path) -> None:
     async with Runtime.open(tmp_path / "home", work=False) as runtime:
         transport = httpx2.ASGITransport(create_app(runtime, hosts=("midwatch",)))
         async with Client("http://midwatch", runtime.home.token(), transport=transport) as client:
@@ -508,12 +508,12 @@ async def test_the_client_speaks_to_the_app_without_a_socket(tmp_path) -> None:
                 await client.get("t_no")
 
 
-def test_replies_do_not_wait_for_acknowledgements() -> None:
+def test_replies_are_sent_without_delay() -> None:
     with listen("127.0.0.1", 0) as listener:
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_a_port_in_use_is_told_with_a_remedy() -> None:
+def test_a_port_in_use_is_reported_with_a_remedy() -> None:
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(PortInUse, match=f"port {port} .* --port N"):
@@ -529,6 +529,6 @@ def test_a_port_in_use_is_told_with_a_remedy() -> None:
         ("::", "http://[::1]"),
     ],
 )
-def test_clients_are_told_an_address_that_works(host: str, url: str) -> None:
+def test_the_advertised_address_is_reachable(host: str, url: str) -> None:
     with listen("127.0.0.1", 0) as listener:
         assert url_of(host, listener) == f"{url}:{listener.getsockname()[1]}"

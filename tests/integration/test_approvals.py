@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from insides import abandon
+from insides import simulate_crash
 from midwatch import Runtime, Settings, Turn
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict
@@ -25,17 +25,17 @@ REJECT, ALLOW = Choice("Reject", "reject_once"), Choice("Allow", "allow_once")
 TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16)
 
 
-def wants(command: str, **fields: Any) -> Question:
+def make_question(command: str, **fields: Any) -> Question:
     return Question(text="May I?", kind="execute", command=command, choices=(REJECT, ALLOW), **fields)
 
 
 async def runs(turn: Turn) -> str:
     """Asks for leave to run what the prompt says; several lines are asked at once."""
-    answers = await asyncio.gather(*(turn.ask(wants(line)) for line in turn.prompt.splitlines()))
-    return " ".join(told(one) for one in answers)
+    answers = await asyncio.gather(*(turn.ask(make_question(line)) for line in turn.prompt.splitlines()))
+    return " ".join(describe_answer(one) for one in answers)
 
 
-def told(answer: Answer) -> str:
+def describe_answer(answer: Answer) -> str:
     return f"{answer.status}:{answer.choice}"
 
 
@@ -47,7 +47,7 @@ async def desk_of(home: Path, approvals: dict[str, Any] | None = None, **setting
         yield desk
 
 
-async def done(desk: Runtime, prompt: str, **wish: Any) -> str | None:
+async def run_task(desk: Runtime, prompt: str, **wish: Any) -> str | None:
     task = await desk.tasks.submit(prompt, agent="it", **wish)
     async with asyncio.timeout(20):
         return (await desk.tasks.wait(task.id)).result
@@ -64,11 +64,11 @@ async def inbox(desk: Runtime, count: int = 1) -> Any:
 # -- without asking ------------------------------------------------------------------------------------------------
 
 
-async def test_rules_answer_at_once_and_leave_their_trace(home: Path, tmp_path: Path) -> None:
+async def test_rules_answer_at_once_and_are_logged(home: Path, tmp_path: Path) -> None:
     said = {"allow": [{"command": "git log *"}], "deny": [{"command": "git push"}], "default": "deny"}
     async with desk_of(home, said) as desk:
         assert (
-            await done(desk, "git log\ngit push\nls", workdir=str(tmp_path))
+            await run_task(desk, "git log\ngit push\nls", workdir=str(tmp_path))
             == "granted:Allow denied:Reject denied:Reject"
         )
         kept = {one.command: one for one in await desk.approvals.list(None)}
@@ -83,7 +83,7 @@ async def test_rules_answer_at_once_and_leave_their_trace(home: Path, tmp_path: 
         assert "task_waiting" not in [one.kind for one in await desk.store.read_events(0)]
 
 
-async def test_a_yes_by_a_rule_costs_one_write(home: Path, tmp_path: Path) -> None:
+async def test_an_approval_by_a_rule_costs_one_write(home: Path, tmp_path: Path) -> None:
     async with desk_of(home, {"allow": [{"command": "ls"}]}) as desk:
         writes: list[Changes] = []
         apply = desk.store.apply
@@ -93,15 +93,15 @@ async def test_a_yes_by_a_rule_costs_one_write(home: Path, tmp_path: Path) -> No
             await apply(changes)
 
         desk.store.apply = count  # type: ignore[method-assign]
-        await done(desk, "ls", workdir=str(tmp_path))
+        await run_task(desk, "ls", workdir=str(tmp_path))
         with_one = len(writes)
-        await done(desk, "ls\nls\nls\nls\nls", workdir=str(tmp_path))
+        await run_task(desk, "ls\nls\nls\nls\nls", workdir=str(tmp_path))
         assert with_one and len(writes) <= 2 * with_one + 5
 
 
-async def test_of_a_plain_question_only_a_default_no_is_an_answer(home: Path) -> None:
+async def test_a_plain_question_is_answered_only_by_a_default_deny(home: Path) -> None:
     async def plain(turn: Turn) -> str:
-        return told(await turn.ask("Deploy?", ("yes", "no")))
+        return describe_answer(await turn.ask("Deploy?", ("yes", "no")))
 
     argv = {"kind": "command", "argv": ["true"]}
     for default, expected in (("deny", "denied:no"), ("allow", None)):
@@ -131,13 +131,13 @@ async def test_an_automation_has_its_own_rules(home: Path, tmp_path: Path) -> No
 # -- always --------------------------------------------------------------------------------------------------------
 
 
-async def test_always_is_remembered_until_it_is_revoked(home: Path, tmp_path: Path) -> None:
+async def test_an_always_answer_is_kept_until_it_is_revoked(home: Path, tmp_path: Path) -> None:
     async with desk_of(home) as desk:
         first = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
         (question,) = await inbox(desk)
         await desk.approvals.answer(question.id, grant=True, always=True, actor="ann")
         assert (await desk.tasks.wait(first.id)).result == "granted:Allow"
-        assert await done(desk, "git  status", workdir=str(tmp_path)) == "granted:Allow"
+        assert await run_task(desk, "git  status", workdir=str(tmp_path)) == "granted:Allow"
         (rule,) = await desk.rules.list()
         answered = await desk.approvals.list("granted")
         assert [one.answered_by for one in answered] == [f"rule:{rule.id}", "ann"]
@@ -151,10 +151,10 @@ async def test_always_is_remembered_until_it_is_revoked(home: Path, tmp_path: Pa
         (asked,) = await inbox(desk)
         await desk.approvals.answer(asked.id, grant=False, always=True)
         assert (await desk.tasks.wait(task.id)).result == "denied:Reject"
-        assert await done(desk, "git status -s", workdir=str(tmp_path)) == "denied:Reject"
+        assert await run_task(desk, "git status -s", workdir=str(tmp_path)) == "denied:Reject"
 
 
-async def test_a_turn_asks_people_one_thing_at_a_time(home: Path) -> None:
+async def test_a_turn_asks_one_question_at_a_time(home: Path) -> None:
     async with desk_of(home) as desk:
         task = await desk.tasks.submit("a\nb\nc", agent="it")
         for _ in range(3):  # in whatever order
@@ -166,15 +166,15 @@ async def test_a_turn_asks_people_one_thing_at_a_time(home: Path) -> None:
 # -- time ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_policy_says_how_long_a_question_waits_and_expiry_is_a_no(home: Path) -> None:
+async def test_a_policy_sets_the_expiry_of_a_question_and_expiry_denies(home: Path) -> None:
     async with desk_of(home, {"expires": 0.2}) as desk:
-        assert await done(desk, "ls") == "expired:None"
+        assert await run_task(desk, "ls") == "expired:None"
         (found,) = await desk.approvals.list("expired")
         assert found.why == "nobody answered in time"
         assert found.expires_at - found.created_at == SECOND // 5
 
 
-async def test_a_question_never_waits_past_the_deadline_of_its_goal(home: Path) -> None:
+async def test_a_question_expires_at_the_deadline_of_its_goal(home: Path) -> None:
     async with desk_of(home) as desk:
         goal = await desk.goals.create("ls", agent="it", deadline_at=desk.clock.now() + 3600 * SECOND)
         (question,) = await inbox(desk)
@@ -187,12 +187,12 @@ async def test_a_question_never_waits_past_the_deadline_of_its_goal(home: Path) 
 # -- death ---------------------------------------------------------------------------------------------------------
 
 
-async def test_an_answer_that_the_agent_did_not_hear_is_asked_for_again(home: Path, tmp_path: Path) -> None:
+async def test_an_answer_the_agent_did_not_receive_is_asked_again(home: Path, tmp_path: Path) -> None:
     """The process dies between the answer and the agent: nothing is granted by mistake, nothing waits for ever."""
     async with desk_of(home) as desk:
         task = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
         (question,) = await inbox(desk)
-        abandon(desk)
+        simulate_crash(desk)
         await desk.approvals.answer(question.id, grant=True, actor="ann")
     async with desk_of(home) as desk:
         (again,) = await inbox(desk)
@@ -206,7 +206,7 @@ async def test_an_answer_that_the_agent_did_not_hear_is_asked_for_again(home: Pa
 # -- who may -------------------------------------------------------------------------------------------------------
 
 
-async def test_questions_and_rules_over_http_by_role(home: Path, tmp_path: Path) -> None:
+async def test_roles_limit_questions_and_rules_over_http(home: Path, tmp_path: Path) -> None:
     async with serving(home, {"it": ScriptedAgent(runs, terms=TERMS)}) as served:
         body = {"prompt": "git status", "agent": "it", "workdir": str(tmp_path)}
         task = await served.post("/tasks", body)
@@ -234,7 +234,7 @@ async def test_questions_and_rules_over_http_by_role(home: Path, tmp_path: Path)
             assert len((await viewer.get("/rules", params={"all": True})).json()["rules"]) == 1
 
 
-async def test_an_agent_neither_answers_its_questions_nor_sees_rules(home: Path, tmp_path: Path) -> None:
+async def test_an_agent_cannot_answer_questions_or_read_rules(home: Path, tmp_path: Path) -> None:
     tokens: list[str] = []
 
     async def shows_its_token(turn: Turn) -> str:
@@ -257,10 +257,10 @@ async def test_an_agent_neither_answers_its_questions_nor_sees_rules(home: Path,
         await desk.approvals.answer(question.id, grant=False)
 
 
-async def test_a_large_diff_is_shown_alone_and_cut(home: Path) -> None:
+async def test_a_large_diff_is_shown_truncated_for_one_approval_only(home: Path) -> None:
     async def edits(turn: Turn) -> str:
         asked = Question(text="Edit?", kind="edit", paths=("a",), diff="+x\n" * 3_500_000, choices=(ALLOW, REJECT))
-        return told(await turn.ask(asked))
+        return describe_answer(await turn.ask(asked))
 
     async with serving(home, {"it": ScriptedAgent(edits, terms=TERMS)}) as served:
         task = await served.post("/tasks", {"prompt": "x", "agent": "it"})
@@ -275,7 +275,7 @@ async def test_a_large_diff_is_shown_alone_and_cut(home: Path) -> None:
         assert (await served.ended(task["id"]))["result"] == "denied:Reject"
 
 
-async def test_of_two_answers_at_once_one_makes_its_rule(home: Path, tmp_path: Path) -> None:
+async def test_of_two_concurrent_answers_one_makes_a_rule(home: Path, tmp_path: Path) -> None:
     async with desk_of(home) as desk:
         task = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
         (question,) = await inbox(desk)
@@ -291,7 +291,7 @@ async def test_of_two_answers_at_once_one_makes_its_rule(home: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("choices", [(ALLOW, REJECT), (REJECT, ALLOW)])
-async def test_a_configured_function_asks_with_all_it_knows(home: Path, tmp_path: Path, choices: Any) -> None:
+async def test_a_configured_function_asks_with_all_details(home: Path, tmp_path: Path, choices: Any) -> None:
     names = ", ".join(f"Choice({one.name!r}, {one.kind!r})" for one in choices)
     (tmp_path / "asking.py").write_text(
         "from midwatch.domain.agent import Choice, Question\n\n\n"

@@ -1,9 +1,10 @@
 """Automations on a real desk: a year of them, restarts, suspension, people in between, and death at every write.
 
-A2 `test_a_timeout_counts_and_the_next_run_comes_at_its_time`. A7 `test_what_may_pass_is_tried_again_before_it_counts`.
-A8 a run that is stopped stays stopped: `test_stopping_it_pauses_it_until_it_is_resumed`. A13
-`test_death_at_any_write_loses_and_doubles_nothing`. A18 `test_a_person_comes_first_and_the_run_goes_on_afterwards`,
-`test_threads_of_one_chat_do_not_block_each_other`.
+A2 `test_a_timeout_counts_as_a_failure_and_the_next_run_is_on_time`.
+A7 `test_a_temporary_failure_is_retried_before_it_counts`.
+A8 a stopped run stays stopped: `test_cancelling_a_run_pauses_the_automation_until_it_is_resumed`.
+A13 `test_a_crash_at_any_write_loses_and_doubles_nothing`.
+A18 `test_a_message_interrupts_a_run_which_continues_afterwards`, `test_threads_of_one_chat_do_not_block_each_other`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from doom import DIED, die_everywhere, list_deaths
+from doom import DIED, crash_at_every_write, list_crash_cases
 from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock
 from midwatch.base.errors import AgentError, TransientError
@@ -47,7 +48,7 @@ HOUR = 3600 * SECOND
 
 
 @asynccontextmanager
-async def opened(home: Path, clock: FakeClock, *agents: ScriptedAgent, **channels: Any) -> AsyncIterator[Runtime]:
+async def open_desk(home: Path, clock: FakeClock, *agents: ScriptedAgent, **channels: Any) -> AsyncIterator[Runtime]:
     settings = Settings.load(home, shutdown_grace=0, detect_agents=False)
     known: dict[str, Any] = {agent.name: agent for agent in agents}
     async with Runtime.open(settings=settings, agents=known, channels=channels, clock=clock) as desk:
@@ -89,10 +90,10 @@ SKIPPED = {"Europe/Berlin": (3, 29, 3, 0), "America/New_York": (3, 8, 3, 0)}
 
 
 @pytest.mark.parametrize("begin", [SPRING, AUTUMN])
-async def test_each_day_has_one_run_when_clocks_change_in_three_zones(home: Path, begin: str) -> None:
+async def test_a_daily_run_happens_once_over_clock_changes_in_three_zones(home: Path, begin: str) -> None:
     start = parse_moment(f"{begin}T00:00:00+00:00", 0, "UTC")
     clock = FakeClock(start)
-    async with opened(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
+    async with open_desk(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
         made = {}
         for zone in ZONES:
             one = await desk.automations.create("look", agent="it", cron="30 2 * * *", zone=zone)
@@ -124,11 +125,11 @@ async def test_each_day_has_one_run_when_clocks_change_in_three_zones(home: Path
 async def test_an_interval_keeps_its_phase_over_restarts(home: Path) -> None:
     clock = FakeClock(START + 12345 * SECOND)
     agent = ScriptedAgent(result("ok"), name="it")
-    async with opened(home, clock, agent) as desk:
+    async with open_desk(home, clock, agent) as desk:
         made = await desk.automations.create("look", agent="it", every="24h", missed="once")
     for days, late in ((1, 0), (2, 7), (3, 3600), (4, 59), (6, 40000), (7, 1)):
         clock.set(made.created_at + (days * 86400 + late) * SECOND)
-        async with opened(home, clock, agent) as desk:
+        async with open_desk(home, clock, agent) as desk:
             await until(lambda desk=desk: at_rest(desk))  # type: ignore[misc]
             due = await desk.store.find_next_automation_at()
             assert due == made.created_at + (days + 1) * 24 * HOUR
@@ -138,9 +139,9 @@ async def test_an_interval_keeps_its_phase_over_restarts(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("missed", "runs"), [("skip", 0), ("once", 1), ("once_within", 1)])
-async def test_a_machine_that_was_suspended_catches_up_by_policy(home: Path, missed: str, runs: int) -> None:
+async def test_missed_runs_after_a_suspend_follow_the_policy(home: Path, missed: str, runs: int) -> None:
     clock = FakeClock(START)
-    async with opened(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
+    async with open_desk(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
         made = await desk.automations.create("look", agent="it", every="1h", missed=missed)
         await until(lambda: at_rest(desk))
         await jump(desk, clock, START + 5 * HOUR + HOUR // 2)
@@ -154,7 +155,7 @@ async def test_a_machine_that_was_suspended_catches_up_by_policy(home: Path, mis
 
 async def test_nothing_is_written_while_nothing_is_due(home: Path) -> None:
     clock = FakeClock(START)
-    async with opened(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
+    async with open_desk(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
         await desk.automations.create("look", agent="it", every="24h")
         await desk.automations.create("never", agent="it", every="1h", enabled=False)
         await until(lambda: at_rest(desk))
@@ -170,10 +171,10 @@ async def test_nothing_is_written_while_nothing_is_due(home: Path) -> None:
 # -- how runs end --------------------------------------------------------------------------------------------------
 
 
-async def test_a_timeout_counts_and_the_next_run_comes_at_its_time(home: Path) -> None:
+async def test_a_timeout_counts_as_a_failure_and_the_next_run_is_on_time(home: Path) -> None:
     clock = FakeClock(START)
     agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
-    async with opened(home, clock, agent) as desk:
+    async with open_desk(home, clock, agent) as desk:
         made = await desk.automations.create("look", agent="it", every="1h", timeout_seconds=60.0)
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
@@ -191,10 +192,10 @@ async def _turns(agent: ScriptedAgent, count: int) -> bool:
     return len(agent.turns) >= count
 
 
-async def test_what_may_pass_is_tried_again_before_it_counts(home: Path) -> None:
+async def test_a_temporary_failure_is_retried_before_it_counts(home: Path) -> None:
     clock = FakeClock(START)
     agent = ScriptedAgent(raise_(TransientError("too many requests")), name="it")
-    async with opened(home, clock, agent) as desk:
+    async with open_desk(home, clock, agent) as desk:
         made = await desk.automations.create("look", agent="it", every="24h")
         await jump(desk, clock, START + 24 * HOUR)
         waited = []
@@ -208,10 +209,10 @@ async def test_what_may_pass_is_tried_again_before_it_counts(home: Path) -> None
         assert len(agent.turns) == 6
 
 
-async def test_three_failures_pause_it_with_one_notice_and_resuming_works(home: Path) -> None:
+async def test_three_failures_pause_an_automation_with_one_notice(home: Path) -> None:
     clock, channel = FakeClock(START), RecordingChannel("there")
     agent = ScriptedAgent(raise_(AgentError("no luck")), name="it")
-    async with opened(home, clock, agent, there=channel) as desk:
+    async with open_desk(home, clock, agent, there=channel) as desk:
         made = await desk.automations.create("look", agent="it", every="1h", route="there")
         for hour in range(1, 6):
             await jump(desk, clock, START + hour * HOUR)
@@ -227,7 +228,7 @@ async def test_three_failures_pause_it_with_one_notice_and_resuming_works(home: 
 
 async def test_an_answer_that_is_the_quiet_token_is_not_delivered(home: Path) -> None:
     clock, channel = FakeClock(START), RecordingChannel("there")
-    async with opened(home, clock, ScriptedAgent(result(" NOTHING "), name="it"), there=channel) as desk:
+    async with open_desk(home, clock, ScriptedAgent(result(" NOTHING "), name="it"), there=channel) as desk:
         made = await desk.automations.create("look", agent="it", every="1h", route="there", quiet="NOTHING", max_runs=1)
         await jump(desk, clock, START + HOUR)
         (run,) = await desk.automations.history(made.id)
@@ -237,10 +238,10 @@ async def test_an_answer_that_is_the_quiet_token_is_not_delivered(home: Path) ->
         assert (await desk.automations.get(made.id)).consecutive_failures == 0
 
 
-async def test_a_cancelled_run_does_not_come_back(home: Path) -> None:
+async def test_a_cancelled_run_is_not_repeated(home: Path) -> None:
     clock = FakeClock(START)
     agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
-    async with opened(home, clock, agent) as desk:
+    async with open_desk(home, clock, agent) as desk:
         made = await desk.automations.create("look", agent="it", every="1h")
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
@@ -255,10 +256,10 @@ async def test_a_cancelled_run_does_not_come_back(home: Path) -> None:
         assert len(agent.turns) == 1
 
 
-async def test_stopping_it_pauses_it_until_it_is_resumed(home: Path) -> None:
+async def test_cancelling_a_run_pauses_the_automation_until_it_is_resumed(home: Path) -> None:
     clock = FakeClock(START)
     agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
-    async with opened(home, clock, agent) as desk:
+    async with open_desk(home, clock, agent) as desk:
         await desk.sessions.create(agent="it", key="chat:1")
         made = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1")
         clock.set(START + HOUR - 30 * SECOND)
@@ -276,7 +277,7 @@ async def test_stopping_it_pauses_it_until_it_is_resumed(home: Path) -> None:
 # -- people in between ---------------------------------------------------------------------------------------------
 
 
-async def test_a_person_comes_first_and_the_run_goes_on_afterwards(home: Path) -> None:
+async def test_a_message_interrupts_a_run_which_continues_afterwards(home: Path) -> None:
     clock, free = FakeClock(START), asyncio.Event()
     order: list[str] = []
 
@@ -287,7 +288,7 @@ async def test_a_person_comes_first_and_the_run_goes_on_afterwards(home: Path) -
         return "ok"
 
     agent = ScriptedAgent(work, name="it", terms=AgentTerms(on_crash="rerun"))
-    async with opened(home, clock, agent) as desk:
+    async with open_desk(home, clock, agent) as desk:
         await desk.sessions.create(agent="it", key="chat:1")
         made = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1", max_runs=1)
         clock.set(START + HOUR - 30 * SECOND)
@@ -309,7 +310,7 @@ async def test_a_person_comes_first_and_the_run_goes_on_afterwards(home: Path) -
         assert [one.payload["reason"] for one in await events(desk, "task_interrupted")] == ["yield"]
 
 
-async def test_a_message_that_waits_goes_before_a_run_that_waits(home: Path) -> None:
+async def test_a_waiting_message_goes_before_a_waiting_run(home: Path) -> None:
     clock, free = FakeClock(START), asyncio.Event()
     order: list[str] = []
 
@@ -320,7 +321,7 @@ async def test_a_message_that_waits_goes_before_a_run_that_waits(home: Path) -> 
         return "ok"
 
     agent = ScriptedAgent(work, name="it")
-    async with opened(home, clock, agent) as desk:
+    async with open_desk(home, clock, agent) as desk:
         await desk.sessions.create(agent="it", key="chat:1")
         made = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1")
         await desk.sessions.send("chat:1", "first")
@@ -343,7 +344,7 @@ async def test_threads_of_one_chat_do_not_block_each_other(home: Path) -> None:
         return "ok"
 
     agent = ScriptedAgent(work, name="it")
-    async with opened(home, clock, agent) as desk:
+    async with open_desk(home, clock, agent) as desk:
         long = await desk.automations.create("long", agent="it", every="1h", session_key="chat:1|thread:a")
         others = [
             await desk.automations.create("short", agent="it", every="1h", session_key=key)
@@ -370,7 +371,7 @@ async def _outcome(desk: Runtime, one: Automation, outcome: str) -> bool:
 async def test_a_conversation_is_continued_unless_each_run_is_fresh(home: Path) -> None:
     clock = FakeClock(START)
     agent = ScriptedAgent(result("ok", thread_id="th_2"), name="it")
-    async with opened(home, clock, agent) as desk:
+    async with open_desk(home, clock, agent) as desk:
         await desk.automations.create("look", agent="it", every="1h", resume_thread_id="th_1", max_runs=2)
         fresh = await desk.automations.create("anew", agent="it", every="1h", fresh=True, max_runs=2)
         for hour in (1, 2):
@@ -472,7 +473,7 @@ async def live(home: Path, name: str) -> None:
         (home / TIME).write_text(str(moment))
         clock.set(moment - int(LONGEST_NAP * SECOND))
 
-    async with opened(home, clock, ScriptedAgent(work, name="it")) as desk:
+    async with open_desk(home, clock, ScriptedAgent(work, name="it")) as desk:
         found = await desk.automations.list("all")
         made = found[0] if found else await desk.automations.create("x", agent="it", every="1h", **SCENARIOS[name])
         while True:
@@ -492,8 +493,8 @@ async def live(home: Path, name: str) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("name", "when"), list_deaths(SCENARIOS))
-async def test_death_at_any_write_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
+@pytest.mark.parametrize(("name", "when"), list_crash_cases(SCENARIOS))
+async def test_a_crash_at_any_write_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
     child = program("die", str(tmp_path), name, when)
     out, _ = await asyncio.to_thread(child.communicate)
     assert child.returncode == 0
@@ -559,4 +560,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "race":
         asyncio.run(race(sys.argv[2], sys.argv[3]))
     else:
-        die_everywhere(live, Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+        crash_at_every_write(live, Path(sys.argv[2]), sys.argv[3], sys.argv[4])

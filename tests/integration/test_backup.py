@@ -26,7 +26,7 @@ from midwatch.runtime.backup import backup, migrate, restore
 from midwatch.stores import transfer
 from midwatch.stores.postgres import PostgresStore
 from midwatch.stores.sqlite import SqliteStore
-from records import CLOCK, a_goal, an_automation, fence, progress, put, running
+from records import CLOCK, a_goal, an_automation, fence, progress, put, submit_and_claim
 
 Rows = dict[str, list[tuple]]
 
@@ -65,7 +65,9 @@ def model() -> sqlite3.Connection:
 
 async def fill(store: Store) -> None:
     now = CLOCK.now()
-    done = await running(store, session_key="chat:1", idempotency_key="k-1", prompt="nul \0 and\ttab \\N \u2028 é👍")
+    done = await submit_and_claim(
+        store, session_key="chat:1", idempotency_key="k-1", prompt="nul \0 and\ttab \\N \u2028 é👍"
+    )
     said = Message(session_key="chat:1", role="user", text="one\ntwo", time=now, task_id=done.id)
     await store.apply(Changes(fence=fence(done), messages=(said,), events=(progress(done, "half \\x 'q'"),)))
     await store.apply(create(make("api", "ci", OWNER, now, by="owner")[0]))
@@ -96,7 +98,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "backup.db"
 
 
-async def stored(settings: Settings, act: Callable) -> object:
+async def read_store(settings: Settings, act: Callable) -> object:
     """What `act` says of the store."""
     store = await open_store(settings, Home(settings.home))
     try:
@@ -129,7 +131,7 @@ def test_both_schemas_have_the_same_tables_and_columns(database: str) -> None:
 # -- moving ------------------------------------------------------------------------------------------------------------
 
 
-async def test_everything_moves_as_it_was(settings: Settings, shared: Settings, database: str) -> None:
+async def test_all_data_moves_unchanged(settings: Settings, shared: Settings, database: str) -> None:
     told: list[tuple[str, int]] = []
     made = await migrate(settings, database, lambda table, rows: told.append((table, rows)))
     source = in_file(settings.home / "midwatch.db")
@@ -148,12 +150,14 @@ async def test_everything_moves_as_it_was(settings: Settings, shared: Settings, 
         assert kept.attempt == 1
         assert await store.check() == []
 
-    await stored(shared, goes_on)
+    await read_store(shared, goes_on)
 
 
-async def test_tasks_of_a_dead_process_are_rescued_first(settings: Settings, shared: Settings, database: str) -> None:
+async def test_tasks_of_a_dead_process_are_recovered_before_a_move(
+    settings: Settings, shared: Settings, database: str
+) -> None:
     store = await SqliteStore.open(settings.home / "midwatch.db")
-    rerun, failed = [await running(store, on_crash=rule) for rule in ("rerun", "fail")]
+    rerun, failed = [await submit_and_claim(store, on_crash=rule) for rule in ("rerun", "fail")]
     await store.add_instance(an_instance())
     await store.close()
     await migrate(settings, database, quiet)
@@ -166,7 +170,7 @@ async def test_tasks_of_a_dead_process_are_rescued_first(settings: Settings, sha
         assert (waits.status, waits.rescues, waits.lease_owner) == ("pending", 1, None)
         assert (ended.status, ended.outcome) == ("failed", "lost")
 
-    await stored(shared, look)
+    await read_store(shared, look)
 
 
 def an_instance(**more: object) -> Instance:
@@ -174,9 +178,7 @@ def an_instance(**more: object) -> Instance:
     return Instance(**{**base, "slots": 1, "started_at": 1, **more})
 
 
-async def test_a_failure_on_the_way_leaves_the_database_empty(
-    settings: Settings, shared: Settings, database: str
-) -> None:
+async def test_a_failed_move_leaves_the_target_empty(settings: Settings, shared: Settings, database: str) -> None:
     def stumble(table: str, rows: int) -> None:
         if table == "tasks":
             raise RuntimeError("the lights went out")
@@ -187,12 +189,12 @@ async def test_a_failure_on_the_way_leaves_the_database_empty(
     async def look(store: PostgresStore) -> tuple[int, int]:
         return (await store.count_tasks()).total, (await store.read_log_bounds()).last_seq
 
-    assert await stored(shared, look) == (0, 0)
+    assert await read_store(shared, look) == (0, 0)
     await migrate(settings, database, quiet)
-    assert await stored(shared, look) != (0, 0)
+    assert await read_store(shared, look) != (0, 0)
 
 
-async def test_what_did_not_arrive_as_it_was_is_not_kept(
+async def test_rows_that_arrive_changed_fail_the_move(
     settings: Settings, shared: Settings, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = transfer.PostgresSide.fill
@@ -209,7 +211,7 @@ async def test_what_did_not_arrive_as_it_was_is_not_kept(
     assert all(len(rows) == (table == "event_head") for table, rows in in_database(database).items())
 
 
-async def test_nobody_else_writes_on_either_side_meanwhile(settings: Settings, database: str) -> None:
+async def test_both_databases_are_locked_during_a_move(settings: Settings, database: str) -> None:
     refused = []
 
     def write(table: str, rows: int) -> None:
@@ -228,8 +230,8 @@ async def test_nobody_else_writes_on_either_side_meanwhile(settings: Settings, d
     assert refused == ["there", "here"] * len(made.rows)
 
 
-async def test_only_an_empty_database_is_moved_to(settings: Settings, shared: Settings, database: str) -> None:
-    kept = await stored(shared, lambda store: put(store))
+async def test_data_moves_only_to_an_empty_database(settings: Settings, shared: Settings, database: str) -> None:
+    kept = await read_store(shared, lambda store: put(store))
     before = in_file(settings.home / "midwatch.db")
     with pytest.raises(Conflict, match="use an empty one"):
         await migrate(settings, database, quiet)
@@ -239,10 +241,10 @@ async def test_only_an_empty_database_is_moved_to(settings: Settings, shared: Se
         return (await store.count_tasks()).total
 
     assert kept is not None
-    assert await stored(shared, look) == 1
+    assert await read_store(shared, look) == 1
 
 
-async def test_a_database_of_another_program_is_left_alone(settings: Settings, database: str) -> None:
+async def test_a_database_of_another_program_is_not_changed(settings: Settings, database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE tasks (id INT)")
     with pytest.raises(StoreCorrupt, match="another program"):
@@ -250,7 +252,7 @@ async def test_a_database_of_another_program_is_left_alone(settings: Settings, d
 
 
 @pytest.mark.parametrize("lock", ["up", "i_somebody", "leader"])
-async def test_nothing_moves_while_a_process_runs(settings: Settings, database: str, lock: str) -> None:
+async def test_a_move_is_refused_while_a_process_runs(settings: Settings, database: str, lock: str) -> None:
     held = Home(settings.home).lock(lock)
     assert held.acquire()
     with pytest.raises(AlreadyRunning):
@@ -258,7 +260,7 @@ async def test_nothing_moves_while_a_process_runs(settings: Settings, database: 
     held.release()
 
 
-async def test_there_must_be_something_to_move_and_somewhere_to_go(tmp_path: Path, settings: Settings) -> None:
+async def test_a_move_needs_a_database_and_a_postgres_address(tmp_path: Path, settings: Settings) -> None:
     with pytest.raises(HomeUnusable):
         await migrate(Settings.load(tmp_path / "nothing"), "postgresql://127.0.0.1/x", quiet)
     with pytest.raises(BadConfig):
@@ -268,11 +270,11 @@ async def test_there_must_be_something_to_move_and_somewhere_to_go(tmp_path: Pat
 # -- backups -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_backup_goes_from_one_kind_of_store_to_the_other_and_back(
+async def test_a_backup_is_restored_to_the_other_kind_of_store_and_back(
     settings: Settings, shared: Settings, database: str, file: Path, tmp_path: Path
 ) -> None:
     await migrate(settings, database, quiet)
-    await stored(shared, lambda store: running(store, on_crash="rerun"))
+    await read_store(shared, lambda store: submit_and_claim(store, on_crash="rerun"))
     made = await backup(shared, file, quiet)
     rows = in_file(file)
     assert in_database(database) == rows
@@ -286,7 +288,7 @@ async def test_a_backup_goes_from_one_kind_of_store_to_the_other_and_back(
     assert in_database(database) == rows
 
 
-async def test_a_backup_of_postgres_is_one_moment_while_others_write(
+async def test_a_backup_of_postgres_is_a_snapshot_during_writes(
     settings: Settings, shared: Settings, database: str, file: Path
 ) -> None:
     await migrate(settings, database, quiet)
@@ -300,13 +302,13 @@ async def test_a_backup_of_postgres_is_one_moment_while_others_write(
         await backup(shared, file, write)
         assert (await store.count_tasks()).total > len(before["tasks"])
 
-    await stored(shared, with_writer)
+    await read_store(shared, with_writer)
     assert in_file(file) == before
 
 
 async def test_postgres_data_is_replaced_only_by_force(shared: Settings, database: str, file: Path) -> None:
     await backup(shared.model_copy(update={"db": None}), file, quiet)
-    await stored(shared, lambda store: put(store, id="t_newer"))
+    await read_store(shared, lambda store: put(store, id="t_newer"))
     with pytest.raises(Conflict, match="--force"):
         await restore(shared, file, quiet)
     made = await restore(shared, file, quiet, force=True)
@@ -314,15 +316,15 @@ async def test_postgres_data_is_replaced_only_by_force(shared: Settings, databas
     async def look(store: PostgresStore) -> tuple[object, int]:
         return await store.get_task("t_newer"), (await store.read_log_bounds()).last_seq
 
-    assert await stored(shared, look) == (None, made.last_seq)
+    assert await read_store(shared, look) == (None, made.last_seq)
 
 
 @pytest.mark.parametrize("force", [True, False])
-async def test_nothing_is_put_beneath_a_process_whose_heart_beats(
+async def test_a_restore_is_refused_while_a_process_sends_heartbeats(
     settings: Settings, shared: Settings, database: str, file: Path, force: bool
 ) -> None:
     await backup(settings, file, quiet)
-    await stored(shared, lambda store: store.add_instance(an_instance()))
+    await read_store(shared, lambda store: store.add_instance(an_instance()))
     with psycopg.connect(database) as connection:  # it beats for as long as is looked
         connection.execute("UPDATE instances SET heartbeat = clock_timestamp() + interval '1 hour'")
     with pytest.raises(AlreadyRunning, match="pid 7 on elsewhere"):
@@ -334,11 +336,9 @@ async def test_nothing_is_put_beneath_a_process_whose_heart_beats(
     assert (await restore(shared, file, quiet)).rows["tasks"] == 2
 
 
-async def test_two_restores_at_once_do_not_mix(
-    settings: Settings, shared: Settings, file: Path, tmp_path: Path
-) -> None:
+async def test_concurrent_restores_do_not_mix(settings: Settings, shared: Settings, file: Path, tmp_path: Path) -> None:
     made = await backup(settings, file, quiet)
-    await stored(shared, lambda store: store.check())
+    await read_store(shared, lambda store: store.check())
     homes = [shared.model_copy(update={"home": tmp_path / name}) for name in ("one", "two")]
     ended = await asyncio.gather(*(restore(one, file, quiet) for one in homes), return_exceptions=True)
     assert sorted(type(end).__name__ for end in ended) == ["Conflict", "Copied"]
@@ -346,4 +346,4 @@ async def test_two_restores_at_once_do_not_mix(
     async def look(store: PostgresStore) -> int:
         return (await store.count_tasks()).total
 
-    assert await stored(shared, look) == made.rows["tasks"]
+    assert await read_store(shared, look) == made.rows["tasks"]

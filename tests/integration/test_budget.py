@@ -30,7 +30,7 @@ from midwatch.domain.task import meta
 from midwatch.services.day_budget import FRESH_SECONDS
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent, Step, ask, result, wait_for
-from records import running
+from records import submit_and_claim
 from servers import until
 
 MANY = 100
@@ -64,15 +64,15 @@ async def open_desk(
 
 async def run(desk: Runtime, agent: str = "it", **wish: Any) -> Task:
     task = await desk.tasks.submit("do it", agent=agent, route="there", **wish)
-    return await ended(desk, task)
+    return await run_task(desk, task)
 
 
-async def ended(desk: Runtime, task: Task) -> Task:
+async def run_task(desk: Runtime, task: Task) -> Task:
     async with asyncio.timeout(60):
         return await desk.tasks.wait(task.id)
 
 
-async def told(desk: Runtime, task: Task, *kinds: str) -> list[Event]:
+async def read_events(desk: Runtime, task: Task, *kinds: str) -> list[Event]:
     return await desk.store.read_events(0, EventFilter(kinds=kinds, task_id=task.id))
 
 
@@ -80,7 +80,7 @@ def answer(**usage: Any) -> Payload:
     return LlmResponse(model="m", usage=usage or None, finish_reason="stop")
 
 
-def works(*payloads: Payload, times: int = MANY) -> Step:
+def make_worker(*payloads: Payload, times: int = MANY) -> Step:
     """Tells the same over and over, and lets others work in between."""
 
     async def step(turn: Turn) -> str:
@@ -108,14 +108,14 @@ ENDLESS: list[tuple[dict[str, Any], tuple[Payload, ...], float, str]] = [
 
 
 @pytest.mark.parametrize(("budget", "loop", "spent", "last"), ENDLESS, ids=range(len(ENDLESS)))
-async def test_work_stops_at_the_step_after_the_one_that_spent_its_budget(
+async def test_a_task_stops_after_the_step_that_spent_its_budget(
     desk: Desk, budget: dict[str, Any], loop: tuple[Payload, ...], spent: float, last: str
 ) -> None:
     prices = PRICES.replace("2000000", "1000000") if "usd" in budget else ""
-    async with desk(prices, it=ScriptedAgent(works(*loop))) as made:
+    async with desk(prices, it=ScriptedAgent(make_worker(*loop))) as made:
         task = await run(made, budget=budget)
         assert (task.status, task.outcome) == ("failed", "budget"), task.error
-        (reached,) = await told(made, task, "budget_reached")
+        (reached,) = await read_events(made, task, "budget_reached")
         which = reached.payload["budget"]
         assert reached.payload == {
             "budget": which,
@@ -124,14 +124,14 @@ async def test_work_stops_at_the_step_after_the_one_that_spent_its_budget(
             "spent": pytest.approx(spent),
         }
         assert task.error == f"its budget of {_shown(which, budget[which])} is spent: {_shown(which, spent)}"
-        events = await told(made, task)
+        events = await read_events(made, task)
         place = events.index(reached)
         assert events[place - 1].kind == last
         after = [one.kind for one in events[place + 1 :] if one.kind not in ("agent_error", "delivery_sent")]
         more = [kind for kind in after if kind in ("llm_response", "tool_exec_end")]
         assert len(more) <= 1, "no more than the step in flight, which is closed"
         assert after[-2:] == ["turn_end", "task_finished"]
-        (end,) = await told(made, task, "turn_end")
+        (end,) = await read_events(made, task, "turn_end")
         assert end.payload["status"] == "budget"
         notices = await made.store.list_deliveries(task_id=task.id)
         (notice,) = [one for one in notices if one.notice == "failed"]
@@ -143,7 +143,7 @@ def _shown(which: str, amount: float) -> str:
     return f"${amount:.2f}" if which == "usd" else f"{amount} {which}"
 
 
-async def test_who_asks_before_each_step_is_told_and_ends_by_itself(desk: Desk) -> None:
+async def test_an_agent_that_checks_its_budget_ends_by_itself(desk: Desk) -> None:
     async def careful(turn: Turn) -> TurnResult:
         for number in range(MANY):
             if words := turn.over_budget():
@@ -157,38 +157,38 @@ async def test_who_asks_before_each_step_is_told_and_ends_by_itself(desk: Desk) 
         task = await run(made, budget={"tokens": 30})
         assert (task.outcome, task.error) == ("budget", "its budget of 30 tokens is spent: 30 tokens")
         assert [step.data for step in await made.store.list_task_steps(task.id)] == [0, 1, 2]
-        assert len(await told(made, task, "budget_reached")) == 1
+        assert len(await read_events(made, task, "budget_reached")) == 1
         assert task.usage is not None and task.usage["input_tokens"] == 30 and task.usage["steps"] == 3
         session = await made.store.get_session(task.session_key)
         assert session is not None and session.thread_id == "th_1"
 
 
-async def test_work_whose_last_step_spends_the_budget_is_done(desk: Desk) -> None:
-    async with desk(it=ScriptedAgent(works(answer(input_tokens=30), times=1), result("fine"))) as made:
+async def test_a_task_whose_last_step_spends_the_budget_is_done(desk: Desk) -> None:
+    async with desk(it=ScriptedAgent(make_worker(answer(input_tokens=30), times=1), result("fine"))) as made:
         task = await run(made, budget={"tokens": 30})
         assert (task.status, task.result) == ("done", "fine")
-        assert len(await told(made, task, "budget_reached")) == 1, "it is spent all the same"
+        assert len(await read_events(made, task, "budget_reached")) == 1, "it is spent all the same"
 
 
-async def test_a_price_that_nobody_knows_is_told_and_stops_nothing(desk: Desk) -> None:
-    async with desk(it=ScriptedAgent(works(answer(input_tokens=30), times=3))) as made:
+async def test_an_unknown_price_is_reported_and_stops_nothing(desk: Desk) -> None:
+    async with desk(it=ScriptedAgent(make_worker(answer(input_tokens=30), times=3))) as made:
         task = await run(made, budget={"usd": 0.01})
         assert task.status == "done"
-        (why,) = await told(made, task, "error")
+        (why,) = await read_events(made, task, "error")
         assert (why.payload["stage"], "the price of m is not known" in why.payload["message"]) == ("budget", True)
         assert task.usage == {"input_tokens": 90, "model": "m", "steps": 3, "seconds": task.usage["seconds"]}
 
 
-async def test_what_an_agent_did_not_tell_is_counted_from_its_events_and_prices(desk: Desk) -> None:
+async def test_missing_usage_is_computed_from_events_and_prices(desk: Desk) -> None:
     other = ScriptedAgent(
-        works(answer(input_tokens=2, output_tokens=3), times=2), result("x", usage=Usage(cost_usd=0.5))
+        make_worker(answer(input_tokens=2, output_tokens=3), times=2), result("x", usage=Usage(cost_usd=0.5))
     )
     async with desk(
-        PRICES, it=ScriptedAgent(works(answer(input_tokens=2, output_tokens=3), times=2)), other=other
+        PRICES, it=ScriptedAgent(make_worker(answer(input_tokens=2, output_tokens=3), times=2)), other=other
     ) as made:
         task = await run(made)
         assert task.usage == {"input_tokens": 4, "output_tokens": 6, "cost_usd": 16.0, "model": "m"}
-        responses = await told(made, task, "llm_response")
+        responses = await read_events(made, task, "llm_response")
         assert [one.payload["usage"]["cost_usd"] for one in responses] == [8.0, 8.0]
         assert (await run(made, "other")).usage == {
             "input_tokens": 4,
@@ -201,7 +201,7 @@ async def test_what_an_agent_did_not_tell_is_counted_from_its_events_and_prices(
 # -- time ------------------------------------------------------------------------------------------------------------
 
 
-async def test_time_is_that_of_work_and_not_of_waiting_for_people(home: Path) -> None:
+async def test_time_waiting_for_an_answer_does_not_count(home: Path) -> None:
     clock, never, told_it = FakeClock(), asyncio.Event(), asyncio.Event()
 
     async def goes_on(turn: Turn) -> None:
@@ -219,15 +219,15 @@ async def test_time_is_that_of_work_and_not_of_waiting_for_people(home: Path) ->
         await clock.advance(59)
         assert (await desk.tasks.get(task.id)).status == "running"
         await clock.advance(1)
-        over = await ended(desk, task)
+        over = await run_task(desk, task)
         assert (over.outcome, over.error) == ("budget", "its budget of 1m of work is spent: 1m of work")
         assert over.usage == {"steps": 0, "seconds": 60.0}
-        assert len(await told(desk, over, "budget_reached")) == 1
+        assert len(await read_events(desk, over, "budget_reached")) == 1
         assert "stop" in agent.interrupts
 
 
 @pytest.mark.parametrize(("timeout", "seconds", "outcome"), [(10.0, 20.0, "timeout"), (20.0, 10.0, "budget")])
-async def test_of_the_timeout_and_the_budget_the_shorter_counts(
+async def test_the_shorter_of_timeout_and_time_budget_applies(
     home: Path, timeout: float, seconds: float, outcome: str
 ) -> None:
     clock, never = FakeClock(), asyncio.Event()
@@ -240,7 +240,7 @@ async def test_of_the_timeout_and_the_budget_the_shorter_counts(
 
         await until(works)
         await clock.advance(10)
-        assert (await ended(desk, task)).outcome == outcome
+        assert (await run_task(desk, task)).outcome == outcome
 
 
 # -- attempts, deaths, tries -----------------------------------------------------------------------------------------
@@ -252,41 +252,41 @@ async def test_attempts_of_a_task_share_its_budget(desk: Desk) -> None:
         if turn.attempt == 1:
             raise TransientError("again")
 
-    agent = ScriptedAgent(fails_once, works(answer(input_tokens=10)))
+    agent = ScriptedAgent(fails_once, make_worker(answer(input_tokens=10)))
     async with desk(it=agent) as made:
         task = await run(made, budget={"tokens": 55})
         assert (task.attempt, task.outcome, task.tokens_used) == (2, "budget", 60 + 10)
-        (reached,) = await told(made, task, "budget_reached")
+        (reached,) = await read_events(made, task, "budget_reached")
         assert reached.payload["spent"] == 60
 
 
-async def test_what_a_killed_attempt_spent_counts_for_the_next(home: Path) -> None:
+async def test_usage_of_a_killed_attempt_counts_for_the_next(home: Path) -> None:
     home.mkdir()
     store = await SqliteStore.open(home / "midwatch.db")
-    task = await running(store, on_crash="resume", budget={"tokens": 50, "steps": 99})
+    task = await submit_and_claim(store, on_crash="resume", budget={"tokens": 50, "steps": 99})
     payloads = (TurnStart(user_message="x"), REQUEST, answer(input_tokens=30), REQUEST)
     events = tuple(event(one, task.created_at + n * SECOND, **meta(task)) for n, one in enumerate(payloads))
     await store.apply(Changes(events=events))
     await store.close()
-    async with open_desk(home, demo=ScriptedAgent(works(answer(input_tokens=10)))) as desk:
-        over = await ended(desk, task)
+    async with open_desk(home, demo=ScriptedAgent(make_worker(answer(input_tokens=10)))) as desk:
+        over = await run_task(desk, task)
         assert (over.outcome, over.rescues, over.tokens_used) == ("budget", 1, 60)
         assert over.usage is not None and over.usage["steps"] == 4
         assert over.error == "its budget of 50 tokens is spent: 50 tokens"
 
 
-async def test_what_a_killed_attempt_spent_is_known_when_its_task_fails(home: Path) -> None:
+async def test_usage_of_a_killed_attempt_is_known_when_its_task_fails(home: Path) -> None:
     home.mkdir()
     store = await SqliteStore.open(home / "midwatch.db")
-    task = await running(store, on_crash="fail")
+    task = await submit_and_claim(store, on_crash="fail")
     await store.apply(Changes(events=(event(answer(input_tokens=30), task.created_at, **meta(task)),)))
     await store.close()
     async with open_desk(home, demo=ScriptedAgent(result("x"))) as desk:
-        lost = await ended(desk, task)
+        lost = await run_task(desk, task)
         assert (lost.outcome, lost.usage) == ("lost", {"input_tokens": 30, "model": "m"})
 
 
-async def test_a_larger_budget_goes_on_where_the_smaller_ended(desk: Desk) -> None:
+async def test_a_retry_with_a_larger_budget_continues(desk: Desk) -> None:
     loaded: list[list[Any]] = []
 
     async def resumes(turn: Turn) -> Any:
@@ -308,11 +308,11 @@ async def test_a_larger_budget_goes_on_where_the_smaller_ended(desk: Desk) -> No
             await made.tasks.retry(first.id, budget={"usd": 9.0})
         with pytest.raises(InvalidInput):
             await made.tasks.retry(first.id, budget={"tokens": 0})
-        second = await ended(made, await made.tasks.retry(first.id, budget={"tokens": 50}))
+        second = await run_task(made, await made.tasks.retry(first.id, budget={"tokens": 50}))
         assert (second.outcome, second.tokens_used) == ("budget", 20)
         assert second.budget == {"tokens": 50, "usd": 5.0, "before": {"tokens": 30, "steps": 3, **_seconds(first)}}
-        third = await ended(made, await made.tasks.retry(second.id, budget={"tokens": 60}))
-        last = await ended(made, await made.tasks.retry(third.id, budget={"tokens": 1000}))
+        third = await run_task(made, await made.tasks.retry(second.id, budget={"tokens": 60}))
+        last = await run_task(made, await made.tasks.retry(third.id, budget={"tokens": 1000}))
         assert (third.outcome, last.status, last.result) == ("budget", "done", "all nine")
         assert loaded == [[], [0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
         assert sum(one.tokens_used or 0 for one in (first, second, third, last)) == 90
@@ -323,25 +323,25 @@ def _seconds(task: Task) -> dict[str, float]:
     return {"seconds": task.usage["seconds"]} if task.usage["seconds"] else {}
 
 
-async def test_a_task_that_failed_otherwise_is_tried_again_with_what_is_left(desk: Desk) -> None:
+async def test_a_retry_after_another_failure_has_the_remaining_budget(desk: Desk) -> None:
     async def fails_first(turn: Turn) -> None:
         await turn.emit(answer(input_tokens=20))
         if len(agent.turns) == 1:
             raise ValueError("no")
 
-    agent = ScriptedAgent(fails_first, works(answer(input_tokens=10)))
+    agent = ScriptedAgent(fails_first, make_worker(answer(input_tokens=10)))
     async with desk(it=agent) as made:
         first = await run(made, budget={"tokens": 60})
         assert first.outcome == "error"
-        again = await ended(made, await made.tasks.retry(first.id))
-        (reached,) = await told(made, again, "budget_reached")
+        again = await run_task(made, await made.tasks.retry(first.id))
+        (reached,) = await read_events(made, again, "budget_reached")
         assert (again.outcome, reached.payload["spent"]) == ("budget", 60)
 
 
 # -- the day ---------------------------------------------------------------------------------------------------------
 
 
-async def test_tasks_side_by_side_share_the_day_and_those_that_follow_wait_for_the_next(home: Path) -> None:
+async def test_parallel_tasks_share_the_daily_budget_and_later_ones_wait(home: Path) -> None:
     clock, four = FakeClock(), asyncio.Event()
 
     async def together(turn: Turn) -> None:
@@ -349,7 +349,7 @@ async def test_tasks_side_by_side_share_the_day_and_those_that_follow_wait_for_t
             four.set()
         await four.wait()
 
-    agent = ScriptedAgent(together, works(REQUEST, answer(input_tokens=10)), terms=AgentTerms(slots=4))
+    agent = ScriptedAgent(together, make_worker(REQUEST, answer(input_tokens=10)), terms=AgentTerms(slots=4))
     async with open_desk(home, "[day_budget]\ntokens = 200\n", clock=clock, it=agent) as desk:
         tasks = [await desk.tasks.submit("do it", agent="it", route="there") for _ in range(8)]
 
@@ -362,15 +362,15 @@ async def test_tasks_side_by_side_share_the_day_and_those_that_follow_wait_for_t
         assert len(over) == 4 and len(waiting) == 4
         for one in over:
             assert one.outcome == "budget" and one.error.startswith("the day's budget of 200 tokens is spent")
-            (reached,) = await told(desk, one, "budget_reached")
+            (reached,) = await read_events(desk, one, "budget_reached")
             assert reached.payload["scope"] == "day"
         assert 200 <= sum(one.tokens_used or 0 for one in over) <= 200 + 10 * len(over), "no more than steps in flight"
         for one in waiting:
-            (waits,) = await told(desk, one, "task_waiting")
+            (waits,) = await read_events(desk, one, "task_waiting")
             assert waits.payload["wait"] == "limit" and "the day's budget" in waits.payload["reason"]
             notices = [n for n in await desk.store.list_deliveries(task_id=one.id) if n.notice == "limit"]
             assert len(notices) == 1 and notices[0].text.startswith("The day's budget of 200 tokens is spent")
-            assert one.interruptions == 0 and not await told(desk, one, "turn_start")
+            assert one.interruptions == 0 and not await read_events(desk, one, "turn_start")
         retried = await desk.tasks.retry(over[0].id)
         assert not (await desk.tasks.get(retried.id)).budget, "the day's budget is no limit of the task"
         await clock.advance((waiting[0].due_at - clock.now()) / SECOND + FRESH_SECONDS)
@@ -383,8 +383,8 @@ async def test_tasks_side_by_side_share_the_day_and_those_that_follow_wait_for_t
         await until(another_day)
 
 
-async def test_an_agents_own_day_keeps_no_other_from_working(home: Path) -> None:
-    spends = ScriptedAgent(works(answer(input_tokens=10), times=2))
+async def test_a_daily_budget_of_one_agent_does_not_block_others(home: Path) -> None:
+    spends = ScriptedAgent(make_worker(answer(input_tokens=10), times=2))
     settings = '[agents.it]\nkind = "demo"\nday_budget = {tokens = 20}\n'
     fine = ScriptedAgent(result("fine"))
     async with open_desk(home, settings, clock=FakeClock(), it=spends, other=fine) as desk:  # it is never midnight
@@ -401,8 +401,8 @@ async def test_an_agents_own_day_keeps_no_other_from_working(home: Path) -> None
 # -- goals, automations, agents --------------------------------------------------------------------------------------
 
 
-async def test_a_step_of_a_goal_spends_no_more_than_is_left(desk: Desk) -> None:
-    agent = ScriptedAgent(works(REQUEST, answer(input_tokens=10, cost_usd=0.1), times=4), result("on"))
+async def test_a_step_of_a_goal_cannot_spend_more_than_remains(desk: Desk) -> None:
+    agent = ScriptedAgent(make_worker(REQUEST, answer(input_tokens=10, cost_usd=0.1), times=4), result("on"))
     async with desk(it=agent) as made:
         goal = await made.goals.create("reach it", agent="it", max_tokens=70, max_usd=10.0)
 
@@ -415,7 +415,7 @@ async def test_a_step_of_a_goal_spends_no_more_than_is_left(desk: Desk) -> None:
         assert found.paused_why == "its budget of 70 tokens is spent"
         first, second = sorted(await made.goals.steps(goal.id), key=lambda step: step.created_at)
         assert first.budget == {"tokens": 70, "usd": 10.0} and second.budget == {"tokens": 30, "usd": 9.6}
-        (reached,) = await told(made, second, "budget_reached")
+        (reached,) = await read_events(made, second, "budget_reached")
         assert (second.outcome, reached.payload["scope"]) == ("budget", "goal")
         edited = await made.goals.edit(goal.id, {"max_usd": 0.5, "max_tokens": 0})
         with pytest.raises(
@@ -424,21 +424,21 @@ async def test_a_step_of_a_goal_spends_no_more_than_is_left(desk: Desk) -> None:
             await made.goals.resume(goal.id)
 
 
-async def test_runs_of_an_automation_have_its_budget_and_its_agents(desk: Desk) -> None:
-    agent = ScriptedAgent(works(answer(input_tokens=10)), terms=AgentTerms(budget={"steps": 50, "tokens": 5}))
+async def test_runs_of_an_automation_have_its_budget_and_its_agents_budget(desk: Desk) -> None:
+    agent = ScriptedAgent(make_worker(answer(input_tokens=10)), terms=AgentTerms(budget={"steps": 50, "tokens": 5}))
     async with desk(it=agent) as made:
         with pytest.raises(InvalidInput, match="has no token"):
             await made.automations.create("look", agent="it", every=3600, budget={"token": 1})
         automation = await made.automations.create("look", agent="it", every=3600, budget={"tokens": 20})
-        task = await ended(made, await made.automations.run(automation.id))
+        task = await run_task(made, await made.automations.run(automation.id))
         assert task.budget == {"tokens": 20, "steps": 50}
-        (reached,) = await told(made, task, "budget_reached")
+        (reached,) = await read_events(made, task, "budget_reached")
         assert (task.outcome, reached.payload["scope"]) == ("budget", "automation")
         assert (await run(made)).budget == {"tokens": 5, "steps": 50}
 
 
-async def test_a_message_after_a_spent_budget_goes_on(desk: Desk) -> None:
-    agent = ScriptedAgent(works(answer(input_tokens=10), times=3), result("fine"))
+async def test_a_message_after_a_spent_budget_continues_the_session(desk: Desk) -> None:
+    agent = ScriptedAgent(make_worker(answer(input_tokens=10), times=3), result("fine"))
     async with desk(it=agent) as made:
         over = await run(made, session_key="chat:1", budget={"tokens": 10})
         more = await run(made, session_key="chat:1")

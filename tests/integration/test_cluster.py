@@ -66,7 +66,7 @@ async def owner(looking: Runtime, task_id: str, attempt: int) -> Any:
     raise AssertionError("the log ended")
 
 
-async def test_tasks_go_only_where_their_agent_is(database: str, tmp_path: Path) -> None:
+async def test_tasks_run_only_in_processes_with_their_agent(database: str, tmp_path: Path) -> None:
     one, two = ScriptedAgent(result("by one")), ScriptedAgent(result("by two"))
     async with (
         desk(tmp_path, "a", database, agents={"one": one}, role="worker"),
@@ -79,7 +79,7 @@ async def test_tasks_go_only_where_their_agent_is(database: str, tmp_path: Path)
         assert [task.result for task in ended] == ["by one", "by two"] * 5
 
 
-async def test_a_task_whose_agent_left_says_so_and_starts_when_it_comes(database: str, tmp_path: Path) -> None:
+async def test_a_task_without_an_agent_reports_it_and_starts_when_one_joins(database: str, tmp_path: Path) -> None:
     agents = {"rare": ScriptedAgent(result("at last"))}
     async with desk(tmp_path, "c", database, work=False) as client:
         async with desk(tmp_path, "a", database, agents=agents, role="worker"):
@@ -110,7 +110,7 @@ async def test_a_cancel_reaches_an_agent_in_another_process(
         print(f"a cancel took {time.monotonic() - began:.3f} s across processes")
 
 
-async def test_slots_and_gates_hold_over_all_processes(database: str, tmp_path: Path) -> None:
+async def test_slots_and_gates_hold_across_processes(database: str, tmp_path: Path) -> None:
     running: list[str] = []
     overlaps = 0
 
@@ -136,7 +136,7 @@ async def test_slots_and_gates_hold_over_all_processes(database: str, tmp_path: 
 
 
 @pytest.mark.timeout(180)
-async def test_a_killed_worker_s_task_runs_elsewhere_and_the_lead_is_taken(database: str, tmp_path: Path) -> None:
+async def test_a_task_of_a_killed_worker_runs_elsewhere_and_leadership_moves(database: str, tmp_path: Path) -> None:
     async with (
         worker_processes(tmp_path, database, 2) as workers,
         desk(tmp_path, "c", database, work=False) as client,
@@ -157,7 +157,7 @@ async def test_a_killed_worker_s_task_runs_elsewhere_and_the_lead_is_taken(datab
 
 
 @pytest.mark.timeout(180)
-async def test_a_stopped_worker_that_comes_back_has_lost_its_task(database: str, tmp_path: Path) -> None:
+async def test_a_stopped_worker_that_resumes_has_lost_its_task(database: str, tmp_path: Path) -> None:
     async with (
         worker_processes(tmp_path, database, 2) as workers,
         desk(tmp_path, "c", database, work=False) as client,
@@ -179,7 +179,7 @@ async def test_a_stopped_worker_that_comes_back_has_lost_its_task(database: str,
 
 
 @pytest.mark.timeout(180)
-async def test_the_lead_is_taken_over(database: str, tmp_path: Path) -> None:
+async def test_leadership_is_taken_over(database: str, tmp_path: Path) -> None:
     async with (
         worker_processes(tmp_path, database, 3) as workers,
         desk(tmp_path, "c", database, work=False) as client,
@@ -211,7 +211,7 @@ class Elsewhere(WorkerProcess):
 
 
 @pytest.mark.timeout(180)
-async def test_a_worker_that_was_taken_for_dead_ends_its_agent_itself(database: str, tmp_path: Path) -> None:
+async def test_a_worker_considered_dead_ends_its_own_agent(database: str, tmp_path: Path) -> None:
     agents = {"shell": ScriptedAgent(wait_for(asyncio.Event()))}
     far = Elsewhere(tmp_path / "far")
     far.home.mkdir()

@@ -147,14 +147,14 @@ async def desk(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> A
         yield desk
 
 
-async def ended(desk: Runtime, agent: str, prompt: str = "hello") -> Any:
+async def run_task(desk: Runtime, agent: str, prompt: str = "hello") -> Any:
     async with asyncio.timeout(60):
         return await desk.tasks.wait((await desk.tasks.submit(prompt, agent=agent)).id)
 
 
 @pytest.mark.parametrize("agent", ["on_loop", "on_thread", "plain", "in_child", "in_child_async"])
-async def test_every_kind_of_function_can_hand_over_and_holds_no_slot_meanwhile(desk: Runtime, agent: str) -> None:
-    task = await ended(desk, agent)
+async def test_every_kind_of_function_can_delegate_and_holds_no_slot_while_waiting(desk: Runtime, agent: str) -> None:
+    task = await run_task(desk, agent)
     assert task.status == "done", task.error
     assert task.result.endswith("HELLO")
     (made,) = await desk.handoffs.list(HandoffFilter(root_id=task.id))
@@ -163,12 +163,12 @@ async def test_every_kind_of_function_can_hand_over_and_holds_no_slot_meanwhile(
     assert (target.parent_id, target.root_id, target.wait) == (task.id, task.id, None)
 
 
-async def test_a_target_sees_what_it_was_given(desk: Runtime) -> None:
+async def test_a_target_receives_its_input(desk: Runtime) -> None:
     made = await desk.handoffs.handoff(_options("child_target", from_agent="somebody"))
     assert made.output == "somebody wants do it"
 
 
-async def test_while_it_waits_the_task_says_so_and_its_timeout_stands_still(tmp_path: Path, crew: Crew) -> None:
+async def test_a_waiting_task_shows_why_and_its_timeout_pauses(tmp_path: Path, crew: Crew) -> None:
     clock, names = FakeClock(), ("patient", "held")
     agents: dict[str, Any] = {name: FunctionAgent(name, getattr(crew, name), on_loop=True) for name in names}
     settings = Settings.load(tmp_path / "home", detect_agents=False)
@@ -186,7 +186,7 @@ async def test_while_it_waits_the_task_says_so_and_its_timeout_stands_still(tmp_
 
 
 @pytest.mark.parametrize("agent", ["patient", "thread_patient"])
-async def test_a_source_that_is_stopped_cancels_what_it_waits_for(desk: Runtime, crew: Crew, agent: str) -> None:
+async def test_a_cancelled_source_cancels_its_delegations(desk: Runtime, crew: Crew, agent: str) -> None:
     task = await desk.tasks.submit("x", agent=agent)
     await asyncio.wait_for(crew.begun.wait(), 60)
     await desk.tasks.cancel(task.id)
@@ -196,12 +196,12 @@ async def test_a_source_that_is_stopped_cancels_what_it_waits_for(desk: Runtime,
     assert (await asyncio.wait_for(desk.tasks.wait(made.task_id or ""), 60)).status == "cancelled"
 
 
-async def test_the_same_work_handed_over_at_once_is_as_many_handoffs(desk: Runtime) -> None:
-    assert len((await ended(desk, "many")).result.split()) == 3
+async def test_identical_concurrent_delegations_are_separate_handoffs(desk: Runtime) -> None:
+    assert len((await run_task(desk, "many")).result.split()) == 3
 
 
-async def test_ping_pong_stops_at_the_limit_and_all_are_told(desk: Runtime, crew: Crew) -> None:
-    task = await ended(desk, "ping")
+async def test_ping_pong_stops_at_the_limit_with_an_error_for_all(desk: Runtime, crew: Crew) -> None:
+    task = await run_task(desk, "ping")
     assert task.status == "failed"
     assert len(await desk.handoffs.list(HandoffFilter(root_id=task.id))) == 8
     assert isinstance(crew.errors[0], HandoffLimit)
@@ -210,7 +210,7 @@ async def test_ping_pong_stops_at_the_limit_and_all_are_told(desk: Runtime, crew
     assert "ping → pong → ping" in task.error
 
 
-async def test_the_interface_for_handoffs(desk: Runtime) -> None:
+async def test_an_agent_for_handoffs_takes_handoffs_and_tasks(desk: Runtime) -> None:
     said = HandoffContext(messages=({"role": "user", "content": "earlier"},))
     made = await desk.handoffs.handoff(_options(None, task=HandoffTask(type="code", description="x"), context=said))
     assert (made.to_agent, made.output) == ("coder", '{"did": "x", "heard": ["earlier"]}')
@@ -218,7 +218,7 @@ async def test_the_interface_for_handoffs(desk: Runtime) -> None:
         await desk.handoffs.handoff(_options("coder", task=HandoffTask(description="a secret")))
     with pytest.raises(HandoffError, match="does not compile"):
         await desk.handoffs.handoff(_options("coder", task=HandoffTask(description="x", input="fail")))
-    plain = await ended(desk, "coder", "as a task")
+    plain = await run_task(desk, "coder", "as a task")
     assert plain.result == '{"did": "as a task", "heard": []}'
 
 
@@ -228,9 +228,7 @@ def _options(to: str | None, **wish: Any) -> Any:
     return HandoffOptions(**{"task": HandoffTask(description="do it"), "to": to, "from_agent": "lead", **wish})
 
 
-async def test_an_attempt_that_begins_anew_gets_the_same_answer(
-    tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_new_attempt_gets_the_same_answer(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     """The desk is closed while a source waits; the next one takes both up, and the work is done once."""
     monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
     settings = Settings.load(tmp_path).model_copy(update={"shutdown_grace": 0.0})
@@ -250,7 +248,7 @@ async def test_an_attempt_that_begins_anew_gets_the_same_answer(
     assert crew.calls == 2  # the target was interrupted as well, and went on
 
 
-async def test_two_hundred_at_once_through_ten_slots(
+async def test_two_hundred_delegations_run_through_ten_slots(
     tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
@@ -278,7 +276,7 @@ def test_an_agent_for_handoffs_needs_a_name() -> None:
         HandoffAgent()
 
 
-def test_an_agent_for_handoffs_says_at_once_what_it_can_handle() -> None:
+def test_an_agent_for_handoffs_needs_a_can_handle_without_async() -> None:
     class Slow(Coder):
         async def can_handle(self, work: HandoffTask) -> bool:  # type: ignore[override]
             return False
@@ -351,7 +349,7 @@ async def passing(tmp_path: Path, relay: Relay, monkeypatch: pytest.MonkeyPatch)
         yield desk
 
 
-async def test_a_transfer_goes_on_in_the_same_conversation_and_its_answer_is_the_answer(passing: Runtime) -> None:
+async def test_a_transfer_continues_the_conversation_and_its_answer_is_the_result(passing: Runtime) -> None:
     desk = passing
     wish: dict[str, Any] = {"session_key": "s", "origin_session": "chat", "route": "noted:me"}
     task = await desk.tasks.submit("harder", agent="triage", **wish)
@@ -374,30 +372,30 @@ async def test_a_transfer_goes_on_in_the_same_conversation_and_its_answer_is_the
         ("expert", "last", "completed"), ("triage", "expert", "completed")
     ]  # fmt: skip
     assert (await desk.sessions.get("s")).session.agent == "last"
-    again = await ended(desk, "expert", "easy")
+    again = await run_task(desk, "expert", "easy")
     assert again.result == "nobody asked easy"
 
 
 @pytest.mark.parametrize("agent", ["plain", "on_thread", "gives_away", "gives_away_async"])
-async def test_every_kind_of_function_can_give_its_work_away(passing: Runtime, agent: str) -> None:
-    after = await ended(passing, agent, "harder")
+async def test_every_kind_of_function_can_transfer(passing: Runtime, agent: str) -> None:
+    after = await run_task(passing, agent, "harder")
     assert (after.agent, after.result) == ("last", "the last did harder")
     assert [one.from_agent for one in await passing.handoffs.list()] == ["expert", agent]
 
 
-async def test_work_that_nobody_has_taken_is_not_given_away(passing: Runtime) -> None:
-    task = await ended(passing, "lies")
+async def test_a_transfer_that_nobody_accepted_fails_the_task(passing: Runtime) -> None:
+    task = await run_task(passing, "lies")
     assert task.status == "failed"
     assert "nobody has taken the work over" in task.error
 
 
-async def test_who_delegates_to_one_that_transfers_hears_the_last(passing: Runtime) -> None:
-    task = await ended(passing, "boss", "harder")
+async def test_a_delegation_to_a_transferring_agent_returns_the_last_answer(passing: Runtime) -> None:
+    task = await run_task(passing, "boss", "harder")
     assert task.result == "the last did harder"
     assert {one.status for one in await passing.handoffs.list()} == {"completed"}
 
 
-async def test_a_transfer_that_is_called_off_before_it_began(passing: Runtime, relay: Relay) -> None:
+async def test_a_transfer_can_be_cancelled_before_it_begins(passing: Runtime, relay: Relay) -> None:
     desk = passing
     task = await desk.tasks.submit("x", agent="hesitant")
     await asyncio.wait_for(relay.ready.wait(), 60)
@@ -410,7 +408,7 @@ async def test_a_transfer_that_is_called_off_before_it_began(passing: Runtime, r
     assert after.error is not None and "is cancelled" in after.error
 
 
-async def test_a_source_that_is_stopped_does_not_transfer(passing: Runtime, relay: Relay) -> None:
+async def test_a_cancelled_source_does_not_transfer(passing: Runtime, relay: Relay) -> None:
     desk = passing
     task = await desk.tasks.submit("x", agent="hesitant")
     await asyncio.wait_for(relay.ready.wait(), 60)

@@ -147,7 +147,7 @@ async def desk(home: Path) -> AsyncIterator[Desk]:
 # -- the lead ----------------------------------------------------------------------------------------------------
 
 
-async def test_one_leads_and_another_takes_over_when_it_ends(desk: Desk) -> None:
+async def test_one_process_leads_and_another_takes_over(desk: Desk) -> None:
     one, two, three = [await desk.engine(name, Worker()) for name in ("i_1", "i_2", "i_3")]
     assert [e.leads() for e in (one, two, three)] == [True, False, False]
     await desk.later(10 * LEAD_POLL_SECONDS)
@@ -158,7 +158,7 @@ async def test_one_leads_and_another_takes_over_when_it_ends(desk: Desk) -> None
     assert len(desk.led) == 2  # it was told
 
 
-async def test_the_loops_may_take_the_lead_as_soon_as_it_is_free_and_are_told_all_the_same(desk: Desk) -> None:
+async def test_the_loops_lead_at_once_and_are_notified_later(desk: Desk) -> None:
     one, two = [await desk.engine(name, Worker()) for name in ("i_1", "i_2")]
     await desk.end(one)
     assert two.leads()
@@ -169,7 +169,7 @@ async def test_the_loops_may_take_the_lead_as_soon_as_it_is_free_and_are_told_al
 # -- life and death ----------------------------------------------------------------------------------------------
 
 
-async def test_who_holds_its_lock_lives_and_everybody_else_is_dead(desk: Desk) -> None:
+async def test_a_process_with_its_lock_is_alive_and_all_others_are_dead(desk: Desk) -> None:
     one, two = [await desk.engine(name, Worker()) for name in ("i_1", "i_2")]
     assert one.dead(["i_1", "i_2", "i_never", ""]) == {"i_never", ""}
     await desk.later(600)
@@ -180,14 +180,14 @@ async def test_who_holds_its_lock_lives_and_everybody_else_is_dead(desk: Desk) -
     assert sorted(file.name for file in desk.home.run.glob("*.lock")) == ["i_1.lock", "leader.lock"]
 
 
-async def test_a_name_that_is_taken_is_refused_and_left_alone(desk: Desk) -> None:
+async def test_a_process_name_in_use_is_refused(desk: Desk) -> None:
     one = await desk.engine("i_1", Worker())
     with pytest.raises(HomeUnusable):
         await desk.engine("i_1", Worker(), patience=0.05)
     assert one.dead(["i_1"]) == set()
 
 
-async def test_an_engine_that_cannot_sign_off_still_lets_go(desk: Desk) -> None:
+async def test_an_engine_that_cannot_unregister_still_releases_its_lock(desk: Desk) -> None:
     class Gone:
         def __getattr__(self, name: str) -> Any:
             return getattr(desk.store, name)
@@ -205,7 +205,7 @@ async def test_an_engine_that_cannot_sign_off_still_lets_go(desk: Desk) -> None:
 # -- taking ------------------------------------------------------------------------------------------------------
 
 
-async def test_tasks_are_taken_in_claim_order_as_slots_become_free(desk: Desk) -> None:
+async def test_tasks_are_claimed_in_order_as_slots_become_free(desk: Desk) -> None:
     worker = Worker(1, demo=1)
     low, person, high, plain = [
         await desk.put(**fields)
@@ -219,7 +219,7 @@ async def test_tasks_are_taken_in_claim_order_as_slots_become_free(desk: Desk) -
     assert worker.ids() == [person.id, high.id, plain.id, low.id]
 
 
-async def test_an_agent_at_its_limit_does_not_hold_up_another(desk: Desk) -> None:
+async def test_an_agent_at_its_limit_does_not_delay_another(desk: Desk) -> None:
     worker = Worker(3, demo=1, other=5)
     first, second = await desk.put(priority=9), await desk.put(priority=8)
     others = [await desk.put(agent="other", priority=priority) for priority in (3, 2, 1)]
@@ -251,7 +251,7 @@ async def test_a_delayed_task_starts_on_time_and_not_before(desk: Desk) -> None:
     assert worker.ids() == [soon.id, late.id]
 
 
-async def test_a_delayed_task_starts_soon_after_the_clock_was_set_forward(desk: Desk) -> None:
+async def test_a_delayed_task_starts_after_the_clock_was_set_forward(desk: Desk) -> None:
     worker = Worker()
     await desk.engine("i_1", worker)
     task = await desk.put(due_at=desk.clock.now() + 7200 * SECOND, wait="delay")
@@ -261,7 +261,7 @@ async def test_a_delayed_task_starts_soon_after_the_clock_was_set_forward(desk: 
     assert worker.ids() == [task.id]
 
 
-async def test_nothing_is_asked_while_nothing_happens(desk: Desk) -> None:
+async def test_an_idle_engine_does_not_query_the_store(desk: Desk) -> None:
     store = Counting(desk.store)
     await desk.engine("i_1", Worker(), store=store)
     await desk.put(agent="somebody elses")
@@ -273,7 +273,7 @@ async def test_nothing_is_asked_while_nothing_happens(desk: Desk) -> None:
     assert store.claims == asked <= 5
 
 
-async def test_a_store_that_fails_is_asked_again_after_a_pause(desk: Desk) -> None:
+async def test_a_failing_store_is_queried_again_after_a_pause(desk: Desk) -> None:
     store, worker = Counting(desk.store), Worker()
     store.failures = [StoreUnavailable("busy")] * 3
     await desk.engine("i_1", worker, store=store)
@@ -284,7 +284,7 @@ async def test_a_store_that_fails_is_asked_again_after_a_pause(desk: Desk) -> No
     assert store.failures == []
 
 
-async def test_an_error_nobody_thought_of_does_not_end_the_taking(desk: Desk) -> None:
+async def test_an_unexpected_error_does_not_stop_the_claiming(desk: Desk) -> None:
     store, worker = Counting(desk.store), Worker()
     store.failures = [RuntimeError("odd")]
     await desk.engine("i_1", worker, store=store)
@@ -300,7 +300,7 @@ async def test_an_error_nobody_thought_of_does_not_end_the_taking(desk: Desk) ->
         await engine.stop()
 
 
-async def test_a_claim_under_way_when_taking_stops_is_not_dropped(desk: Desk) -> None:
+async def test_a_claim_in_progress_at_the_stop_is_not_lost(desk: Desk) -> None:
     store, worker = Counting(desk.store), Worker()
     store.open.clear()
     engine = await desk.engine("i_1", worker, store=store)
@@ -322,7 +322,7 @@ async def test_a_claim_under_way_when_taking_stops_is_not_dropped(desk: Desk) ->
     assert left is not None and left.status == "pending"
 
 
-async def test_taking_can_be_stopped_twice_and_before_it_began(desk: Desk) -> None:
+async def test_claiming_can_be_stopped_twice_and_before_it_began(desk: Desk) -> None:
     engine = await desk.engine("i_1", Worker())
     await engine.stop_taking()
     await engine.stop_taking()
@@ -332,7 +332,7 @@ async def test_taking_can_be_stopped_twice_and_before_it_began(desk: Desk) -> No
 # -- beside others -----------------------------------------------------------------------------------------------
 
 
-async def test_a_run_takes_its_own_task_only(desk: Desk) -> None:
+async def test_run_claims_only_its_own_task(desk: Desk) -> None:
     worker = Worker()
     await desk.engine("i_run", worker, "run")
     theirs, own = await desk.put(submitter="i_other"), await desk.put(submitter="i_run")
@@ -344,7 +344,7 @@ async def test_a_run_takes_its_own_task_only(desk: Desk) -> None:
         assert found is not None and found.status == "pending"
 
 
-async def test_a_library_alone_takes_everything_and_beside_a_server_only_what_is_its_own(desk: Desk) -> None:
+async def test_a_library_claims_everything_alone_but_only_its_own_tasks_beside_a_server(desk: Desk) -> None:
     worker = Worker(10, demo=5, mine=5)
     await desk.engine("i_lib", worker, agents=("demo", "mine"))
     alone = await desk.put(submitter="i_other")
@@ -365,7 +365,7 @@ async def test_a_library_alone_takes_everything_and_beside_a_server_only_what_is
         up.release()
 
 
-async def test_what_a_server_leaves_is_taken_by_the_library_beside_it(desk: Desk) -> None:
+async def test_a_library_claims_tasks_the_server_cannot_run(desk: Desk) -> None:
     """The library looked just before the server ended, and its last commit was heard just after."""
     worker = Worker()
     up = desk.home.claim_up()
@@ -416,7 +416,7 @@ def process(home: Path, role: str = "library") -> Iterator[tuple[subprocess.Pope
 
 
 @pytest.mark.parametrize("role", ["library", "up"])
-async def test_when_the_leaders_process_is_killed_another_leads_and_runs_its_task(home: Path, role: str) -> None:
+async def test_another_process_leads_after_the_leader_was_killed_and_runs_its_task(home: Path, role: str) -> None:
     with process(home, role) as (other, (task_id, name, leads)):
         assert leads == "1"
         async with Runtime.open(home, agents={"it": ScriptedAgent(result("taken over"))}) as desk:
@@ -436,7 +436,7 @@ async def test_when_the_leaders_process_is_killed_another_leads_and_runs_its_tas
                     await asyncio.sleep(0.02)
 
 
-async def test_a_process_that_is_stopped_for_an_hour_is_not_dead_and_one_that_is_killed_is(home: Path) -> None:
+async def test_a_process_stopped_for_an_hour_is_alive_and_a_killed_one_is_dead(home: Path) -> None:
     clock = FakeClock(SystemClock().now())
     settings = Settings.load(home, shutdown_grace=0)
     agents = {"it": ScriptedAgent(wait_for(asyncio.Event()))}

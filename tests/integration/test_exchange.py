@@ -40,42 +40,42 @@ def chunks(*bodies: str, run: str = "r1", first: int = 1) -> list[Any]:
     return [chunk for n, body in enumerate(bodies, first) for chunk in cut("i_1", run, n, body)]
 
 
-def assembled(assembly: Assembly, lines: list[Any]) -> tuple[list[str], int]:
+def assemble(assembly: Assembly, lines: list[Any]) -> tuple[list[str], int]:
     """The whole messages, and how often a loss was told."""
     found = [assembly.add(chunk) for chunk in lines]
     return [whole for whole, _ in found if whole is not None], sum(lost for _, lost in found)
 
 
-def test_messages_of_any_length_arrive_as_they_were() -> None:
+def test_messages_of_any_length_arrive_unchanged() -> None:
     dice = random.Random(5)
     bodies = [json.dumps("".join(dice.choices(MIXED, k=dice.choice((0, 1, 700, 5000, 40_000))))) for _ in range(60)]
     made = chunks(*bodies)
     assert max(len(chunk.line().encode()) for chunk in made) <= MAX_CHUNK_BYTES < 8000
-    assert assembled(Assembly(), [type(chunk).read(chunk.line()) for chunk in made]) == (bodies, 0)
+    assert assemble(Assembly(), [type(chunk).read(chunk.line()) for chunk in made]) == (bodies, 0)
 
 
-def test_a_message_that_lacks_a_chunk_is_left_out_whole_and_told() -> None:
+def test_a_message_with_a_missing_chunk_is_dropped_and_reported() -> None:
     bodies = ["a" * 30_000, "b" * 30_000, "c" * 30_000]
     made = chunks(*bodies)
     middle = [n for n, chunk in enumerate(made) if chunk.number == 2]
     assert len(middle) > 3
     for gone in middle:
-        assert assembled(Assembly(), made[:gone] + made[gone + 1 :]) == ([bodies[0], bodies[2]], 1), gone
-    assert assembled(Assembly(), [c for c in made if c.number != 2]) == ([bodies[0], bodies[2]], 1)
+        assert assemble(Assembly(), made[:gone] + made[gone + 1 :]) == ([bodies[0], bodies[2]], 1), gone
+    assert assemble(Assembly(), [c for c in made if c.number != 2]) == ([bodies[0], bodies[2]], 1)
 
 
-def test_chunks_in_a_wrong_order_make_no_message() -> None:
+def test_chunks_in_the_wrong_order_are_dropped() -> None:
     bodies = ["a" * 30_000, "b" * 30_000, "c" * 30_000]
     made = chunks(*bodies)
     at = next(n for n, chunk in enumerate(made) if chunk.number == 2) + 1
     made[at], made[at + 1] = made[at + 1], made[at]
-    assert assembled(Assembly(), made) == ([bodies[0], bodies[2]], 1)
+    assert assemble(Assembly(), made) == ([bodies[0], bodies[2]], 1)
 
 
-def test_a_sender_that_was_cut_off_in_the_middle_has_lost_something() -> None:
+def test_a_message_interrupted_by_a_new_run_counts_as_lost() -> None:
     assembly = Assembly()
-    assert assembled(assembly, chunks("a", "b" * 30_000)[:-1]) == (["a"], 0)
-    assert assembled(assembly, chunks("c", "d", run="r2")) == (["c", "d"], 1)
+    assert assemble(assembly, chunks("a", "b" * 30_000)[:-1]) == (["a"], 0)
+    assert assemble(assembly, chunks("c", "d", run="r2")) == (["c", "d"], 1)
 
 
 # -- messages ------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ async def test_a_message_goes_to_one_process_or_to_all_others(database: str) -> 
         assert (a.found, a.lost, b.lost, c.lost) == ([], [], [], [])
 
 
-async def test_a_relay_connects_again_and_tells_that_something_may_be_lost(database: str) -> None:
+async def test_a_relay_reconnects_and_reports_a_possible_loss(database: str) -> None:
     async with relays(database, "i_a", "i_b") as (a, b):
         a.relay.send("i_b", "keys", 1)
         await b.until(lambda: b.found == [("i_a", 1)])
@@ -177,7 +177,7 @@ async def test_a_relay_connects_again_and_tells_that_something_may_be_lost(datab
         await b.until(lambda: b.found == [("i_a", 1), ("i_a", 2)])
 
 
-async def test_without_a_database_nothing_waits_and_nothing_is_promised() -> None:
+async def test_without_a_database_sending_does_not_block() -> None:
     lonely = Heard("postgresql://midwatch@127.0.0.1:1/nothing", "i_a")
     async with asyncio.timeout(20):
         lonely.relay.send("i_b", "keys", 1)
@@ -292,7 +292,9 @@ class Ahead(SystemClock):
 
 
 @asynccontextmanager
-async def writing(folder: Path, url: str, clock: Clock | None = None) -> AsyncIterator[tuple[Writer, Runtime, Runtime]]:
+async def run_writer(
+    folder: Path, url: str, clock: Clock | None = None
+) -> AsyncIterator[tuple[Writer, Runtime, Runtime]]:
     """A turn that runs in one runtime, and another one beside it."""
     writer = Writer()
     async with (
@@ -306,9 +308,9 @@ async def writing(folder: Path, url: str, clock: Clock | None = None) -> AsyncIt
         writer.end()
 
 
-async def test_what_is_written_there_is_read_here_in_order(database: str, tmp_path: Path) -> None:
+async def test_a_follower_reads_text_of_another_process_in_order(database: str, tmp_path: Path) -> None:
     dice = random.Random(3)
-    async with writing(tmp_path, database) as (writer, _, here):
+    async with run_writer(tmp_path, database) as (writer, _, here):
         assert writer.turn is not None
         readers = [
             Reader(here),
@@ -331,8 +333,8 @@ async def test_what_is_written_there_is_read_here_in_order(database: str, tmp_pa
             await reader.end()
 
 
-async def test_who_joins_in_the_middle_of_a_text_is_told_its_beginning(database: str, tmp_path: Path) -> None:
-    async with writing(tmp_path, database) as (writer, there, here):
+async def test_a_late_follower_gets_the_beginning_of_the_text(database: str, tmp_path: Path) -> None:
+    async with run_writer(tmp_path, database) as (writer, there, here):
         own = Reader(there)
         writer.write(MIXED)
         await own.until(lambda: own.text == MIXED)
@@ -350,8 +352,8 @@ async def test_who_joins_in_the_middle_of_a_text_is_told_its_beginning(database:
         await late.end()
 
 
-async def test_a_very_long_piece_arrives_whole(database: str, tmp_path: Path) -> None:
-    async with writing(tmp_path, database) as (writer, _, here):
+async def test_a_very_long_piece_is_complete(database: str, tmp_path: Path) -> None:
+    async with run_writer(tmp_path, database) as (writer, _, here):
         reader = Reader(here)
         writer.write(MIXED * 3500)
         writer.write("漢" * 100_000)
@@ -360,8 +362,8 @@ async def test_a_very_long_piece_arrives_whole(database: str, tmp_path: Path) ->
         await reader.end()
 
 
-async def test_screens_cross_processes_and_are_told_to_who_joins(database: str, tmp_path: Path) -> None:
-    async with writing(tmp_path, database) as (writer, _, here):
+async def test_screens_are_sent_to_followers_in_other_processes(database: str, tmp_path: Path) -> None:
+    async with run_writer(tmp_path, database) as (writer, _, here):
         assert writer.turn is not None
         await writer.turn.emit(ScreenUpdate(screen="$ " + MIXED))
         reader = Reader(here, EventFilter(session_key=writer.turn.session_key))
@@ -371,8 +373,8 @@ async def test_screens_cross_processes_and_are_told_to_who_joins(database: str, 
         await reader.end()
 
 
-async def test_a_cut_connection_is_a_gap_and_the_turn_goes_on(database: str, tmp_path: Path) -> None:
-    async with writing(tmp_path, database) as (writer, _, here):
+async def test_a_lost_connection_is_a_gap_and_the_turn_continues(database: str, tmp_path: Path) -> None:
+    async with run_writer(tmp_path, database) as (writer, _, here):
         reader = Reader(here)
         writer.write("before ")
         await reader.until(lambda: reader.text == "before ")
@@ -397,7 +399,7 @@ def plain(text: str, task_id: str, **more: Any) -> dict[str, Any]:
     return {"kind": "message_delta", "time": 1, "payload": payload, "task_id": task_id, "attempt": 1, **more}
 
 
-async def test_a_piece_overtakes_no_stored_event_and_comes_after_no_end(database: str, tmp_path: Path) -> None:
+async def test_a_piece_stays_between_the_stored_events_around_it(database: str, tmp_path: Path) -> None:
     async with relays(database, "i_other") as [other], desk(tmp_path, "b", database, work=False) as here:
         reader = Reader(here)
         await other.until(lambda: len(other.found) > 0)
@@ -418,7 +420,7 @@ async def test_a_piece_overtakes_no_stored_event_and_comes_after_no_end(database
         await reader.end()
 
 
-async def test_what_does_not_fit_is_not_shown_before_it_begins_anew(database: str, tmp_path: Path) -> None:
+async def test_text_is_hidden_until_it_begins_anew(database: str, tmp_path: Path) -> None:
     async with relays(database, "i_other") as [other], desk(tmp_path, "b", database, work=False) as here:
         reader = Reader(here)
         await other.until(lambda: len(other.found) > 0)
@@ -434,8 +436,8 @@ async def test_what_does_not_fit_is_not_shown_before_it_begins_anew(database: st
 
 
 @pytest.mark.parametrize("which", [0, 1])
-async def test_one_side_may_be_cut_off(database: str, tmp_path: Path, which: int) -> None:
-    async with writing(tmp_path, database) as (writer, _, here):
+async def test_one_side_may_lose_its_connection(database: str, tmp_path: Path, which: int) -> None:
+    async with run_writer(tmp_path, database) as (writer, _, here):
         [first] = await wires(database, 1)
         reader = Reader(here)
         writer.write("before ")
@@ -450,11 +452,11 @@ async def test_one_side_may_be_cut_off(database: str, tmp_path: Path, which: int
         await reader.end()
 
 
-async def test_nothing_is_sent_while_nobody_watches_elsewhere(database: str, tmp_path: Path) -> None:
+async def test_nothing_is_sent_without_followers_elsewhere(database: str, tmp_path: Path) -> None:
     async with (
         relays(database, "i_spy") as [spy],
         desk(tmp_path, "c", database, role="worker", clock=Renewing()) as here,
-        writing(tmp_path, database) as (writer, there, _),
+        run_writer(tmp_path, database) as (writer, there, _),
     ):
         reader = Reader(here)
         writer.write("seen")
@@ -475,9 +477,9 @@ async def test_nothing_is_sent_while_nobody_watches_elsewhere(database: str, tmp
         writer.end()
 
 
-async def test_a_wish_that_is_not_renewed_runs_out(database: str, tmp_path: Path) -> None:
+async def test_a_subscription_that_is_not_renewed_expires(database: str, tmp_path: Path) -> None:
     clock = Ahead()
-    async with relays(database, "i_dies") as [dying], writing(tmp_path, database, clock) as (writer, there, _):
+    async with relays(database, "i_dies") as [dying], run_writer(tmp_path, database, clock) as (writer, there, _):
         own = Reader(there)
         await dying.until(lambda: (there.id, []) in dying.found)  # it listens now
         writer.write("x")
@@ -498,12 +500,12 @@ async def test_a_wish_that_is_not_renewed_runs_out(database: str, tmp_path: Path
         await own.end()
 
 
-async def test_a_wire_that_stands_still_costs_the_turn_nothing(
+async def test_a_stalled_connection_does_not_delay_the_turn(
     database: str, postgres: Cluster | str, tmp_path: Path
 ) -> None:
     if isinstance(postgres, str) or os.geteuid() != 0:
         pytest.skip("only a server of our own can be stopped")
-    async with writing(tmp_path, database) as (writer, there, here):
+    async with run_writer(tmp_path, database) as (writer, there, here):
         [wire] = await wires(database, 1)
         reader, own = Reader(here), Reader(there)
         writer.write("start ")

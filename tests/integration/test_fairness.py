@@ -67,7 +67,9 @@ async def submit(desk: Runtime, actor: str, count: int, **wishes: Any) -> list[T
 
 
 @pytest.mark.parametrize(("of_process", "of_agent"), [(4, 4), (64, 4), (4, 64), (1, 1), (1, 64), (64, 1)])
-async def test_one_task_is_the_next_to_run_whoever_has_five_hundred(home: Path, of_process: int, of_agent: int) -> None:
+async def test_a_single_task_runs_next_although_another_actor_has_five_hundred(
+    home: Path, of_process: int, of_agent: int
+) -> None:
     slots, stage = min(of_process, of_agent), Stage(of_agent)
     async with desk_with(home, stage, slots=of_process) as desk:
         await submit(desk, "ann", 500)
@@ -82,7 +84,7 @@ async def test_one_task_is_the_next_to_run_whoever_has_five_hundred(home: Path, 
         assert (await stage.next()).startswith("ann")  # his slot does not stay empty
 
 
-async def test_one_task_is_the_next_to_run_in_a_cluster_too(home: Path, database: str) -> None:
+async def test_a_single_task_runs_next_in_a_cluster_too(home: Path, database: str) -> None:
     await procrastinate.prepare(database)
     stage = Stage(2)
     async with desk_with(home, stage, slots=2, db=database) as desk:
@@ -95,7 +97,7 @@ async def test_one_task_is_the_next_to_run_in_a_cluster_too(home: Path, database
         assert (await stage.next()).startswith("ann")
 
 
-async def test_people_with_much_work_take_turns_and_a_third_comes_between(home: Path) -> None:
+async def test_busy_actors_alternate_and_a_third_is_served_in_between(home: Path) -> None:
     stage, order = Stage(1), ""
     async with desk_with(home, stage, slots=1) as desk:
         await submit(desk, "ann", 20)
@@ -109,7 +111,7 @@ async def test_people_with_much_work_take_turns_and_a_third_comes_between(home: 
     assert order == "ababcaba" or order == "ababcbab"
 
 
-async def test_an_actor_runs_no_more_than_one_may(home: Path) -> None:
+async def test_an_actor_never_exceeds_its_running_limit(home: Path) -> None:
     stage = Stage(8)
     async with desk_with(home, stage, slots=8, max_running_per_actor=2) as desk:
         await submit(desk, "ann", 20)
@@ -122,7 +124,7 @@ async def test_an_actor_runs_no_more_than_one_may(home: Path) -> None:
         assert stage.began.empty()
 
 
-async def test_an_actor_submits_no_more_than_one_may_and_retries_go_on(home: Path) -> None:
+async def test_an_actor_never_exceeds_its_open_limit_except_for_retries(home: Path) -> None:
     stage = Stage(1)
     async with desk_with(home, stage, slots=1, max_open_per_actor=2) as desk:
         first, second = await submit(desk, "ann", 2)
@@ -220,7 +222,7 @@ STEPS = st.lists(
     steps=STEPS,
 )
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_limits_hold_no_slot_is_empty_and_nobody_is_passed_twice(
+def test_limits_hold_no_slot_is_idle_and_no_actor_is_skipped_twice(
     total: int, per_agent: list[int], most: int | None, talks: bool, steps: list[tuple[Any, ...]]
 ) -> None:
     limits = dict(zip(AGENTS, per_agent, strict=False))

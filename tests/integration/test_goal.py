@@ -122,7 +122,7 @@ def fails(text: str = "it broke") -> Step:
     return step
 
 
-def works(gate: asyncio.Event) -> Step:
+def work_until(gate: asyncio.Event) -> Step:
     """Work until the test says so."""
 
     async def step(turn: Turn) -> str:
@@ -139,7 +139,7 @@ def says(*words: str) -> list[Step]:
 # -- the way of a goal -----------------------------------------------------------------------------------------------
 
 
-async def test_A6_steps_follow_each_other_until_the_agent_proves_it_and_it_is_told_once(home: Path) -> None:
+async def test_A6_steps_repeat_until_the_agent_proves_completion_with_one_notice(home: Path) -> None:
     mind = Mind(*says("one", "two"))
     mind.turns = (*mind.turns, mind.claims())
     async with stage(home, it=mind.agent) as on:
@@ -157,7 +157,7 @@ async def test_A6_steps_follow_each_other_until_the_agent_proves_it_and_it_is_to
         assert await on.desk.store.find_open_step(made.id) is None
 
 
-async def test_a_second_agent_must_agree_and_says_what_is_missing(home: Path) -> None:
+async def test_a_second_agent_must_verify_and_reports_what_is_missing(home: Path) -> None:
     mind = Mind(fails())
     mind.turns = (mind.claims("done, I say"), mind.claims("now really"))
     judge = Mind(result("NOT REACHED\nthe door is red"), result("REACHED\nit is blue"), name="judge")
@@ -175,7 +175,7 @@ async def test_a_second_agent_must_agree_and_says_what_is_missing(home: Path) ->
 
 
 @pytest.mark.parametrize("how", ["fails", "times out"])
-async def test_a_claim_counts_even_when_its_step_then_fails(home: Path, how: str) -> None:
+async def test_a_completion_claim_counts_even_if_its_step_fails(home: Path, how: str) -> None:
     mind = Mind(fails())
     claim = mind.claims()
 
@@ -191,17 +191,17 @@ async def test_a_claim_counts_even_when_its_step_then_fails(home: Path, how: str
         made = await on.goal()
         if how == "times out":
             await on.running(made)
-            await until(lambda: proposed(on, made))
+            await until(lambda: has_proposal(on, made))
             await on.later(1801)
         assert (await on.becomes(made, "complete")).evidence == "the tests pass"
         assert await on.notices(made) == ["goal_completed"]
 
 
-async def proposed(on: Stage, made: Goal) -> bool:
+async def has_proposal(on: Stage, made: Goal) -> bool:
     return (await on.desk.goals.get(made.id)).proposal is not None
 
 
-async def test_between_steps_it_holds_no_slot_no_gate_and_no_task(home: Path) -> None:
+async def test_a_goal_holds_no_slot_gate_or_task_between_steps(home: Path) -> None:
     mind = Mind(fails())
     mind.turns = (mind.delays(HOUR), result("woken"), mind.claims())
     async with stage(home, it=mind.agent) as on:
@@ -231,7 +231,7 @@ async def rests(on: Stage) -> bool:
     return not on.desk.running
 
 
-async def test_A3_many_quick_steps_with_delay_0_are_no_loop(home: Path) -> None:
+async def test_A3_quick_steps_with_delay_0_are_not_a_loop(home: Path) -> None:
     mind = Mind(fails())
     mind.turns = (*[mind.delays(0)] * 8, mind.claims())
     async with stage(home, it=mind.agent) as on:
@@ -240,7 +240,7 @@ async def test_A3_many_quick_steps_with_delay_0_are_no_loop(home: Path) -> None:
         assert (await on.becomes(made, "complete")).step == 9
 
 
-async def test_the_same_words_without_work_pause_it_and_work_does_not(home: Path) -> None:
+async def test_repeated_text_without_tools_pauses_the_goal_but_work_does_not(home: Path) -> None:
     async def busy(turn: Turn) -> str:
         await tool("edit")(turn)
         return "hm"
@@ -253,7 +253,7 @@ async def test_the_same_words_without_work_pause_it_and_work_does_not(home: Path
         assert await on.notices(made) == ["goal_paused"]
 
 
-async def test_A1_a_backend_that_fails_at_once_is_asked_five_times_not_without_end(home: Path) -> None:
+async def test_A1_a_backend_that_fails_at_once_is_tried_five_times(home: Path) -> None:
     mind = Mind(fails("no key"))
     async with stage(home, it=mind.agent) as on:
         made = await on.goal()
@@ -269,7 +269,7 @@ async def test_A1_a_backend_that_fails_at_once_is_asked_five_times_not_without_e
         assert "no key" in told.text and f"midwatch goal resume {made.id}" in told.text
 
 
-async def test_a_spent_budget_rests_with_a_summary_and_goes_on_when_it_is_raised(home: Path) -> None:
+async def test_a_spent_budget_pauses_with_a_summary_until_it_is_raised(home: Path) -> None:
     spent = Usage(input_tokens=60, output_tokens=10)
     mind = Mind(*(result(word, usage=spent) for word in "abcdef"))
     async with stage(home, it=mind.agent) as on:
@@ -288,7 +288,7 @@ async def test_a_spent_budget_rests_with_a_summary_and_goes_on_when_it_is_raised
 # -- deadlines -------------------------------------------------------------------------------------------------------
 
 
-async def test_A20_a_delay_ends_at_the_deadline_with_one_wrap_up_and_one_notice(home: Path) -> None:
+async def test_A20_a_delay_ends_at_the_deadline_with_one_closing_step_and_one_notice(home: Path) -> None:
     mind = Mind(fails())
     mind.turns = (mind.delays(12 * HOUR), result("half of it is done"))
     async with stage(home, it=mind.agent) as on:
@@ -309,7 +309,7 @@ async def test_A20_a_delay_ends_at_the_deadline_with_one_wrap_up_and_one_notice(
 
 
 @pytest.mark.parametrize("status", ["paused", "waiting_for_session"])
-async def test_A20_a_goal_that_rests_or_waits_times_out_on_time(home: Path, status: str) -> None:
+async def test_A20_a_paused_or_waiting_goal_times_out(home: Path, status: str) -> None:
     mind = Mind(result("x"))
     async with stage(home, it=mind.agent) as on:
         wish = {"session_key": "chat:9"} if status == "waiting_for_session" else {}
@@ -323,7 +323,7 @@ async def test_A20_a_goal_that_rests_or_waits_times_out_on_time(home: Path, stat
         assert (mind.count, (await on.notices(made))[-1]) == (count, "goal_timeout")
 
 
-async def test_the_deadline_reaches_a_step_that_waits_at_a_question(home: Path) -> None:
+async def test_the_deadline_ends_a_step_that_waits_for_an_answer(home: Path) -> None:
     """Its own clock stands still meanwhile, so its timeout would never come."""
     mind = Mind(ask("May I?"), result("left it as it was"))
     async with stage(home, it=mind.agent) as on:
@@ -337,10 +337,10 @@ async def test_the_deadline_reaches_a_step_that_waits_at_a_question(home: Path) 
         assert await on.desk.approvals.list("pending") == []
 
 
-async def test_a_goal_whose_agent_never_comes_times_out_all_the_same(home: Path) -> None:
+async def test_a_goal_without_an_available_agent_times_out(home: Path) -> None:
     mind, gate = Mind(result("x")), asyncio.Event()
-    person = Mind(works(gate), name="chat", terms=AgentTerms(timeout_seconds=None, on_crash="fail"))
-    person.turns = (result("hello", thread_id="th"), works(gate))
+    person = Mind(work_until(gate), name="chat", terms=AgentTerms(timeout_seconds=None, on_crash="fail"))
+    person.turns = (result("hello", thread_id="th"), work_until(gate))
     async with stage(home, it=mind.agent, chat=person.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "hello")).id)
@@ -360,7 +360,7 @@ async def wraps_up(on: Stage, made: Goal) -> bool:
 
 
 async def test_an_earlier_deadline_stops_the_running_step(home: Path) -> None:
-    mind = Mind(works(asyncio.Event()), result("stopped here"))
+    mind = Mind(work_until(asyncio.Event()), result("stopped here"))
     async with stage(home, it=mind.agent) as on:
         made = await on.goal()
         await on.running(made)
@@ -372,8 +372,8 @@ async def test_an_earlier_deadline_stops_the_running_step(home: Path) -> None:
 # -- people ----------------------------------------------------------------------------------------------------------
 
 
-async def test_A8_stopping_the_running_step_pauses_it_and_says_how_to_go_on(home: Path) -> None:
-    mind = Mind(works(asyncio.Event()), result("fresh"))
+async def test_A8_cancelling_the_running_step_pauses_the_goal_with_a_hint(home: Path) -> None:
+    mind = Mind(work_until(asyncio.Event()), result("fresh"))
     mind.turns = (*mind.turns, mind.claims())
     async with stage(home, it=mind.agent) as on:
         mind.desk = on.desk
@@ -390,8 +390,8 @@ async def test_A8_stopping_the_running_step_pauses_it_and_says_how_to_go_on(home
 
 
 @pytest.mark.parametrize("deed", ["pause", "clear", "complete"])
-async def test_A22_what_ends_or_rests_it_stops_the_running_step(home: Path, deed: str) -> None:
-    mind = Mind(works(asyncio.Event()))
+async def test_A22_ending_or_pausing_a_goal_stops_its_running_step(home: Path, deed: str) -> None:
+    mind = Mind(work_until(asyncio.Event()))
     async with stage(home, it=mind.agent) as on:
         made = await on.goal()
         step = await on.running(made)
@@ -404,7 +404,7 @@ async def test_A22_what_ends_or_rests_it_stops_the_running_step(home: Path, deed
             assert len(await on.notices(made)) == 1
 
 
-async def test_A11_the_step_of_a_cleared_goal_ends_without_a_trace_in_the_next_one(home: Path) -> None:
+async def test_A11_the_step_of_a_cleared_goal_does_not_affect_the_next_goal(home: Path) -> None:
     gate = asyncio.Event()
 
     async def stubborn(turn: Turn) -> TurnResult:
@@ -414,7 +414,7 @@ async def test_A11_the_step_of_a_cleared_goal_ends_without_a_trace_in_the_next_o
             await gate.wait()
         return TurnResult(text="late", thread_id="th_late", usage=Usage(input_tokens=99))
 
-    mind = Mind(stubborn, works(gate))
+    mind = Mind(stubborn, work_until(gate))
     async with stage(home, it=mind.agent) as on:
         first = await on.goal()
         step = await on.running(first)
@@ -422,7 +422,7 @@ async def test_A11_the_step_of_a_cleared_goal_ends_without_a_trace_in_the_next_o
         second = await on.goal()
         await on.running(second)
         before = await on.desk.goals.get(second.id)
-        await until(lambda: heard(mind))
+        await until(lambda: was_interrupted(mind))
         assert await on.desk.goals.get(second.id) == before
         gate.set()
         await on.desk.tasks.wait(step.id)
@@ -431,13 +431,13 @@ async def test_A11_the_step_of_a_cleared_goal_ends_without_a_trace_in_the_next_o
         assert now.tokens == 0
 
 
-async def heard(mind: Mind) -> bool:
+async def was_interrupted(mind: Mind) -> bool:
     return bool(mind.agent.interrupts)
 
 
-async def test_a_persons_message_goes_first_and_the_goal_goes_on_afterwards(home: Path) -> None:
+async def test_a_message_goes_first_and_the_goal_continues_afterwards(home: Path) -> None:
     gate, first = asyncio.Event(), result("hello", thread_id="th")
-    mind = Mind(first, works(gate), result("yes?"), works(gate), name="chat")
+    mind = Mind(first, work_until(gate), result("yes?"), work_until(gate), name="chat")
     async with stage(home, chat=mind.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         made = await on.goal(agent=None, session_key="chat:1")
@@ -458,8 +458,8 @@ async def test_a_persons_message_goes_first_and_the_goal_goes_on_afterwards(home
         gate.set()
 
 
-async def test_a_waiting_goal_begins_as_soon_as_its_session_has_a_thread(home: Path) -> None:
-    mind = Mind(result("hi", thread_id="th"), works(asyncio.Event()), name="chat")
+async def test_a_waiting_goal_starts_when_its_session_has_a_thread(home: Path) -> None:
+    mind = Mind(result("hi", thread_id="th"), work_until(asyncio.Event()), name="chat")
     async with stage(home, chat=mind.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         made = await on.goal(agent=None, session_key="chat:1")
@@ -478,12 +478,12 @@ async def test_a_waiting_goal_begins_as_soon_as_its_session_has_a_thread(home: P
         await on.desk.goals.clear(made.id)
 
 
-async def test_A4_five_long_goals_do_not_hold_up_an_automation(home: Path) -> None:
+async def test_A4_five_long_goals_do_not_delay_an_automation(home: Path) -> None:
     gate = asyncio.Event()
-    mind = Mind(works(gate), terms=AgentTerms(timeout_seconds=20 * HOUR, on_crash="rerun", slots=4))
+    mind = Mind(work_until(gate), terms=AgentTerms(timeout_seconds=20 * HOUR, on_crash="rerun", slots=4))
     async with stage(home, it=mind.agent) as on:
         made = [await on.goal(scope_id=f"s{number}") for number in range(5)]
-        await until(lambda: counted(on, 3))
+        await until(lambda: runs_count(on, 3))
         fired = await on.desk.automations.create("look", agent="it", every=HOUR)
         await on.later(HOUR + 1)
         run = await until(lambda: on.desk.store.find_open_run(fired.id))
@@ -493,7 +493,7 @@ async def test_A4_five_long_goals_do_not_hold_up_an_automation(home: Path) -> No
         gate.set()
 
 
-async def counted(on: Stage, count: int) -> bool:
+async def runs_count(on: Stage, count: int) -> bool:
     return on.desk.running == count
 
 
@@ -519,10 +519,12 @@ async def test_prompts_and_defaults_come_from_the_settings(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("on_crash", "outcomes"), [("rerun", ["ok"]), ("fail", ["lost", "ok"])])
-async def test_a_step_cut_by_a_restart_follows_on_crash(home: Path, on_crash: Any, outcomes: list[str]) -> None:
+async def test_a_step_interrupted_by_a_restart_follows_its_crash_rule(
+    home: Path, on_crash: Any, outcomes: list[str]
+) -> None:
     clock = FakeClock()
     terms = AgentTerms(timeout_seconds=1800.0, on_crash=on_crash)
-    async with stage(home, clock, it=Mind(works(asyncio.Event()), terms=terms).agent) as on:
+    async with stage(home, clock, it=Mind(work_until(asyncio.Event()), terms=terms).agent) as on:
         made = await on.goal()
         await on.running(made)
     mind = Mind(fails(), terms=terms)
@@ -538,7 +540,7 @@ async def test_a_step_cut_by_a_restart_follows_on_crash(home: Path, on_crash: An
         assert await on.notices(made) == ["goal_completed"]
 
 
-async def test_A5_an_agent_that_raises_anything_harms_only_its_step(home: Path) -> None:
+async def test_A5_an_agent_that_raises_anything_fails_only_its_step(home: Path) -> None:
     async def dies(turn: Turn) -> None:
         raise SystemExit("gone")
 
@@ -549,10 +551,10 @@ async def test_A5_an_agent_that_raises_anything_harms_only_its_step(home: Path) 
         assert ((await on.desk.goals.get(made.id)).errors, await on.desk.tasks.active_count()) == (1, 0)
 
 
-async def test_A17_A19_nobody_starts_a_goal_twice(home: Path) -> None:
+async def test_A17_A19_a_goal_is_never_started_twice(home: Path) -> None:
     """Two schedulers look at the same time, and a person asks for the next step."""
     gate = asyncio.Event()
-    mind = Mind(works(gate))
+    mind = Mind(work_until(gate))
     async with stage(home, it=mind.agent) as on:
         made = await on.goal()
         scheduler = scheduler_of(on.desk)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from doom import DIED, die_everywhere, list_deaths
+from doom import DIED, crash_at_every_write, list_crash_cases
 from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND
 from midwatch.base.errors import AgentError
@@ -70,8 +70,8 @@ async def live(home: Path, name: str) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("name", "when"), list_deaths(SCENARIOS))
-async def test_death_at_any_write_of_a_goal_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
+@pytest.mark.parametrize(("name", "when"), list_crash_cases(SCENARIOS))
+async def test_a_crash_at_any_write_of_a_goal_loses_and_doubles_nothing(tmp_path: Path, name: str, when: str) -> None:
     argv = [sys.executable, str(Path(__file__)), str(tmp_path), name, when]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     child = subprocess.Popen(argv, env=env, text=True, stdout=subprocess.PIPE)
@@ -106,4 +106,4 @@ async def lived_well(home: Path, name: str) -> None:
 
 
 if __name__ == "__main__":
-    die_everywhere(live, Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    crash_at_every_write(live, Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -36,7 +36,7 @@ def crew(url: str, place: Path) -> dict[str, Any]:
     return {"lead": FunctionAgent("lead", lead), "program": program, "model": model, "screen": screen}
 
 
-async def test_a_job_goes_through_four_kinds_of_agents_and_back(tmp_path: Path) -> None:
+async def test_a_task_is_handed_through_four_kinds_of_agents_and_back(tmp_path: Path) -> None:
     place = tmp_path / "work"
     place.mkdir()
     settings = Settings(home=tmp_path / "home", detect_agents=False, slots=1)  # who waits holds none

@@ -60,7 +60,7 @@ async def made_by(desk: Runtime) -> dict[str, Handoff]:
     return {one.work.description: one for one in await desk.handoffs.list()}
 
 
-async def test_what_a_lost_task_waited_for_is_called_off_and_the_rest_goes_on(tmp_path: Path) -> None:
+async def test_delegations_of_a_lost_task_are_cancelled_and_others_continue(tmp_path: Path) -> None:
     home = tmp_path / "home"
     program = DIES.format(tests=str(Path(__file__).parents[1]), home=str(home))
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
@@ -119,7 +119,7 @@ async def desk(tmp_path: Path, passing: Passing) -> AsyncIterator[Runtime]:
         yield desk
 
 
-async def test_a_run_that_was_given_away_is_open_until_its_work_has_ended(desk: Runtime, passing: Passing) -> None:
+async def test_a_transferred_run_is_open_until_its_task_ends(desk: Runtime, passing: Passing) -> None:
     made = await desk.automations.create("work", agent="first", every="1h", fresh=True)
     await desk.automations.run(made.id)
     await asyncio.wait_for(passing.begun.wait(), 30)
@@ -143,9 +143,7 @@ async def test_a_run_that_was_given_away_is_open_until_its_work_has_ended(desk: 
     assert (after.last_result or "").startswith("ok: ") and after.run_count == 1
 
 
-async def test_who_goes_on_with_a_run_is_stopped_when_the_automation_is_deleted(
-    desk: Runtime, passing: Passing
-) -> None:
+async def test_a_transferred_run_is_stopped_when_the_automation_is_deleted(desk: Runtime, passing: Passing) -> None:
     made = await desk.automations.create("work", agent="first", every="1h", fresh=True)
     run = await desk.automations.run(made.id)
     await asyncio.wait_for(passing.begun.wait(), 30)
@@ -156,7 +154,7 @@ async def test_who_goes_on_with_a_run_is_stopped_when_the_automation_is_deleted(
     assert (after.status, after.run_count) == ("deleted", 1)
 
 
-async def test_who_goes_on_with_a_step_is_stopped_with_the_goal(desk: Runtime, passing: Passing) -> None:
+async def test_a_transferred_step_is_stopped_with_the_goal(desk: Runtime, passing: Passing) -> None:
     made = await desk.goals.create("work", agent="first")
     await asyncio.wait_for(passing.begun.wait(), 30)
     step = await desk.store.find_open_step(made.id)

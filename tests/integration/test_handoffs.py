@@ -123,7 +123,7 @@ async def kinds(desk: Runtime, handoff_id: str | None = None) -> list[str]:
     return [one.kind[8:] for one in found if handoff_id in (None, one.payload["handoff_id"])]
 
 
-async def test_work_is_handed_over_and_the_answer_comes_back(desk: Runtime) -> None:
+async def test_a_handoff_runs_and_returns_its_answer(desk: Runtime) -> None:
     done = await desk.handoffs.handoff(options(context=HandoffContext(messages=SAID)))
     assert (done.status, done.to_agent, done.chain) == ("completed", "echo", (("lead", None),))
     assert done.answer is not None
@@ -136,7 +136,7 @@ async def test_work_is_handed_over_and_the_answer_comes_back(desk: Runtime) -> N
     assert (task.cause, task.cause_id) == ("handoff", done.id)
 
 
-async def test_the_best_that_takes_it_gets_it(desk: Runtime) -> None:
+async def test_the_best_agent_that_accepts_is_chosen(desk: Runtime) -> None:
     work = HandoffTask(type="code", description="write")
     done = await desk.handoffs.handoff(options(None, task=work))
     assert done.to_agent == "second"
@@ -150,7 +150,7 @@ async def test_the_best_that_takes_it_gets_it(desk: Runtime) -> None:
     assert [one.status for one in await desk.handoffs.list()] == ["rejected", "rejected", "completed"]
 
 
-async def test_nobody_who_can_is_an_error_that_leaves_a_record(desk: Runtime) -> None:
+async def test_a_handoff_without_a_capable_agent_fails_and_is_recorded(desk: Runtime) -> None:
     for agent in desk.agents.values():
         desk.handoffs.enable(agent.name, False)
     with pytest.raises(HandoffDisabled):
@@ -161,7 +161,7 @@ async def test_nobody_who_can_is_an_error_that_leaves_a_record(desk: Runtime) ->
     assert (await desk.handoffs.get(str(caught.value.handoff))).status == "failed"
 
 
-async def test_each_way_to_change_what_goes_along(desk: Runtime) -> None:
+async def test_each_history_filter_changes_the_passed_history(desk: Runtime) -> None:
     context = HandoffContext(messages=SAID)
 
     async def told(**wish: Any) -> str:
@@ -196,9 +196,7 @@ async def test_each_way_to_change_what_goes_along(desk: Runtime) -> None:
         ({"to": "broken"}, "execute", "broke"),
     ],
 )
-async def test_whatever_fails_ends_the_handoff_and_not_the_desk(
-    desk: Runtime, wish: dict[str, Any], stage: str, match: str
-) -> None:
+async def test_any_failure_ends_the_handoff_only(desk: Runtime, wish: dict[str, Any], stage: str, match: str) -> None:
     with pytest.raises(HandoffError, match=match) as caught:
         await desk.handoffs.handoff(options(**wish))
     record = await desk.handoffs.get(str(caught.value.handoff))
@@ -222,13 +220,13 @@ async def test_whatever_fails_ends_the_handoff_and_not_the_desk(
         ({"context": HandoffContext(parent_handoff="h_none")}, NotFound),
     ],
 )
-async def test_bad_input_leaves_nothing(desk: Runtime, wish: dict[str, Any], error: type[Exception]) -> None:
+async def test_invalid_input_leaves_no_record(desk: Runtime, wish: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         await desk.handoffs.handoff(options(**wish))
     assert await desk.handoffs.list() == []
 
 
-async def test_it_is_tried_again_and_counts(tmp_path: Path, crew: Crew) -> None:
+async def test_a_failed_handoff_is_retried_and_tries_are_counted(tmp_path: Path, crew: Crew) -> None:
     clock, settings = FakeClock(), Settings.load(tmp_path, detect_agents=False)
     agents = {"shaky": FunctionAgent("shaky", crew.shaky)}
     async with Runtime.open(settings=settings, agents=agents, clock=clock) as desk:
@@ -245,7 +243,7 @@ async def test_it_is_tried_again_and_counts(tmp_path: Path, crew: Crew) -> None:
     assert told == ["requested", "accepted", "started", "retried", "retried", "completed"]
 
 
-async def test_a_deadline_covers_everything_and_a_late_result_is_kept(desk: Runtime, crew: Crew) -> None:
+async def test_a_deadline_covers_all_tries_and_a_late_result_is_kept(desk: Runtime, crew: Crew) -> None:
     record = await overdue(desk)
     assert record.status == "expired"
     task = await desk.tasks.wait(str(record.task_id))
@@ -256,7 +254,7 @@ async def test_a_deadline_covers_everything_and_a_late_result_is_kept(desk: Runt
         await desk.handoffs.handoff(options(on_handoff=lambda handoff: asyncio.sleep(9), timeout=0.2))
 
 
-async def test_a_deadline_holds_where_nothing_but_ones_own_work_runs(tmp_path: Path, crew: Crew) -> None:
+async def test_a_deadline_holds_in_a_process_that_runs_only_its_own_tasks(tmp_path: Path, crew: Crew) -> None:
     slow = FunctionAgent("slow", crew.slow, on_loop=True)
     settings = Settings(home=tmp_path, detect_agents=False)
     async with Runtime.open(settings=settings, agents={"slow": slow}, role="run") as desk:
@@ -266,7 +264,7 @@ async def test_a_deadline_holds_where_nothing_but_ones_own_work_runs(tmp_path: P
         assert await kinds(desk, record.id) == ["requested", "accepted", "started", "expired"]
 
 
-async def test_cancel_reaches_the_target(desk: Runtime) -> None:
+async def test_cancel_stops_the_target(desk: Runtime) -> None:
     made = await desk.handoffs.handoff(options("slow", wait=False))
     waiting = asyncio.create_task(desk.handoffs.wait(made.id))
     assert (await desk.handoffs.cancel(made.id)).status == "cancelled"
@@ -280,7 +278,7 @@ async def test_cancel_reaches_the_target(desk: Runtime) -> None:
     await desk.handoffs.cancel(again.id)
 
 
-async def test_the_same_thing_asked_for_again_is_the_same_handoff(desk: Runtime) -> None:
+async def test_the_same_request_returns_the_same_handoff(desk: Runtime) -> None:
     task = await desk.tasks.submit("source", agent="slow")
     wish = options(source_task=task.id, from_agent="", once="call-1")
     first, second = await desk.handoffs.handoff(wish), await desk.handoffs.handoff(wish)
@@ -303,9 +301,7 @@ async def test_ping_pong_stops_at_the_limit(desk: Runtime) -> None:
     assert hops == 8
 
 
-async def test_what_the_configuration_says_of_agents_and_limits_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_settings_of_agents_and_limits_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
     (tmp_path / "midwatch.toml").write_text(
         "[handoffs]\ntotal = 1\ntimeout = 60\n"
@@ -327,19 +323,19 @@ async def test_what_the_configuration_says_of_agents_and_limits_counts(
             await desk.handoffs.handoff(options("worse", from_agent="", source_task=source.id))
 
 
-async def test_somebody_without_a_task_may_give_it_a_name_too(desk: Runtime) -> None:
+async def test_a_caller_without_a_task_may_set_a_key_too(desk: Runtime) -> None:
     first = await desk.handoffs.handoff(options(once="n", wait=False))
     assert (await desk.handoffs.handoff(options(once="n"))).id == first.id
     assert (await desk.handoffs.handoff(options(once="m"))).id != first.id
 
 
 @pytest.mark.parametrize("to", ["echo", "second"])
-async def test_asked_for_by_one_name_many_times_at_once_it_is_one_handoff(desk: Runtime, to: str) -> None:
+async def test_concurrent_requests_with_one_key_make_one_handoff(desk: Runtime, to: str) -> None:
     made = await asyncio.gather(*(desk.handoffs.handoff(options(to, once="n", wait=False)) for _ in range(10)))
     assert len({one.id for one in made}) == len(await desk.handoffs.list()) == 1
 
 
-async def test_what_is_called_off_on_the_way_says_so(desk: Runtime) -> None:
+async def test_a_handoff_cancelled_at_the_start_reports_it(desk: Runtime) -> None:
     async def hook(handoff: Handoff) -> None:
         await desk.handoffs.cancel(handoff.id, why="a change of mind")
 
@@ -348,7 +344,7 @@ async def test_what_is_called_off_on_the_way_says_so(desk: Runtime) -> None:
     assert [one.status for one in await desk.handoffs.list()] == ["cancelled"]
 
 
-async def test_a_deadline_that_passes_while_its_task_is_written_ends_it(desk: Runtime) -> None:
+async def test_a_deadline_that_passes_while_the_task_is_written_ends_the_handoff(desk: Runtime) -> None:
     with pytest.raises(HandoffOverdue):
         await desk.handoffs.handoff(options("slow", timeout=1e-9, wait=False))
     assert [one.status for one in await desk.handoffs.list()] == ["expired"]
@@ -356,7 +352,7 @@ async def test_a_deadline_that_passes_while_its_task_is_written_ends_it(desk: Ru
         assert (await desk.tasks.wait(task.id)).status == "cancelled"
 
 
-async def test_a_retry_works_where_the_first_try_did(desk: Runtime, tmp_path: Path) -> None:
+async def test_a_retry_runs_in_the_directory_of_the_first_try(desk: Runtime, tmp_path: Path) -> None:
     with pytest.raises(HandoffError):
         await desk.handoffs.handoff(options("broken", workdir=str(tmp_path)))
     (failed,) = await desk.handoffs.list()

@@ -77,14 +77,14 @@ async def hand(served: Served, to: str | None = "echo", text: str = "do it", **m
     return await served.post("/handoffs", {"to": to, "task": {"description": text}, "wait": 15, **more})
 
 
-async def refused(served: Served, body: Any, **headers: str) -> tuple[int, str, str | None]:
+async def post_refused(served: Served, body: Any, **headers: str) -> tuple[int, str, str | None]:
     reply = await served.http.post("/handoffs", json=body, headers=headers)
     told = reply.json()
     assert reply.headers["content-type"] == "application/problem+json"
     return reply.status_code, told["code"], told.get("handoff")
 
 
-async def test_work_is_handed_over_and_waited_for(served: Served) -> None:
+async def test_a_handoff_is_made_and_awaited(served: Served) -> None:
     done = await hand(served, context={"messages": [{"role": "user", "content": "earlier"}], "variables": {"a": 1}})
     assert (done["status"], done["to_agent_id"], done["creator"]) == ("completed", "echo", "owner")
     assert "earlier" in done["result"]["output"] and done["result"]["output"].count("do it") == 1
@@ -99,7 +99,7 @@ async def test_work_is_handed_over_and_waited_for(served: Served) -> None:
     assert agents["echo"]["capabilities"] == [] and agents["echo"]["handoffs"]
 
 
-async def test_the_reply_waits_no_longer_than_asked(served: Served, crew: Crew) -> None:
+async def test_the_reply_waits_no_longer_than_requested(served: Served, crew: Crew) -> None:
     open_ = await hand(served, "held", wait=0.05)
     assert open_["status"] == "in_progress"
     waiting = asyncio.create_task(served.get(f"/handoffs/{open_['id']}", wait=15))
@@ -109,19 +109,19 @@ async def test_the_reply_waits_no_longer_than_asked(served: Served, crew: Crew) 
     assert found["result"]["output"] == "late"
 
 
-async def test_each_failure_has_its_code(served: Served) -> None:
+async def test_each_failure_has_its_error_code(served: Served) -> None:
     work = {"task": {"description": "x"}}
-    assert (await refused(served, {"task": {"type": "paint", "description": "x"}}))[:2] == (409, "no_candidate")
+    assert (await post_refused(served, {"task": {"type": "paint", "description": "x"}}))[:2] == (409, "no_candidate")
     served.runtime.handoffs.enable("echo", False)
-    status, code, record = await refused(served, {"to": "echo", **work})
+    status, code, record = await post_refused(served, {"to": "echo", **work})
     assert (status, code) == (409, "handoff_disabled")
     assert (await served.get(f"/handoffs/{record}"))["status"] == "rejected"
-    assert (await refused(served, {"to": "nobody", **work}))[:2] == (422, "unknown_agent")
-    assert (await refused(served, work))[:2] == (422, "invalid_input")
-    assert (await refused(served, {"to": "coder", "from_agent": "coder", **work}))[:2] == (422, "invalid_input")
+    assert (await post_refused(served, {"to": "nobody", **work}))[:2] == (422, "unknown_agent")
+    assert (await post_refused(served, work))[:2] == (422, "invalid_input")
+    assert (await post_refused(served, {"to": "coder", "from_agent": "coder", **work}))[:2] == (422, "invalid_input")
     for wish in ({"timeout": 0}, {"timeout": 1e12}, {"workdir": "/nowhere/at/all"}):
-        assert (await refused(served, {"to": "coder", **work, **wish}))[:2] == (422, "invalid_input")
-    assert (await refused(served, {"to": "coder", **work, "source_task": "t_none"}))[:2] == (404, "not_found")
+        assert (await post_refused(served, {"to": "coder", **work, **wish}))[:2] == (422, "invalid_input")
+    assert (await post_refused(served, {"to": "coder", **work, "source_task": "t_none"}))[:2] == (404, "not_found")
     deep: Any = "x"
     for _ in range(200):
         deep = [deep]
@@ -133,15 +133,15 @@ async def test_each_failure_has_its_code(served: Served) -> None:
     assert (failed["status"], failed["result"]["output"]) == ("failed", None)
 
 
-async def test_too_many_from_one_task_is_a_limit(home: Path, crew: Crew) -> None:
+async def test_too_many_handoffs_of_one_task_are_refused(home: Path, crew: Crew) -> None:
     async with serving(home, {"a": crew.echo, "b": crew.echo}, handoffs={"total": 1}) as served:
         task = (await served.post("/tasks", {"prompt": "x", "agent": "a"}))["id"]
         body = {"to": "b", "source_task": task}
         await served.post("/handoffs", body)
-        assert (await refused(served, body))[:2] == (429, "handoff_limit")
+        assert (await post_refused(served, body))[:2] == (429, "handoff_limit")
 
 
-async def test_a_key_makes_it_happen_once(served: Served) -> None:
+async def test_a_key_makes_one_handoff(served: Served) -> None:
     async def post(key: str, text: str = "x", **more: Any) -> httpx2.Response:
         body = {"to": "echo", "task": {"description": text}, **more}
         return await served.http.post("/handoffs", json=body, headers={"idempotency-key": key})
@@ -177,7 +177,7 @@ async def test_lists_are_filtered_and_paged(served: Served) -> None:
     assert sorted(one["relation"] for one in sibling["lineage"]) == ["other", "parent", "self"]
 
 
-async def test_a_task_is_handed_over_with_its_prompt_result_and_conversation(served: Served, crew: Crew) -> None:
+async def test_a_task_is_handed_off_with_its_prompt_result_and_conversation(served: Served, crew: Crew) -> None:
     tasks = []
     for text in ("first", "second", "third"):
         tasks.append((await served.post("/tasks", {"prompt": text, "agent": "echo", "session_key": "chat:1"}))["id"])
@@ -218,7 +218,7 @@ async def test_cancel_stops_the_task_and_retry_makes_a_new_one(served: Served) -
     assert (await served.http.get("/handoffs/h_none")).status_code == 404
 
 
-async def test_an_agent_hands_over_from_its_own_task_only(served: Served, crew: Crew) -> None:
+async def test_an_agent_can_hand_off_only_its_own_task(served: Served, crew: Crew) -> None:
     other = await hand(served, "held", wait=0)
     work = {"task": {"description": "help"}, "to": "echo"}
     crew.asks = [
@@ -235,7 +235,7 @@ async def test_an_agent_hands_over_from_its_own_task_only(served: Served, crew: 
     crew.go.set()
 
 
-async def test_an_agent_gives_others_no_more_than_it_has(served: Served, crew: Crew, home: Path) -> None:
+async def test_an_agent_cannot_grant_more_than_it_has(served: Served, crew: Crew, home: Path) -> None:
     own, foreign = home / "own", await hand(served, "held", wait=0)
     (own / "below").mkdir(parents=True)
     body: dict[str, Any] = {"task": {"description": "help"}, "to": "echo"}
@@ -251,7 +251,7 @@ async def test_an_agent_gives_others_no_more_than_it_has(served: Served, crew: C
     crew.go.set()
 
 
-async def test_an_agent_that_may_hand_in_nothing_hands_nothing_over(home: Path, crew: Crew) -> None:
+async def test_an_agent_that_may_not_submit_cannot_hand_off(home: Path, crew: Crew) -> None:
     crew.asks = [("/handoffs", {"task": {"description": "help"}, "to": "echo"})]
     async with serving(home, {"asking": FunctionAgent("asking", crew.asking), "echo": crew.echo}) as served:
         crew.url = served.url
@@ -261,7 +261,7 @@ async def test_an_agent_that_may_hand_in_nothing_hands_nothing_over(home: Path, 
 
 
 @pytest.mark.parametrize(("mode", "status"), [("creator_only", 403), ("scope_all", 200)])
-async def test_handoffs_are_managed_as_tasks_are(home: Path, crew: Crew, mode: str, status: int) -> None:
+async def test_handoffs_have_the_permissions_of_tasks(home: Path, crew: Crew, mode: str, status: int) -> None:
     async with serving(home, {"held": crew.held, "echo": crew.echo}, manage_tasks=mode) as served:
         task = (await served.post("/tasks", {"prompt": "x", "agent": "held"}))["id"]
         one = await served.post("/handoffs", {"to": "held", "task": {"description": "x"}})
@@ -324,37 +324,35 @@ def caller() -> Caller:
     return Caller()
 
 
-def lingers(served: Served, seconds: float) -> None:
+def set_linger(served: Served, seconds: float) -> None:
     """Who waits by requests may ask again so late."""
     handoffs = served.runtime.handoffs
     handoffs.limits = handoffs.limits._replace(linger=seconds)
 
 
-async def called(home: Path, caller: Caller, slots: int) -> AsyncIterator[Served]:
+async def serve_caller(home: Path, caller: Caller, slots: int) -> AsyncIterator[Served]:
     agents = {
         name: FunctionAgent(name, getattr(caller, name), on_loop=True, terms=SUBMITS) for name in ("source", "target")
     }
     async with serving(home, agents, slots=slots) as made:
         caller.served = made
-        lingers(made, 30.0)
+        set_linger(made, 30.0)
         yield made
 
 
 @pytest.fixture
 async def one_slot(home: Path, caller: Caller) -> AsyncIterator[Served]:
-    async for made in called(home, caller, 1):
+    async for made in serve_caller(home, caller, 1):
         yield made
 
 
 @pytest.fixture
 async def two_slots(home: Path, caller: Caller) -> AsyncIterator[Served]:
-    async for made in called(home, caller, 2):
+    async for made in serve_caller(home, caller, 2):
         yield made
 
 
-async def test_an_agent_that_waits_by_requests_holds_no_slot_from_the_first_to_the_last(
-    one_slot: Served, caller: Caller
-) -> None:
+async def test_an_agent_that_polls_holds_no_slot_between_requests(one_slot: Served, caller: Caller) -> None:
     caller.goes_on.set()
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     async with asyncio.timeout(60):
@@ -365,7 +363,7 @@ async def test_an_agent_that_waits_by_requests_holds_no_slot_from_the_first_to_t
     assert await eventually(lambda: caller.free == 1)  # given back a moment after the end is written
 
 
-async def test_an_answer_that_came_between_two_requests_is_told_with_the_slot(one_slot: Served, caller: Caller) -> None:
+async def test_an_answer_between_two_polls_is_returned_with_a_slot(one_slot: Served, caller: Caller) -> None:
     slots, back = worker_of(one_slot.runtime).slots, asyncio.Event()
     real = slots.take_back
 
@@ -387,8 +385,8 @@ async def test_an_answer_that_came_between_two_requests_is_told_with_the_slot(on
     assert caller.told == [("in_progress", 0), ("completed", 0)]
 
 
-async def test_an_agent_that_asks_no_more_has_its_slot_back(two_slots: Served, caller: Caller) -> None:
-    lingers(two_slots, 0.05)
+async def test_an_agent_that_stops_polling_gets_its_slot_back(two_slots: Served, caller: Caller) -> None:
+    set_linger(two_slots, 0.05)
     caller.waits = [0.05]
     task = (await two_slots.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     await asyncio.wait_for(caller.begun.wait(), 30)
@@ -402,7 +400,7 @@ async def test_an_agent_that_asks_no_more_has_its_slot_back(two_slots: Served, c
             await asyncio.sleep(0.01)
 
 
-async def test_a_turn_that_ends_before_its_answer_keeps_no_slot_and_calls_it_off(
+async def test_a_turn_that_ends_before_its_answer_frees_its_slot_and_cancels_the_handoff(
     one_slot: Served, caller: Caller
 ) -> None:
     caller.waits = [0.05]
@@ -419,7 +417,7 @@ async def test_a_turn_that_ends_before_its_answer_keeps_no_slot_and_calls_it_off
     assert caller.free == 1
 
 
-async def test_what_an_agent_waits_for_is_called_off_when_it_is_stopped(one_slot: Served, caller: Caller) -> None:
+async def test_handoffs_of_a_cancelled_agent_are_cancelled(one_slot: Served, caller: Caller) -> None:
     caller.waits = [15.0]
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     await asyncio.wait_for(caller.begun.wait(), 30)

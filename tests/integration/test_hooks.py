@@ -17,7 +17,7 @@ async def noop(prompt: str) -> str:
     return prompt.upper()
 
 
-async def test_a_function_is_told_of_every_end_also_of_those_while_it_was_away(home: Path) -> None:
+async def test_a_function_is_called_for_every_end_also_for_missed_ones(home: Path) -> None:
     told: list[str] = []
 
     async def hook(task: Task) -> None:
@@ -38,7 +38,7 @@ async def test_a_function_is_told_of_every_end_also_of_those_while_it_was_away(h
         assert await eventually(lambda: told == ["first done", "away done"])
 
 
-async def test_a_hook_that_fails_is_passed_over(home: Path) -> None:
+async def test_a_failing_hook_is_skipped(home: Path) -> None:
     told: list[str] = []
 
     async def hook(task: Task) -> None:
@@ -65,7 +65,7 @@ async def test_a_program_gets_the_task_on_its_standard_input(home: Path, tmp_pat
     assert (told["id"], told["result"]) == (task.id, "X")
 
 
-async def test_a_program_that_does_not_exist_stops_nothing(home: Path) -> None:
+async def test_a_missing_program_does_not_stop_the_task(home: Path) -> None:
     settings = Settings.load(home, completion_hook=["/does/not/exist"], detect_agents=False)
     async with Runtime.open(settings=settings, agents={"it": noop}) as desk:
         tasks = [await desk.tasks.submit(str(n), agent="it") for n in range(3)]

@@ -67,7 +67,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(home: Path, clock: FakeClock | None = None, **settings: object) -> AsyncIterator[Served]:
+async def serve_desk(home: Path, clock: FakeClock | None = None, **settings: object) -> AsyncIterator[Served]:
     loaded = Settings.load(home, **{"detect_agents": False, "shutdown_grace": 0, **settings})
     async with (
         Runtime.open(home, settings=loaded, work=False, clock=clock) as runtime,
@@ -79,7 +79,7 @@ async def serving(home: Path, clock: FakeClock | None = None, **settings: object
 
 @pytest.fixture
 async def served(home: Path) -> AsyncIterator[Served]:
-    async with serving(home) as made:
+    async with serve_desk(home) as made:
         yield made
 
 
@@ -96,7 +96,7 @@ def paths(app: FastAPI) -> list[tuple[str, str]]:
 # -- no token, wrong token, wrong role ---------------------------------------------------------------------------------
 
 
-async def test_without_a_token_only_the_door_is_open(served: Served) -> None:
+async def test_without_a_token_only_the_sign_in_page_is_served(served: Served) -> None:
     open_ones = set()
     for method, path in paths(served.app):
         for headers in (
@@ -120,14 +120,14 @@ async def test_without_a_token_only_the_door_is_open(served: Served) -> None:
     assert (await served.runtime.store.read_log_bounds()).last_seq == 0
 
 
-async def test_what_is_outside_of_the_interface_is_the_console(served: Served) -> None:
+async def test_paths_outside_of_the_api_serve_the_console(served: Served) -> None:
     """It is shown to everybody, so nothing else may be there."""
     everything = {route.path or "" for route in iter_route_contexts(served.app.routes)}
     outside = {path for path in everything if not path.startswith("/api/") and not AGENTAPI.match(path)}
     assert outside == {*web.PAGES, "/web/{name:path}"}
 
 
-async def test_a_viewer_changes_nothing(served: Served) -> None:
+async def test_a_viewer_cannot_change_anything(served: Served) -> None:
     """Whatever routes there are: one that is added is refused, too."""
     viewer = await served.token("viewer")
     before = await served.runtime.store.read_log_bounds()
@@ -159,13 +159,13 @@ async def test_tokens_are_for_owners_only(served: Served, role: str) -> None:
         assert (await client.revoke_token(role))["revoked_at"]
 
 
-async def test_who_may_not_create_tokens_is_refused_before_the_body_is_checked(served: Served) -> None:
+async def test_an_operator_cannot_create_a_token_even_with_an_invalid_body(served: Served) -> None:
     secret = await served.token("operator")
     reply = await served.http.post("/tokens", json={"role": "king"}, headers=served.bearer(secret))
     assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
 
 
-async def test_an_operator_acts_in_its_own_name(served: Served) -> None:
+async def test_an_operator_acts_under_its_own_name(served: Served) -> None:
     async with served.client() as owner:
         secret = (await owner.create_token("bot", "operator", "ada"))["secret"]
     async with served.client(secret) as client:
@@ -220,7 +220,7 @@ async def test_a_wrong_token_body_names_its_field(served: Served, body: dict[str
     assert (reply.status_code, reply.json()["field"]) == (422, field)
 
 
-async def test_a_token_counts_on_every_server_of_a_store(served: Served, home: Path) -> None:
+async def test_a_token_is_valid_on_every_server_of_a_store(served: Served, home: Path) -> None:
     """Another process revokes it; nothing is remembered here."""
     secret = await served.token("viewer")
     async with Runtime.open(home, work=False) as other:
@@ -285,21 +285,21 @@ async def test_a_token_signs_a_browser_in(served: Served) -> None:
      b'{"code": "\\ud800"}', b"[" * 4000, b'{"code": "' + b"x" * 300 + b'"}', b"\xff\xfe", b"null"],
     ids=lambda body: repr(body[:20]),
 )  # fmt: skip
-async def test_a_sign_in_that_makes_no_sense(served: Served, body: bytes) -> None:
+async def test_an_invalid_sign_in_is_refused(served: Served, body: bytes) -> None:
     reply = await served.http.post("/sign-in", content=body, headers=JSON)
     assert reply.status_code == 422, reply.text
     assert "set-cookie" not in reply.headers
 
 
-async def test_of_many_browsers_with_one_link_one_gets_in(served: Served) -> None:
+async def test_concurrent_uses_of_one_link_sign_in_once(served: Served) -> None:
     code = await served.code()
     replies = await asyncio.gather(*(served.http.post("/sign-in", json={"code": code}) for _ in range(6)))
     assert sorted(reply.status_code for reply in replies) == [200] + [401] * 5
 
 
-async def test_two_servers_let_one_link_in_once(database: str, tmp_path: Path) -> None:
+async def test_two_servers_accept_a_link_once(database: str, tmp_path: Path) -> None:
     """Where one database has two servers, both see the same link."""
-    async with serving(tmp_path / "a", db=database) as one, serving(tmp_path / "b", db=database) as two:
+    async with serve_desk(tmp_path / "a", db=database) as one, serve_desk(tmp_path / "b", db=database) as two:
         for _ in range(3):
             code = await one.code()
             asked = [(one, code), (two, code)] * 2
@@ -307,9 +307,9 @@ async def test_two_servers_let_one_link_in_once(database: str, tmp_path: Path) -
             assert sorted(reply.status_code for reply in replies) == [200, 401, 401, 401]
 
 
-async def test_a_late_link_is_not_valid(home: Path) -> None:
+async def test_an_expired_link_is_refused(home: Path) -> None:
     clock = FakeClock()
-    async with serving(home, clock) as served:
+    async with serve_desk(home, clock) as served:
         late, code = await served.code(), await served.code()
         await clock.advance(599)
         cookie = await served.http.post("/sign-in", json={"code": code})
@@ -347,8 +347,8 @@ async def test_signing_out_ends_the_cookie_everywhere(served: Served) -> None:
         ({"origin": "https://listed.example"}, 401),
     ],
 )
-async def test_a_cookie_acts_for_our_own_pages_only(home: Path, headers: dict[str, str], status: int) -> None:
-    async with serving(home, origins=["https://listed.example"]) as served:
+async def test_a_cookie_is_valid_only_for_our_own_pages(home: Path, headers: dict[str, str], status: int) -> None:
+    async with serve_desk(home, origins=["https://listed.example"]) as served:
         cookie = await served.cookie()
         said = {name: served.url if value == "OWN" else value for name, value in headers.items()}
         reply = await served.http.post("/tasks", json={"prompt": "x", "agent": "demo"}, headers={**cookie, **said})
@@ -356,7 +356,7 @@ async def test_a_cookie_acts_for_our_own_pages_only(home: Path, headers: dict[st
         assert (await served.http.get("/me", headers=cookie)).status_code == 200
 
 
-async def test_a_viewers_browser_stays_a_viewers(served: Served) -> None:
+async def test_a_browser_signed_in_by_a_viewer_is_a_viewer(served: Served) -> None:
     cookie = {**await served.cookie(await served.token("viewer")), "origin": served.url}
     assert await served.status("POST", "/tasks", cookie, json={"prompt": "x"}) == (403, "forbidden")
     reply = await served.http.post("/links", headers=cookie)
@@ -365,7 +365,7 @@ async def test_a_viewers_browser_stays_a_viewers(served: Served) -> None:
     assert again.json()["role"] == "viewer"
 
 
-async def test_failed_sign_ins_are_limited_and_right_ones_are_not(
+async def test_failed_sign_ins_are_limited_and_successful_ones_are_not(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = [await served.http.post("/sign-in", json={"code": "mw_wrong"}) for _ in range(MOST_OF_A_PEER + 3)]
@@ -381,7 +381,7 @@ async def test_failed_sign_ins_are_limited_and_right_ones_are_not(
 # -- where a request comes from ----------------------------------------------------------------------------------------
 
 
-async def test_another_host_is_refused_everywhere(served: Served) -> None:
+async def test_requests_for_another_host_are_refused(served: Served) -> None:
     evil = {"host": "evil.example", **served.bearer()}
     for path in ("/api/v1/health", "/api/v1/me", "/", "/sign-in"):
         assert await served.status("GET", f"{served.url}{path}", evil) == (421, "wrong_host")
@@ -399,7 +399,7 @@ async def test_a_foreign_origin_is_refused_even_with_a_token(served: Served) -> 
 
 
 async def test_a_listed_origin_is_answered_without_credentials(home: Path) -> None:
-    async with serving(home, origins=["https://listed.example"]) as served:
+    async with serve_desk(home, origins=["https://listed.example"]) as served:
         listed = {"origin": "https://listed.example"}
         ask = {**listed, "access-control-request-method": "POST"}
         reply = await served.http.options("/tasks", headers=ask)
@@ -412,9 +412,9 @@ async def test_a_listed_origin_is_answered_without_credentials(home: Path) -> No
         assert (await served.http.get("/me", headers=listed)).status_code == 401
 
 
-async def test_a_proxy_names_the_actor_from_its_own_address_only(home: Path) -> None:
+async def test_a_proxy_names_the_actor_only_from_its_own_address(home: Path) -> None:
     named = {"x-forwarded-user": "Ada"}
-    async with serving(home, proxy_header="X-Forwarded-User") as served:
+    async with serve_desk(home, proxy_header="X-Forwarded-User") as served:
         me = (await served.http.get("/me", headers=named)).json()
         assert (me["actor"], me["role"], me["home"]) == ("Ada", "operator", None)
         task = await served.http.post("/tasks", json={"prompt": "x", "agent": "demo"}, headers=named)
@@ -423,16 +423,16 @@ async def test_a_proxy_names_the_actor_from_its_own_address_only(home: Path) -> 
         assert await served.status("GET", "/tokens", named) == (403, "forbidden")
         assert await served.status("GET", "/me", {**named, **served.bearer("mw_wrong")}) == (401, "unauthorized")
         assert (await served.http.get("/me", headers={**named, "cookie": "midwatch=old"})).json()["actor"] == "Ada"
-    async with serving(home, proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"]) as served:
+    async with serve_desk(home, proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"]) as served:
         assert await served.status("GET", "/me", named) == (401, "unauthorized")
-    async with serving(home) as served:
+    async with serve_desk(home) as served:
         assert await served.status("GET", "/me", named) == (401, "unauthorized")
 
 
-async def test_for_a_page_of_a_listed_site_only_a_token_counts(home: Path) -> None:
+async def test_pages_of_a_listed_site_need_a_token(home: Path) -> None:
     """Its browser has the cookie, and the proxy names whoever sits there: neither means that they ask."""
     said = {"prompt": "x", "agent": "demo"}
-    async with serving(home, origins=["https://listed.example"], proxy_header="X-Forwarded-User") as served:
+    async with serve_desk(home, origins=["https://listed.example"], proxy_header="X-Forwarded-User") as served:
         cookie, named = await served.cookie(), {"x-forwarded-user": "Ada"}
         listed, own = {"origin": "https://listed.example"}, {"origin": served.url}
         for proof in (cookie, named, {**cookie, **named}):
@@ -447,10 +447,10 @@ async def test_for_a_page_of_a_listed_site_only_a_token_counts(home: Path) -> No
         assert (await served.runtime.store.count_tasks()).total == 3
 
 
-async def test_the_stream_of_somebody_named_by_a_proxy_ends_within_the_hour(home: Path) -> None:
+async def test_the_stream_of_a_proxy_user_ends_within_an_hour(home: Path) -> None:
     clock, named = FakeClock(), {"x-forwarded-user": "Ada"}
     async with AsyncExitStack() as held:
-        served = await held.enter_async_context(serving(home, clock, proxy_header="X-Forwarded-User"))
+        served = await held.enter_async_context(serve_desk(home, clock, proxy_header="X-Forwarded-User"))
         served.app.state.streams.heartbeat = 0.05
         reply, other = [
             await held.enter_async_context(served.http.stream("GET", "/events", headers=headers))
@@ -491,7 +491,7 @@ async def test_behind_https_the_cookie_is_secure(served: Served) -> None:
         ("", 415),
     ],
 )
-async def test_a_body_is_json_and_says_so(served: Served, media: str, status: int) -> None:
+async def test_a_body_must_be_declared_as_json(served: Served, media: str, status: int) -> None:
     headers = {**served.bearer(), **({"content-type": media} if media else {})}
     reply = await served.http.post("/tasks", content=b'{"prompt": "x", "agent": "demo"}', headers=headers)
     assert reply.status_code == status
@@ -499,7 +499,7 @@ async def test_a_body_is_json_and_says_so(served: Served, media: str, status: in
         assert reply.json()["code"] == "unsupported_media_type"
 
 
-async def test_strangers_may_say_little(served: Served) -> None:
+async def test_requests_without_a_token_have_small_limits(served: Served) -> None:
     big = b'"' + b"x" * MAX_STRANGERS_BODY + b'"'
     assert (await served.http.post("/sign-in", content=big, headers=JSON)).status_code == 413
     headers = {**JSON, **served.bearer()}
@@ -522,7 +522,7 @@ async def test_strangers_may_say_little(served: Served) -> None:
         "http://localhost/api/v1/tasks", "*",
     ],
 )  # fmt: skip
-async def test_path_tricks_show_nothing(served: Served, target: str) -> None:
+async def test_path_traversal_is_refused(served: Served, target: str) -> None:
     host = served.url.removeprefix("http://")
     reader, writer = await asyncio.open_connection("127.0.0.1", int(host.rpartition(":")[2]))
     writer.write(f"GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
@@ -534,7 +534,7 @@ async def test_path_tricks_show_nothing(served: Served, target: str) -> None:
     assert status in (307, 400, 401, 404) or (status == 200 and b'"status":"ok"' in reply), reply[:300]
 
 
-async def test_every_reply_has_its_headers(served: Served) -> None:
+async def test_every_reply_has_security_headers(served: Served) -> None:
     for path in ("/api/v1/health", "/api/v1/me", "/api/v1/nothing", "/nothing", "/"):
         for headers in ({}, served.bearer(), {"host": "evil.example"}):
             reply = await served.http.get(f"{served.url}{path}", headers=headers)
@@ -543,8 +543,8 @@ async def test_every_reply_has_its_headers(served: Served) -> None:
                 assert reply.headers["cache-control"] == "no-store"
 
 
-async def test_a_mistake_of_ours_has_its_headers_and_no_details(home: Path) -> None:
-    async with serving(home) as served:
+async def test_an_internal_error_has_security_headers_and_no_details(home: Path) -> None:
+    async with serve_desk(home) as served:
 
         async def broken() -> None:
             raise RuntimeError("secret details")

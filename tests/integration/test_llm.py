@@ -41,7 +41,7 @@ async def run(desk: Runtime, prompt: str, **wish: Any) -> Task:
         return await desk.tasks.wait(task.id)
 
 
-async def told(desk: Runtime, task: Task) -> list[Event]:
+async def read_events(desk: Runtime, task: Task) -> list[Event]:
     return list(await desk.store.read_events(0, EventFilter(task_id=task.id)))
 
 
@@ -49,7 +49,7 @@ async def test_a_turn_with_a_tool_gives_the_canonical_events(fake: Fake, home: P
     async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
         task = await run(desk, '[[tool add {"a": 1, "b": 2}]] [[say done]]')
         assert (task.outcome, task.result) == ("ok", "The tool said: 3 done")
-        events = [one for one in await told(desk, task) if not one.kind.startswith("task_")]
+        events = [one for one in await read_events(desk, task) if not one.kind.startswith("task_")]
         assert [one.kind for one in events] == [
             "turn_start", "llm_request", "llm_response", "tool_exec_start", "tool_exec_end", "llm_request",
             "llm_response", "turn_end",
@@ -72,12 +72,12 @@ async def test_a_turn_with_a_tool_gives_the_canonical_events(fake: Fake, home: P
         )
 
 
-def heard(desk: Runtime, task: Task) -> bool:
+def has_message(desk: Runtime, task: Task) -> bool:
     """Whether what was sent into the turn has reached it."""
     return bool(worker_of(desk).running[task.id].inbox.list())
 
 
-def balanced(events: list[Event]) -> None:
+def check_balance(events: list[Event]) -> None:
     """Every start has exactly one end."""
     for start, end, name in (
         ("turn_start", "turn_end", None),
@@ -94,7 +94,7 @@ async def say(desk: Runtime, key: str, text: str) -> Task:
         return await desk.tasks.wait(task.id)
 
 
-async def test_a_session_remembers_its_turns_but_not_one_that_was_cancelled(fake: Fake, home: Path) -> None:
+async def test_a_session_remembers_its_turns_except_cancelled_ones(fake: Fake, home: Path) -> None:
     async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
         key = (await desk.sessions.create(agent="it"))[0].session.key
         assert (await say(desk, key, "I am Ada.")).result == "You said: I am Ada."
@@ -104,15 +104,15 @@ async def test_a_session_remembers_its_turns_but_not_one_that_was_cancelled(fake
         async with asyncio.timeout(60):
             ended = await desk.tasks.wait(held.id)
         assert ended.outcome == "cancelled"
-        events = await told(desk, ended)
-        balanced(events)
+        events = await read_events(desk, ended)
+        check_balance(events)
         assert [one.payload["finish_reason"] for one in events if one.kind == "llm_response"][-1] == "cut_off"
         assert (await say(desk, key, "[[recall]]")).result == "You said: I am Ada."
     async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
         assert (await say(desk, key, "[[recall]]")).result == "You said: I am Ada. | [[recall]]"
 
 
-async def test_a_message_interrupts_the_turn_that_runs_and_reaches_the_model_once(fake: Fake, home: Path) -> None:
+async def test_a_message_interrupts_the_running_turn_and_reaches_the_model_once(fake: Fake, home: Path) -> None:
     async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
         key = (await desk.sessions.create(agent="it"))[0].session.key
         task = await desk.sessions.send(key, "[[hold a]]")
@@ -121,33 +121,33 @@ async def test_a_message_interrupts_the_turn_that_runs_and_reaches_the_model_onc
         assert (sent.mode, sent.task.id) == ("interrupt", task.id)
         async with asyncio.timeout(60):
             assert (await desk.tasks.wait(task.id)).result == "instead"
-        events = await told(desk, task)
-        balanced(events)
+        events = await read_events(desk, task)
+        check_balance(events)
         kinds = [one.kind for one in events]
         assert kinds.count("interrupt_received") == kinds.count("steering_injected") == 1
         assert (await say(desk, key, "[[recall]]")).result == "You said: [[hold a]] | [[say instead]]"
         assert len(fake[1].requests) == 3
 
 
-async def test_a_turn_that_is_asked_to_stop_closes_with_an_answer(fake: Fake, home: Path) -> None:
+async def test_a_stopped_turn_ends_with_a_closing_answer(fake: Fake, home: Path) -> None:
     async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
         key = (await desk.sessions.create(agent="it"))[0].session.key
         task = await desk.sessions.send(key, '[[hold a]] [[tool add {"a": 1, "b": 2}]] [[say never]]')
         await fake[1].until(lambda seen: "a" in seen.held)
         await desk.sessions.interrupt(key, "stop", hint="[[say closing]]")
-        assert await eventually(lambda: heard(desk, task))  # it is told a moment after that is written
+        assert await eventually(lambda: has_message(desk, task))  # it is told a moment after that is written
         fake[1].release("a")
         async with asyncio.timeout(60):
             ended = await desk.tasks.wait(task.id)
         assert (ended.outcome, ended.result) == ("ok", "closing")
-        events = await told(desk, task)
-        balanced(events)
+        events = await read_events(desk, task)
+        check_balance(events)
         assert [one.kind for one in events].count("tool_exec_skipped") == 1
         assert fake[1].requests[-1]["tools"] == []
         assert [one.payload["status"] for one in events if one.kind == "turn_end"] == ["completed"]
 
 
-async def test_a_task_waits_for_the_provider_limit_and_gives_back_its_place(fake: Fake, home: Path) -> None:
+async def test_a_task_waits_for_the_provider_limit_and_frees_its_slot(fake: Fake, home: Path) -> None:
     async with Runtime.open(home, agents={"it": agent(fake)}) as desk:
         task = await desk.tasks.submit("[[limit 3600 a]]", agent="it")
         async with asyncio.timeout(60):
@@ -155,10 +155,10 @@ async def test_a_task_waits_for_the_provider_limit_and_gives_back_its_place(fake
                 if event.kind == "task_waiting":
                     break
         assert event.payload["wait"] == "limit"
-        balanced(await told(desk, task))
+        check_balance(await read_events(desk, task))
 
 
-async def test_a_turn_goes_on_after_a_clean_stop_and_after_a_failure_that_passed(fake: Fake, home: Path) -> None:
+async def test_a_turn_continues_after_a_clean_stop_and_after_a_temporary_failure(fake: Fake, home: Path) -> None:
     ran: list[int] = []
 
     def note(n: int) -> str:
@@ -177,19 +177,19 @@ async def test_a_turn_goes_on_after_a_clean_stop_and_after_a_failure_that_passed
         assert (ended.outcome, (ended.result or "").endswith("the end")) == ("ok", True)
         assert ran == [1, 2]
         assert len(fake[1].requests) == 5
-        events = await told(desk, task)
-        balanced(events)
+        events = await read_events(desk, task)
+        check_balance(events)
         assert [one.kind for one in events].count("turn_start") == 3
 
 
-async def test_a_timeout_ends_a_turn_wherever_it_is(fake: Fake, home: Path) -> None:
+async def test_a_timeout_ends_a_turn_at_any_point(fake: Fake, home: Path) -> None:
     async with Runtime.open(home, agents={"it": agent(fake)}) as desk:
         task = await run(desk, "[[hold a]]", timeout=0.5)
         assert task.outcome == "timeout"
-        balanced(await told(desk, task))
+        check_balance(await read_events(desk, task))
 
 
-async def test_an_agent_of_the_configuration_works(fake: Fake, home: Path) -> None:
+async def test_a_configured_agent_works(fake: Fake, home: Path) -> None:
     home.mkdir()
     (home / "midwatch.toml").write_text(
         f'[agents.it]\nkind = "llm"\nmodel = "openai:fake"\nbase_url = "{fake[0]}/v1"\nsystem = "Be brief."\n'
@@ -200,7 +200,7 @@ async def test_an_agent_of_the_configuration_works(fake: Fake, home: Path) -> No
         assert fake[1].requests[0]["system"] == "Be brief."
 
 
-async def test_a_spent_budget_ends_the_turn_and_a_larger_one_goes_on(fake: Fake, home: Path) -> None:
+async def test_a_spent_budget_ends_the_turn_and_a_larger_one_continues_it(fake: Fake, home: Path) -> None:
     ran: list[int] = []
 
     def note(n: int) -> str:
@@ -212,7 +212,7 @@ async def test_a_spent_budget_ends_the_turn_and_a_larger_one_goes_on(fake: Fake,
     async with Runtime.open(home, agents={"it": agent(fake, note)}) as desk:
         task = await run(desk, f"{calls} [[say the end]]", budget={"steps": 3})
         assert (task.outcome, ran, len(fake[1].requests)) == ("budget", [0], 2)
-        balanced(await told(desk, task))
+        check_balance(await read_events(desk, task))
         again = await desk.tasks.retry(task.id, budget={"steps": 100})
         async with asyncio.timeout(60):
             ended = await desk.tasks.wait(again.id)

@@ -47,12 +47,12 @@ class Boss(ScriptedAgent):
         return json.loads(output.text)
 
 
-async def worked(desk: Runtime, **wish: Any) -> None:
+async def run_boss(desk: Runtime, **wish: Any) -> None:
     task = await desk.tasks.submit("work", agent="boss", actor="ada", **wish)
     assert (await desk.tasks.wait(task.id)).status == "done"
 
 
-async def test_an_agent_hands_in_work_and_looks_at_it(tmp_path: Path) -> None:
+async def test_an_agent_submits_tasks_and_reads_them(tmp_path: Path) -> None:
     boss = Boss(
         ("submit_task", {"prompt": "count", "agent": "worker"}),
         ("get_task", {"id": "$last"}),
@@ -66,7 +66,7 @@ async def test_an_agent_hands_in_work_and_looks_at_it(tmp_path: Path) -> None:
     )
     agents = {"boss": boss, "worker": ScriptedAgent(result("seven"), name="worker")}
     async with Runtime.open(tmp_path / "home", agents=agents) as desk:
-        await worked(desk, workdir=str(tmp_path), session_key="chat:1")
+        await run_boss(desk, workdir=str(tmp_path), session_key="chat:1")
         made = await desk.tasks.get(boss.told(0)["id"])
         assert (made.prompt, made.agent, made.creator, made.workdir) == ("count", "worker", "ada", str(tmp_path))
         assert made.origin_session == "chat:1"
@@ -82,11 +82,11 @@ async def test_an_agent_hands_in_work_and_looks_at_it(tmp_path: Path) -> None:
         assert [text.partition(" ")[0] for _, text in problems] == ["there", "no", "a", "this"], problems
 
 
-async def test_an_agent_that_may_not_hand_in_work_is_told_how_it_could(tmp_path: Path) -> None:
+async def test_an_agent_that_may_not_submit_gets_the_name_of_the_setting(tmp_path: Path) -> None:
     calls = (("submit_task", {"prompt": "count"}), ("schedule_task", {"prompt": "count", "every": "1h"}))
     boss = Boss(*calls, terms=SUBMITS._replace(submits=False))
     async with Runtime.open(tmp_path, agents={"boss": boss}) as desk:
-        await worked(desk)
+        await run_boss(desk)
         assert (await desk.tasks.summary()).done == 1
         assert not await desk.automations.list()
     assert {one.text for one in boss.outputs} == {
@@ -94,7 +94,7 @@ async def test_an_agent_that_may_not_hand_in_work_is_told_how_it_could(tmp_path:
     }
 
 
-async def test_an_agent_tells_how_its_goal_stands(tmp_path: Path) -> None:
+async def test_an_agent_reports_the_state_of_its_goal(tmp_path: Path) -> None:
     boss = Boss(("goal_delay", {"duration": "90m", "reason": "tide"}), ("goal_complete", {"evidence": "seen"}))
     async with Runtime.open(tmp_path, agents={"boss": boss}) as desk:
         goal = await desk.goals.create("reach it", agent="boss")
@@ -105,7 +105,7 @@ async def test_an_agent_tells_how_its_goal_stands(tmp_path: Path) -> None:
     assert boss.told(0)["id"] == boss.told(1)["id"] == goal.id
 
 
-async def test_without_a_server_the_tools_say_so() -> None:
+async def test_without_a_server_the_tools_report_it() -> None:
     turn = RecordingTurn()
     box = Toolbox(KIT.tools)
     output = await box.run("submit_task", {"prompt": "count"}, turn)
@@ -151,7 +151,7 @@ class Attempt:
         ("/tokens", {"name": "x", "role": "owner"}, "may only look"),
     ],
 )
-async def test_an_attempt_cannot_give_more_than_it_has(
+async def test_an_attempt_cannot_grant_more_than_it_has(
     tmp_path: Path, path: str, body: dict[str, Any], told: str
 ) -> None:
     work, tokens, go_on = tmp_path / "work", [], asyncio.Event()
@@ -180,7 +180,7 @@ async def test_an_attempt_cannot_give_more_than_it_has(
         assert (await attempt.post("/tasks", inside))[0] == 401
 
 
-async def test_an_attempt_in_a_worktree_hands_in_work_for_that(tmp_path: Path) -> None:
+async def test_an_attempt_in_a_worktree_submits_tasks_for_that_worktree(tmp_path: Path) -> None:
     repo = a_repository(tmp_path / "repo")
     begun, go_on, seen = asyncio.Event(), asyncio.Event(), []
 

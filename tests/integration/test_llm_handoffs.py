@@ -52,7 +52,7 @@ def asks(data: HandoffInputData) -> HandoffInputData:
     return replace(data, new_messages=work)
 
 
-async def ended(desk: Runtime, prompt: str, **wish: Any) -> Task:
+async def run_task(desk: Runtime, prompt: str, **wish: Any) -> Task:
     task = await desk.tasks.submit(prompt, agent="it", **wish)
     async with asyncio.timeout(60):
         return await desk.tasks.wait(task.id)
@@ -90,7 +90,7 @@ async def test_a_transfer_moves_the_conversation_to_another_model(fake: Fake, ho
         assert '{\\"assistant\\":\\"expert\\"}' in steps  # every call is answered
 
 
-async def test_the_first_transfer_wins_and_bad_arguments_go_back(fake: Fake, home: Path) -> None:
+async def test_the_first_transfer_wins_and_invalid_arguments_are_returned(fake: Fake, home: Path) -> None:
     class Case(BaseModel):
         number: int
 
@@ -100,20 +100,20 @@ async def test_the_first_transfer_wins_and_bad_arguments_go_back(fake: Fake, hom
         "other": FunctionAgent("other", upper, on_loop=True),
     }
     async with Runtime.open(home, agents=agents) as desk:
-        task = await ended(desk, '[[also transfer_to_other {}]][[tool escalate {"number": 1}]]')
+        task = await run_task(desk, '[[also transfer_to_other {}]][[tool escalate {"number": 1}]]')
         assert task.agent == "other"
         source = await desk.tasks.get(task.parent_id or "")
         skipped = [one for one in await desk.store.read_events(0) if one.kind == "tool_exec_skipped"]
         assert [(one.task_id, one.payload["reason"]) for one in skipped] == [(source.id, "Another transfer was made.")]
-        wrong = await ended(desk, '[[tool escalate {"number": "many"}]]')
+        wrong = await run_task(desk, '[[tool escalate {"number": "many"}]]')
         assert (wrong.agent, wrong.outcome) == ("it", "ok")
         assert "The argument object does not have the form" in (wrong.result or "")
-        right = await ended(desk, '[[tool escalate {"number": 7}]]')
+        right = await run_task(desk, '[[tool escalate {"number": 7}]]')
         assert right.agent == "expert" and '"NUMBER": 7' in (right.result or "")
         assert len(await desk.handoffs.list(HandoffFilter(limit=10))) == 2
 
 
-async def test_a_delegate_answers_as_a_tool_and_its_failure_is_told(fake: Fake, home: Path) -> None:
+async def test_a_delegation_returns_as_a_tool_result_or_error(fake: Fake, home: Path) -> None:
     async def broken(prompt: str) -> str:
         raise RuntimeError("it broke")
 
@@ -123,24 +123,24 @@ async def test_a_delegate_answers_as_a_tool_and_its_failure_is_told(fake: Fake, 
         "broken": FunctionAgent("broken", broken, on_loop=True),
     }
     async with Runtime.open(home, agents=agents) as desk:
-        done = await ended(desk, '[[tool delegate_to_upper {"task": "loud"}]]')
+        done = await run_task(desk, '[[tool delegate_to_upper {"task": "loud"}]]')
         assert done.result == "The tool said: LOUD"
-        failed = await ended(desk, '[[tool delegate_to_broken {"task": "x"}]]')
+        failed = await run_task(desk, '[[tool delegate_to_broken {"task": "x"}]]')
         assert failed.outcome == "ok" and "it broke" in (failed.result or "")
         statuses = [(one.to_agent, one.status) for one in await desk.handoffs.list()]
         assert statuses == [("broken", "failed"), ("upper", "completed")]
 
 
-async def test_who_may_not_be_handed_to_is_not_shown(fake: Fake, home: Path) -> None:
+async def test_forbidden_targets_are_not_offered(fake: Fake, home: Path) -> None:
     agents = {
         "it": llm(fake, "it", handoffs=["expert"]),
         "expert": FunctionAgent("expert", upper, on_loop=True, description="It knows."),
     }
     async with Runtime.open(home, agents=agents) as desk:
-        await ended(desk, "hello")
+        await run_task(desk, "hello")
         assert fake[1].requests[-1]["tools"] == ["transfer_to_expert"]
         desk.handoffs.enable("expert", False)
-        await ended(desk, "hello")
+        await run_task(desk, "hello")
         assert not fake[1].requests[-1].get("tools")
 
 
@@ -155,12 +155,12 @@ async def test_who_may_not_be_handed_to_is_not_shown(fake: Fake, home: Path) -> 
         ({"handoffs": [{"agnt": "a"}]}, "handoffs"),
     ],
 )
-def test_names_that_do_not_go_together_are_an_error_at_the_start(wish: dict[str, Any], said: str) -> None:
+def test_conflicting_names_are_an_error_at_startup(wish: dict[str, Any], said: str) -> None:
     with pytest.raises(BadConfig, match=said):
         LlmAgent("it", "openai:fake", **wish)
 
 
-async def test_an_attempt_cut_off_right_after_the_transfer_makes_it_again_and_asks_no_model(fake: Fake) -> None:
+async def test_an_attempt_interrupted_after_the_transfer_repeats_it_without_the_model(fake: Fake) -> None:
     agent = llm(fake, "it", handoffs=["expert"])
     first = RecordingTurn(MOVE)
     ended = await (await agent.open(first.session("it"))).turn(first)

@@ -31,7 +31,7 @@ def fake(*arguments: str, **options: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def boxed(turn: RecordingTurn, *functions: Any, **servers: Any) -> AsyncIterator[Toolbox]:
+async def open_toolkit(turn: RecordingTurn, *functions: Any, **servers: Any) -> AsyncIterator[Toolbox]:
     options = ToolOptions.read("scout", {"mcp": servers})
     async with build_toolkit(BaseAgent("scout"), options, functions)(turn) as box:
         yield box
@@ -60,9 +60,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             child.kill()
 
 
-async def test_tools_over_pipes(tmp_path: Path) -> None:
+async def test_tools_work_over_pipes(tmp_path: Path) -> None:
     turn = RecordingTurn(workdir=str(tmp_path))
-    async with boxed(turn, it=fake(env={"FLAVOUR": "salt"})) as box:
+    async with open_toolkit(turn, it=fake(env={"FLAVOUR": "salt"})) as box:
         assert sorted(box.tools) == sorted(ALL)
         assert (await box.run("add", '{"a": 2, "b": 3}', turn)).text == "5"
         pid, place, mark, flavour = (await box.run("where", "", turn)).text.split()
@@ -84,9 +84,9 @@ async def test_tools_over_pipes(tmp_path: Path) -> None:
     assert not alive(started)
 
 
-async def test_tools_over_http(address: str) -> None:
+async def test_tools_work_over_http(address: str) -> None:
     turn = RecordingTurn()
-    async with boxed(turn, it={"url": address, "ask": "never"}) as box:
+    async with open_toolkit(turn, it={"url": address, "ask": "never"}) as box:
         assert sorted(box.tools) == sorted(ALL)
         outputs = await asyncio.gather(*(box.run("add", {"a": n, "b": 1}, turn) for n in range(5)))
         assert [one.text for one in outputs] == ["1", "2", "3", "4", "5"]
@@ -95,9 +95,9 @@ async def test_tools_over_http(address: str) -> None:
     assert not turn.groups
 
 
-async def test_what_does_more_than_look_is_asked_about(tmp_path: Path) -> None:
+async def test_a_tool_that_is_not_read_only_needs_approval(tmp_path: Path) -> None:
     turn = RecordingTurn(workdir=str(tmp_path), answers=["no", "yes"])
-    async with boxed(turn, it=fake("--tools", "add,note", ask="writes")) as box:
+    async with open_toolkit(turn, it=fake("--tools", "add,note", ask="writes")) as box:
         assert (await box.run("add", {"a": 1, "b": 1}, turn)).text == "2"
         assert not turn.asked
         assert "not allowed" in (await box.run("note", {"text": "x"}, turn)).text
@@ -108,14 +108,14 @@ async def test_what_does_more_than_look_is_asked_about(tmp_path: Path) -> None:
     }
 
 
-async def test_a_name_that_is_taken_gets_its_servers_before_it() -> None:
+async def test_a_duplicate_tool_name_is_prefixed_with_its_server() -> None:
     @tool
     def add() -> str:
         """Another one."""
         return "ours"
 
     turn = RecordingTurn()
-    async with boxed(turn, add, one=fake("--tools", "add,where"), two=fake("--tools", "where")) as box:
+    async with open_toolkit(turn, add, one=fake("--tools", "add,where"), two=fake("--tools", "where")) as box:
         assert sorted(box.tools) == ["add", "one_add", "one_where", "two_where"]
         assert (await box.run("add", "", turn)).text == "ours"
         assert (await box.run("one_add", {"a": 1, "b": 1}, turn)).text == "2"
@@ -124,19 +124,19 @@ async def test_a_name_that_is_taken_gets_its_servers_before_it() -> None:
     def theirs() -> None: ...
 
     with pytest.raises(AgentError, match=r"agents\.scout\.mcp\.one: it has two tools 'add'"):
-        async with boxed(turn, add, theirs, one=fake("--tools", "add")):
+        async with open_toolkit(turn, add, theirs, one=fake("--tools", "add")):
             pass
 
 
-async def test_noise_is_not_heard() -> None:
+async def test_noise_on_the_connection_is_ignored() -> None:
     turn = RecordingTurn()
-    async with boxed(turn, it=fake("--noise", "--tools", "add")) as box:
+    async with open_toolkit(turn, it=fake("--noise", "--tools", "add")) as box:
         assert (await box.run("add", {"a": 1, "b": 1}, turn)).text == "2"
 
 
-async def test_a_server_that_dies_is_an_error_of_its_tools() -> None:
+async def test_a_dead_server_is_an_error_of_its_tools() -> None:
     turn = RecordingTurn()
-    async with boxed(turn, it=fake()) as box:
+    async with open_toolkit(turn, it=fake()) as box:
         for _ in range(2):
             output = await box.run("die", "", turn)
             assert output.is_error
@@ -145,9 +145,9 @@ async def test_a_server_that_dies_is_an_error_of_its_tools() -> None:
     assert not members(turn.groups[0])
 
 
-async def test_a_server_that_hangs_is_an_error_of_its_tools(address: str) -> None:
+async def test_a_hanging_server_is_an_error_of_its_tools(address: str) -> None:
     turn = RecordingTurn()
-    async with boxed(turn, it=fake(timeout=3), far={"url": address, "timeout": 3, "ask": "never"}) as box:
+    async with open_toolkit(turn, it=fake(timeout=3), far={"url": address, "timeout": 3, "ask": "never"}) as box:
         for name in ("it_hang", "far_hang"):
             output = await box.run(name, "", turn)
             assert output.is_error
@@ -156,9 +156,9 @@ async def test_a_server_that_hangs_is_an_error_of_its_tools(address: str) -> Non
         assert (await box.run("far_add", {"a": 1, "b": 1}, turn)).text == "2"
 
 
-async def test_a_call_that_is_cancelled_leaves_its_server_at_work() -> None:
+async def test_a_cancelled_call_keeps_its_server_running() -> None:
     turn = RecordingTurn()
-    async with boxed(turn, it=fake()) as box:
+    async with open_toolkit(turn, it=fake()) as box:
         call = asyncio.create_task(box.run("hang", "", turn))
         assert (await box.run("add", {"a": 1, "b": 1}, turn)).text == "2"
         call.cancel()
@@ -167,9 +167,9 @@ async def test_a_call_that_is_cancelled_leaves_its_server_at_work() -> None:
         assert (await box.run("add", {"a": 1, "b": 1}, turn)).text == "2"
 
 
-async def test_a_server_that_does_not_want_to_go_is_ended() -> None:
+async def test_a_server_that_does_not_exit_is_killed() -> None:
     turn = RecordingTurn()
-    async with boxed(turn, it=fake("--stubborn", "--tools", "add")):
+    async with open_toolkit(turn, it=fake("--stubborn", "--tools", "add")):
         pass
     assert not members(turn.groups[0])
 
@@ -185,19 +185,19 @@ async def test_a_server_that_does_not_want_to_go_is_ended() -> None:
         ({"url": "http://127.0.0.1:9/mcp"}, "it could not be used", TransientError),
     ],
 )
-async def test_a_server_that_does_not_come_up_is_told(server: Any, told: str, kind: type[Exception]) -> None:
+async def test_a_server_that_does_not_start_is_reported(server: Any, told: str, kind: type[Exception]) -> None:
     turn = RecordingTurn()
     with pytest.raises(kind, match=told):
-        async with boxed(turn, it=server):
+        async with open_toolkit(turn, it=server):
             pass
     assert not any(members(group) for group in turn.groups)
 
 
-async def test_servers_end_with_a_turn_that_is_cancelled() -> None:
+async def test_servers_end_with_a_cancelled_turn() -> None:
     turn, begun = RecordingTurn(), asyncio.Event()
 
     async def work() -> None:
-        async with boxed(turn, it=fake("--tools", "hang")) as box:
+        async with open_toolkit(turn, it=fake("--tools", "hang")) as box:
             begun.set()
             await box.run("hang", "", turn)
 

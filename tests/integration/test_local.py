@@ -18,7 +18,7 @@ here = pytest.mark.skipif(
 )
 
 
-async def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_library_or_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = build("small", "local", {"weights": str(tmp_path / "none.gguf")})
     assert isinstance(agent, LocalAgent)
     told = agent.describe()["problem"]
@@ -29,7 +29,7 @@ async def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         assert GET in build("small", "local", {}).describe()["problem"]
 
 
-def test_options_are_those_of_a_model() -> None:
+def test_options_are_those_of_a_model_agent() -> None:
     with pytest.raises(BadConfig, match=r"agents\.small\.threads"):
         build("small", "local", {"threads": -1})
     with pytest.raises(BadConfig, match="there is no such option"):
@@ -56,7 +56,7 @@ async def test_a_real_model_answers(tmp_path: Path) -> None:
 
 
 @here
-async def test_weights_that_are_none_are_told(tmp_path: Path) -> None:
+async def test_a_file_without_weights_is_reported(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.gguf"
     wrong.write_bytes(b"no weights at all")
     agent = LocalAgent("small", weights=str(wrong))

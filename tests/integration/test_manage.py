@@ -26,7 +26,7 @@ async def speaker(served: Served, name: str) -> httpx2.AsyncClient:
 
 
 @pytest.mark.parametrize(("mode", "status"), MODES)
-async def test_a_run_is_managed_like_its_automation(home: Path, mode: str, status: int) -> None:
+async def test_a_run_has_the_permissions_of_its_automation(home: Path, mode: str, status: int) -> None:
     async with serving(home, {"it": hold}) as served:
         desk = served.runtime
         made = await desk.automations.create("x", agent="it", every=3600, actor="ann", manage_mode=mode)
@@ -38,7 +38,7 @@ async def test_a_run_is_managed_like_its_automation(home: Path, mode: str, statu
 
 
 @pytest.mark.parametrize(("mode", "status"), MODES)
-async def test_a_step_is_managed_like_its_goal(home: Path, mode: str, status: int) -> None:
+async def test_a_step_has_the_permissions_of_its_goal(home: Path, mode: str, status: int) -> None:
     async with serving(home, {"it": hold}) as served:
         desk = served.runtime
         made = await desk.goals.create("x", agent="it", actor="ann", manage_mode=mode)
@@ -49,7 +49,7 @@ async def test_a_step_is_managed_like_its_goal(home: Path, mode: str, status: in
 
 
 @pytest.mark.parametrize(("mode", "status"), MODES)
-async def test_a_task_is_managed_as_the_desk_says(home: Path, mode: str, status: int) -> None:
+async def test_permissions_for_a_task_follow_the_setting(home: Path, mode: str, status: int) -> None:
     async with (
         serving(home, {"it": hold}, manage_tasks=mode) as served,
         await speaker(served, "bob") as bob,

@@ -20,35 +20,35 @@ def desk(folder: Path, *agents: ScriptedAgent, clock: FakeClock | None = None, *
     return Runtime.open(settings=settings, agents=known, clock=clock)
 
 
-async def said(desk: Runtime, key: str, text: str) -> Task:
+async def send_message(desk: Runtime, key: str, text: str) -> Task:
     task = await desk.sessions.send(key, text)
     return await desk.tasks.wait(task.id)
 
 
-async def closed(agent: ScriptedAgent, times: int) -> None:
+async def wait_for_close(agent: ScriptedAgent, times: int) -> None:
     async with asyncio.timeout(60):
         while agent.closed < times:
             await asyncio.sleep(0.01)
 
 
-async def test_one_conversation_has_all_turns_of_a_session(tmp_path: Path) -> None:
+async def test_a_session_has_one_conversation_for_all_turns(tmp_path: Path) -> None:
     agent = ScriptedAgent(result("yes", thread_id="th"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
         for _ in range(3):
-            assert (await said(open_desk, "chat:1", "go on")).status == "done"
+            assert (await send_message(open_desk, "chat:1", "go on")).status == "done"
         view = await open_desk.sessions.get("chat:1")
         assert (len(agent.opened), agent.closed) == (1, 0)
         assert (view.session.epoch, view.snapshot()["live"]) == (1, True)
     assert agent.closed == 1
     async with desk(tmp_path, agent) as again:
         assert (await again.sessions.get("chat:1")).session.live_owner is None
-        await said(again, "chat:1", "and after a restart?")
+        await send_message(again, "chat:1", "and after a restart?")
         assert (await again.sessions.get("chat:1")).session.epoch == 2
     assert agent.opened[1].thread_id == "th"
 
 
-async def test_a_task_of_its_own_leaves_nothing_open(tmp_path: Path) -> None:
+async def test_a_task_without_a_session_leaves_nothing_open(tmp_path: Path) -> None:
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         task = await open_desk.tasks.submit("once")
@@ -56,17 +56,17 @@ async def test_a_task_of_its_own_leaves_nothing_open(tmp_path: Path) -> None:
         assert agent.closed == 1
 
 
-async def test_a_goals_step_has_a_process_of_its_own_and_the_persons_is_opened_again(tmp_path: Path) -> None:
+async def test_a_goals_step_has_its_own_process_and_the_sessions_is_reopened(tmp_path: Path) -> None:
     agent = ScriptedAgent(result("yes", thread_id="th"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         task = await open_desk.tasks.submit("a step", session_key="chat:1", cause="automation", cause_id="am_1")
         assert (await open_desk.tasks.wait(task.id)).status == "done"
         assert (len(agent.opened), agent.closed) == (2, 2)
         assert agent.opened[1].thread_id == "th"
         assert (await open_desk.sessions.get("chat:1")).session.live_owner is None
-        await said(open_desk, "chat:1", "and I am back")
+        await send_message(open_desk, "chat:1", "and I am back")
         assert (len(agent.opened), agent.closed) == (3, 2)
 
 
@@ -74,21 +74,21 @@ async def test_closing_a_session_closes_its_conversation(tmp_path: Path) -> None
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         assert agent.closed == 0
         await open_desk.sessions.close("chat:1")
-        await closed(agent, 1)
+        await wait_for_close(agent, 1)
 
 
-async def test_a_restarted_session_has_a_new_process_that_takes_up_the_conversation(tmp_path: Path) -> None:
+async def test_a_restarted_session_resumes_the_conversation_in_a_new_process(tmp_path: Path) -> None:
     blocked, script = asyncio.Event(), [result("yes", thread_id="th")]
     agent = ScriptedAgent(lambda turn: script[-1](turn), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
         await open_desk.sessions.restart("chat:1")  # nothing is open
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         await open_desk.sessions.restart("chat:1")
-        await closed(agent, 1)
+        await wait_for_close(agent, 1)
         script.append(wait_for(blocked))
         task = await open_desk.sessions.send("chat:1", "work")
         async with asyncio.timeout(60):
@@ -97,28 +97,28 @@ async def test_a_restarted_session_has_a_new_process_that_takes_up_the_conversat
         assert agent.opened[1].thread_id == "th"
         await open_desk.sessions.restart("chat:1")  # in mid-turn
         assert (await open_desk.tasks.wait(task.id)).status == "cancelled"
-        await closed(agent, 2)
+        await wait_for_close(agent, 2)
         script.append(result("back"))
-        assert (await said(open_desk, "chat:1", "again")).result == "back"
+        assert (await send_message(open_desk, "chat:1", "again")).result == "back"
         assert len(agent.opened) == 3
 
 
-async def test_an_idle_conversation_is_closed_and_opened_again_when_it_is_spoken_to(tmp_path: Path) -> None:
+async def test_an_idle_conversation_is_closed_and_reopened_by_the_next_message(tmp_path: Path) -> None:
     clock = FakeClock()
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent, clock=clock, keep_open=60) as open_desk:
         await open_desk.sessions.create(key="chat:1")
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         await clock.advance(59)
         await settle()
         assert agent.closed == 0
         await clock.advance(2)
-        await closed(agent, 1)
-        await said(open_desk, "chat:1", "still there?")
+        await wait_for_close(agent, 1)
+        await send_message(open_desk, "chat:1", "still there?")
         assert len(agent.opened) == 2
 
 
-async def test_a_conversation_that_is_being_closed_is_over_before_the_next_begins(tmp_path: Path) -> None:
+async def test_a_conversation_is_fully_closed_before_the_next_opens(tmp_path: Path) -> None:
     closing, may_close = asyncio.Event(), asyncio.Event()
 
     class Slow(ScriptedAgent):
@@ -137,7 +137,7 @@ async def test_a_conversation_that_is_being_closed_is_over_before_the_next_begin
     clock, agent = FakeClock(), Slow(result("yes"), lasting=True)
     async with desk(tmp_path, agent, clock=clock, keep_open=60) as open_desk:
         await open_desk.sessions.create(key="chat:1")
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         await clock.advance(61)
         await closing.wait()
         task = await open_desk.sessions.send("chat:1", "still there?")
@@ -150,11 +150,11 @@ async def test_a_conversation_that_is_being_closed_is_over_before_the_next_begin
         await open_desk.tasks.wait(task.id)
         assert len(agent.opened) == 2
         assert (await open_desk.sessions.get("chat:1")).session.live_owner is not None, "the new one is kept"
-        await said(open_desk, "chat:1", "and now?")
+        await send_message(open_desk, "chat:1", "and now?")
         assert len(agent.opened) == 2
 
 
-async def test_a_look_that_is_older_than_a_conversation_does_not_close_it(tmp_path: Path) -> None:
+async def test_a_new_conversation_is_not_closed_by_an_outdated_query(tmp_path: Path) -> None:
     """Whether sessions were closed is read while another conversation is opened and has its turn."""
     looked, go = asyncio.Event(), asyncio.Event()
 
@@ -176,32 +176,32 @@ async def test_a_look_that_is_older_than_a_conversation_does_not_close_it(tmp_pa
         talks: Any = worker_of(open_desk).conversations
         talks._store = Slow(talks._store)
         await open_desk.sessions.create(key="chat:1")
-        await said(open_desk, "chat:1", "hello")
+        await send_message(open_desk, "chat:1", "hello")
         await looked.wait()
         await open_desk.sessions.create(key="chat:2")
-        await said(open_desk, "chat:2", "hello")
+        await send_message(open_desk, "chat:2", "hello")
         go.set()
         while talks._looking is not None:
             await asyncio.sleep(0.01)
         assert agent.closed == 0
         await open_desk.sessions.close("chat:2")
-        await closed(agent, 1)
+        await wait_for_close(agent, 1)
 
 
-async def test_of_too_many_the_one_that_waited_longest_is_closed(tmp_path: Path) -> None:
+async def test_above_the_limit_the_conversation_idle_longest_is_closed(tmp_path: Path) -> None:
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent, max_live=2) as open_desk:
         for number in range(3):
             await open_desk.sessions.create(key=f"chat:{number}")
-            await said(open_desk, f"chat:{number}", "hello")
-        await closed(agent, 1)
-        await said(open_desk, "chat:2", "you are still open")
+            await send_message(open_desk, f"chat:{number}", "hello")
+        await wait_for_close(agent, 1)
+        await send_message(open_desk, "chat:2", "you are still open")
         assert len(agent.opened) == 3
-        await said(open_desk, "chat:0", "you were closed")
+        await send_message(open_desk, "chat:0", "you were closed")
         assert len(agent.opened) == 4
 
 
-async def test_a_conversation_that_broke_is_closed_and_opened_anew(tmp_path: Path) -> None:
+async def test_a_broken_conversation_is_closed_and_reopened(tmp_path: Path) -> None:
     class Broken(ScriptedAgent):
         async def open(self, session: Any) -> Any:
             talk: Any = await super().open(session)
@@ -211,12 +211,12 @@ async def test_a_conversation_that_broke_is_closed_and_opened_anew(tmp_path: Pat
     agent = Broken(raise_(AgentError("the pipe broke")), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
-        assert (await said(open_desk, "chat:1", "hello")).status == "failed"
+        assert (await send_message(open_desk, "chat:1", "hello")).status == "failed"
         assert agent.closed == 1
         assert (await open_desk.sessions.get("chat:1")).session.live_owner is None
 
 
-async def test_a_providers_limit_parks_the_task_and_it_goes_on_by_itself(tmp_path: Path) -> None:
+async def test_a_provider_limit_parks_the_task_and_it_continues_by_itself(tmp_path: Path) -> None:
     clock = FakeClock()
     tries: list[bool] = []
 
@@ -248,18 +248,18 @@ async def test_a_providers_limit_parks_the_task_and_it_goes_on_by_itself(tmp_pat
         assert sorted(one.notice for one in told) == ["done", "limit", "started"]
 
 
-async def test_another_process_sends_interrupts_and_takes_over(tmp_path: Path, database: str) -> None:
+async def test_another_process_sends_interrupts_and_takes_over_the_session(tmp_path: Path, database: str) -> None:
     """Both could run the agent; the conversation stays where it is open until that process ends."""
     blocked, script = asyncio.Event(), [result("here", thread_id="th")]
     one, two = (ScriptedAgent(lambda turn: script[-1](turn), lasting=True) for _ in range(2))
     async with AsyncExitStack() as here:
         a = await here.enter_async_context(desk(tmp_path / "a", one, db=database))
         await a.sessions.create(key="chat:1")
-        await said(a, "chat:1", "hello")
+        await send_message(a, "chat:1", "hello")
         holder = (await a.sessions.get("chat:1")).session.live_owner
         async with desk(tmp_path / "b", two, db=database) as b:
             for _ in range(5):
-                assert (await said(b, "chat:1", "from elsewhere")).status == "done"
+                assert (await send_message(b, "chat:1", "from elsewhere")).status == "done"
             assert (len(one.turns), len(two.turns)) == (6, 0)
             script.append(wait_for(blocked))
             task = await b.sessions.send("chat:1", "stop me")
@@ -271,7 +271,7 @@ async def test_another_process_sends_interrupts_and_takes_over(tmp_path: Path, d
             assert (await b.sessions.get("chat:1")).session.live_owner == holder
             script.pop()
             await here.aclose()
-            assert (await said(b, "chat:1", "and now?")).status == "done"
+            assert (await send_message(b, "chat:1", "and now?")).status == "done"
             assert (len(one.turns), len(two.turns)) == (7, 1)
             assert two.opened[0].thread_id == "th"
             assert (await b.sessions.get("chat:1")).session.epoch == 2

@@ -73,7 +73,7 @@ async def submit(served: Served, prompt: str, agent: str = "echo", **wish: Any) 
     return str((await served.post("/tasks", {"prompt": prompt, "agent": agent, **wish}))["id"])
 
 
-async def done(served: Served, prompt: str, agent: str = "echo", **wish: Any) -> str:
+async def run_task(served: Served, prompt: str, agent: str = "echo", **wish: Any) -> str:
     task = await submit(served, prompt, agent, **wish)
     await served.runtime.tasks.wait(task)
     return task
@@ -82,16 +82,16 @@ async def done(served: Served, prompt: str, agent: str = "echo", **wish: Any) ->
 # -- now ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_empty_desk_is_shown_empty(served: Served) -> None:
+async def test_an_empty_desk_is_shown(served: Served) -> None:
     shown = await served.get("/now")
     assert [shown[name] for name in ("running", "approvals", "failed", "recent")] == [[], [], [], []]
     assert shown["summary"]["total"] == shown["as_of_seq"] == 0
     assert (shown["usage"]["total"]["tasks"], shown["usage"]["rows"]) == (0, [])
 
 
-async def test_now_shows_what_runs_waits_failed_and_came_out(served: Served) -> None:
-    results = [await done(served, f"r{number}") for number in range(12)]
-    failures = [await done(served, f"f{number}", "fail") for number in range(3)]
+async def test_now_shows_running_waiting_failed_and_finished_tasks(served: Served) -> None:
+    results = [await run_task(served, f"r{number}") for number in range(12)]
+    failures = [await run_task(served, f"f{number}", "fail") for number in range(3)]
     await served.runtime.tasks.wait((await served.post(f"/tasks/{failures[1]}/retry"))["id"])
     asks, runs = await submit(served, "x", "ask"), await submit(served, "y" * 5000, "hold")
     await served.until("approval_requested")
@@ -113,11 +113,11 @@ async def test_now_shows_what_runs_waits_failed_and_came_out(served: Served) -> 
 # -- usage -------------------------------------------------------------------------------------------------------------
 
 
-async def test_usage_is_summed_by_actor_and_agent_and_what_is_unknown_stays_so(served: Served) -> None:
-    await done(served, "10", "costly")
-    await done(served, "20", "costly")
-    await done(served, "x")
-    await done(served, "x", "fail")
+async def test_usage_is_summed_by_actor_and_agent_and_unknown_values_stay_unknown(served: Served) -> None:
+    await run_task(served, "10", "costly")
+    await run_task(served, "20", "costly")
+    await run_task(served, "x")
+    await run_task(served, "x", "fail")
     async with served.as_role("operator") as other:
         task = (await other.post("/tasks", json={"prompt": "5", "agent": "costly"})).json()["id"]
         await served.runtime.tasks.wait(task)
@@ -133,8 +133,8 @@ async def test_usage_is_summed_by_actor_and_agent_and_what_is_unknown_stays_so(s
     assert 0 <= total["seconds"] < 60
 
 
-async def test_usage_counts_from_a_time(served: Served) -> None:
-    await done(served, "x")
+async def test_usage_can_start_at_a_time(served: Served) -> None:
+    await run_task(served, "x")
     now = datetime.now(UTC)
     for since, tasks in ((now - timedelta(hours=1), 1), (now + timedelta(hours=1), 0)):
         for written in (since.isoformat(), since.isoformat().replace("+00:00", "Z")):
@@ -146,12 +146,12 @@ async def test_usage_counts_from_a_time(served: Served) -> None:
     assert (await served.get("/usage", since=eastern))["total"]["tasks"] == 1
 
 
-async def test_usage_is_told_apart_by_what_is_asked_for(served: Served) -> None:
+async def test_usage_is_grouped_as_requested(served: Served) -> None:
     east, west = "Pacific/Kiritimati", "Pacific/Pago_Pago"
     zone = west if datetime.now(ZoneInfo(east)).hour == 23 else east  # where no midnight comes in between
-    await done(served, "10", "costly")
-    await done(served, "20", "costly", session_key="chat:1")
-    await done(served, "x")
+    await run_task(served, "10", "costly")
+    await run_task(served, "20", "costly", session_key="chat:1")
+    await run_task(served, "x")
     today = datetime.now(ZoneInfo(zone)).date().isoformat()
     days = await served.get("/usage", by="day", zone=zone)
     assert (days["by"], days["zone"], days["until"]) == (["day"], zone, None)
@@ -172,7 +172,7 @@ async def test_usage_is_told_apart_by_what_is_asked_for(served: Served) -> None:
     [({"by": "week"}, "by"), ({"zone": "Europe/Atlantis"}, "zone"), ({"until": "soon"}, "until"),
      ({"limit": 0}, "limit"), ({"by": ["day"] * 6}, "by")],
 )  # fmt: skip
-async def test_usage_by_nothing_there_is_is_refused(served: Served, asked: dict[str, Any], field: str) -> None:
+async def test_unknown_groups_of_usage_are_refused(served: Served, asked: dict[str, Any], field: str) -> None:
     reply = await served.http.get("/usage", params=asked)
     assert reply.status_code == 422
     assert reply.json()["field"].startswith(field)
@@ -183,7 +183,7 @@ async def test_usage_by_nothing_there_is_is_refused(served: Served, asked: dict[
     ["yesterday", "5", "1.5", "2026-01-02", "2026-01-02T03:04:05", "0001-01-01T00:00:00+23:59", "-5",
      "9999-12-31T23:59:59-23:59", "2026-13-01T00:00:00Z", ""],
 )  # fmt: skip
-async def test_a_time_that_is_none_is_refused(served: Served, since: str) -> None:
+async def test_an_invalid_time_is_refused(served: Served, since: str) -> None:
     for path in ("/usage", "/now"):
         reply = await served.http.get(path, params={"since": since})
         assert (reply.status_code, reply.json()["field"]) == (422, "since"), since
@@ -192,9 +192,9 @@ async def test_a_time_that_is_none_is_refused(served: Served, since: str) -> Non
 # -- a task's page -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_tasks_page_has_everything_about_it(served: Served) -> None:
+async def test_a_tasks_page_shows_all_its_details(served: Served) -> None:
     harmful = "# Hi\n\n<script>alert(1)</script> ![x](http://evil.example/x.png) **bold** [l](javascript:alert(1))"
-    task = await done(served, harmful, route="pager")
+    task = await run_task(served, harmful, route="pager")
     async with asyncio.timeout(20):
         while len((await served.get("/deliveries", status="sent"))["deliveries"]) < 2:
             await asyncio.sleep(0.01)
@@ -218,8 +218,8 @@ async def test_a_tasks_page_shows_its_questions_and_no_result_yet(served: Served
     assert (page["result_html"], [one["question"] for one in page["approvals"]]) == (None, ["May I?"])
 
 
-async def test_a_tasks_page_shows_its_tries(served: Served) -> None:
-    first = await done(served, "x" * 500, "fail")
+async def test_a_tasks_page_shows_its_retries(served: Served) -> None:
+    first = await run_task(served, "x" * 500, "fail")
     second = (await served.post(f"/tasks/{first}/retry"))["id"]
     await served.runtime.tasks.wait(second)
     third = (await served.post(f"/tasks/{second}/retry"))["id"]
@@ -239,7 +239,7 @@ async def test_a_tasks_page_shows_its_tries(served: Served) -> None:
 # -- settings, directories ---------------------------------------------------------------------------------------------
 
 
-async def test_settings_tell_limits_and_nothing_secret(home: Path) -> None:
+async def test_settings_show_limits_and_no_secrets(home: Path) -> None:
     hidden = {
         "notify": "hook:https://user:sesame@example.org/x",
         "agents": {"bot": {"argv": ["true"], "env": {"KEY": "sesame"}}},
@@ -278,7 +278,7 @@ async def test_directories_are_listed_for_choosing_one(served: Served, tmp_path:
     assert (await served.get("/directories"))["path"] == str(Path.home().resolve())
 
 
-async def test_directories_that_cannot_be_shown_are_refused(served: Served, tmp_path: Path) -> None:
+async def test_directories_that_cannot_be_read_are_refused(served: Served, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
@@ -296,7 +296,7 @@ async def test_directories_that_cannot_be_shown_are_refused(served: Served, tmp_
 # -- ready, metrics ----------------------------------------------------------------------------------------------------
 
 
-async def test_ready_needs_no_token_and_says_when_the_database_is_gone(served: Served) -> None:
+async def test_ready_needs_no_token_and_reports_a_missing_database(served: Served) -> None:
     async with httpx2.AsyncClient(base_url=f"{served.url}/api/v1", trust_env=False, timeout=30.0) as stranger:
         reply = await stranger.get("/ready")
         assert (reply.status_code, reply.json()) == (200, {"status": "ready"})
@@ -328,7 +328,7 @@ async def test_a_database_that_does_not_answer_in_time_is_not_ready() -> None:
         await system_on(Stuck()).check_ready(0.05)
 
 
-async def test_ready_does_not_blame_the_database_for_what_this_process_did_meanwhile() -> None:
+async def test_ready_does_not_blame_the_database_for_a_blocked_process() -> None:
     class Busy:
         async def read_log_bounds(self) -> None:
             """Answers in time, while the loop hears nothing for longer than that."""
@@ -340,13 +340,13 @@ async def test_ready_does_not_blame_the_database_for_what_this_process_did_meanw
     await system_on(Busy()).check_ready(1.0)
 
 
-async def test_metrics_are_what_prometheus_reads(served: Served) -> None:
+async def test_metrics_have_the_prometheus_format(served: Served) -> None:
     never = asyncio.Event()
     ended = EventFilter(kinds=("task_finished",))
     stuck = await served.runtime.subscriptions.add("stuck", lambda _: never.wait(), ended)
     for prompt in ("a", "b"):
-        await done(served, prompt)
-    await done(served, "x", "fail")
+        await run_task(served, prompt)
+    await run_task(served, "x", "fail")
     runs = await submit(served, "x", "hold")
     await served.until("task_progress", task_id=runs)
     await submit(served, "x", delay=3600)
@@ -372,7 +372,7 @@ async def test_metrics_are_what_prometheus_reads(served: Served) -> None:
 # -- trying ------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_is_tried_with_a_real_task(served: Served) -> None:
+async def test_an_agent_is_tested_with_a_real_task(served: Served) -> None:
     reply = await served.http.post("/agents/echo/test")
     assert reply.status_code == 201
     assert reply.headers["location"] == f"/api/v1/tasks/{reply.json()['id']}"
@@ -383,9 +383,9 @@ async def test_an_agent_is_tried_with_a_real_task(served: Served) -> None:
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
 
 
-async def test_a_notice_that_failed_is_sent_when_it_is_tried_again(served: Served, channel: RecordingChannel) -> None:
+async def test_a_failed_notice_can_be_sent_again(served: Served, channel: RecordingChannel) -> None:
     channel.fail, channel.permanent = 2, True
-    task = await done(served, "x", route="pager:me")
+    task = await run_task(served, "x", route="pager:me")
     await served.until("delivery_failed", task_id=task)
     async with asyncio.timeout(20):
         while len(failed := (await served.get("/deliveries", status="failed"))["deliveries"]) < 2:
@@ -409,9 +409,9 @@ async def test_a_notice_that_failed_is_sent_when_it_is_tried_again(served: Serve
         assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
 
 
-async def test_of_many_who_try_a_notice_again_one_does(served: Served, channel: RecordingChannel) -> None:
+async def test_concurrent_retries_of_a_notice_send_it_once(served: Served, channel: RecordingChannel) -> None:
     channel.fail, channel.permanent = 2, True
-    await done(served, "x", route="pager")
+    await run_task(served, "x", route="pager")
     async with asyncio.timeout(20):
         while len(failed := (await served.get("/deliveries", status="failed"))["deliveries"]) < 2:
             await asyncio.sleep(0.01)
@@ -422,7 +422,7 @@ async def test_of_many_who_try_a_notice_again_one_does(served: Served, channel: 
     channel.hang = False
 
 
-async def test_a_routes_target_is_for_nobody_to_read(served: Served, channel: RecordingChannel) -> None:
+async def test_the_target_of_a_route_is_never_shown(served: Served, channel: RecordingChannel) -> None:
     """It may be an address with a password in it. The record keeps it: a retry and an edit still send there."""
     said = {"agent": "fail", "prompt": "x", "route": "pager:hush"}
     task = (await served.post("/tasks", said))["id"]

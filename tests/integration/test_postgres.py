@@ -26,11 +26,11 @@ from midwatch.stores.postgres import PostgresStore, hide_password
 from midwatch.stores.pulse import PostgresPulse
 from midwatch.stores.verbs import changes as change
 from proxy import Proxy
-from records import CLOCK, a_task, asking, fence, progress, put, running, take
+from records import CLOCK, a_task, claim_request, claim_tasks, fence, progress, put, submit_and_claim
 
 
 @asynccontextmanager
-async def opened(url: str, hint: Any = None) -> AsyncIterator[PostgresStore]:
+async def open_store(url: str, hint: Any = None) -> AsyncIterator[PostgresStore]:
     store = await PostgresStore.open(url, hint)
     try:
         yield store
@@ -53,9 +53,7 @@ def port_of(url: str) -> int:
 @pytest.mark.parametrize(
     ("part", "value"), [("port", "1"), ("dbname", "nowhere"), ("host", "nowhere.invalid"), ("user", "nobody")]
 )
-async def test_an_address_where_nothing_answers_is_one_line_without_the_password(
-    database: str, part: str, value: str
-) -> None:
+async def test_a_failed_connection_is_reported_without_the_password(database: str, part: str, value: str) -> None:
     url = make_conninfo(database, password="s3cret", **{part: value})
     with pytest.raises(StoreUnavailable) as caught:
         await PostgresStore.open(url)
@@ -78,7 +76,7 @@ def test_an_address_is_shown_without_its_password(url: str, told: str) -> None:
     assert hide_password(url) == told
 
 
-async def test_a_user_without_rights_is_told_so(database: str) -> None:
+async def test_a_user_without_rights_gets_an_error(database: str) -> None:
     guest = f"guest_of_{conninfo_to_dict(database)['dbname']}"  # roles are the whole server's
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
@@ -91,8 +89,8 @@ async def test_a_user_without_rights_is_told_so(database: str) -> None:
             admin.execute(f"DROP ROLE {guest}")
 
 
-async def test_a_database_of_a_newer_midwatch_is_left_alone(database: str) -> None:
-    async with opened(database) as store:
+async def test_a_database_of_a_newer_midwatch_is_not_changed(database: str) -> None:
+    async with open_store(database) as store:
         await put(store)
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute("UPDATE midwatch_schema SET version = 99")
@@ -100,17 +98,15 @@ async def test_a_database_of_a_newer_midwatch_is_left_alone(database: str) -> No
         await PostgresStore.open(database)
 
 
-async def test_a_database_of_another_program_is_left_alone(database: str) -> None:
+async def test_a_database_of_another_program_is_not_changed(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute("CREATE TABLE tasks (id int)")
     with pytest.raises(StoreCorrupt, match="another program"):
         await PostgresStore.open(database)
 
 
-async def test_an_older_schema_is_upgraded_by_one_of_many(
-    database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    async with opened(database):
+async def test_an_older_schema_is_upgraded_once(database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    async with open_store(database):
         pass
     known = module.load_migrations("postgres")
     extra = (known[-1][0] + 1, "CREATE TABLE once (n int); INSERT INTO once VALUES (1)")
@@ -129,8 +125,8 @@ async def test_an_old_server_is_refused(database: str, monkeypatch: pytest.Monke
         await PostgresStore.open(database)
 
 
-async def test_a_server_that_takes_no_writes_says_so(database: str) -> None:
-    async with opened(database) as store:
+async def test_a_read_only_server_is_reported(database: str) -> None:
+    async with open_store(database) as store:
         with psycopg.connect(database, autocommit=True) as admin:
             name = conninfo_to_dict(database)["dbname"]
             admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
@@ -149,17 +145,15 @@ def end_connections(admin: Any) -> None:
     )
 
 
-async def test_connections_that_were_lost_meanwhile_are_replaced_unnoticed(
-    database: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_lost_connections_are_replaced(database: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "psycopg")
-    async with opened(database) as store:
+    async with open_store(database) as store:
         tasks = await asyncio.gather(*(put(store) for _ in range(12)))
         for _ in range(3):
             with psycopg.connect(database, autocommit=True) as admin:
                 end_connections(admin)
             more = await asyncio.gather(*(put(store) for _ in range(12)))
-            assert len(await take(store, free=100, agents={"demo": 100})) == len(tasks) + len(more)
+            assert len(await claim_tasks(store, free=100, agents={"demo": 100})) == len(tasks) + len(more)
             assert len(await store.list_running_tasks()) >= len(more)
             tasks = []
         last = (await store.read_log_bounds()).last_seq
@@ -167,11 +161,11 @@ async def test_connections_that_were_lost_meanwhile_are_replaced_unnoticed(
     assert not [one for one in caplog.records if one.name.startswith("psycopg")]
 
 
-async def test_a_commit_whose_answer_was_lost_is_looked_up_and_not_repeated(database: str) -> None:
+async def test_a_commit_without_a_reply_is_checked_and_not_repeated(database: str) -> None:
     """The proxy swallows the answer to COMMIT, then the line goes dead. The write has happened, once."""
     with Proxy(port_of(database)) as proxy:
-        async with opened(through(database, proxy)) as store:
-            task = await running(store)
+        async with open_store(through(database, proxy)) as store:
+            task = await submit_and_claim(store)
 
             def then_silence(tx: Any, changes: Changes) -> None:
                 change.apply(tx, changes)
@@ -193,10 +187,10 @@ async def test_a_commit_whose_answer_was_lost_is_looked_up_and_not_repeated(data
             assert kinds == ["task_submitted", "task_started", "task_progress"]
 
 
-async def test_a_transaction_cut_off_before_its_commit_is_run_again(database: str) -> None:
+async def test_a_transaction_interrupted_before_its_commit_is_repeated(database: str) -> None:
     with Proxy(port_of(database)) as proxy:
-        async with opened(through(database, proxy)) as store:
-            task = await running(store)
+        async with open_store(through(database, proxy)) as store:
+            task = await submit_and_claim(store)
             runs: list[int] = []
 
             def cut_off(tx: Any, changes: Changes) -> None:
@@ -210,10 +204,10 @@ async def test_a_transaction_cut_off_before_its_commit_is_run_again(database: st
             assert (len(runs), kinds) == (2, ["task_submitted", "task_started", "task_progress"])
 
 
-async def test_an_error_of_the_driver_itself_is_taken_for_a_lost_connection(database: str) -> None:
+async def test_a_driver_error_counts_as_a_lost_connection(database: str) -> None:
     """It may trip before it knows that the line is dead."""
-    async with opened(database) as store:
-        task = await running(store)
+    async with open_store(database) as store:
+        task = await submit_and_claim(store)
         runs: list[int] = []
 
         def trips(tx: Any, changes: Changes) -> None:
@@ -227,16 +221,16 @@ async def test_an_error_of_the_driver_itself_is_taken_for_a_lost_connection(data
         assert (len(runs), kinds) == (2, ["task_submitted", "task_started", "task_progress"])
 
 
-async def test_without_a_database_every_verb_says_so_and_then_works_again(database: str) -> None:
+async def test_without_a_database_every_method_fails_and_works_again_later(database: str) -> None:
     with Proxy(port_of(database)) as proxy:
-        async with opened(through(database, proxy)) as store:
-            task = await running(store)
+        async with open_store(through(database, proxy)) as store:
+            task = await submit_and_claim(store)
             heard: asyncio.Queue[Commit] = asyncio.Queue()
             store.on_commit(heard.put_nowait)
             proxy.cut()
             verbs: list[Callable[[], Any]] = [
                 lambda: put(store),
-                lambda: take(store),
+                lambda: claim_tasks(store),
                 lambda: store.get_task(task.id),
                 lambda: store.apply(Changes(fence=fence(task), events=(progress(task),))),
             ]
@@ -249,14 +243,14 @@ async def test_without_a_database_every_verb_says_so_and_then_works_again(databa
                 while (await heard.get()) != Commit(EVERY_TOPIC, (), foreign=True):  # anything may have changed
                     pass
             await store.apply(Changes(fence=fence(task), events=(progress(task),)))
-            async with opened(database) as other:
+            async with open_store(database) as other:
                 await put(other)
             async with asyncio.timeout(30):
                 while "task" not in (await heard.get()).topics:
                     pass
 
 
-async def test_closing_is_quick_also_without_a_database(database: str) -> None:
+async def test_closing_is_quick_without_a_database(database: str) -> None:
     with Proxy(port_of(database)) as proxy:
         store = await PostgresStore.open(through(database, proxy))
         await put(store)
@@ -270,9 +264,9 @@ async def test_closing_is_quick_also_without_a_database(database: str) -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-async def test_a_stopped_process_does_not_hold_up_the_others_for_long(database: str, asked: bool) -> None:
+async def test_a_stopped_process_does_not_block_others_for_long(database: str, asked: bool) -> None:
     """It is stopped while it holds a lock: after an answer, or in the middle of what it sends."""
-    async with opened(database) as store, opened(database) as other:
+    async with open_store(database) as store, open_store(database) as other:
         await store.add_instance(instance("i_other"))
         pulse = PostgresPulse(database, "i_other")
         waits, goes_on = threading.Event(), threading.Event()
@@ -311,20 +305,20 @@ def vars_of(record: Any) -> dict[str, Any]:
 # -- what is special here ----------------------------------------------------------------------------------------
 
 
-async def test_a_text_may_hold_what_this_database_cannot(database: str) -> None:
-    async with opened(database) as store:
+async def test_characters_postgres_cannot_store_are_replaced_or_escaped(database: str) -> None:
+    async with open_store(database) as store:
         task = await put(store, prompt="a\0b")
         found = await store.get_task(task.id)
         assert found is not None and found.prompt == "a\ufffdb"
-        (made,) = await take(store)
+        (made,) = await claim_tasks(store)
         await store.apply(Changes(fence=fence(made), events=(progress(made, "x\0y"),)))
         assert (await store.read_events(0))[-1].payload["text"] == "x\0y"
 
 
-async def test_verbs_that_wait_together_fail_alone(database: str) -> None:
+async def test_concurrent_changes_fail_independently(database: str) -> None:
     """They share a transaction; one that has written something before it fails is repeated without the others."""
-    async with opened(database) as store:
-        tasks = [await running(store) for _ in range(10)]
+    async with open_store(database) as store:
+        tasks = [await submit_and_claim(store) for _ in range(10)]
 
         def step(number: int) -> Changes:
             task = tasks[number]
@@ -341,14 +335,14 @@ async def test_verbs_that_wait_together_fail_alone(database: str) -> None:
         assert waits == [None if n % 3 == 0 else "x" for n in range(10)]
 
 
-async def test_hints_are_part_of_the_transaction(database: str) -> None:
+async def test_hints_are_written_in_the_same_transaction(database: str) -> None:
     """Whoever defers them gets the connection: what fails leaves none, and each tells of an agent and a time."""
 
     def hint(connection: Any, due: list[tuple[str, int]]) -> None:
         for pair in due:
             connection.execute("INSERT INTO hints VALUES (%s, %s)", pair)
 
-    async with opened(database, hint) as store:
+    async with open_store(database, hint) as store:
         with psycopg.connect(database, autocommit=True) as admin:
             admin.execute("CREATE TABLE hints (agent text, due bigint)")
 
@@ -365,7 +359,7 @@ async def test_hints_are_part_of_the_transaction(database: str) -> None:
                 twice = a_task(internal_key="k")
                 await store.submit(twice)
             assert hints() == [("demo", doubled.due_at)]
-            taken = {t.id: t for t in await take(store, agents={"demo": 9, "other": 9})}
+            taken = {t.id: t for t in await claim_tasks(store, agents={"demo": 9, "other": 9})}
             assert hints() == []
             await store.apply(end(taken[alone.id], CLOCK.now(), outcome="ok")[1])
             assert hints() == []  # nothing can have waited for a session of its own
@@ -379,14 +373,14 @@ async def test_hints_are_part_of_the_transaction(database: str) -> None:
 
 async def test_a_claim_is_quick_whatever_the_planner_believes(database: str) -> None:
     """Statistics of an empty table, then ten thousand tasks: the index is streamed, nothing is sorted."""
-    async with opened(database) as store:
+    async with open_store(database) as store:
         await store.refresh_statistics(["tasks"])
         for _ in range(10):
             await asyncio.gather(*(put(store) for _ in range(400)))
         took = []
         for _ in range(10):
             began = time.perf_counter()
-            assert len((await store.claim(asking(1), CLOCK.now())).taken) == 1
+            assert len((await store.claim(claim_request(1), CLOCK.now())).taken) == 1
             took.append(time.perf_counter() - began)
         print(f"claim with 4000 pending: {sorted(took)[5] * 1e3:.2f} ms")
         sql, params = store._statements["task.claimable"], {"rank": -9999, "due_at": 0, "id": "", "limit": 1}
@@ -412,14 +406,14 @@ def age(url: str, name: str, seconds: float) -> None:
         admin.execute("UPDATE leader SET renewed = renewed - make_interval(secs => %s) WHERE instance = %s", older)
 
 
-async def test_a_beat_tells_who_lives_who_leads_and_what_is_owned(database: str) -> None:
-    async with opened(database) as store:
+async def test_a_heartbeat_returns_live_processes_the_leader_and_leases(database: str) -> None:
+    async with open_store(database) as store:
         one, two = PostgresPulse(database, "i_one"), PostgresPulse(database, "i_two")
         assert not one.beat().known  # it has not made itself known
         one.resign()
         await store.add_instance(instance("i_one"))
         await store.add_instance(instance("i_two"))
-        task = await running(store)
+        task = await submit_and_claim(store)
         first, second = one.beat(), two.beat()
         assert (first.known, first.leads, first.leases) == (True, True, {fence(task)})
         assert (second.known, second.leads, second.leases) == (True, False, frozenset())
@@ -439,8 +433,8 @@ async def test_a_beat_tells_who_lives_who_leads_and_what_is_owned(database: str)
         two.close()
 
 
-async def test_a_pulse_comes_back_after_its_connection_was_lost(database: str) -> None:
-    async with opened(database) as store:
+async def test_heartbeats_resume_after_a_lost_connection(database: str) -> None:
+    async with open_store(database) as store:
         await store.add_instance(instance("i_one"))
         with Proxy(port_of(database)) as proxy:
             pulse = PostgresPulse(through(database, proxy), "i_one")

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from insides import engine_of, heart_of
+from insides import engine_of, heartbeat_of
 from midwatch import Runtime, Settings
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import StoreUnavailable
@@ -28,7 +28,7 @@ from midwatch.engines.queue_upkeep import SPARE_JOBS, STALLED_SECONDS, QueueUpke
 from midwatch.stores.postgres import PostgresStore
 from midwatch.testing import FakeClock, ScriptedAgent, ask, result, wait_for
 from proxy import Proxy
-from records import CLOCK, put, take
+from records import CLOCK, claim_tasks, put
 from servers import until
 
 
@@ -38,7 +38,7 @@ def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
     return Runtime.open(settings=settings, **{"role": "worker", **wish})
 
 
-def scripted(*steps: Any, slots: int = 4, on_crash: Any = "rerun") -> ScriptedAgent:
+def make_agent(*steps: Any, slots: int = 4, on_crash: Any = "rerun") -> ScriptedAgent:
     return ScriptedAgent(*steps, terms=AgentTerms(timeout_seconds=60.0, on_crash=on_crash, slots=slots))
 
 
@@ -56,7 +56,7 @@ async def started_by(runtime: Runtime, task_id: str) -> list[str]:
 # -- jobs --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_is_deferred_in_the_transaction_that_makes_work_and_only_there(database: str) -> None:
+async def test_a_job_is_added_in_the_transaction_of_its_task(database: str) -> None:
     store = await PostgresStore.open(database, Hinter())
     await prepare(database)
     await prepare(database)
@@ -74,19 +74,19 @@ async def test_a_job_is_deferred_in_the_transaction_that_makes_work_and_only_the
         await store.close()
 
 
-async def test_jobs_are_deleted_when_they_are_done(database: str, tmp_path: Path) -> None:
-    async with desk(tmp_path, "a", database, agents={"it": scripted(result("ok"))}) as runtime:
+async def test_finished_jobs_are_deleted(database: str, tmp_path: Path) -> None:
+    async with desk(tmp_path, "a", database, agents={"it": make_agent(result("ok"))}) as runtime:
         tasks = [await runtime.tasks.submit("x", agent="it") for _ in range(20)]
         for task in tasks:
             assert (await runtime.tasks.wait(task.id)).status == "done"
         await until(lambda: jobs(database) == [])
 
 
-async def test_work_without_a_job_is_found_at_the_start_and_by_the_leader(database: str, tmp_path: Path) -> None:
+async def test_tasks_without_a_job_are_found_at_startup_and_by_the_leader(database: str, tmp_path: Path) -> None:
     store = await PostgresStore.open(database)  # it has no engine, so that nobody is told
     try:
         before = [await put(store, agent="it") for _ in range(3)]
-        agents = {"it": scripted(result("ok"))}
+        agents = {"it": make_agent(result("ok"))}
         async with desk(tmp_path, "a", database, agents=agents) as runtime:
             for task in before:
                 assert (await runtime.tasks.wait(task.id)).status == "done"
@@ -98,7 +98,7 @@ async def test_work_without_a_job_is_found_at_the_start_and_by_the_leader(databa
         await store.close()
 
 
-async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is_left(database: str) -> None:
+async def test_the_leader_adds_missing_jobs_and_deletes_surplus_ones(database: str) -> None:
     store = await PostgresStore.open(database)
     await prepare(database)
     queue_upkeep = QueueUpkeep(store, database, SystemClock(), lambda: True)
@@ -122,21 +122,21 @@ async def test_the_leader_defers_as_many_jobs_as_are_missing_and_deletes_what_is
             admin.execute("UPDATE procrastinate_jobs SET status = 'doing', worker_id = %s", (gone,))
             newest = "(SELECT max(id) FROM procrastinate_jobs)"
             admin.execute(f"UPDATE procrastinate_jobs SET worker_id = %s WHERE id = {newest}", (alive,))
-        await take(store, agents={"it": 10, "nobody": 10})
+        await claim_tasks(store, agents={"it": 10, "nobody": 10})
         await queue_upkeep.run_once()
         assert jobs(database) == [(name_queue("it"), "doing")]
     finally:
         await store.close()
 
 
-async def test_the_leader_deletes_jobs_that_have_no_work_left(database: str) -> None:
+async def test_the_leader_deletes_jobs_without_a_task(database: str) -> None:
     store = await PostgresStore.open(database, Hinter())
     await prepare(database)
     try:
         for _ in range(SPARE_JOBS + 20):
             await put(store, agent="it")
         later = await put(store, agent="it", due_at=CLOCK.now() + 3600 * SECOND, wait="delay")
-        await take(store, free=SPARE_JOBS + 15, agents={"it": SPARE_JOBS + 15})
+        await claim_tasks(store, free=SPARE_JOBS + 15, agents={"it": SPARE_JOBS + 15})
         await store.add_instance(instance("i_1", "it"))
         await QueueUpkeep(store, database, SystemClock(), lambda: True).run_once()
         with psycopg.connect(database) as admin:
@@ -151,15 +151,15 @@ def instance(name: str, *agents: str) -> Instance:
     return Instance(id=name, role="worker", host="h", boot_id="b", pid=1, agents=agents, slots=1, started_at=1)
 
 
-async def test_a_full_process_leaves_jobs_to_those_with_room(database: str, tmp_path: Path) -> None:
+async def test_a_process_without_free_slots_leaves_jobs_to_others(database: str, tmp_path: Path) -> None:
     """The first has room for other agents, and would fetch this one's jobs for nothing."""
     go_on = asyncio.Event()
-    agents = {"it": scripted(wait_for(go_on), result("ok"), slots=1), "other": scripted(result("ok"))}
+    agents = {"it": make_agent(wait_for(go_on), result("ok"), slots=1), "other": make_agent(result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as first:
         busy = await first.tasks.submit("x", agent="it")
         await until(lambda: first.running == 1)
-        async with desk(tmp_path, "b", database, agents={"it": scripted(result("quick"), slots=1)}) as second:
-            await until(lambda: heart_of(second).is_connected())
+        async with desk(tmp_path, "b", database, agents={"it": make_agent(result("quick"), slots=1)}) as second:
+            await until(lambda: heartbeat_of(second).is_connected())
             spent = []
             for _ in range(10):
                 began = time.monotonic()
@@ -172,8 +172,8 @@ async def test_a_full_process_leaves_jobs_to_those_with_room(database: str, tmp_
             assert (await first.tasks.wait(busy.id)).result == "ok"
 
 
-async def test_a_turn_that_waits_for_an_answer_gives_its_slot_to_the_next(database: str, tmp_path: Path) -> None:
-    agents = {"asks": scripted(ask("Go on?"), result("ok"), slots=1)}
+async def test_a_turn_that_waits_for_an_answer_frees_its_slot(database: str, tmp_path: Path) -> None:
+    agents = {"asks": make_agent(ask("Go on?"), result("ok"), slots=1)}
     async with desk(tmp_path, "a", database, agents=agents, slots=1) as runtime:
         tasks = [await runtime.tasks.submit("x", agent="asks") for _ in range(4)]
         await until(lambda: _pending(runtime, 4))
@@ -187,8 +187,8 @@ async def _pending(runtime: Runtime, count: int) -> bool:
     return len(await runtime.approvals.list("pending")) == count
 
 
-async def test_a_run_takes_only_what_it_submitted(database: str, tmp_path: Path) -> None:
-    agents = {"it": scripted(result("by the run"))}
+async def test_a_run_claims_only_its_own_tasks(database: str, tmp_path: Path) -> None:
+    agents = {"it": make_agent(result("by the run"))}
     store = await PostgresStore.open(database)
     try:
         async with desk(tmp_path, "a", database, agents=agents, role="run") as run:
@@ -201,8 +201,8 @@ async def test_a_run_takes_only_what_it_submitted(database: str, tmp_path: Path)
         await store.close()
 
 
-async def test_stopping_ends_turns_and_leaves_nothing(database: str, tmp_path: Path) -> None:
-    agents = {"it": scripted(wait_for(asyncio.Event()))}
+async def test_stopping_ends_turns_and_leaves_nothing_behind(database: str, tmp_path: Path) -> None:
+    agents = {"it": make_agent(wait_for(asyncio.Event()))}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1)
@@ -233,7 +233,7 @@ def end_connections(url: str) -> None:
         )
 
 
-async def test_a_queue_whose_opening_is_cancelled_leaves_nothing_behind() -> None:
+async def test_a_queue_cancelled_while_opening_leaves_nothing_behind() -> None:
     others = asyncio.all_tasks()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
@@ -253,7 +253,7 @@ async def test_a_queue_whose_opening_is_cancelled_leaves_nothing_behind() -> Non
             await until(lambda: asyncio.all_tasks() == others)
 
 
-async def test_lost_connections_stop_no_agent_and_make_no_noise(
+async def test_lost_connections_stop_no_agent_and_log_no_noise(
     database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun: list[str] = []
@@ -263,7 +263,7 @@ async def test_lost_connections_stop_no_agent_and_make_no_noise(
         await asyncio.sleep(0.3)
         return "ok"
 
-    agents = {"it": scripted(work, on_crash="fail")}
+    agents = {"it": make_agent(work, on_crash="fail")}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         tasks = []
         for _ in range(6):
@@ -284,10 +284,10 @@ async def test_lost_connections_stop_no_agent_and_make_no_noise(
 
 
 @pytest.mark.timeout(240)
-async def test_a_database_away_for_long_pauses_work_and_fails_none(database: str, tmp_path: Path) -> None:
+async def test_a_long_database_outage_pauses_tasks_and_fails_none(database: str, tmp_path: Path) -> None:
     """Longer than it takes to be held for dead: everybody was away, so nobody is judged."""
     go_on = asyncio.Event()
-    agents = {"it": scripted(wait_for(go_on), result("ok"), on_crash="fail"), "quick": scripted(result("ok"))}
+    agents = {"it": make_agent(wait_for(go_on), result("ok"), on_crash="fail"), "quick": make_agent(result("ok"))}
     with Proxy(int(conninfo_to_dict(database)["port"])) as proxy:
         url = make_conninfo(database, host="127.0.0.1", port=proxy.port)
         async with desk(tmp_path, "a", url, agents=agents) as one, desk(tmp_path, "b", url, agents=agents) as two:
@@ -311,12 +311,12 @@ async def test_a_database_away_for_long_pauses_work_and_fails_none(database: str
                 print(f"new work was done after {time.monotonic() - began:.1f} s")
 
 
-async def test_a_claim_whose_answer_was_lost_is_given_back(database: str, tmp_path: Path) -> None:
+async def test_a_claim_without_a_reply_is_released(database: str, tmp_path: Path) -> None:
     """The lease is ours, and no turn of it runs here: another attempt is made, although it must not be repeated."""
-    agents = {"it": scripted(result("ok"), on_crash="fail")}
+    agents = {"it": make_agent(result("ok"), on_crash="fail")}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         assert isinstance(engine_of(runtime), ProcrastinateEngine)
-        await until(heart_of(runtime).is_connected)
+        await until(heartbeat_of(runtime).is_connected)
         real, answers = runtime.store.claim, [StoreUnavailable("the answer was lost")]
 
         async def claim(request: Any, now: int) -> Any:
@@ -336,18 +336,16 @@ async def test_a_claim_whose_answer_was_lost_is_given_back(database: str, tmp_pa
 # -- the heart ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_that_was_removed_while_it_lives_makes_itself_known_again(
-    database: str, tmp_path: Path
-) -> None:
+async def test_a_live_process_that_was_removed_registers_again(database: str, tmp_path: Path) -> None:
     go_on = asyncio.Event()
-    agents = {"it": scripted(wait_for(go_on), result("ok"))}
+    agents = {"it": make_agent(wait_for(go_on), result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1)
         with psycopg.connect(database, autocommit=True) as admin:  # not looked for afterwards: it may be back at once
             gone = admin.execute("DELETE FROM instances RETURNING id").fetchall()
         assert gone == [(runtime.id,)]
-        await until(lambda: not heart_of(runtime).is_sound())  # for a while it takes nothing that could be taken
+        await until(lambda: not heartbeat_of(runtime).is_sound())  # for a while it takes nothing that could be taken
         await until(lambda: _lives(runtime))
         go_on.set()
         assert (await runtime.tasks.wait(task.id)).attempt == 1
@@ -360,8 +358,8 @@ async def _lives(runtime: Runtime) -> bool:
     return [one.id for one in await runtime.living()] == [runtime.id]
 
 
-async def test_a_lease_that_is_gone_ends_the_turn(database: str, tmp_path: Path) -> None:
-    agent = scripted(wait_for(asyncio.Event()))
+async def test_a_lost_lease_ends_the_turn(database: str, tmp_path: Path) -> None:
+    agent = make_agent(wait_for(asyncio.Event()))
     async with desk(tmp_path, "a", database, agents={"it": agent}) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1 and agent.turns)
@@ -420,7 +418,7 @@ class Hearts:
         await asyncio.sleep(0)
 
 
-async def test_somebody_is_dead_only_by_a_beat_that_began_after_the_question() -> None:
+async def test_a_process_is_dead_only_by_a_later_heartbeat() -> None:
     hearts = Hearts()
     for _ in range(5):
         await hearts.beat(beat("i_me"))
@@ -433,7 +431,7 @@ async def test_somebody_is_dead_only_by_a_beat_that_began_after_the_question() -
     assert hearts.heart.dead({"i_new", "i_gone"}) == {"i_new", "i_gone"}
 
 
-async def test_who_was_away_itself_judges_nobody_until_it_has_been_back_for_long_enough() -> None:
+async def test_a_process_after_an_outage_declares_no_other_dead_for_a_while() -> None:
     hearts = Hearts()
     for _ in range(6):
         hearts.heart.dead({"i_gone"})
@@ -452,7 +450,7 @@ async def test_who_was_away_itself_judges_nobody_until_it_has_been_back_for_long
     assert hearts.heart.dead({"i_gone"}) == set()
 
 
-async def test_a_process_that_missed_beats_takes_nothing_until_it_is_certainly_known() -> None:
+async def test_a_process_that_missed_heartbeats_claims_nothing_until_it_is_healthy() -> None:
     hearts = Hearts()
     await hearts.beat(beat("i_me"))
     assert hearts.heart.is_sound()
@@ -466,7 +464,7 @@ async def test_a_process_that_missed_beats_takes_nothing_until_it_is_certainly_k
     assert hearts.heart.is_sound()
 
 
-async def test_the_loops_are_woken_when_the_lead_comes_and_when_somebody_is_gone() -> None:
+async def test_the_loops_wake_on_leadership_and_when_a_process_dies() -> None:
     hearts = Hearts()
     await hearts.beat(beat("i_me", leads=False))
     assert hearts.led == 0
@@ -478,10 +476,10 @@ async def test_the_loops_are_woken_when_the_lead_comes_and_when_somebody_is_gone
     assert hearts.led == 2
 
 
-async def test_claims_of_a_process_that_is_not_sound_are_left_to_others(database: str, tmp_path: Path) -> None:
-    agents = {"it": scripted(result("ok"))}
+async def test_tasks_of_an_unhealthy_process_are_claimed_by_others(database: str, tmp_path: Path) -> None:
+    agents = {"it": make_agent(result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as first:
-        heart = heart_of(first)
+        heart = heartbeat_of(first)
         await until(heart.is_connected)
         heart._sound_from = first.clock.monotonic() + 600
         task = await first.tasks.submit("x", agent="it")

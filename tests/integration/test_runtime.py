@@ -57,7 +57,7 @@ def footprint() -> Footprint:
     )
 
 
-def left_since(before: Footprint) -> Footprint:
+def compare_footprint(before: Footprint) -> Footprint:
     """What this process holds now and did not then. What it held then may have gone meanwhile, of other tests too."""
     now = footprint()
     return Footprint(
@@ -77,13 +77,13 @@ def is_free(home: Path) -> bool:
     return not any(Home(home).lock(name).is_taken() for name in ("up", "leader"))
 
 
-def configured(home: Path, text: str = SHELL) -> Settings:
+def load_settings(home: Path, text: str = SHELL) -> Settings:
     home.mkdir(parents=True, exist_ok=True)
     (home / "midwatch.toml").write_text(text)
     return Settings.load(home, shutdown_grace=0, detect_agents=False)
 
 
-async def ended(desk: Runtime, task: Task) -> Task:
+async def wait_for_end(desk: Runtime, task: Task) -> Task:
     async with asyncio.timeout(20):
         return await desk.tasks.wait(task.id)
 
@@ -92,8 +92,8 @@ async def ended(desk: Runtime, task: Task) -> Task:
 
 
 @pytest.mark.parametrize("role", ["library", "up", "run"])
-async def test_nothing_is_left_of_a_runtime_that_worked(home: Path, role: Any) -> None:
-    settings = configured(home)
+async def test_a_closed_runtime_leaves_nothing_behind(home: Path, role: Any) -> None:
+    settings = load_settings(home)
     await asyncio.to_thread(lambda: None)
     before = footprint()
     for _ in range(3):
@@ -101,12 +101,12 @@ async def test_nothing_is_left_of_a_runtime_that_worked(home: Path, role: Any) -
         async with Runtime.open(settings=settings, role=role, channels={"there": channel}) as desk:
             tasks = [await desk.tasks.submit("echo hi", agent="shell", route="there") for _ in range(3)]
             for task in tasks:
-                assert (await ended(desk, task)).status == "done"
+                assert (await wait_for_end(desk, task)).status == "done"
             follower = asyncio.create_task(_read(desk))
             await settle(50)
         await follower
         assert channel.closed
-        assert left_since(before) == NOTHING
+        assert compare_footprint(before) == NOTHING
         assert locks(home) == set()
         assert is_free(home)
 
@@ -115,7 +115,7 @@ async def _read(desk: Runtime) -> int:
     return len([made async for made in desk.bus.follow(0, live=True)])
 
 
-async def test_a_runtime_that_only_looks_runs_nothing_and_leads_nothing(home: Path) -> None:
+async def test_a_read_only_runtime_runs_nothing_and_does_not_lead(home: Path) -> None:
     before = footprint()
     async with Runtime.open(home, work=False) as desk:
         assert is_free(home) and locks(home) == set()
@@ -123,9 +123,9 @@ async def test_a_runtime_that_only_looks_runs_nothing_and_leads_nothing(home: Pa
         task = await desk.tasks.submit("x", agent="demo")
         await settle(50)
         assert (await desk.tasks.get(task.id)).status_text == "pending: no live process has agent 'demo'"
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     async with Runtime.open(home) as desk:
-        assert (await ended(desk, task)).status == "done"
+        assert (await wait_for_end(desk, task)).status == "done"
 
 
 class Odd(Exception):
@@ -133,8 +133,8 @@ class Odd(Exception):
 
 
 @pytest.mark.parametrize("problem", [Odd("in the body"), KeyboardInterrupt(), SystemExit(3)])
-async def test_a_body_that_raises_is_shut_down_all_the_same(home: Path, problem: BaseException) -> None:
-    settings = configured(home)
+async def test_an_error_in_the_body_still_shuts_down(home: Path, problem: BaseException) -> None:
+    settings = load_settings(home)
     await asyncio.to_thread(lambda: None)
     before = footprint()
     with pytest.raises(type(problem)):
@@ -143,14 +143,14 @@ async def test_a_body_that_raises_is_shut_down_all_the_same(home: Path, problem:
             await until(lambda: bool(processes_with(f"MIDWATCH_TASK={task.id}/1")))
             raise problem
     assert processes_with(f"MIDWATCH_TASK={task.id}/1") == []
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     assert locks(home) == set() and is_free(home)
     async with Runtime.open(settings=settings, work=False) as desk:
         left = await desk.tasks.get(task.id)
         assert (left.status, left.interruptions, left.lease_owner) == ("pending", 1, None)
 
 
-async def test_a_body_that_is_cancelled_is_shut_down_all_the_same(home: Path) -> None:
+async def test_a_cancelled_body_still_shuts_down(home: Path) -> None:
     opened = asyncio.Event()
     agent = ScriptedAgent(wait_for(asyncio.Event()))
 
@@ -168,11 +168,11 @@ async def test_a_body_that_is_cancelled_is_shut_down_all_the_same(home: Path) ->
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     assert (agent.closed, locks(home)) == (1, set())
 
 
-async def test_a_channel_that_does_not_close_keeps_nobody_from_closing(home: Path) -> None:
+async def test_a_channel_that_does_not_close_does_not_block_shutdown(home: Path) -> None:
     class Stuck(RecordingChannel):
         async def close(self) -> None:
             raise OSError("no")
@@ -182,10 +182,10 @@ async def test_a_channel_that_does_not_close_keeps_nobody_from_closing(home: Pat
     async with Runtime.open(home, channels={"stuck": Stuck("stuck"), "other": other}):
         pass
     assert other.closed
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
 
 
-async def test_a_part_that_does_not_stop_keeps_no_other_from_stopping(home: Path) -> None:
+async def test_a_part_that_does_not_stop_does_not_block_the_others(home: Path) -> None:
     async def broken() -> None:
         raise Odd("while stopping")
 
@@ -194,17 +194,17 @@ async def test_a_part_that_does_not_stop_keeps_no_other_from_stopping(home: Path
     with pytest.raises(Odd):
         async with Runtime.open(home) as desk:
             desk._parts.append(Part(stop=broken))
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     assert locks(home) == set() and is_free(home)
 
 
 # -- after the end -----------------------------------------------------------------------------------------------
 
 
-async def test_a_closed_runtime_says_so(home: Path) -> None:
+async def test_a_closed_runtime_refuses_calls(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(result("x"))}) as desk:
         task = await desk.tasks.submit("hello", agent="it")
-        await ended(desk, task)
+        await wait_for_end(desk, task)
     for call in (
         desk.tasks.submit("x", agent="it"),
         desk.tasks.get(task.id),
@@ -220,7 +220,7 @@ async def test_a_closed_runtime_says_so(home: Path) -> None:
     assert await _read(desk) == 0  # its followers have ended
 
 
-async def test_waiting_for_a_task_of_a_closed_runtime_does_not_hang(home: Path) -> None:
+async def test_waiting_for_a_task_of_a_closed_runtime_ends(home: Path) -> None:
     async with Runtime.open(home, work=False) as desk:
         task = await desk.tasks.submit("hello", agent="demo")
         await settle(50)
@@ -232,20 +232,20 @@ async def test_waiting_for_a_task_of_a_closed_runtime_does_not_hang(home: Path) 
 # -- opening -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_second_server_is_refused_and_the_first_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_server_is_refused_and_the_first_continues(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Home, "claim_up", partialmethod(Home.claim_up, 0.05))
     agents = {"it": ScriptedAgent(result("x"))}
     async with Runtime.open(home, role="up", agents=agents) as desk:
-        await ended(desk, await desk.tasks.submit("hello", agent="it"))
+        await wait_for_end(desk, await desk.tasks.submit("hello", agent="it"))
         before = footprint()
         for _ in range(10):
             with pytest.raises(AlreadyRunning, match="midwatch down"):
                 async with Runtime.open(home, role="up"):
                     pass
-        left = left_since(before)  # the first works on: a reader may have begun, and opened its files, only now
+        left = compare_footprint(before)  # the first works on: a reader may have begun, and opened its files, only now
         assert (len(left.threads) < 5, len(left.tasks) < 5, left.descriptors < 10) == (True, True, True), left
         assert not left.children
-        assert (await ended(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
+        assert (await wait_for_end(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
     async with Runtime.open(home, role="up"):
         pass
 
@@ -291,7 +291,7 @@ def blocked(home: Path) -> None:
     ],
     ids=lambda v: getattr(v, "__name__", ""),
 )
-async def test_an_opening_that_fails_is_told_in_one_line_and_leaves_nothing(
+async def test_a_failed_start_is_reported_in_one_line_and_leaves_nothing(
     home: Path, spoil: Callable[[Path], None], problem: type[Exception]
 ) -> None:
     home.mkdir()
@@ -303,12 +303,12 @@ async def test_an_opening_that_fails_is_told_in_one_line_and_leaves_nothing(
             pass
     assert len(str(caught.value).splitlines()) == 1
     del caught
-    assert left_since(before)._replace(descriptors=0) == NOTHING
+    assert compare_footprint(before)._replace(descriptors=0) == NOTHING
     if spoil is not blocked:
         assert is_free(home) and locks(home) == set()
 
 
-async def test_an_opening_that_fails_late_is_taken_back(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_failure_at_startup_is_undone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store fails when everything but the engine has started."""
 
     async def broken(self: Any, instance: Any) -> None:
@@ -321,16 +321,16 @@ async def test_an_opening_that_fails_late_is_taken_back(home: Path, monkeypatch:
         with pytest.raises(StoreUnavailable):
             async with Runtime.open(home, role="up"):
                 pass
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     assert is_free(home) and locks(home) == set()
     async with Runtime.open(home, role="up", agents={"it": ScriptedAgent(result("x"))}) as desk:
-        assert (await ended(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
+        assert (await wait_for_end(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
 
 
 # -- two in one process ------------------------------------------------------------------------------------------
 
 
-async def test_two_runtimes_on_one_home_share_the_work_and_do_each_task_once(home: Path) -> None:
+async def test_two_runtimes_of_one_home_run_each_task_once(home: Path) -> None:
     done: list[str] = []
 
     async def work(turn: Turn) -> str:
@@ -345,16 +345,16 @@ async def test_two_runtimes_on_one_home_share_the_work_and_do_each_task_once(hom
         assert [engine_of(desk).leads() for desk in (one, two)] == [True, False]
         tasks = [await desk.tasks.submit(str(n), agent="it") for n in range(10) for desk in (one, two)]
         for task in tasks:
-            assert (await ended(two, task)).status == "done"
-            assert (await ended(one, task)).status == "done"
+            assert (await wait_for_end(two, task)).status == "done"
+            assert (await wait_for_end(one, task)).status == "done"
         assert sorted(done) == sorted(task.id for task in tasks)
         assert {i.id for i in await one.store.list_instances()} == {one.id, two.id}
-    assert left_since(before) == NOTHING
+    assert compare_footprint(before) == NOTHING
     assert locks(home) == set()
 
 
-async def test_closing_one_runtime_leaves_the_others_agents_alone(home: Path) -> None:
-    settings = configured(home)
+async def test_closing_one_runtime_does_not_affect_agents_of_another(home: Path) -> None:
+    settings = load_settings(home)
     async with Runtime.open(settings=settings) as desk:
         async with Runtime.open(settings=settings.model_copy(update={"agents": {}})):
             task = await desk.tasks.submit("sleep 600", agent="shell")
@@ -363,12 +363,12 @@ async def test_closing_one_runtime_leaves_the_others_agents_alone(home: Path) ->
         assert processes_with(mark) != []
         assert guard.pid is not None  # still guarded
         await desk.tasks.cancel(task.id)
-        assert (await ended(desk, task)).status == "cancelled"
+        assert (await wait_for_end(desk, task)).status == "cancelled"
     assert processes_with(mark) == []
     assert guard.pid is None
 
 
-async def test_one_that_closes_hands_its_task_to_the_other(home: Path) -> None:
+async def test_a_closing_runtime_leaves_its_task_to_another(home: Path) -> None:
     settings = Settings.load(home, shutdown_grace=0)
     slow = {"it": ScriptedAgent(wait_for(asyncio.Event()))}
     quick = {"it": ScriptedAgent(result("by the other"))}
@@ -379,7 +379,7 @@ async def test_one_that_closes_hands_its_task_to_the_other(home: Path) -> None:
             for run in list(worker_of(first).running.values()):
                 run.interrupt("shutdown")
             await engine_of(first).stop_taking()
-            ends = await ended(second, task)
+            ends = await wait_for_end(second, task)
             assert (ends.status, ends.interruptions) == ("done", 1)
 
 
@@ -397,7 +397,7 @@ async def tell_half(turn: Turn) -> str:
     "step", [result(HALF), raise_(AgentError(HALF)), result("x", thread_id=HALF), tell_half],
     ids=["result", "error", "thread", "event"],
 )  # fmt: skip
-async def test_a_task_ends_whatever_its_agent_says(home: Path, step: Any) -> None:
+async def test_a_task_ends_whatever_its_agent_returns(home: Path, step: Any) -> None:
     async with Runtime.open(settings=Settings.load(home, shutdown_grace=0), agents={"it": ScriptedAgent(step)}) as desk:
         task = await desk.tasks.submit("x", agent="it")
         async with asyncio.timeout(20):
@@ -412,23 +412,23 @@ def shout(prompt: str) -> str:
     return prompt.upper()
 
 
-async def test_functions_agents_and_dotted_paths_may_be_registered(home: Path) -> None:
+async def test_functions_agents_and_dotted_paths_can_be_registered(home: Path) -> None:
     agents = {"fn": shout, "path": "textwrap:dedent", "it": ScriptedAgent(result("scripted"))}
     async with Runtime.open(home, agents=agents) as desk:
         tasks = {name: await desk.tasks.submit("  hello", agent=name) for name in agents}
-        found = {name: (await ended(desk, task)).result for name, task in tasks.items()}
+        found = {name: (await wait_for_end(desk, task)).result for name, task in tasks.items()}
     assert found == {"fn": "  HELLO", "path": "hello", "it": "scripted"}
 
 
 async def test_a_registered_agent_wins_over_a_configured_one(home: Path) -> None:
-    settings = configured(home)
+    settings = load_settings(home)
     async with Runtime.open(settings=settings, agents={"shell": ScriptedAgent(result("mine"))}) as desk:
-        assert (await ended(desk, await desk.tasks.submit("echo theirs", agent="shell"))).result == "mine"
+        assert (await wait_for_end(desk, await desk.tasks.submit("echo theirs", agent="shell"))).result == "mine"
 
 
 async def test_the_configured_route_and_agent_are_the_defaults(home: Path) -> None:
     channel = RecordingChannel("there")
-    settings = configured(home, 'notify = "there"\ndefault_agent = "it"\n')
+    settings = load_settings(home, 'notify = "there"\ndefault_agent = "it"\n')
     agents = {"it": ScriptedAgent(result("x"))}
     async with Runtime.open(settings=settings, agents=agents, channels={"there": channel}) as desk:
         task = await desk.tasks.submit("x")
@@ -436,9 +436,9 @@ async def test_the_configured_route_and_agent_are_the_defaults(home: Path) -> No
         await channel.until(lambda c: len(c.delivered) == 2)
 
 
-async def test_what_is_too_old_is_pruned_by_the_settings(home: Path) -> None:
+async def test_old_data_is_pruned_by_the_settings(home: Path) -> None:
     clock = FakeClock()
-    settings = configured(home, '[retention]\ntasks = 2\ntask_age = "10m"\n')
+    settings = load_settings(home, '[retention]\ntasks = 2\ntask_age = "10m"\n')
     async with Runtime.open(settings=settings, agents={"it": ScriptedAgent(result("x"))}, clock=clock) as desk:
         for _ in range(5):
             task = await desk.tasks.submit("x", agent="it")

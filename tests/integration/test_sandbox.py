@@ -74,13 +74,13 @@ def seen(options: str) -> str:
     return f'sandbox_read = ["{root}"]\n' if hidden else ""
 
 
-async def done(desk: Runtime, prompt: str, workdir: Path, *, worktree: bool = False) -> Task:
+async def run_task(desk: Runtime, prompt: str, workdir: Path, *, worktree: bool = False) -> Task:
     task = await desk.tasks.submit(prompt, workdir=str(workdir), worktree=worktree)
     async with asyncio.timeout(PATIENCE):
         return await desk.tasks.wait(task.id)
 
 
-async def test_what_is_hidden_cannot_be_read_and_nothing_outside_is_written(opened: Opened, world: World) -> None:
+async def test_hidden_files_cannot_be_read_and_outside_files_cannot_be_written(opened: Opened, world: World) -> None:
     listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     tries = {
@@ -101,7 +101,7 @@ async def test_what_is_hidden_cannot_be_read_and_nothing_outside_is_written(open
     }
     script = "; ".join(f"printf '{name}: '; ({said}) 2>/dev/null && echo . || echo no" for name, said in tries.items())
     async with opened() as desk, listening:
-        task = await done(desk, script, world.project)
+        task = await run_task(desk, script, world.project)
     assert task.result is not None, task.error
     said = task.result
     for name in ("key", "settings", "token", "etc", "link", "usr", "kill", "see"):
@@ -120,7 +120,7 @@ async def test_what_is_hidden_cannot_be_read_and_nothing_outside_is_written(open
     assert (world.project / "made").read_text() == "here\n"
 
 
-async def test_commits_are_made_and_what_names_programs_is_left_alone(opened: Opened, world: World) -> None:
+async def test_an_agent_can_commit_but_not_change_git_configuration_or_hooks(opened: Opened, world: World) -> None:
     (world.user / ".gitconfig").write_text("[user]\nname = Bob\nemail = b@example.org\n")
     git(world.project, "config", "--unset", "user.name")
     config = (world.project / ".git" / "config").read_text()
@@ -131,13 +131,13 @@ async def test_commits_are_made_and_what_names_programs_is_left_alone(opened: Op
     )
     async with opened() as desk:
         for apart in (False, True):
-            task = await done(desk, f"G=$(git rev-parse --git-common-dir); {script}", world.project, worktree=apart)
+            task = await run_task(desk, f"G=$(git rev-parse --git-common-dir); {script}", world.project, worktree=apart)
             assert task.result == "committed\nkept\nkept\nkept\nkept\nBob", (apart, task)
             assert (world.project / ".git" / "config").read_text() == config
             assert not (world.project / ".git" / "hooks" / "pre-commit").exists()
         (tree,) = await desk.worktrees.list()
         assert git(world.project, "show", f"{tree.branch}:x") == f"{tree.task_id}/1"
-        below = await done(
+        below = await run_task(
             desk, "echo y > ../y; echo y > y; git add -A; git commit -qm y; ls ..", world.project / "-sub"
         )
         assert below.result == "-sub\na.txt\nx", below
@@ -145,16 +145,16 @@ async def test_commits_are_made_and_what_names_programs_is_left_alone(opened: Op
         assert git(world.project, "log", "-1", "--format=%s") == "y"
 
 
-async def test_a_repository_of_the_home_itself_stays_hidden(opened: Opened, world: World) -> None:
+async def test_a_repository_in_the_home_directory_stays_hidden(opened: Opened, world: World) -> None:
     git(world.user, "init", "-q")
     (world.user / "plain").mkdir()
     async with opened() as desk:
-        task = await done(desk, "ls -A ~; touch made", world.user / "plain")
+        task = await run_task(desk, "ls -A ~; touch made", world.user / "plain")
         assert task.result == ".midwatch\nplain"
         assert (world.user / "plain" / "made").exists()
 
 
-async def test_a_worktree_is_the_agents_as_a_whole(opened: Opened, world: World) -> None:
+async def test_an_agent_may_write_its_whole_worktree(opened: Opened, world: World) -> None:
     async with opened() as desk:
         task = await desk.tasks.submit("echo x > ../a.txt; pwd", workdir=str(world.project / "-sub"), worktree=True)
         ended = await desk.tasks.wait(task.id)
@@ -163,7 +163,7 @@ async def test_a_worktree_is_the_agents_as_a_whole(opened: Opened, world: World)
         assert (told["files"], told["added"], told["removed"]) == (1, 1, 2)
 
 
-async def test_it_is_interrupted_gently_and_ended_whole(opened: Opened, world: World) -> None:
+async def test_a_sandboxed_program_is_interrupted_and_ended_as_a_whole(opened: Opened, world: World) -> None:
     script = "trap 'echo bye > bye; exit' INT; setsid sleep 600 & touch begun; sleep 600 & wait"
     async with opened() as desk:
         task = await desk.tasks.submit(script, workdir=str(world.project))
@@ -174,7 +174,7 @@ async def test_it_is_interrupted_gently_and_ended_whole(opened: Opened, world: W
         assert ended.outcome == "cancelled"
         assert (world.project / "bye").exists()
         assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={task.id}/1") == []
-        left = await done(desk, "setsid sleep 600 & echo done", world.project)
+        left = await run_task(desk, "setsid sleep 600 & echo done", world.project)
         assert left.result == "done"
         assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={left.id}/1") == []
         stubborn = await desk.tasks.submit(
@@ -184,7 +184,7 @@ async def test_it_is_interrupted_gently_and_ended_whole(opened: Opened, world: W
         assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={stubborn.id}/1") == []
 
 
-async def test_nothing_of_it_outlives_midwatch(opened: Opened, world: World) -> None:
+async def test_no_sandboxed_process_outlives_midwatch(opened: Opened, world: World) -> None:
     async with opened():
         pass
     code = (
@@ -210,7 +210,7 @@ async def test_nothing_of_it_outlives_midwatch(opened: Opened, world: World) -> 
             await asyncio.sleep(0.02)
 
 
-async def test_an_agents_own_state_and_program_are_there(opened: Opened, world: World) -> None:
+async def test_an_agents_own_state_and_program_are_visible(opened: Opened, world: World) -> None:
     program = world.user / ".local" / "bin" / "claude"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho more >> ~/.claude/state; cat ~/.claude/state ~/notes/n; echo x > ~/notes/n\n")
@@ -223,47 +223,47 @@ async def test_an_agents_own_state_and_program_are_there(opened: Opened, world: 
         'sandbox_paths = ["~/shared"]\nok_codes = [0, 1, 2]\n'
     )
     async with opened(options=options) as desk:
-        task = await done(desk, "x", world.project)
+        task = await run_task(desk, "x", world.project)
         assert task.result == "more\nnoted"
     assert (world.user / ".claude" / "state").read_text() == "more\n"
     assert (world.user / "notes" / "n").read_text() == "noted\n"
 
 
-async def test_a_function_is_kept_in_as_well(opened: Opened, world: World) -> None:
+async def test_a_function_is_sandboxed_too(opened: Opened, world: World) -> None:
     (world.user / "lib").mkdir()
     (world.user / "lib" / "mine.py").write_text(
         "import os\ndef work(prompt):\n    open('made', 'w').write('x')\n    return str(os.path.exists(prompt))\n"
     )
     options = f'kind = "function"\ntarget = "mine:work"\npath = "{world.user}/lib"\nsandbox = "bwrap"\n'
     async with opened(options=options) as desk:
-        task = await done(desk, str(world.user / ".ssh"), world.project)
+        task = await run_task(desk, str(world.user / ".ssh"), world.project)
         assert task.result == "False", task.error
         assert (world.project / "made").exists()
         assert "problem" not in desk.agents["sh"].describe()
 
 
-async def test_a_worktree_cannot_be_led_to_another_configuration(opened: Opened, world: World) -> None:
+async def test_a_worktree_cannot_point_to_another_configuration(opened: Opened, world: World) -> None:
     tries = ("echo /x > $a/commondir", "rm $a/commondir", "echo /x > $a/gitdir", "mv $a $a.x", "mv $c/worktrees $c/x")
     script = "a=$(git rev-parse --git-dir); c=$(git rev-parse --git-common-dir); "
     script += "".join(f"({said}) 2>/dev/null && echo done; " for said in tries)
     author = "-c user.name=a -c user.email=a@b"
     async with opened() as desk:
-        task = await done(desk, f"{script} echo n > n; git add n && git {author} commit -qm n && echo well",
+        task = await run_task(desk, f"{script} echo n > n; git add n && git {author} commit -qm n && echo well",
                           world.project, worktree=True)  # fmt: skip
     assert task.result == "well", (task.result, task.error)
 
 
-async def test_an_agent_that_speaks_acp_is_kept_in_as_well(opened: Opened, world: World) -> None:
+async def test_an_acp_agent_is_sandboxed_too(opened: Opened, world: World) -> None:
     options = f'kind = "acp"\nargv = ["{sys.executable}", "{Path(__file__).parents[1]}/fakes/acp_agent.py"]\n'
     async with opened(options=f'{options}sandbox = "bwrap"\n') as desk:
-        task = await done(desk, "hello", world.project)
+        task = await run_task(desk, "hello", world.project)
         assert task.result == "you said hello", task.error
         assert task.dir_key == str(world.project)
-        task = await done(desk, "[[write .git/config [core]]] [[read .git/config]]", world.project)
+        task = await run_task(desk, "[[write .git/config [core]]] [[read .git/config]]", world.project)
         assert (task.result or "").count("refused: it is kept in a sandbox") == 2, "we would read and write outside"
 
 
-async def test_without_bubblewrap_nothing_runs_and_the_line_says_what_to_do(
+async def test_without_bubblewrap_nothing_runs_and_the_error_has_a_remedy(
     opened: Opened, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "programs"
@@ -271,30 +271,30 @@ async def test_without_bubblewrap_nothing_runs_and_the_line_says_what_to_do(
     (programs / "sh").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", str(programs))
     async with opened() as desk:
-        missing = await done(desk, "touch ran", world.project)
+        missing = await run_task(desk, "touch ran", world.project)
         assert missing.error == (
             'bubblewrap is missing; install it (package bubblewrap), or write agents.sh.sandbox = "none"'
         )
         assert desk.agents["sh"].describe()["problem"] == missing.error
         (programs / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
         (programs / "bwrap").chmod(0o755)
-        refused = await done(desk, "touch ran", world.project)
+        refused = await run_task(desk, "touch ran", world.project)
         assert refused.error is not None
         assert "(bwrap: No permissions to create new namespace); allow user namespaces" in refused.error
         assert "\n" not in refused.error
     assert not (world.project / "ran").exists()
 
 
-async def test_a_program_of_ones_own_starts_it(opened: Opened, world: World) -> None:
+async def test_a_configured_program_starts_the_sandbox(opened: Opened, world: World) -> None:
     own = '["env", "KEPT_IN={workdir}"]'
     async with opened(options=SHELL.replace('"bwrap"', own)) as desk:
-        task = await done(desk, "echo $KEPT_IN; env | grep ^MIDWATCH_LOG; true", world.project)
+        task = await run_task(desk, "echo $KEPT_IN; env | grep ^MIDWATCH_LOG; true", world.project)
         assert task.result == str(world.project)
     gone = build("x", "command", {"argv": ["sh"]}, sandbox=Sandbox(agent="x", home="/h", prefix=("no-such-jail",)))
     assert "'no-such-jail' of agents.x.sandbox is missing" in gone.describe()["problem"]
 
 
-def test_a_working_directory_that_holds_what_is_hidden_is_refused(world: World) -> None:
+def test_a_working_directory_with_hidden_files_is_refused(world: World) -> None:
     made = Sandbox(agent="x", home=str(world.home))
     world.home.mkdir()
     for place in (world.user, world.user.parent, Path("/"), world.home):
@@ -314,17 +314,17 @@ def test_a_working_directory_that_holds_what_is_hidden_is_refused(world: World) 
         ("bwrap", {"read": ["~/.midwatch/token"]}, "is what a sandbox hides"),
     ],
 )
-def test_wishes_that_make_no_sense(world: World, wanted: str, more: dict[str, list[str]], why: str) -> None:
+def test_invalid_options_are_refused(world: World, wanted: str, more: dict[str, list[str]], why: str) -> None:
     with pytest.raises(BadConfig, match=why):
         build_sandbox("x", wanted, str(world.home), **{"write": [], "read": [], **more})
 
 
-def test_an_agent_without_programs_has_no_sandbox(world: World) -> None:
+def test_an_agent_without_programs_cannot_have_a_sandbox(world: World) -> None:
     with pytest.raises(BadConfig, match="kind demo starts no programs"):
         build("x", "demo", {}, sandbox=Sandbox(agent="x", home=str(world.home)))
 
 
-def test_a_repository_is_believed_only_where_it_says_the_same(world: World) -> None:
+def test_a_repository_must_link_back_to_its_worktree(world: World) -> None:
     found = find_repository(world.project / "-sub")
     assert found is not None
     assert found.top == world.project
@@ -352,7 +352,7 @@ def test_a_repository_is_believed_only_where_it_says_the_same(world: World) -> N
     assert find_repository(other) is None
 
 
-def test_what_a_loader_or_shell_obeys_is_for_the_program_alone(world: World) -> None:
+def test_loader_and_shell_variables_reach_only_the_program(world: World) -> None:
     kept = Sandbox(agent="x", home=str(world.home))
     odd = {"LD_PRELOAD": "/p/evil.so", "BASH_FUNC_read%%": "() { evil; }", "PS4": "$(evil)", "PLAIN": "1", "PATH": "/p"}
     argv, env = kept.command(("prog",), str(world.project), odd)

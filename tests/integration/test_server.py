@@ -83,7 +83,7 @@ def problem(heard: bytes) -> dict[str, object]:
     return told
 
 
-def refused(heard: bytes) -> bool:
+def is_refused(heard: bytes) -> bool:
     """Answered with one 4xx, or with nothing."""
     return heard == b"" or [status // 100 for status in statuses(heard)] == [4]
 
@@ -242,27 +242,27 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("sent", MALFORMED.values(), ids=MALFORMED.keys())
-def test_nonsense_is_refused_and_the_connection_closed(served: Server, sent: bytes) -> None:
+def test_malformed_requests_are_refused_and_the_connection_closed(served: Server, sent: bytes) -> None:
     heard = say(served.port, sent)
-    assert refused(heard), heard
+    assert is_refused(heard), heard
     if heard and statuses(heard) != [413]:
         assert problem(heard)["code"] == "malformed_request"
 
 
 @pytest.mark.parametrize("step", [1, 7])
-def test_nonsense_in_small_pieces_is_refused_too(served: Server, step: int) -> None:
+def test_malformed_requests_in_small_pieces_are_refused(served: Server, step: int) -> None:
     for sent in (MALFORMED["length and chunks"], MALFORMED["one bare LF"], MALFORMED["two hosts"]):
         heard = say(served.port, *(sent[at : at + step] for at in range(0, len(sent), step)))
         assert problem(heard)["code"] == "malformed_request"
 
 
-def test_text_in_other_letters_is_no_nonsense(served: Server) -> None:
+def test_text_in_other_scripts_is_accepted(served: Server) -> None:
     heard = say(served.port, GET + "Cookie: name=ä\r\nConnection: close\r\n\r\n".encode())
     assert statuses(heard) == [200]
     assert statuses(say(served.port, request("/api/v1/tasks/%C3%A4", "Connection: close"))) == [401]
 
 
-def test_random_damage_does_no_harm(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_random_damage_to_requests_does_no_harm(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No reply of 500 or above, no traceback, and the server always ends the connection."""
     chance = random.Random(4)
 
@@ -304,7 +304,7 @@ def test_random_damage_does_no_harm(home: Path, caplog: pytest.LogCaptureFixture
     assert "Traceback" not in caplog.text
 
 
-def test_each_kind_of_refusal_is_logged_once_for_a_peer(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_kind_of_refusal_is_logged_once_per_peer(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Wired(home, Limits()) as wired:
         for _ in range(5):
             say(wired.port, MALFORMED["TLS hello"])
@@ -326,7 +326,7 @@ def test_the_log_of_refusals_is_bounded() -> None:
 # -- smuggling ---------------------------------------------------------------------------------------------------------
 
 
-def test_addresses_that_clients_of_models_call_are_not_logged(home: Path) -> None:
+def test_paths_used_by_model_clients_are_not_logged(home: Path) -> None:
     code = (
         "import logging; from midwatch.runtime.serve import write_log; from midwatch.desk.config import Settings\n"
         "write_log(Settings())\n"
@@ -338,7 +338,7 @@ def test_addresses_that_clients_of_models_call_are_not_logged(home: Path) -> Non
     assert [line.rpartition(" ")[2] for line in done.stderr.splitlines()] == ["midwatch"]
 
 
-def test_a_request_sent_ahead_is_not_run(home: Path) -> None:
+def test_a_pipelined_request_is_not_run(home: Path) -> None:
     """The reply to the first one comes, then the end; whoever sent more asks again."""
     with Wired(home, Limits()) as wired:
         create = wired.post("Content-Length: 15", body=b'{"prompt": "a"}')
@@ -348,7 +348,7 @@ def test_a_request_sent_ahead_is_not_run(home: Path) -> None:
         assert wired.tasks() == 0
 
 
-def test_a_stream_ends_with_its_reader_although_it_said_more(home: Path) -> None:
+def test_a_stream_ends_with_its_reader_even_after_a_second_request(home: Path) -> None:
     with Wired(home, Limits()) as wired:
         streams = wired.streams
         with dial(wired.port) as sock:
@@ -361,7 +361,7 @@ def test_a_stream_ends_with_its_reader_although_it_said_more(home: Path) -> None
         assert asyncio.run(eventually(lambda: not streams and not wired.connections))
 
 
-def test_the_body_of_an_upgrade_is_not_the_next_request(home: Path) -> None:
+def test_the_body_of_an_upgrade_is_not_a_new_request(home: Path) -> None:
     with Wired(home, Limits()) as wired, dial(wired.port) as sock:
         inner = wired.post("Content-Length: 15", body=b'{"prompt": "a"}')
         sock.sendall(
@@ -374,7 +374,7 @@ def test_the_body_of_an_upgrade_is_not_the_next_request(home: Path) -> None:
         assert wired.tasks() == 0
 
 
-def test_a_trailer_is_no_header(home: Path) -> None:
+def test_a_trailer_is_not_a_header(home: Path) -> None:
     with Wired(home, Limits()) as wired:
         body = f'f\r\n{{"prompt": "a"}}\r\n0\r\nAuthorization: Bearer {wired.token}\r\n\r\n'.encode()
         headers = ("Content-Type: application/json", "Connection: close", CHUNKED)
@@ -400,17 +400,17 @@ def test_a_trailer_is_no_header(home: Path) -> None:
     ],
     ids=["one", "endless", "together", "many", "target", "endless target", "line breaks", "trailer", "chunk extension"],
 )  # fmt: skip
-def test_a_head_too_large_is_refused_while_it_comes(served: Server, sent: bytes) -> None:
+def test_headers_above_the_limit_are_refused_early(served: Server, sent: bytes) -> None:
     heard = say(served.port, sent)
     assert (statuses(heard), problem(heard)["code"]) == ([431], "headers_too_large")
 
 
-def test_a_head_of_the_largest_size_passes(served: Server) -> None:
+def test_headers_of_the_largest_size_are_accepted(served: Server) -> None:
     fill = "\r\n".join(f"A{number}: {'x' * 630}" for number in range(98))
     assert statuses(say(served.port, request(HEALTH, fill, "Connection: close"))) == [200]
 
 
-def test_a_body_too_large_is_told_although_it_goes_on(home: Path) -> None:
+def test_a_body_above_the_limit_is_refused_while_it_is_sent(home: Path) -> None:
     with Wired(home, Limits()) as wired:
         heard = say(wired.port, wired.post("Content-Length: 6000000", body=b"x" * 6_000_000))
         assert (statuses(heard), problem(heard)["field"]) == ([413], "body")
@@ -418,7 +418,7 @@ def test_a_body_too_large_is_told_although_it_goes_on(home: Path) -> None:
         assert (statuses(heard), problem(heard)["field"]) == ([413], "body")
 
 
-def test_a_reply_before_the_end_of_the_request_says_that_the_connection_ends(served: Server) -> None:
+def test_a_reply_before_the_end_of_the_request_closes_the_connection(served: Server) -> None:
     """The next request would be taken for the rest of this one; one that is whole is no reason to end."""
     with dial(served.port) as sock:
         sock.sendall(request("/api/v1/tasks", "Content-Length: 5000", method="POST", body=b"x" * 10))
@@ -429,7 +429,7 @@ def test_a_reply_before_the_end_of_the_request_says_that_the_connection_ends(ser
             assert reply(sock) == 401
 
 
-def test_a_body_without_end_is_cut_off(home: Path) -> None:
+def test_an_endless_body_is_cut_off(home: Path) -> None:
     with Wired(home, Limits(last_bytes=1_000_000, last_seconds=60)) as wired, dial(wired.port) as sock:
         sock.sendall(wired.post("Content-Length: 9000000000000"))
         with pytest.raises(ConnectionError):
@@ -450,7 +450,7 @@ def test_idle_connections_are_closed(home: Path) -> None:
         assert b"connection: close" not in heard
 
 
-def test_a_head_that_does_not_end_is_late(home: Path) -> None:
+def test_incomplete_headers_time_out(home: Path) -> None:
     with Wired(home, QUICK) as wired:
         assert problem(say(wired.port, GET))["code"] == "request_timeout"
         with dial(wired.port) as sock:
@@ -460,7 +460,7 @@ def test_a_head_that_does_not_end_is_late(home: Path) -> None:
             assert statuses(rest(sock)) == [408]
 
 
-def test_a_head_that_trickles_is_late(home: Path) -> None:
+def test_slowly_sent_headers_time_out(home: Path) -> None:
     with Wired(home, QUICK) as wired, dial(wired.port) as sock:
         sock.settimeout(0.05)
         heard, deadline = b"", time.monotonic() + PATIENCE
@@ -475,7 +475,7 @@ def test_a_head_that_trickles_is_late(home: Path) -> None:
 
 
 @pytest.mark.parametrize("pace", [0, 0.1], ids=["stands still", "trickles"])
-def test_a_body_that_is_late_is_not_acted_on(home: Path, pace: float) -> None:
+def test_a_request_with_a_late_body_is_not_handled(home: Path, pace: float) -> None:
     """It would be whole JSON if its end were taken for granted."""
     with Wired(home, QUICK) as wired, dial(wired.port) as sock:
         sock.sendall(wired.post("Content-Length: 500", body=b'{"prompt": "a"}'))
@@ -492,7 +492,7 @@ def test_a_body_that_is_late_is_not_acted_on(home: Path, pace: float) -> None:
         assert wired.tasks() == 0
 
 
-def test_a_body_that_is_cut_off_is_not_acted_on(home: Path) -> None:
+def test_a_request_with_a_truncated_body_is_not_handled(home: Path) -> None:
     with Wired(home, Limits()) as wired:
         with dial(wired.port) as sock:
             sock.sendall(wired.post("Content-Length: 500", body=b'{"prompt": "a"}'))
@@ -500,7 +500,7 @@ def test_a_body_that_is_cut_off_is_not_acted_on(home: Path) -> None:
         assert wired.tasks() == 0
 
 
-def test_who_waits_to_be_told_to_go_on_is_told_only_when_welcome(home: Path) -> None:
+def test_expect_continue_is_answered_only_for_accepted_requests(home: Path) -> None:
     wish = ("Expect: 100-continue", "Content-Length: 15", "Content-Type: application/json")
     with Wired(home, QUICK) as wired:
         with dial(wired.port) as sock:
@@ -525,7 +525,7 @@ def test_a_stream_has_no_time_limit(home: Path) -> None:
             heard += sock.recv(65536)
 
 
-def test_a_reply_that_nobody_reads_is_cut_off(home: Path) -> None:
+def test_an_unread_reply_is_cut_off(home: Path) -> None:
     with Wired(home, QUICK) as wired:
         size = wired.fill(20)
         with socket.socket() as sock:
@@ -538,7 +538,7 @@ def test_a_reply_that_nobody_reads_is_cut_off(home: Path) -> None:
             assert len(rest(sock)) < size
 
 
-def test_a_reply_that_is_read_slowly_is_whole(home: Path) -> None:
+def test_a_slowly_read_reply_is_complete(home: Path) -> None:
     """Time does not count as long as it is being taken, which the system tells for a megabyte at once."""
     with Wired(home, replace(QUICK, pause_seconds=1.5)) as wired:
         size = wired.fill(20)
@@ -557,7 +557,7 @@ def test_a_reply_that_is_read_slowly_is_whole(home: Path) -> None:
 # -- number ------------------------------------------------------------------------------------------------------------
 
 
-def test_who_comes_when_all_places_are_taken_is_sent_away(home: Path) -> None:
+def test_connections_above_the_limit_are_refused(home: Path) -> None:
     with Wired(home, Limits(connections=3, idle_seconds=60)) as wired, contextlib.ExitStack() as held:
         taken = [held.enter_context(dial(wired.port)) for _ in range(3)]
         assert asyncio.run(eventually(lambda: len(wired.connections) == 3))
@@ -582,7 +582,7 @@ def test_who_comes_when_all_places_are_taken_is_sent_away(home: Path) -> None:
     ],
     ids=["says nothing", "half a head", "no body", "refused"],
 )
-def test_who_only_holds_a_place_gives_way(home: Path, sent: bytes, stage: str) -> None:
+def test_an_idle_connection_is_closed_for_a_new_one(home: Path, sent: bytes, stage: str) -> None:
     with Wired(home, Limits(connections=3, idle_seconds=0)) as wired, contextlib.ExitStack() as held:
         active, idle, other = (held.enter_context(dial(wired.port)) for _ in range(3))
         idle.sendall(sent)
@@ -591,12 +591,12 @@ def test_who_only_holds_a_place_gives_way(home: Path, sent: bytes, stage: str) -
             sock.sendall(request(HEALTH))
             assert reply(sock) == 200
         assert statuses(say(wired.port, request(HEALTH, "Connection: close"))) == [200]
-        assert refused(rest(idle))
+        assert is_refused(rest(idle))
         active.sendall(request(HEALTH))
         assert reply(active) == 200
 
 
-def test_a_stream_gives_way_to_nobody(home: Path) -> None:
+def test_a_stream_is_not_closed_for_a_new_connection(home: Path) -> None:
     with Wired(home, Limits(connections=2, idle_seconds=0)) as wired, contextlib.ExitStack() as held:
         for _ in range(2):
             sock = held.enter_context(dial(wired.port))
@@ -605,7 +605,7 @@ def test_a_stream_gives_way_to_nobody(home: Path) -> None:
         assert statuses(say(wired.port, request(HEALTH))) == [503]
 
 
-async def test_hundreds_of_slow_peers_do_not_keep_the_owner_out(home: Path) -> None:
+async def test_hundreds_of_slow_peers_do_not_block_the_owner(home: Path) -> None:
     server = Server(home, MIDWATCH_MAX_CONNECTIONS="50", MIDWATCH_DETECT_AGENTS="false")
     await server.start()
     try:
@@ -648,7 +648,7 @@ for soft, hard, slots in json.loads(sys.argv[1]):
 """
 
 
-def test_the_limit_of_files_is_raised_as_far_as_needed_and_heeded() -> None:
+def test_the_limit_of_open_files_is_raised_as_needed_and_respected() -> None:
     """How many connections processes with such limits and slots hold, and their limit afterwards."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert hard == resource.RLIM_INFINITY or hard >= 4096
@@ -664,7 +664,7 @@ def test_the_limit_of_files_is_raised_as_far_as_needed_and_heeded() -> None:
     assert ran.stdout.splitlines() == list(expected.values())
 
 
-async def test_work_goes_on_when_connections_take_all_they_can(home: Path) -> None:
+async def test_tasks_continue_when_connections_use_all_file_descriptors(home: Path) -> None:
     limited = ["sh", "-c", 'ulimit -n 400 && exec "$0" up --json', PROGRAM]
     env = environment(home, MIDWATCH_PORT="0", MIDWATCH_SLOTS="4", MIDWATCH_DETECT_AGENTS="false")
     with subprocess.Popen(limited, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
@@ -695,7 +695,7 @@ EVENTS = 1000
 TEXT = "x" * 40_000
 
 
-async def test_readers_that_do_not_read_cost_little_and_delay_nobody(home: Path) -> None:
+async def test_slow_readers_use_little_memory_and_delay_nobody(home: Path) -> None:
     """Twenty of them, 40 MB of events each: unbounded it would be 800 MB."""
     server = Server(home, MIDWATCH_MAX_OPEN="10000", MIDWATCH_DETECT_AGENTS="false")
     await server.start()
@@ -740,7 +740,7 @@ async def read_submissions(client: httpx2.AsyncClient, count: int) -> None:
                     return
 
 
-def test_a_reader_that_does_not_read_holds_little_in_the_buffer(home: Path) -> None:
+def test_a_slow_reader_has_a_small_buffer(home: Path) -> None:
     with Wired(home, Limits()) as wired, socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(PATIENCE)
@@ -756,7 +756,7 @@ def test_a_reader_that_does_not_read_holds_little_in_the_buffer(home: Path) -> N
         assert connection.transport.get_write_buffer_size() < wired.limits.buffered_bytes + 2 * largest
 
 
-async def test_peers_that_are_in_the_middle_do_not_delay_the_end(home: Path) -> None:
+async def test_unfinished_requests_do_not_delay_the_stop(home: Path) -> None:
     server = Server(home, MIDWATCH_DETECT_AGENTS="false")
     await server.start()
     token = (home / "token").read_text().strip()
@@ -782,25 +782,25 @@ def midwatch(home: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
-def test_listening_beyond_loopback_has_to_be_meant(home: Path, host: str) -> None:
+def test_listening_beyond_loopback_must_be_confirmed(home: Path, host: str) -> None:
     ran = midwatch(home, "up", MIDWATCH_HOST=host)
     assert ran.returncode == 2
     assert re.fullmatch(r"midwatch: the setting host is \S+, where others .*--expose.*expose = true.*\n", ran.stderr)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.5"])
-def test_loopback_needs_no_exposure(host: str) -> None:
+def test_loopback_needs_no_confirmation(host: str) -> None:
     with listen(host, 0) as listener:
         assert listener.getsockname()[0].startswith(("127.", "::1"))
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "", "a" * 300])
-def test_a_host_that_does_not_exist_is_told(host: str) -> None:
+def test_an_unknown_host_is_reported(host: str) -> None:
     with pytest.raises(BadConfig, match="set another host"):
         listen(host, 0)
 
 
-def test_exposed_it_listens_everywhere_unless_an_address_is_chosen(home: Path) -> None:
+def test_an_exposed_server_listens_on_all_addresses_by_default(home: Path) -> None:
     assert address_of(Settings.load(home)) == "127.0.0.1"
     assert address_of(Settings.load(home, expose=True)) == "0.0.0.0"
     chosen = Settings.load(home, expose=True, host="127.0.0.1")
@@ -809,7 +809,7 @@ def test_exposed_it_listens_everywhere_unless_an_address_is_chosen(home: Path) -
     assert reached_at(Settings.load(home, expose=True), 80)[0] == f"http://{socket.gethostname()}:80"
 
 
-def test_a_detached_server_is_exposed_and_says_so(home: Path) -> None:
+def test_a_detached_server_can_be_exposed_and_reports_it(home: Path) -> None:
     ran = midwatch(home, "up", "--detach", "--expose")
     try:
         assert ran.returncode == 0, ran.stderr
@@ -825,7 +825,7 @@ def test_a_detached_server_is_exposed_and_says_so(home: Path) -> None:
 
 
 @pytest.mark.parametrize("exposed", [True, False])
-def test_the_welcome_says_who_can_reach_it_and_how_to_look(home: Path, exposed: bool) -> None:
+def test_the_startup_message_names_the_address_and_who_can_reach_it(home: Path, exposed: bool) -> None:
     env = environment(home, MIDWATCH_PORT="0", MIDWATCH_DETECT_AGENTS="false")
     arguments = [PROGRAM, "up", *(["--expose"] if exposed else [])]
     with subprocess.Popen(arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:

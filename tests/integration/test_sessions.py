@@ -95,7 +95,7 @@ async def served(home: Path, gates: Gates) -> AsyncIterator[Served]:
         yield made
 
 
-async def opened(served: Served, key: str = "chat:1", **more: Any) -> Any:
+async def open_session(served: Served, key: str = "chat:1", **more: Any) -> Any:
     return await served.post("/sessions", {"key": key, **more})
 
 
@@ -103,7 +103,7 @@ async def send(served: Served, text: str, key: str = "chat:1", **more: Any) -> A
     return await served.post(at(key, "/messages"), {"text": text, **more})
 
 
-async def said(served: Served, key: str = "chat:1") -> list[tuple[str, str]]:
+async def read_messages(served: Served, key: str = "chat:1") -> list[tuple[str, str]]:
     return [(one["role"], one["text"]) for one in (await served.get(at(key, "/messages")))["messages"]]
 
 
@@ -138,7 +138,7 @@ async def test_a_session_is_opened_shown_and_listed(served: Served, tmp_path: Pa
     assert (told["session_key"], told["actor"]) == (made["key"], "owner")
 
 
-async def test_opening_it_again_changes_nothing(served: Served) -> None:
+async def test_opening_a_session_again_changes_nothing(served: Served) -> None:
     first = await served.http.post("/sessions", json={"key": "chat:1", "title": "One"})
     again = await served.http.post("/sessions", json={"key": " chat:1 ", "agent": "echo"})
     assert (first.status_code, again.status_code) == (201, 200)
@@ -146,15 +146,15 @@ async def test_opening_it_again_changes_nothing(served: Served) -> None:
     assert len(await served.logged(kind="session_opened")) == 1
 
 
-async def test_of_many_who_open_it_at_once_one_does(served: Served) -> None:
+async def test_concurrent_opens_make_one_session(served: Served) -> None:
     replies = await asyncio.gather(*(served.http.post("/sessions", json={"key": "chat:1"}) for _ in range(10)))
     assert sorted(reply.status_code for reply in replies) == [200] * 9 + [201]
     assert len(await served.logged(kind="session_opened")) == 1
 
 
 @pytest.mark.parametrize("closed", [False, True])
-async def test_the_same_key_for_something_else_is_a_conflict(served: Served, tmp_path: Path, closed: bool) -> None:
-    await opened(served, workdir=str(tmp_path))
+async def test_the_same_key_with_other_values_is_a_conflict(served: Served, tmp_path: Path, closed: bool) -> None:
+    await open_session(served, workdir=str(tmp_path))
     if closed:
         await served.post(at("chat:1", "/close"))
     for wish in ({"agent": "hold", "workdir": str(tmp_path)}, {}, {"workdir": "/"}):
@@ -183,15 +183,15 @@ async def test_the_same_key_for_something_else_is_a_conflict(served: Served, tmp
         ({"name": "x"}, "invalid_input", "name"),
     ],
 )
-async def test_bad_sessions_are_refused_with_their_field(served: Served, body: Any, code: str, field: str) -> None:
+async def test_invalid_sessions_are_refused_with_their_field(served: Served, body: Any, code: str, field: str) -> None:
     reply = await served.http.post("/sessions", json=body)
     assert (reply.status_code, reply.json()["code"], reply.json()["field"]) == (422, code, field)
     assert await served.get("/sessions") == {"sessions": [], "next": None}
 
 
-async def test_sessions_are_listed_in_pages_the_last_used_first(served: Served) -> None:
+async def test_sessions_are_listed_in_pages_most_recently_used_first(served: Served) -> None:
     for number in range(5):
-        await opened(served, f"chat:{number}")
+        await open_session(served, f"chat:{number}")
     await served.ended((await send(served, "x", "chat:1"))["id"])
     seen: list[str] = []
     page = await served.get("/sessions", limit=2)
@@ -212,9 +212,9 @@ KEYS = [
 ]  # fmt: skip
 
 
-async def test_every_key_names_its_own_session_and_no_other(served: Served) -> None:
+async def test_similar_keys_name_different_sessions(served: Served) -> None:
     for key in KEYS:
-        made = await opened(served, key)
+        made = await open_session(served, key)
         assert made["key"] == key
     for key in KEYS:
         task = await send(served, f"to {key}", key)
@@ -222,7 +222,7 @@ async def test_every_key_names_its_own_session_and_no_other(served: Served) -> N
         await served.ended(task["id"])
     for key in KEYS:
         assert (await served.get(at(key)))["key"] == key
-        assert await said(served, key) == [("user", f"to {key}"), ("agent", f"to {key}".upper())]
+        assert await read_messages(served, key) == [("user", f"to {key}"), ("agent", f"to {key}".upper())]
         assert await served.post(at(key, "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
         assert {one["session_key"] for one in await served.logged(session_key=key)} == {key}
         assert (await served.get("/tasks", session_key=key))["tasks"][0]["prompt"] == f"to {key}"
@@ -234,7 +234,7 @@ async def test_every_key_names_its_own_session_and_no_other(served: Served) -> N
 
 @pytest.mark.parametrize("part", ["", "/messages", "/live"])
 async def test_an_unknown_session_is_not_found(served: Served, part: str) -> None:
-    await opened(served, "x")
+    await open_session(served, "x")
     for key in ("y", "x/messages", "X"):
         reply = await served.http.get(at(key, part))
         assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
@@ -247,7 +247,7 @@ async def test_an_unknown_session_is_not_found(served: Served, part: str) -> Non
 
 
 async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gates) -> None:
-    await opened(served, agent="hold")
+    await open_session(served, agent="hold")
     reply = await served.http.post(at("chat:1", "/messages"), json={"text": "m0"})
     assert reply.status_code == 202
     assert reply.headers["location"] == f"/api/v1/tasks/{reply.json()['id']}"
@@ -266,7 +266,9 @@ async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gate
     assert gates.most_at_once == 1
     shown = await served.get(at("chat:1"))
     assert (shown["status"], shown["queued"], shown["running_task"]) == ("idle", 0, None)
-    assert await said(served) == [pair for text in gates.began for pair in (("user", text), ("agent", f"did {text}"))]
+    assert await read_messages(served) == [
+        pair for text in gates.began for pair in (("user", text), ("agent", f"did {text}"))
+    ]
     await check_updates(served)
 
 
@@ -284,15 +286,15 @@ async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gate
         ({"text": "x", "agent": "hold"}, "agent"),
     ],
 )
-async def test_bad_messages_are_refused_with_their_field(served: Served, body: Any, field: str) -> None:
-    await opened(served)
+async def test_invalid_messages_are_refused_with_their_field(served: Served, body: Any, field: str) -> None:
+    await open_session(served)
     reply = await served.http.post(at("chat:1", "/messages"), json=body)
     assert (reply.status_code, reply.json()["field"]) == (422, field)
     assert (await served.get("/summary"))["total"] == 0
 
 
-async def test_a_message_that_is_no_json_is_refused(served: Served) -> None:
-    await opened(served)
+async def test_a_message_that_is_not_json_is_refused(served: Served) -> None:
+    await open_session(served)
     path = at("chat:1", "/messages")
     form = await served.http.post(
         path, content=b"text=x", headers={"content-type": "application/x-www-form-urlencoded"}
@@ -303,9 +305,9 @@ async def test_a_message_that_is_no_json_is_refused(served: Served) -> None:
     assert (await served.get("/summary"))["total"] == 0
 
 
-async def test_a_message_with_a_key_is_said_once(served: Served) -> None:
-    await opened(served)
-    await opened(served, "chat:2")
+async def test_a_message_with_a_key_is_sent_once(served: Served) -> None:
+    await open_session(served)
+    await open_session(served, "chat:2")
     first = await served.post(at("chat:1", "/messages"), {"text": "x"}, idempotency_key="k")
     again = await served.post(at("chat:1", "/messages"), {"text": "x", "priority": 0}, **{"idempotency-key": "k"})
     assert first["id"] != again["id"], "a header is spelt with a dash"
@@ -320,7 +322,7 @@ async def test_a_message_with_a_key_is_said_once(served: Served) -> None:
         assert reply.json()["creator"] == "operator"
 
 
-async def test_a_session_with_an_idempotency_key_is_opened_once_for_all(served: Served) -> None:
+async def test_an_idempotency_key_opens_one_session(served: Served) -> None:
     async def create(http: httpx2.AsyncClient, repeatable: str, **body: Any) -> httpx2.Response:
         return await http.post("/sessions", json=body, headers={"idempotency-key": repeatable})
 
@@ -345,15 +347,15 @@ async def test_a_session_with_an_idempotency_key_is_opened_once_for_all(served: 
     assert len(await served.logged(kind="session_opened")) == 3
 
 
-def test_whose_key_it_is_cannot_be_mistaken() -> None:
+def test_keys_of_different_actors_never_collide() -> None:
     assert repeatable_key("a/b", "c") != repeatable_key("a", "b/c")
 
 
 @pytest.mark.parametrize("path", ["/tasks", "/sessions", "/sessions/chat:1/messages", "RETRY", "/agents/echo/test"])
 @pytest.mark.parametrize("key", ["", "x" * 201, "a\tb"])
-async def test_an_idempotency_key_makes_sense_everywhere(served: Served, path: str, key: str) -> None:
+async def test_invalid_idempotency_keys_are_refused_on_every_route(served: Served, path: str, key: str) -> None:
     bodies = {"/tasks": {"prompt": "x"}, "/sessions/chat:1/messages": {"text": "x"}, "/sessions": {}}
-    await opened(served)
+    await open_session(served)
     if path == "RETRY":
         task = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
         await served.ended(task["id"])
@@ -365,7 +367,7 @@ async def test_an_idempotency_key_makes_sense_everywhere(served: Served, path: s
     assert len((await served.get("/sessions"))["sessions"]) == 1
 
 
-async def test_retry_and_test_with_a_key_happen_once(served: Served) -> None:
+async def test_retry_and_test_with_a_key_run_once(served: Served) -> None:
     key = {"idempotency-key": "k"}
     task = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
     await served.ended(task["id"])
@@ -379,9 +381,9 @@ async def test_retry_and_test_with_a_key_happen_once(served: Served) -> None:
     assert (reused.status_code, reused.json()["code"]) == (409, "key_reused")
 
 
-async def test_too_much_that_waits_is_refused_with_a_time_to_come_back(home: Path, gates: Gates) -> None:
+async def test_too_many_waiting_messages_are_refused_with_retry_after(home: Path, gates: Gates) -> None:
     async with serving(home, {"hold": FunctionAgent("hold", gates.hold, on_loop=True)}, max_open=2) as served:
-        await opened(served)
+        await open_session(served)
         for text in ("a", "b"):
             await send(served, text)
         reply = await served.http.post(at("chat:1", "/messages"), json={"text": "c"})
@@ -391,8 +393,8 @@ async def test_too_much_that_waits_is_refused_with_a_time_to_come_back(home: Pat
         assert (test.status_code, test.json()["code"]) == (429, "limit_reached")
 
 
-async def test_two_agents_speak_in_one_session_one_at_a_time(served: Served, gates: Gates) -> None:
-    await opened(served, agent="hold")
+async def test_two_agents_take_turns_in_one_session(served: Served, gates: Gates) -> None:
+    await open_session(served, agent="hold")
     first = await send(served, "one")
     await served.until("turn_start", task_id=first["id"])
     second = await served.post("/tasks", {"prompt": "two", "agent": "other", "session_key": "chat:1"})
@@ -408,11 +410,11 @@ async def test_two_agents_speak_in_one_session_one_at_a_time(served: Served, gat
     await check_updates(served)
 
 
-async def test_a_result_comes_into_the_session_it_was_asked_from(served: Served) -> None:
-    await opened(served)
+async def test_a_result_is_posted_to_the_session_of_its_request(served: Served) -> None:
+    await open_session(served)
     task = await served.post("/tasks", {"prompt": "x", "origin_session": "chat:1"})
     await served.ended(task["id"])
-    assert await said(served) == [("result", "X")]
+    assert await read_messages(served) == [("result", "X")]
     await check_updates(served)
     assert {one["session_key"] for one in await served.logged(session_key="chat:1")} == {"chat:1"}
 
@@ -421,48 +423,48 @@ async def test_a_result_comes_into_the_session_it_was_asked_from(served: Served)
 
 
 @pytest.mark.parametrize(("agent", "text"), [("speak", "quickly"), ("speak", "slowly"), ("echo", "x"), ("fail", "x")])
-async def test_every_message_is_told_once(served: Served, agent: str, text: str) -> None:
-    await opened(served, agent=agent)
+async def test_every_message_is_announced_once(served: Served, agent: str, text: str) -> None:
+    await open_session(served, agent=agent)
     for _ in range(3):
         await served.ended((await send(served, text))["id"])
     await check_updates(served)
-    assert len(await said(served)) == 6
+    assert len(await read_messages(served)) == 6
 
 
-async def test_a_message_that_changes_is_told_at_every_change(served: Served) -> None:
-    await opened(served, agent="improve")
+async def test_every_change_of_a_message_is_announced(served: Served) -> None:
+    await open_session(served, agent="improve")
     task = await served.ended((await send(served, "x"))["id"])
     told = await served.logged(session_key="chat:1", kind="message_update")
     assert [(one["payload"]["number"], one["payload"]["message"]) for one in told] == [
         (1, "x"), (2, "a"), (2, "ab"), (2, "abc"),
     ]  # fmt: skip
     assert {one["payload"]["message_id"] for one in told} == {task["id"], f"{task['id']}.1"}
-    assert await said(served) == [("user", "x"), ("agent", "abc")]
+    assert await read_messages(served) == [("user", "x"), ("agent", "abc")]
 
 
-async def test_a_retry_speaks_for_itself(served: Served) -> None:
-    await opened(served, agent="fail")
+async def test_a_retry_adds_its_own_messages(served: Served) -> None:
+    await open_session(served, agent="fail")
     task = await served.ended((await send(served, "x"))["id"])
     again = await served.post(f"/tasks/{task['id']}/retry")
     assert again["session_key"] == "chat:1"
     await served.ended(again["id"])
-    assert [role for role, _ in await said(served)] == ["user", "agent", "user", "agent"]
+    assert [role for role, _ in await read_messages(served)] == ["user", "agent", "user", "agent"]
     await check_updates(served)
 
 
-async def test_another_try_says_nothing_twice_and_warns(served: Served) -> None:
-    await opened(served, agent="shaky")
+async def test_another_attempt_repeats_no_message_and_warns(served: Served) -> None:
+    await open_session(served, agent="shaky")
     task = await served.ended((await send(served, "x"))["id"])
     assert (task["status"], task["attempt"]) == ("done", 2)
-    assert await said(served) == [("user", "x"), ("agent", "yes")]
+    assert await read_messages(served) == [("user", "x"), ("agent", "yes")]
     await check_updates(served)
     assert await statuses(served) == ["idle", "busy", "idle", "busy", "idle"]
     (warned,) = await served.logged(session_key="chat:1", kind="agent_error")
     assert (warned["payload"]["level"], "not today" in warned["payload"]["message"]) == ("warning", True)
 
 
-async def test_a_failure_is_told_to_those_who_watch(served: Served) -> None:
-    await opened(served, agent="fail")
+async def test_a_failure_is_shown_to_watchers(served: Served) -> None:
+    await open_session(served, agent="fail")
     await served.ended((await send(served, "x"))["id"])
     (failed,) = await served.logged(session_key="chat:1", kind="agent_error")
     assert failed["payload"] == {"message": "no x", "level": "error"}
@@ -471,8 +473,8 @@ async def test_a_failure_is_told_to_those_who_watch(served: Served) -> None:
     assert len(await served.logged(kind="agent_error")) == 1
 
 
-async def test_what_a_session_does_is_told_in_order(served: Served) -> None:
-    await opened(served, agent="ask")
+async def test_the_activity_of_a_session_is_announced_in_order(served: Served) -> None:
+    await open_session(served, agent="ask")
     task = await send(served, "x")
     await served.until("approval_requested")
     assert (await served.get(at("chat:1")))["status"] == "asking"
@@ -485,22 +487,22 @@ async def test_what_a_session_does_is_told_in_order(served: Served) -> None:
     assert {one["payload"]["agent_type"] for one in told} == {"ask"}
 
 
-async def test_a_server_that_is_stopped_and_started_says_nothing_twice(home: Path, gates: Gates) -> None:
+async def test_a_restarted_server_repeats_no_message(home: Path, gates: Gates) -> None:
     agents = {"hold": FunctionAgent("hold", gates.hold, on_loop=True, terms=RERUN)}
     async with serving(home, agents) as served:
-        await opened(served)
+        await open_session(served)
         task = await send(served, "x")
         await served.until("turn_start", task_id=task["id"])
     gates.let()
     async with serving(home, agents) as served:
         done = await served.ended(task["id"])
         assert (done["status"], done["interruptions"], done["attempt"]) == ("done", 1, 2)
-        assert await said(served) == [("user", "x"), ("agent", "did x")]
+        assert await read_messages(served) == [("user", "x"), ("agent", "did x")]
         await check_updates(served)
         assert await statuses(served) == ["idle", "busy", "idle", "busy", "idle"]
 
 
-async def test_a_server_that_is_killed_says_nothing_twice(home: Path) -> None:
+async def test_a_killed_server_repeats_no_message(home: Path) -> None:
     home.mkdir()
     (home / "midwatch.toml").write_text('detect_agents = false\ndefault_agent = "demo"\n')
     server = Server(home)
@@ -538,8 +540,8 @@ async def log(http: Any, kind: str) -> list[Any]:
 # -- interrupting and closing ------------------------------------------------------------------------------------------
 
 
-async def test_an_interrupt_stops_the_turn_and_the_queue_goes_on(served: Served, gates: Gates) -> None:
-    await opened(served, agent="hold")
+async def test_an_interrupt_stops_the_turn_and_the_next_message_runs(served: Served, gates: Gates) -> None:
+    await open_session(served, agent="hold")
     assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
     first, second = await send(served, "one"), await send(served, "two")
     await served.until("turn_start", task_id=first["id"])
@@ -556,8 +558,8 @@ async def test_an_interrupt_stops_the_turn_and_the_queue_goes_on(served: Served,
     await check_updates(served)
 
 
-async def test_closing_cancels_everything_that_is_open(served: Served, gates: Gates) -> None:
-    await opened(served, agent="hold")
+async def test_closing_cancels_all_open_tasks(served: Served, gates: Gates) -> None:
+    await open_session(served, agent="hold")
     sent = [await send(served, f"m{number}") for number in range(250)]
     await served.until("turn_start", task_id=sent[0]["id"])
     beside = await served.post("/tasks", {"prompt": "beside", "agent": "hold", "session_key": "chat:2"})
@@ -576,8 +578,8 @@ async def test_closing_cancels_everything_that_is_open(served: Served, gates: Ga
     await check_updates(served)
 
 
-async def test_the_last_thing_told_of_a_closed_session_is_that_it_is_closed(served: Served) -> None:
-    await opened(served, agent="hold")
+async def test_the_last_event_of_a_closed_session_is_its_close(served: Served) -> None:
+    await open_session(served, agent="hold")
     task = await send(served, "x")
     await served.until("turn_start", task_id=task["id"])
     await served.post(at("chat:1", "/close"))
@@ -585,27 +587,27 @@ async def test_the_last_thing_told_of_a_closed_session_is_that_it_is_closed(serv
     assert (await statuses(served))[-1] == "closed"
 
 
-async def test_a_closed_session_hears_nothing_until_it_is_opened_again(served: Served) -> None:
-    await opened(served, title="Kept")
+async def test_a_closed_session_takes_no_message_until_it_is_reopened(served: Served) -> None:
+    await open_session(served, title="Kept")
     await served.ended((await send(served, "one"))["id"])
     await served.post(at("chat:1", "/close"))
     reply = await served.http.post(at("chat:1", "/messages"), json={"text": "two"})
     assert (reply.status_code, reply.json()["code"]) == (409, "conflict")
-    assert await said(served) == [("user", "one"), ("agent", "ONE")]
+    assert await read_messages(served) == [("user", "one"), ("agent", "ONE")]
     assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
     reply = await served.http.post("/sessions", json={"key": "chat:1"})
     assert (reply.status_code, reply.json()["status"], reply.json()["title"]) == (201, "idle", "Kept")
     await served.ended((await send(served, "three"))["id"])
-    assert [text for _, text in await said(served)] == ["one", "ONE", "three", "THREE"]
+    assert [text for _, text in await read_messages(served)] == ["one", "ONE", "three", "THREE"]
     kinds = [one["kind"] for one in await served.logged(session_key="chat:1") if one["kind"].startswith("session_")]
     assert kinds == ["session_opened", "session_closed", "session_opened"]
     await check_updates(served)
 
 
-async def test_nothing_is_left_open_when_messages_and_the_close_come_together(served: Served, gates: Gates) -> None:
+async def test_nothing_stays_open_when_messages_race_with_the_close(served: Served, gates: Gates) -> None:
     for number in range(20):
         key = f"chat:{number}"
-        await opened(served, key, agent="hold")
+        await open_session(served, key, agent="hold")
 
         async def one(key: str = key) -> int:
             return (await served.http.post(at(key, "/messages"), json={"text": "x"})).status_code
@@ -616,8 +618,8 @@ async def test_nothing_is_left_open_when_messages_and_the_close_come_together(se
             assert (await served.ended(task["id"]))["status"] == "cancelled"
 
 
-async def test_a_viewer_may_look_and_nothing_else(served: Served) -> None:
-    await opened(served)
+async def test_a_viewer_can_only_read(served: Served) -> None:
+    await open_session(served)
     await served.ended((await send(served, "x"))["id"])
     failed = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
     await served.ended(failed["id"])

@@ -28,7 +28,7 @@ from midwatch.domain.task import Task, TaskFilter
 from midwatch.stores.sql import load_migrations
 from midwatch.stores.sqlite import APPLICATION_ID, SqliteStore, open_database, read_version
 from midwatch.testing import settle
-from records import CLOCK, a_task, fence, progress, put, running
+from records import CLOCK, a_task, fence, progress, put, submit_and_claim
 
 NEWEST = load_migrations("sqlite")[-1][0]
 
@@ -45,7 +45,7 @@ async def store(file: Path) -> AsyncIterator[SqliteStore]:
     await opened.close()
 
 
-def held() -> set[object]:
+def count_resources() -> set[object]:
     """Threads and open files of this process, but for those that run whatever a loop hands them."""
     found: set[object] = {one for one in threading.enumerate() if not one.name.startswith("asyncio")}
     for one in Path("/proc/self/fd").iterdir():
@@ -107,7 +107,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("attempt", range(3))
-def test_processes_that_open_a_new_file_at_once_migrate_it_once(file: Path, attempt: int) -> None:
+def test_concurrent_processes_migrate_a_new_file_once(file: Path, attempt: int) -> None:
     with program(OPEN, file, count=4) as racing:
         for one in racing:
             assert line(one) == "ready"
@@ -124,7 +124,7 @@ def test_processes_that_open_a_new_file_at_once_migrate_it_once(file: Path, atte
         look.close()
 
 
-def test_a_file_that_is_migrated_while_it_is_looked_at_is_not_taken_for_somebody_elses(file: Path) -> None:
+def test_a_file_during_its_migration_is_not_treated_as_foreign(file: Path) -> None:
     class Watched:
         """A connection whose file another process migrates between two looks at it."""
 
@@ -141,7 +141,7 @@ def test_a_file_that_is_migrated_while_it_is_looked_at_is_not_taken_for_somebody
         connection.close()
 
 
-async def test_what_was_written_is_there_after_opening_again(file: Path) -> None:
+async def test_data_is_there_after_reopening(file: Path) -> None:
     first = await SqliteStore.open(file)
     task = await put(first)
     await first.close()
@@ -154,13 +154,13 @@ async def test_what_was_written_is_there_after_opening_again(file: Path) -> None
         await second.close()
 
 
-async def test_every_commit_waits_for_the_disk(store: SqliteStore) -> None:
+async def test_every_commit_is_synced_to_disk(store: SqliteStore) -> None:
     facts = await store.describe()
     assert (facts["synchronous"], facts["journal"], facts["schema"]) == ("FULL", "wal", NEWEST)
     assert await store.write(lambda tx: tx.connection.execute("PRAGMA synchronous").fetchone()) == (2,)
 
 
-async def test_the_file_is_its_owners_alone(store: SqliteStore, file: Path) -> None:
+async def test_the_file_is_readable_by_its_owner_only(store: SqliteStore, file: Path) -> None:
     await put(store)
     for one in file.parent.glob("midwatch.db*"):
         assert one.stat().st_mode & 0o077 == 0, one
@@ -173,7 +173,7 @@ def sqlite_file(file: Path, *statements: str) -> None:
     made.close()
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(file: Path) -> None:
+async def test_a_newer_schema_is_refused_and_not_changed(file: Path) -> None:
     await (await SqliteStore.open(file)).close()
     sqlite_file(file, f"PRAGMA user_version = {NEWEST + 1}")
     before = file.read_bytes()
@@ -182,7 +182,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(file: Path) -> None:
     assert file.read_bytes() == before
 
 
-async def test_somebody_elses_database_is_refused_and_left_alone(file: Path) -> None:
+async def test_a_database_of_another_program_is_refused_and_not_changed(file: Path) -> None:
     sqlite_file(file, "CREATE TABLE customers (name)", "INSERT INTO customers VALUES ('me')")
     before = file.read_bytes()
     with pytest.raises(StoreCorrupt, match="not a midwatch database; move it away, or choose another home"):
@@ -191,14 +191,14 @@ async def test_somebody_elses_database_is_refused_and_left_alone(file: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"not a database at all, but long enough to have a header", b"x" * 5000])
-async def test_a_file_that_is_no_database_is_refused_and_left_alone(file: Path, content: bytes) -> None:
+async def test_a_file_that_is_no_database_is_refused_and_not_changed(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(StoreCorrupt, match="restore a backup, or move the file away"):
         await SqliteStore.open(file)
     assert file.read_bytes() == content
 
 
-async def test_a_directory_in_the_way_is_told(file: Path) -> None:
+async def test_a_directory_at_the_path_is_reported(file: Path) -> None:
     file.mkdir()
     with pytest.raises(StoreUnavailable) as caught:
         await SqliteStore.open(file)
@@ -207,12 +207,12 @@ async def test_a_directory_in_the_way_is_told(file: Path) -> None:
 
 async def test_a_failed_opening_leaves_nothing_behind(file: Path) -> None:
     file.write_bytes(b"x" * 5000)
-    before, told = held(), []
+    before, told = count_resources(), []
     for _ in range(5):
         with pytest.raises(StoreCorrupt) as caught:
             await SqliteStore.open(file)
         told.append(caught.value)  # somebody may keep it
-    assert held() - before == set()
+    assert count_resources() - before == set()
 
 
 NOBODY = """
@@ -241,7 +241,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("existing", [True, False])
-async def test_a_directory_that_cannot_be_written_is_told(existing: bool) -> None:
+async def test_a_read_only_directory_is_reported(existing: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "midwatch.db"
         if existing:
@@ -258,7 +258,7 @@ async def test_a_directory_that_cannot_be_written_is_told(existing: bool) -> Non
 # -- damage ------------------------------------------------------------------------------------------------------
 
 
-async def filled(file: Path, tasks: int = 300) -> None:
+async def make_filled_store(file: Path, tasks: int = 300) -> None:
     store = await SqliteStore.open(file)
     await asyncio.gather(*(put(store, prompt="p" * 400) for _ in range(tasks)))
     await store.close()
@@ -270,15 +270,15 @@ def damage(file: Path, start: int, length: int) -> None:
         opened.write(b"\xa5" * length)
 
 
-async def test_a_damaged_header_is_told_at_the_start(file: Path) -> None:
-    await filled(file)
+async def test_a_damaged_header_is_reported_at_startup(file: Path) -> None:
+    await make_filled_store(file)
     damage(file, 0, 200)
     with pytest.raises(StoreCorrupt, match="damaged"):
         await SqliteStore.open(file)
 
 
-async def test_damage_in_the_middle_is_told_to_who_reads(file: Path) -> None:
-    await filled(file)
+async def test_damage_in_the_middle_is_reported_on_read(file: Path) -> None:
+    await make_filled_store(file)
     damage(file, file.stat().st_size // 2, file.stat().st_size // 2)
     store = await SqliteStore.open(file)
     try:
@@ -289,12 +289,12 @@ async def test_damage_in_the_middle_is_told_to_who_reads(file: Path) -> None:
         await store.close()
 
 
-async def test_damage_in_the_middle_is_told_to_who_writes(file: Path) -> None:
-    await filled(file)
+async def test_damage_in_the_middle_is_reported_on_write(file: Path) -> None:
+    await make_filled_store(file)
     damage(file, file.stat().st_size // 2, file.stat().st_size // 2)
     store = await SqliteStore.open(file)
     try:
-        for verb in (put, running, put):
+        for verb in (put, submit_and_claim, put):
             with pytest.raises(StoreCorrupt):
                 await verb(store)
     finally:
@@ -304,7 +304,7 @@ async def test_damage_in_the_middle_is_told_to_who_writes(file: Path) -> None:
 # -- a full disk -------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room(file: Path) -> None:
+async def test_a_full_disk_refuses_writes_loses_nothing_and_recovers(file: Path) -> None:
     store = await SqliteStore.open(file)
 
     def limit(pages: int | None) -> Any:
@@ -343,7 +343,7 @@ async def test_a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
-async def test_a_really_full_disk(tmp_path: Path) -> None:
+async def test_a_real_full_disk_is_reported(tmp_path: Path) -> None:
     """A file system of one megabyte, also for the log and the index beside the file."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -376,7 +376,7 @@ async def test_a_really_full_disk(tmp_path: Path) -> None:
 # -- groups ------------------------------------------------------------------------------------------------------
 
 
-async def test_when_the_commit_fails_everybody_of_the_group_hears_it(store: SqliteStore) -> None:
+async def test_a_failed_commit_fails_every_write_of_its_group(store: SqliteStore) -> None:
     """A deferred constraint is found out by COMMIT alone, when every verb of the group has already succeeded."""
 
     def forbid(tx: Any) -> None:
@@ -413,10 +413,10 @@ async def test_when_the_commit_fails_everybody_of_the_group_hears_it(store: Sqli
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_group_is_as_if_each_step_had_been_alone(store: SqliteStore, seed: int) -> None:
+async def test_a_group_of_writes_behaves_like_single_writes(store: SqliteStore, seed: int) -> None:
     """Steps that fail at once, after they wrote, or not at all, in any mixture: each is kept whole or not at all."""
     chance = random.Random(seed)
-    tasks = [await running(store) for _ in range(4)]
+    tasks = [await submit_and_claim(store) for _ in range(4)]
     start = (await store.read_log_bounds()).last_seq
     kept: list[str] = []
 
@@ -457,8 +457,8 @@ POISON: list[Any] = [{1: "a number as a name"}, {"a": 2**70}, "half of a pair: \
 
 
 @pytest.mark.parametrize("arguments", POISON, ids=["key", "number", "text"])
-async def test_an_event_that_cannot_be_written_harms_no_neighbour(store: SqliteStore, arguments: Any) -> None:
-    task = await running(store)
+async def test_an_event_that_cannot_be_written_does_not_affect_others(store: SqliteStore, arguments: Any) -> None:
+    task = await submit_and_claim(store)
     bad = event(ToolExecStart(tool="x", arguments=arguments), CLOCK.now(), task_id=task.id)
     made = await asyncio.gather(
         put(store), store.apply(Changes(fence=fence(task), events=(bad,))), put(store), return_exceptions=True
@@ -467,13 +467,13 @@ async def test_an_event_that_cannot_be_written_harms_no_neighbour(store: SqliteS
 
 
 @pytest.mark.parametrize("value", POISON, ids=["key", "number", "text"])
-async def test_a_value_that_cannot_be_written_is_told_as_one_of_our_errors(store: SqliteStore, value: Any) -> None:
-    task = await running(store)
+async def test_a_value_that_cannot_be_written_raises_our_error(store: SqliteStore, value: Any) -> None:
+    task = await submit_and_claim(store)
     with pytest.raises(MidwatchError):
         await store.apply(Changes(fence=fence(task), updates=(Update("task", task.id, {"progress": value}),)))
 
 
-async def test_a_caller_that_went_away_does_not_harm_the_others(store: SqliteStore) -> None:
+async def test_a_cancelled_caller_does_not_affect_others(store: SqliteStore) -> None:
     leaving = asyncio.create_task(put(store))
     staying = asyncio.create_task(put(store))
     await asyncio.sleep(0)
@@ -484,7 +484,7 @@ async def test_a_caller_that_went_away_does_not_harm_the_others(store: SqliteSto
     assert task.id in {t.id for t in await store.list_tasks(TaskFilter())}
 
 
-async def test_a_closed_store_says_so(file: Path) -> None:
+async def test_a_closed_store_refuses_calls(file: Path) -> None:
     store = await SqliteStore.open(file)
     waiting = [asyncio.create_task(put(store)) for _ in range(20)]
     await asyncio.sleep(0)
@@ -498,14 +498,14 @@ async def test_a_closed_store_says_so(file: Path) -> None:
     look.close()
 
 
-async def test_closing_leaves_no_thread_and_no_descriptor(tmp_path: Path) -> None:
-    before = held()
+async def test_closing_leaves_no_thread_and_no_file_descriptor(tmp_path: Path) -> None:
+    before = count_resources()
     for number in range(3):
         store = await SqliteStore.open(tmp_path / f"{number}.db")
         await asyncio.gather(*(put(store) for _ in range(5)), *(store.count_tasks() for _ in range(5)))
         await store.get_task("t")
         await store.close()
-    assert held() - before == set()
+    assert count_resources() - before == set()
 
 
 # -- other processes ---------------------------------------------------------------------------------------------
@@ -522,7 +522,7 @@ sys.stdin.read()
 """
 
 
-async def test_a_lock_of_another_program_only_delays(store: SqliteStore, file: Path) -> None:
+async def test_a_lock_of_another_program_only_delays_a_write(store: SqliteStore, file: Path) -> None:
     with program(HOLD, file) as (holder,):
         assert line(holder) == "held"
         writes = [asyncio.create_task(put(store)) for _ in range(3)]
@@ -535,7 +535,7 @@ async def test_a_lock_of_another_program_only_delays(store: SqliteStore, file: P
     assert (await store.count_tasks()).total == 3
 
 
-async def test_a_lock_that_is_never_let_go_is_told_and_the_store_recovers(file: Path) -> None:
+async def test_a_lock_that_is_never_released_is_reported_and_the_store_recovers(file: Path) -> None:
     store = SqliteStore(file, busy_seconds=0.2)
     try:
         with program(HOLD, file) as (holder,):
@@ -548,7 +548,7 @@ async def test_a_lock_that_is_never_let_go_is_told_and_the_store_recovers(file: 
         await store.close()
 
 
-async def test_commits_of_another_store_are_told_without_their_events(store: SqliteStore, file: Path) -> None:
+async def test_commits_of_another_store_are_announced_without_their_events(store: SqliteStore, file: Path) -> None:
     heard: asyncio.Queue[Commit] = asyncio.Queue()
     store.on_commit(heard.put_nowait)
     await put(store)
@@ -582,7 +582,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("patience", [5, 50, 300])
-async def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_a_storm(file: Path, patience: int) -> None:
+async def test_acknowledged_writes_survive_a_kill_under_load(file: Path, patience: int) -> None:
     with program(STORM, file) as (storm,):
         for _ in range(patience):
             assert line(storm).startswith("task ")

@@ -25,7 +25,7 @@ from serving import at, serving, watch
 KEY = "chat:1"
 
 
-async def begun(desk: Runtime, agent: str, prompt: str = "begin") -> Task:
+async def start_turn(desk: Runtime, agent: str, prompt: str = "begin") -> Task:
     """The first turn of a conversation, as soon as it runs."""
     await desk.sessions.create(key=KEY, agent=agent)
     task = await desk.sessions.send(KEY, prompt)
@@ -37,12 +37,12 @@ async def begun(desk: Runtime, agent: str, prompt: str = "begin") -> Task:
     return task
 
 
-async def over(desk: Runtime, task: Task) -> Task:
+async def wait_for_end(desk: Runtime, task: Task) -> Task:
     async with asyncio.timeout(60):
         return await desk.tasks.wait(task.id)
 
 
-async def said(desk: Runtime, key: str = KEY) -> list[tuple[str, str]]:
+async def read_messages(desk: Runtime, key: str = KEY) -> list[tuple[str, str]]:
     return [(one.role, one.text) for one in await desk.sessions.messages(key)]
 
 
@@ -110,77 +110,77 @@ async def desk(home: Path, hands: Hands) -> AsyncIterator[Runtime]:
 
 
 async def test_a_message_reaches_the_running_turn(desk: Runtime, hands: Hands) -> None:
-    task = await begun(desk, "listen")
+    task = await start_turn(desk, "listen")
     sent = await desk.sessions.say(KEY, "look here", "interrupt", actor="ann")
     assert (sent.task.id, sent.mode) == (task.id, "interrupt")
     assert sent.steer is not None
-    assert (await over(desk, task)).result == "heard look here"
-    assert await said(desk) == [("user", "begin"), ("user", "look here"), ("agent", "heard look here")]
+    assert (await wait_for_end(desk, task)).result == "heard look here"
+    assert await read_messages(desk) == [("user", "begin"), ("user", "look here"), ("agent", "heard look here")]
     (told,) = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("steering_injected",)))
     assert told.payload == {"count": 1, "total_content_len": 9, "steer_ids": [sent.steer.id]}
     await shown_once(desk)
     assert hands.prompts == ["begin"], "it is no task of its own"
 
 
-async def test_a_script_takes_steers_too(home: Path) -> None:
+async def test_a_script_takes_steering_messages(home: Path) -> None:
     agent = ScriptedAgent(receive(), say("hm"), receive(), name="it")
     async with Runtime.open(home, agents={"it": agent}) as desk:
-        task = await begun(desk, "it")
+        task = await start_turn(desk, "it")
         for text in ("one", "two"):
             await desk.sessions.say(KEY, text, "after_tool")
-        assert (await over(desk, task)).result == "two"
+        assert (await wait_for_end(desk, task)).result == "two"
 
 
-async def test_what_a_turn_has_not_taken_becomes_tasks_in_order(desk: Runtime, hands: Hands) -> None:
-    task = await begun(desk, "hold")
+async def test_messages_a_turn_did_not_take_become_tasks_in_order(desk: Runtime, hands: Hands) -> None:
+    task = await start_turn(desk, "hold")
     late = await desk.sessions.say(KEY, "last of all", actor="ann")
     modes = ("interrupt", "after_tool", "interrupt")
     sent = [await desk.sessions.say(KEY, f"m{n}", mode, actor="ann") for n, mode in enumerate(modes)]
     hands.go.set()
-    assert (await over(desk, task)).result == "did begin"
+    assert (await wait_for_end(desk, task)).result == "did begin"
     for one in sent:
         assert one.steer is not None
-        done = await over(desk, one.task._replace(id=one.steer.id))
+        done = await wait_for_end(desk, one.task._replace(id=one.steer.id))
         assert (done.creator, done.cause, done.agent, done.session_key) == ("ann", "message", "hold", KEY)
-    await over(desk, late.task)
+    await wait_for_end(desk, late.task)
     assert hands.prompts == ["begin", "last of all", "m0", "m1", "m2"], "in the order they were sent"
     stored = await shown_once(desk)
     assert Counter(one.text for one in stored if one.role == "user") == Counter(hands.prompts), "each is shown once"
 
 
 @pytest.mark.parametrize("how", ["error", "abort", "timeout"])
-async def test_however_a_task_ends_its_messages_go_on(desk: Runtime, hands: Hands, how: str) -> None:
+async def test_messages_continue_however_their_task_ends(desk: Runtime, hands: Hands, how: str) -> None:
     if how == "timeout":
         await desk.sessions.create(key=KEY, agent="hold")
         task = await desk.tasks.submit("begin", agent="hold", session_key=KEY, timeout=3)
         await hands.began.wait()
     else:
-        task = await begun(desk, "fall" if how == "error" else "hold")
+        task = await start_turn(desk, "fall" if how == "error" else "hold")
     sent = await desk.sessions.say(KEY, "still here", "interrupt")
     assert sent.steer is not None
     if how == "abort":
         assert await desk.sessions.interrupt(KEY) == task.id
     elif how == "error":
         hands.go.set()
-    assert (await over(desk, task)).outcome == {"abort": "cancelled"}.get(how, how)
+    assert (await wait_for_end(desk, task)).outcome == {"abort": "cancelled"}.get(how, how)
     hands.go.set()
-    assert (await over(desk, task._replace(id=sent.steer.id))).result == "did still here"
+    assert (await wait_for_end(desk, task._replace(id=sent.steer.id))).result == "did still here"
     await shown_once(desk)
 
 
-async def test_a_later_attempt_finds_what_was_sent_to_an_earlier_one(desk: Runtime, hands: Hands) -> None:
-    task = await begun(desk, "stumble")
+async def test_a_later_attempt_gets_the_messages_of_an_earlier_one(desk: Runtime, hands: Hands) -> None:
+    task = await start_turn(desk, "stumble")
     await hands.began.wait()
     await desk.sessions.say(KEY, "remember me", "interrupt")
     hands.go.set()
-    ended = await over(desk, task)
+    ended = await wait_for_end(desk, task)
     assert (ended.result, ended.attempt, hands.prompts) == ("remember me", 2, ["begin", "begin"])
 
 
-async def test_a_pending_task_that_is_cancelled_passes_its_messages_on(home: Path, hands: Hands) -> None:
+async def test_a_cancelled_pending_task_passes_on_its_messages(home: Path, hands: Hands) -> None:
     agents = {"stumble": FunctionAgent("stumble", hands.stumble, on_loop=True)}
     async with Runtime.open(home, agents=agents, clock=FakeClock()) as desk:  # so that its pause does not end
-        task = await begun(desk, "stumble")
+        task = await start_turn(desk, "stumble")
         await hands.began.wait()
         sent = await desk.sessions.say(KEY, "remember me", "interrupt")
         assert sent.steer is not None
@@ -196,42 +196,42 @@ async def test_a_pending_task_that_is_cancelled_passes_its_messages_on(home: Pat
         assert found.prompt == "remember me"
 
 
-async def test_closing_a_session_drops_what_waits(desk: Runtime, hands: Hands) -> None:
-    task = await begun(desk, "hold")
+async def test_closing_a_session_drops_waiting_messages(desk: Runtime, hands: Hands) -> None:
+    task = await start_turn(desk, "hold")
     await desk.sessions.say(KEY, "never mind", "interrupt")
     await desk.sessions.close(KEY)
-    assert (await over(desk, task)).outcome == "cancelled"
+    assert (await wait_for_end(desk, task)).outcome == "cancelled"
     assert await desk.store.list_queued_steers(task.id) == []
     assert (await desk.tasks.summary()).total == 1
 
 
-async def test_an_agent_that_takes_nothing_hears_it_after_its_turn(desk: Runtime, hands: Hands) -> None:
-    task = await begun(desk, "alone")
+async def test_an_agent_without_steering_gets_the_message_after_its_turn(desk: Runtime, hands: Hands) -> None:
+    task = await start_turn(desk, "alone")
     sent = await desk.sessions.say(KEY, "wait", "interrupt")
     assert (sent.mode, sent.steer, sent.task.status) == ("after_turn", None, "pending")
     with pytest.raises(Conflict, match=f"midwatch session interrupt {KEY}"):
         await desk.sessions.interrupt(KEY, "stop")
     hands.go.set()
-    await over(desk, task)
-    assert (await over(desk, sent.task)).result == "did wait"
+    await wait_for_end(desk, task)
+    assert (await wait_for_end(desk, sent.task)).result == "did wait"
 
 
-async def test_a_stop_is_a_message_of_its_own_kind(desk: Runtime, hands: Hands) -> None:
-    task = await begun(desk, "listen")
+async def test_a_stop_is_a_separate_kind_of_message(desk: Runtime, hands: Hands) -> None:
+    task = await start_turn(desk, "listen")
     assert await desk.sessions.interrupt(KEY, "stop", actor="ann") == task.id
-    assert (await over(desk, task)).result == f"heard {STOP}"
-    assert await said(desk) == [("user", "begin"), ("agent", f"heard {STOP}")]
+    assert (await wait_for_end(desk, task)).result == f"heard {STOP}"
+    assert await read_messages(desk) == [("user", "begin"), ("agent", f"heard {STOP}")]
     assert await desk.sessions.interrupt(KEY, "stop") is None, "nothing runs"
     (told,) = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("interrupt_received",)))
     assert (told.payload["reason"], told.actor) == ("stop", "ann")
 
 
-async def test_a_hint_is_seen_and_a_stop_that_is_not_taken_is_dropped(desk: Runtime, hands: Hands) -> None:
-    task = await begun(desk, "hold")
+async def test_a_hint_is_shown_and_an_unused_stop_is_dropped(desk: Runtime, hands: Hands) -> None:
+    task = await start_turn(desk, "hold")
     await desk.sessions.interrupt(KEY, "stop", hint="sum up")
-    assert ("user", "sum up") in await said(desk)
+    assert ("user", "sum up") in await read_messages(desk)
     hands.go.set()
-    await over(desk, task)
+    await wait_for_end(desk, task)
     assert (await desk.tasks.summary()).total == 1
     with pytest.raises(InvalidInput):
         await desk.sessions.interrupt(KEY, hint="why")
@@ -241,8 +241,8 @@ async def test_a_hint_is_seen_and_a_stop_that_is_not_taken_is_dropped(desk: Runt
         await desk.sessions.say(KEY, "x", "soon")  # type: ignore[arg-type]
 
 
-async def test_the_queue_of_a_turn_is_bounded(desk: Runtime, hands: Hands) -> None:
-    await begun(desk, "hold")
+async def test_the_queue_of_a_turn_is_limited(desk: Runtime, hands: Hands) -> None:
+    await start_turn(desk, "hold")
     for number in range(MOST_QUEUED):
         await desk.sessions.say(KEY, f"{number}", "interrupt")
     with pytest.raises(LimitReached):
@@ -251,7 +251,7 @@ async def test_the_queue_of_a_turn_is_bounded(desk: Runtime, hands: Hands) -> No
     hands.go.set()
 
 
-async def test_over_http_the_reply_tells_when_it_is_heard(home: Path, hands: Hands) -> None:
+async def test_the_http_reply_reports_when_a_message_is_delivered(home: Path, hands: Hands) -> None:
     agents = {name: FunctionAgent(name, getattr(hands, name), on_loop=True) for name in ("hold", "alone", "listen")}
     async with serving(home, agents) as served:
         await served.post("/sessions", {"key": KEY, "agent": "listen"})
@@ -270,7 +270,7 @@ async def test_over_http_the_reply_tells_when_it_is_heard(home: Path, hands: Han
         assert (refused.status_code, refused.json()["field"]) == (422, "hint")
 
 
-async def test_a_watcher_is_shown_what_waits_and_too_much_is_429(home: Path, hands: Hands) -> None:
+async def test_a_watcher_sees_waiting_messages_and_too_many_are_429(home: Path, hands: Hands) -> None:
     agents = {name: FunctionAgent(name, getattr(hands, name), on_loop=True) for name in ("hold", "alone")}
     async with serving(home, agents) as served:
         for agent in agents:

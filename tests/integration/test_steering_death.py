@@ -63,7 +63,7 @@ async def server(home: Path) -> AsyncIterator[Server]:
     await made.stop()
 
 
-async def begun(client: Client, agent: str) -> str:
+async def start_turn(client: Client, agent: str) -> str:
     await client.create_session(key=KEY, agent=agent, prompt="begin")
 
     async def running() -> Any:
@@ -75,7 +75,7 @@ async def begun(client: Client, agent: str) -> str:
 async def killed_with_messages(server: Server, agent: str) -> tuple[str, list[str]]:
     """The task whose server was killed while messages waited for it, and their ids."""
     async with client_of(server) as client:
-        task = await begun(client, agent)
+        task = await start_turn(client, agent)
         sent = [(await client.send(KEY, text, mode="interrupt"))["steer"] for text in TEXTS]
     await server.kill()
     await server.start()
@@ -93,7 +93,7 @@ async def results(server: Server, ids: list[str]) -> list[tuple[str, str | None]
         return await until(over)  # type: ignore[no-any-return]
 
 
-async def test_what_waited_for_a_task_that_is_lost_becomes_tasks(server: Server) -> None:
+async def test_messages_of_a_lost_task_become_tasks(server: Server) -> None:
     task, ids = await killed_with_messages(server, "deaf")
     assert await results(server, [task]) == [("failed", None)]
     assert await results(server, ids) == [("done", f"did {text}") for text in TEXTS]
@@ -103,7 +103,7 @@ async def test_what_waited_for_a_task_that_is_lost_becomes_tasks(server: Server)
         assert (await client.summary())["total"] == 4
 
 
-async def test_the_next_attempt_hears_what_waited(server: Server) -> None:
+async def test_the_next_attempt_gets_the_waiting_messages(server: Server) -> None:
     task, _ = await killed_with_messages(server, "hear")
     assert await results(server, [task]) == [("done", " ".join(TEXTS))]
 

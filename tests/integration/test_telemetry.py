@@ -65,7 +65,7 @@ class Collector:
         return [span for span in self.spans if span.name == name]
 
 
-def told(span: Any) -> dict[str, Any]:
+def read_attributes(span: Any) -> dict[str, Any]:
     found = {}
     for one in span.attributes:
         which = one.value.WhichOneof("value")
@@ -106,7 +106,7 @@ async def work(prompt: str, turn: Turn) -> str:
     return turn.env.get("TRACEPARENT", "none")
 
 
-async def ran(home: Path, prompt: str, trace: str | None = None) -> tuple[str, list[Any]]:
+async def run_task(home: Path, prompt: str, trace: str | None = None) -> tuple[str, list[Any]]:
     settings = Settings.load(home, detect_agents=False)
     agents = {"it": FunctionAgent("it", work, on_loop=True)}
     async with Runtime.open(settings=settings, agents=agents) as desk:
@@ -120,7 +120,7 @@ async def ran(home: Path, prompt: str, trace: str | None = None) -> tuple[str, l
 async def test_a_turn_its_model_calls_and_tools_are_spans(
     home: Path, collector: Collector, exporting: pytest.MonkeyPatch
 ) -> None:
-    result, events = await ran(home, "bad", PARENT)
+    result, events = await run_task(home, "bad", PARENT)
     (turn,) = collector.named("invoke_agent it")
     first, second = collector.named("chat gpt-5")
     (tool,), (cut,) = collector.named("execute_tool look"), collector.named("execute_tool cut")
@@ -128,40 +128,40 @@ async def test_a_turn_its_model_calls_and_tools_are_spans(
     assert {span.parent_span_id for span in (first, second, tool, cut)} == {turn.span_id}
     assert result == f"00-{PARENT[3:35]}-{turn.span_id.hex()}-01"
     assert {(one.trace_id, one.span_id) for one in events} == {(turn.trace_id.hex(), turn.span_id.hex())}
-    about = told(turn)
+    about = read_attributes(turn)
     assert (about["gen_ai.operation.name"], about["gen_ai.agent.name"], about["gen_ai.provider.name"]) == (
         "invoke_agent", "it", "openai",
     )  # fmt: skip
     assert (about["gen_ai.usage.input_tokens"], about["midwatch.status"]) == (70, "completed")
-    assert (told(first)["error.type"], first.status.code) == ("rate_limit", 2)
+    assert (read_attributes(first)["error.type"], first.status.code) == ("rate_limit", 2)
     assert second.start_time_unix_nano - first.end_time_unix_nano == 500_000_000
-    answer = told(second)
+    answer = read_attributes(second)
     assert (answer["gen_ai.usage.output_tokens"], answer["gen_ai.response.finish_reasons"]) == (5, ["tool_calls"])
     assert "gen_ai.response.time_to_first_chunk" in answer and "error.type" not in answer
-    assert (told(tool)["error.type"], told(tool)["gen_ai.tool.call.id"]) == ("tool_error", "c1")
-    assert told(cut)["error.type"] == "tool_error", "the turn ended while it ran"
-    assert not any("secret" in str(told(span)) for span in collector.spans), "contents are not sent unasked"
+    assert (read_attributes(tool)["error.type"], read_attributes(tool)["gen_ai.tool.call.id"]) == ("tool_error", "c1")
+    assert read_attributes(cut)["error.type"] == "tool_error", "the turn ended while it ran"
+    assert not any("secret" in str(read_attributes(span)) for span in collector.spans), "contents are not sent unasked"
     tokens = {p.attributes[-1].value.string_value: p.sum for p in collector.metrics["gen_ai.client.token.usage"]}
     assert tokens == {"input": 70, "output": 5}
     assert sum(p.count for p in collector.metrics["gen_ai.client.operation.duration"]) == 4
     assert sum(p.count for p in collector.metrics["gen_ai.client.operation.time_to_first_chunk"]) == 1
 
 
-async def test_contents_are_sent_when_asked_for_and_failures_told(
+async def test_contents_are_exported_on_request_and_failures_always(
     home: Path, collector: Collector, exporting: pytest.MonkeyPatch
 ) -> None:
     exporting.setenv(telemetry.CONTENT, "true")
     exporting.setenv("OTEL_SERVICE_NAME", "mine")
-    await ran(home, "raise")
+    await run_task(home, "raise")
     (tool,), (turn,) = collector.named("execute_tool look"), collector.named("invoke_agent it")
-    assert told(tool)["gen_ai.tool.call.arguments"] == '{"at": "secret place"}'
-    assert told(tool)["gen_ai.tool.call.result"] == "secret thing"
-    assert '"content": "raise"' in told(turn)["gen_ai.input.messages"]
-    assert (told(turn)["error.type"], turn.status.code, turn.parent_span_id) == ("error", 2, b"")
+    assert read_attributes(tool)["gen_ai.tool.call.arguments"] == '{"at": "secret place"}'
+    assert read_attributes(tool)["gen_ai.tool.call.result"] == "secret thing"
+    assert '"content": "raise"' in read_attributes(turn)["gen_ai.input.messages"]
+    assert (read_attributes(turn)["error.type"], turn.status.code, turn.parent_span_id) == ("error", 2, b"")
     assert collector.services == {"mine"}
 
 
-async def test_a_goal_is_a_workflow_over_its_turns(
+async def test_a_goal_is_a_workflow_span_over_its_turns(
     home: Path, collector: Collector, exporting: pytest.MonkeyPatch
 ) -> None:
     async def step(prompt: str, turn: Turn) -> str:
@@ -181,10 +181,10 @@ async def test_a_goal_is_a_workflow_over_its_turns(
     turns = collector.named("invoke_agent it")
     assert {turn.parent_span_id for turn in turns} == {workflow.span_id}
     assert {turn.trace_id for turn in turns} == {workflow.trace_id}
-    assert told(workflow)["midwatch.goal.id"] == goal.id
+    assert read_attributes(workflow)["midwatch.goal.id"] == goal.id
 
 
-async def test_a_server_exports_its_turns_and_passes_the_trace_on(tmp_path: Path, collector: Collector) -> None:
+async def test_a_server_exports_its_turns_and_propagates_the_trace(tmp_path: Path, collector: Collector) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "midwatch.toml").write_text(
@@ -214,15 +214,15 @@ async def test_a_server_exports_its_turns_and_passes_the_trace_on(tmp_path: Path
     assert collector.services == {"midwatch"}
 
 
-async def test_without_the_variables_the_trace_is_passed_on_and_nothing_is_imported(home: Path) -> None:
-    result, events = await ran(home, "x", PARENT)
+async def test_without_the_variables_the_trace_is_propagated_and_nothing_is_imported(home: Path) -> None:
+    result, events = await run_task(home, "x", PARENT)
     assert result == PARENT
     assert {one.trace_id for one in events} == {PARENT[3:35]}
     code = "import sys, midwatch.runtime.runtime; assert not [m for m in sys.modules if 'opentelemetry' in m]"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-async def test_a_run_of_an_automation_that_a_request_asks_for_is_in_its_trace(home: Path) -> None:
+async def test_a_requested_run_of_an_automation_is_in_the_trace_of_the_request(home: Path) -> None:
     settings = Settings.load(home, detect_agents=False)
     async with Runtime.open(settings=settings, agents={"it": FunctionAgent("it", work, on_loop=True)}) as desk:
         automation = await desk.automations.create("x", agent="it", every="1h", fresh=True)
@@ -233,15 +233,13 @@ async def test_a_run_of_an_automation_that_a_request_asks_for_is_in_its_trace(ho
     assert {event.trace_id for event in events} == {PARENT[3:35]}
 
 
-async def test_a_collector_that_is_not_there_stops_nothing(home: Path, exporting: pytest.MonkeyPatch) -> None:
+async def test_a_missing_collector_stops_nothing(home: Path, exporting: pytest.MonkeyPatch) -> None:
     exporting.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    result, _ = await ran(home, "x")
+    result, _ = await run_task(home, "x")
     assert result.startswith("00-")
 
 
-def test_what_is_asked_for_and_not_installed_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
     assert telemetry.telemetry() is None
@@ -255,5 +253,5 @@ def test_what_is_asked_for_and_not_installed_is_told(
 @pytest.mark.parametrize(
     "bad", ["", "x", PARENT.replace("00-", "ff-", 1), PARENT.upper(), f"00-{'0' * 32}-{'1' * 16}-01", PARENT[:-1]]
 )
-def test_a_malformed_trace_counts_as_none(bad: str) -> None:
+def test_a_malformed_trace_is_ignored(bad: str) -> None:
     assert validate_trace(bad) is None and read({"traceparent": bad}) is None

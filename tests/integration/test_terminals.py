@@ -37,7 +37,7 @@ def desk(folder: Path, *, env: dict[str, str] | None = None, **wish: Any) -> Any
     return Runtime.open(settings=settings, agents={"scripted": ScriptedAgent(result("x"))})
 
 
-async def said(open_desk: Runtime, text: str) -> str:
+async def send_message(open_desk: Runtime, text: str) -> str:
     task = await open_desk.tasks.wait((await open_desk.sessions.send(KEY, text)).id)
     assert task.status == "done", task.error
     return task.result or ""
@@ -54,7 +54,7 @@ async def test_a_session_is_one_terminal(tmp_path: Path) -> None:
         await here.sessions.create(key=KEY)
         with pytest.raises(Conflict, match="no open terminal"):
             await here.terminals.screenshot(KEY)
-        assert len({await said(here, "who") for _ in range(3)}) == 1
+        assert len({await send_message(here, "who") for _ in range(3)}) == 1
         await here.terminals.send_keys(KEY, b"typed by hand\r")
         await shows(here, "you said typed by hand")
         await here.terminals.resize(KEY, 60, 20)
@@ -77,7 +77,7 @@ async def test_a_session_is_one_terminal(tmp_path: Path) -> None:
     assert guard.pid is None, "a process group was left behind"
 
 
-async def test_a_terminal_can_be_opened_before_it_is_spoken_to(tmp_path: Path) -> None:
+async def test_a_terminal_can_be_opened_before_the_first_message(tmp_path: Path) -> None:
     async with desk(tmp_path) as here:
         await here.sessions.create(key=KEY)
         await here.terminals.open(KEY)
@@ -86,17 +86,17 @@ async def test_a_terminal_can_be_opened_before_it_is_spoken_to(tmp_path: Path) -
         await shows(here, "I am")
         picture = await here.terminals.screenshot(KEY)
         await here.terminals.open(KEY)
-        assert await said(here, "who") in picture.text
+        assert await send_message(here, "who") in picture.text
         assert (await here.sessions.get(KEY)).session.epoch == 1
         await here.sessions.create(key="chat:2", agent="scripted")
         with pytest.raises(Conflict, match="has no terminal"):
             await here.terminals.open("chat:2")
 
 
-async def test_the_screen_is_told_also_between_turns(tmp_path: Path) -> None:
+async def test_the_screen_is_sent_between_turns_too(tmp_path: Path) -> None:
     async with desk(tmp_path) as here:
         await here.sessions.create(key=KEY)
-        await said(here, "hello")
+        await send_message(here, "hello")
         which = EventFilter(session_key=KEY, kinds=("screen_update",))
 
         async def seen() -> None:
@@ -112,12 +112,12 @@ async def test_the_screen_is_told_also_between_turns(tmp_path: Path) -> None:
             await watching
 
 
-async def test_a_program_that_left_is_told_and_started_again(tmp_path: Path) -> None:
+async def test_a_program_that_exited_is_reported_and_restarted(tmp_path: Path) -> None:
     async with desk(tmp_path) as here:
         await here.sessions.create(key=KEY)
         task = await here.tasks.wait((await here.sessions.send(KEY, "leave")).id)
         assert task.status == "failed" and "failed with exit code 3" in (task.error or "")
-        assert await said(here, "hello") == "you said hello"
+        assert await send_message(here, "hello") == "you said hello"
         exits = await here.store.read_events(0, EventFilter(kinds=("agent_exited",)))
         assert [(e.payload["code"], e.session_key) for e in exits] == [(3, KEY)]
         assert "leave" in exits[0].payload["screen"]
@@ -126,7 +126,7 @@ async def test_a_program_that_left_is_told_and_started_again(tmp_path: Path) -> 
 async def test_keys_and_screens_reach_another_process(tmp_path: Path, database: str) -> None:
     async with desk(tmp_path / "a", db=database) as here, desk(tmp_path / "b", db=database) as there:
         await here.sessions.create(key=KEY)
-        await said(here, "hello")
+        await send_message(here, "hello")
         owner = (await here.sessions.get(KEY)).session.live_owner
         near, far = (here, there) if owner == here.id else (there, here)
         assert "you said hello" in (await far.terminals.screenshot(KEY)).text

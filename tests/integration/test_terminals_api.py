@@ -34,7 +34,7 @@ async def screen(http: httpx2.AsyncClient, text: str) -> Any:
             await asyncio.sleep(0.02)
 
 
-async def works(served: Served) -> None:
+async def check_terminal(served: Served) -> None:
     """Everything a person at a terminal does."""
     http = served.http
     shown = await screen(http, ">")
@@ -56,7 +56,7 @@ async def works(served: Served) -> None:
             assert (await viewer.post(f"/sessions/{KEY}/{path}", json=body)).status_code == 403
 
 
-async def test_a_terminal_over_http(home: Path) -> None:
+async def test_a_terminal_is_used_over_http(home: Path) -> None:
     async with serving(home, {"scripted": ScriptedAgent(result("x"))}, agents=AGENTS) as served:
         http = served.http
         await served.post("/sessions", {"key": KEY, "agent": "listener"})
@@ -65,7 +65,7 @@ async def test_a_terminal_over_http(home: Path) -> None:
         assert (await http.get("/sessions/chat:nobody/screen")).status_code == 404
         assert (await served.post(f"/sessions/{KEY}/open"))["columns"] == 120
         await served.post(f"/sessions/{KEY}/open")
-        await works(served)
+        await check_terminal(served)
         await served.post("/sessions", {"key": "chat:2", "agent": "scripted"})
         refused = await http.post("/sessions/chat:2/open")
         assert (refused.status_code, "no terminal" in refused.json()["detail"]) == (409, True)
@@ -73,7 +73,7 @@ async def test_a_terminal_over_http(home: Path) -> None:
         assert (await http.post(f"/sessions/{KEY}/open")).status_code == 409
 
 
-async def test_a_terminal_of_a_program_that_is_not_there(home: Path) -> None:
+async def test_a_terminal_of_a_missing_program_is_an_error(home: Path) -> None:
     missing = {"lost": {"kind": "terminal", "argv": ["/no/such/program"]}}
     async with serving(home, {"scripted": ScriptedAgent(result("x"))}, agents=missing) as served:
         await served.post("/sessions", {"key": KEY, "agent": "lost"})
@@ -82,7 +82,7 @@ async def test_a_terminal_of_a_program_that_is_not_there(home: Path) -> None:
         assert "/no/such/program" in refused.json()["detail"]
 
 
-async def test_a_terminal_that_is_open_in_another_process(tmp_path: Path, database: str) -> None:
+async def test_a_terminal_open_in_another_process_is_reached(tmp_path: Path, database: str) -> None:
     there = Settings.load(
         tmp_path / "there", detect_agents=False, shutdown_grace=0, agents=AGENTS, default_agent="listener", db=database
     )
@@ -92,7 +92,7 @@ async def test_a_terminal_that_is_open_in_another_process(tmp_path: Path, databa
     ):
         await elsewhere.sessions.create(key=KEY, agent="listener")
         await elsewhere.terminals.open(KEY)
-        await works(served)
+        await check_terminal(served)
         base = f"{served.url}/sessions/{KEY}/agentapi"
         async with asyncio.timeout(90):
             while (told := (await served.http.get(f"{base}/status")).json())["status"] != "stable":

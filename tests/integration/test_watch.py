@@ -94,7 +94,7 @@ async def served(home: Path, hands: Hands) -> AsyncIterator[Served]:
         hands.go.set()
 
 
-async def opened(served: Served, agent: str = "echo", key: str = "chat:1") -> None:
+async def open_session(served: Served, agent: str = "echo", key: str = "chat:1") -> None:
     await served.post("/sessions", {"key": key, "agent": agent})
 
 
@@ -107,14 +107,14 @@ async def progress(served: Served, *texts: str, **meta: Any) -> None:
     await served.runtime.store.apply(Changes(events=made))
 
 
-async def being_written(served: Served) -> None:
+async def wait_for_partial(served: Served) -> None:
     """Return once a part of an answer is shown."""
     async with asyncio.timeout(PATIENCE):
         while not served.runtime.bus._live.texts(EVERYTHING):
             await asyncio.sleep(0.005)
 
 
-async def first(served: Served, path: str, count: int, **headers: str) -> list[Frame]:
+async def read_first_frames(served: Served, path: str, count: int, **headers: str) -> list[Frame]:
     """The first frames of a stream."""
     found: list[Frame] = []
     async with asyncio.timeout(PATIENCE), aclosing(watch(served.http, path, **headers)) as frames:
@@ -128,10 +128,10 @@ async def first(served: Served, path: str, count: int, **headers: str) -> list[F
 # -- the state ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_session_is_shown_as_it_is_and_then_as_it_goes_on(served: Served, hands: Hands) -> None:
-    await opened(served, "begin")
+async def test_a_watcher_gets_the_state_of_a_session_and_then_its_events(served: Served, hands: Hands) -> None:
+    await open_session(served, "begin")
     task, waiting = await send(served, "x"), await send(served, "y")
-    await being_written(served)
+    await wait_for_partial(served)
     async with asyncio.timeout(PATIENCE), aclosing(watch(served.http, at("chat:1", "/live"))) as frames:
         state = await anext(frames)
         assert (state.event, state.id) == ("state", state.data["as_of_seq"])
@@ -153,52 +153,52 @@ async def test_a_session_is_shown_as_it_is_and_then_as_it_goes_on(served: Served
         assert (told.data["payload"]["message_id"], told.data["payload"]["number"]) == (f"{task}.1", 2)
 
 
-async def test_a_text_whose_turn_failed_is_not_being_written(served: Served, hands: Hands) -> None:
-    await opened(served, "begin")
+async def test_the_text_of_a_failed_turn_is_not_shown_as_partial(served: Served, hands: Hands) -> None:
+    await open_session(served, "begin")
     task = await send(served, "fail")
-    await being_written(served)
+    await wait_for_partial(served)
     hands.go.set()
     await served.ended(task)
-    (state,) = await first(served, at("chat:1", "/live"), 1)
+    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
     assert state.data["partial"] == []
     assert [one["message"] for one in state.data["errors"]] == ["no other half"]
     assert [one["level"] for one in state.data["errors"]] == ["error"]
     await served.post(at("chat:1", "/close"))
-    (state,) = await first(served, at("chat:1", "/live"), 1)
+    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
     assert (state.data["session"]["status"], state.data["screen"]) == ("closed", None)
 
 
-async def test_a_task_and_the_whole_desk_are_shown_first_too(served: Served, hands: Hands) -> None:
+async def test_watchers_of_a_task_and_of_the_desk_get_the_state_first(served: Served, hands: Hands) -> None:
     task = (await served.post("/tasks", {"prompt": "x", "agent": "begin"}))["id"]
-    await being_written(served)
-    (state,) = await first(served, f"/events?task_id={task}&state=true", 1)
+    await wait_for_partial(served)
+    (state,) = await read_first_frames(served, f"/events?task_id={task}&state=true", 1)
     assert state.data["task"]["id"] == task
     assert (state.data["partial"]["message_id"], state.data["partial"]["text"]) == (f"{task}.1", "one half, ")
-    (state,) = await first(served, "/events?state=true", 1)
+    (state,) = await read_first_frames(served, "/events?state=true", 1)
     assert (state.data["summary"]["running"], [one["id"] for one in state.data["running"]]) == (1, [task])
     assert state.id == state.data["as_of_seq"] == (await served.get("/events", limit=0))["last_seq"]
     reply = await served.http.get("/events?task_id=t_no&state=true")
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
 
 
-async def test_at_most_a_hundred_troubles_are_shown_the_newest_last(served: Served) -> None:
-    await opened(served)
+async def test_the_newest_hundred_errors_are_shown(served: Served) -> None:
+    await open_session(served)
     for start in range(0, MAX_ERRORS + 50, 50):
         faults = tuple(
             event(AgentFault(message=f"e{number}", level="error"), number, session_key="chat:1")
             for number in range(start, start + 50)
         )
         await served.runtime.store.apply(Changes(events=faults))
-    (state,) = await first(served, at("chat:1", "/live"), 1)
+    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
     shown = [one["message"] for one in state.data["errors"]]
     assert shown == [f"e{number}" for number in range(50, MAX_ERRORS + 50)]
 
 
-async def test_a_state_stays_small_whatever_is_in_the_session(served: Served) -> None:
-    await opened(served)
+async def test_a_state_is_small_however_large_the_session_is(served: Served) -> None:
+    await open_session(served)
     for _ in range(3):
         await served.ended(await send(served, "é" * 300_000))
-    await opened(served, "hold", "chat:2")
+    await open_session(served, "hold", "chat:2")
     for _ in range(5):
         task = await send(served, "é" * 300_000, "chat:2")
     await served.until("turn_start", session_key="chat:2")
@@ -208,14 +208,14 @@ async def test_a_state_stays_small_whatever_is_in_the_session(served: Served) ->
         "/events?state=true",
         f"/events?task_id={task}&state=true",
     ):
-        (state,) = await first(served, path, 1)
+        (state,) = await read_first_frames(served, path, 1)
         assert len(json.dumps(state.data, ensure_ascii=False)) < 150_000, path
 
 
 # -- no gap, no duplicate ----------------------------------------------------------------------------------------------
 
 
-async def reassembled(served: Served, path: str, task: str) -> tuple[str, bool]:
+async def read_joined_text(served: Served, path: str, task: str) -> tuple[str, bool]:
     """The answer as a reader who joins now puts it together, and whether that was in mid-stream."""
     name, text, joined = f"{task}.1", "", False
     async with aclosing(watch(served.http, path)) as frames:
@@ -246,8 +246,8 @@ async def reassembled(served: Served, path: str, task: str) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("of", ["session", "task"])
-async def test_a_reader_who_joins_at_any_moment_has_the_whole_text(served: Served, hands: Hands, of: str) -> None:
-    await opened(served, "write")
+async def test_a_reader_who_joins_at_any_moment_gets_the_whole_text(served: Served, hands: Hands, of: str) -> None:
+    await open_session(served, "write")
     in_the_middle = 0
     for _ in range(4):
         task = await send(served, "300")
@@ -255,7 +255,7 @@ async def test_a_reader_who_joins_at_any_moment_has_the_whole_text(served: Serve
 
         async def join(path: str = path, task: str = task) -> tuple[str, bool]:
             await asyncio.sleep(hands.random.random() * 0.4)
-            return await reassembled(served, path, task)
+            return await read_joined_text(served, path, task)
 
         async with asyncio.timeout(120):
             read = await asyncio.gather(*(join() for _ in range(25)))
@@ -265,9 +265,7 @@ async def test_a_reader_who_joins_at_any_moment_has_the_whole_text(served: Serve
     assert in_the_middle > 10, "joining in mid-stream was not tried"
 
 
-async def test_readers_who_join_and_come_back_while_many_write_see_every_event_once(
-    served: Served, hands: Hands
-) -> None:
+async def test_readers_who_join_and_return_during_writes_see_every_event_once(served: Served, hands: Hands) -> None:
     last = 3000
 
     async def writer(name: str) -> None:
@@ -306,7 +304,7 @@ async def test_readers_who_join_and_come_back_while_many_write_see_every_event_o
 
 
 async def test_state_and_events_together_are_the_whole_conversation(served: Served, hands: Hands) -> None:
-    await opened(served)
+    await open_session(served)
     count = 40
 
     async def reader() -> list[int]:
@@ -331,11 +329,11 @@ async def test_state_and_events_together_are_the_whole_conversation(served: Serv
     assert all(seen == list(range(1, 2 * count + 1)) for seen in read)
 
 
-async def test_who_comes_back_is_told_what_was_missed_and_then_the_state(served: Served) -> None:
-    await opened(served)
+async def test_a_returning_watcher_gets_missed_events_and_then_the_state(served: Served) -> None:
+    await open_session(served)
     await served.ended(await send(served, "one"))
-    (state,) = await first(served, at("chat:1", "/live"), 1)
-    await opened(served, "echo", "chat:2")
+    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
+    await open_session(served, "echo", "chat:2")
     await served.ended(await send(served, "elsewhere", "chat:2"))
     await served.ended(await send(served, "two"))
     expected = await served.logged(session_key="chat:1")
@@ -344,15 +342,15 @@ async def test_who_comes_back_is_told_what_was_missed_and_then_the_state(served:
         (at("chat:1", "/live"), {"last_event_id": str(state.id)}),
         (f"/events?session_key=chat:1&state=true&after={state.id}", {}),
     ):
-        frames = await first(served, path, len(missed) + 1, **headers)
+        frames = await read_first_frames(served, path, len(missed) + 1, **headers)
         assert [frame.id for frame in frames[:-1]] == missed
         assert frames[-1].event == "state"
         assert [one["text"] for one in frames[-1].data["messages"]] == ["one", "ONE", "two", "TWO"]
 
 
-async def test_one_session_shows_nothing_of_another(served: Served) -> None:
-    await opened(served, "write", "chat:1")
-    await opened(served, "write", "chat:2")
+async def test_the_stream_of_one_session_has_no_events_of_another(served: Served) -> None:
+    await open_session(served, "write", "chat:1")
+    await open_session(served, "write", "chat:2")
     seen: list[Frame] = []
 
     async def reader() -> None:
@@ -387,8 +385,8 @@ async def prune(served: Served, keep: int) -> int:
     return begins
 
 
-async def test_what_was_pruned_is_told_and_the_state_makes_up_for_it(served: Served) -> None:
-    await opened(served)
+async def test_pruned_events_are_a_gap_followed_by_the_state(served: Served) -> None:
+    await open_session(served)
     await served.ended(await send(served, "one"))
     await progress(served, *(str(number) for number in range(100)))
     oldest = await prune(served, 10)
@@ -396,17 +394,17 @@ async def test_what_was_pruned_is_told_and_the_state_makes_up_for_it(served: Ser
     assert (reply.status_code, reply.json()["code"], reply.json()["oldest_seq"]) == (410, "pruned", oldest)
     assert (await served.get("/events"))["events"][0]["seq"] == oldest
     for path in (at("chat:1", "/live"), "/events?state=true"):
-        gap, state = await first(served, path, 2, last_event_id="3")
+        gap, state = await read_first_frames(served, path, 2, last_event_id="3")
         assert (gap.event, gap.id, gap.data["payload"]["oldest_seq"]) == ("gap", None, oldest)
         assert state.event == "state"
-    log = await first(served, "/events", 3, last_event_id="3")
+    log = await read_first_frames(served, "/events", 3, last_event_id="3")
     assert [frame.event for frame in log] == ["gap", "task_progress", "task_progress"]
     assert log[1].id == oldest
-    ahead, state = await first(served, "/events?state=true", 2, last_event_id="100000")
+    ahead, state = await read_first_frames(served, "/events?state=true", 2, last_event_id="100000")
     assert (ahead.event, state.event) == ("gap", "state")
 
 
-def connected(served: Served, path: str, buffer: int = 2048) -> socket.socket:
+def connect_socket(served: Served, path: str, buffer: int = 2048) -> socket.socket:
     """A stream on a bare socket that can hold little."""
     host, port = served.url.removeprefix("http://").split(":")
     made = socket.socket()
@@ -419,7 +417,7 @@ def connected(served: Served, path: str, buffer: int = 2048) -> socket.socket:
     return made
 
 
-async def received(stream: socket.socket, enough: bytes, most: int = 4096) -> bytes:
+async def receive(stream: socket.socket, enough: bytes, most: int = 4096) -> bytes:
     """Everything up to some bytes, or to the end."""
     loop, found = asyncio.get_running_loop(), bytearray()
     async with asyncio.timeout(120):
@@ -438,23 +436,23 @@ def numbers(raw: bytes) -> list[int]:
 
 async def test_a_slow_reader_of_stored_events_loses_none(served: Served) -> None:
     filler = "x" * 2000
-    with contextlib.closing(connected(served, "/events?after=0&live=true")) as stream:
-        await received(stream, b": still here")
+    with contextlib.closing(connect_socket(served, "/events?after=0&live=true")) as stream:
+        await receive(stream, b": still here")
         for number in range(200):  # far more than is kept in memory, or on the wire
             await progress(served, *(f"{number} {part} {filler}" for part in range(50)))
         assert (await served.get("/health"))["status"] == "ok"
-        raw = await received(stream, b"id: 10000\n", 65536)
+        raw = await receive(stream, b"id: 10000\n", 65536)
     assert numbers(raw) == list(range(1, 10001))
 
 
-async def test_a_watcher_who_sleeps_until_events_are_gone_gets_a_gap_and_the_state_again(served: Served) -> None:
+async def test_a_slow_watcher_gets_a_gap_and_the_state_after_pruning(served: Served) -> None:
     filler = "x" * 1000
-    with contextlib.closing(connected(served, "/events?state=true")) as stream:
-        await received(stream, b"event: state")
+    with contextlib.closing(connect_socket(served, "/events?state=true")) as stream:
+        await receive(stream, b"event: state")
         for number in range(200):
             await progress(served, *(f"{number} {part} {filler}" for part in range(50)))
         oldest = await prune(served, 20)
-        raw = await received(stream, b"id: 10000\nevent: state\n", 65536)
+        raw = await receive(stream, b"id: 10000\nevent: state\n", 65536)
     before, gap, after = raw.partition(b"event: gap\n")
     assert gap, "it was to fall behind"
     assert numbers(before) == list(range(1, len(numbers(before)) + 1))
@@ -464,26 +462,26 @@ async def test_a_watcher_who_sleeps_until_events_are_gone_gets_a_gap_and_the_sta
     assert numbers(after) == [10000]
 
 
-async def test_a_stream_ends_as_a_whole_reply_when_the_server_stops(served: Served) -> None:
-    await opened(served)
-    streams = [connected(served, path) for path in ("/events", "/events?state=true", at("chat:1", "/live"))]
+async def test_a_stream_ends_cleanly_when_the_server_stops(served: Served) -> None:
+    await open_session(served)
+    streams = [connect_socket(served, path) for path in ("/events", "/events?state=true", at("chat:1", "/live"))]
     for stream in streams:
-        await received(stream, b": still here")
+        await receive(stream, b": still here")
     while len(served.streams) < len(streams):
         await asyncio.sleep(0)
     served.stopping.set()
     for stream in streams:
         with contextlib.closing(stream):
-            assert (await received(stream, b"never")).endswith(b"0\r\n\r\n")
+            assert (await receive(stream, b"never")).endswith(b"0\r\n\r\n")
 
 
-async def test_a_silent_stream_of_a_session_shows_that_it_lives(served: Served) -> None:
+async def test_a_silent_session_stream_sends_keepalives(served: Served) -> None:
     served.streams.heartbeat = 0.05
-    await opened(served)
-    with contextlib.closing(connected(served, at("chat:1", "/live"))) as stream:
-        raw = await received(stream, b"event: state")
+    await open_session(served)
+    with contextlib.closing(connect_socket(served, at("chat:1", "/live"))) as stream:
+        raw = await receive(stream, b"event: state")
         for _ in range(3):
-            raw += await received(stream, b": still here")
+            raw += await receive(stream, b": still here")
     assert raw.count(b": still here") >= 3
 
 
@@ -491,19 +489,19 @@ async def test_a_silent_stream_of_a_session_shows_that_it_lives(served: Served) 
 
 
 async def test_a_long_reply_in_many_steps_costs_at_most_twice_its_size(served: Served) -> None:
-    await opened(served, "stream")
-    with contextlib.closing(connected(served, at("chat:1", "/live"), 1 << 20)) as stream:
-        raw = await received(stream, b"event: state")
+    await open_session(served, "stream")
+    with contextlib.closing(connect_socket(served, at("chat:1", "/live"), 1 << 20)) as stream:
+        raw = await receive(stream, b"event: state")
         await send(served, "go")
-        raw += await received(stream, b'"status":"idle","agent_type"', 1 << 16)
+        raw += await receive(stream, b'"status":"idle","agent_type"', 1 << 16)
     steps = raw.count(b"event: message_delta\n")
     print(f"\n{len(raw)} bytes for {SIZE} in {steps} steps: {len(raw) / SIZE:.2f}x")
     assert steps > STEPS * 0.8, "steps were joined, so that their cost was not measured"
     assert len(raw) <= 2 * SIZE
 
 
-async def test_nobody_waits_for_a_running_turn(served: Served) -> None:
-    await opened(served, "hold")
+async def test_reads_do_not_wait_for_a_running_turn(served: Served) -> None:
+    await open_session(served, "hold")
     task = await send(served, "x")
     await served.until("turn_start", task_id=task)
     paths = (
@@ -515,7 +513,7 @@ async def test_nobody_waits_for_a_running_turn(served: Served) -> None:
         replies = await asyncio.gather(
             *(served.http.get(path, headers={"accept": "application/json"}) for path in paths)
         )
-        (state,) = await first(served, at("chat:1", "/live"), 1)
+        (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
     assert {reply.status_code for reply in replies} == {200}
     assert state.data["running"]["id"] == task
     assert (await served.get(f"/tasks/{task}"))["status"] == "running"
@@ -535,9 +533,9 @@ async def test_the_log_is_read_backwards_in_pages(served: Served) -> None:
     assert (await served.get("/events", before=5, limit=0))["events"] == []
 
 
-async def test_events_are_chosen_by_agent_actor_kind_session_and_task(served: Served) -> None:
+async def test_events_are_filtered_by_agent_actor_kind_session_and_task(served: Served) -> None:
     async with served.as_role("operator") as other:
-        await opened(served)
+        await open_session(served)
         mine = await send(served, "a")
         theirs = (await other.post("/tasks", json={"prompt": "b", "agent": "write", "session_key": "chat:2"})).json()[
             "id"
@@ -564,14 +562,14 @@ async def test_events_are_chosen_by_agent_actor_kind_session_and_task(served: Se
                 for name, values in asked.items()
                 for value in ([values] if isinstance(values, str) else values)
             )
-            frames = await first(served, f"/events?after=0&{query}", len(expected))
+            frames = await read_first_frames(served, f"/events?after=0&{query}", len(expected))
             assert [frame.id for frame in frames] == expected, asked
 
 
 # -- who may follow, and how much ------------------------------------------------------------------------------------
 
 
-async def test_a_reader_that_pauses_is_cut_off_when_its_token_is_revoked(served: Served) -> None:
+async def test_a_paused_reader_is_cut_off_when_its_token_is_revoked(served: Served) -> None:
     served.streams.heartbeat = 0.05
     told = tuple(event(TaskProgress(text="x" * 500_000), 1) for _ in range(40))
     await served.runtime.store.apply(Changes(events=told))
@@ -592,7 +590,7 @@ async def test_a_reader_that_pauses_is_cut_off_when_its_token_is_revoked(served:
     assert heard < 5_000_000
 
 
-async def test_nobody_follows_too_many_streams(served: Served) -> None:
+async def test_the_number_of_streams_per_actor_is_limited(served: Served) -> None:
     served.streams.most_of_actor = 2
     async with served.http.stream("GET", "/events") as one, served.http.stream("GET", "/events?state=true") as two:
         assert await eventually(lambda: len(served.streams) == 2)

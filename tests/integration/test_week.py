@@ -21,7 +21,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("seeds", chunks, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 
 
-def test_a_week_keeps_every_promise(seeds: range, tmp_path: Path) -> None:
+def test_a_simulated_week_keeps_every_promise(seeds: range, tmp_path: Path) -> None:
     for seed in seeds:
         try:
             live_through(seed, tmp_path / "home")

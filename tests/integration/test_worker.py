@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from insides import abandon, engine_of
+from insides import engine_of, simulate_crash
 from midwatch import Runtime, Settings, Task, TransientError, Turn, TurnResult, Usage
 from midwatch.base.errors import AlreadyFinished, Conflict, StoreUnavailable
 from midwatch.domain.agent import AgentTerms
@@ -52,7 +52,7 @@ async def run(desk: Runtime, prompt: str = "do it", **wish: Any) -> Task:
         return await desk.tasks.wait(task.id)
 
 
-async def test_a_turn_with_a_tool_gives_a_balanced_log_in_order(home: Path) -> None:
+async def test_a_turn_with_a_tool_logs_balanced_events_in_order(home: Path) -> None:
     usage = Usage(input_tokens=3, output_tokens=4)
     agent = ScriptedAgent(tool("read"), say("hm"), result("fine", usage=usage))
     async with Runtime.open(home, agents={"it": agent}) as desk:
@@ -67,7 +67,7 @@ async def test_a_turn_with_a_tool_gives_a_balanced_log_in_order(home: Path) -> N
         assert agent.closed == 1
 
 
-async def test_unknown_usage_is_unknown_not_zero(home: Path) -> None:
+async def test_unknown_usage_is_not_zero(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(result("x"))}) as desk:
         task = await run(desk)
         assert (task.usage, task.tokens_used) == (None, None)
@@ -112,7 +112,7 @@ async def test_open_tool_calls_are_closed_with_their_turn(home: Path) -> None:
 # -- cancel and timeout ------------------------------------------------------------------------------------------
 
 
-async def test_cancelled_while_pending_never_starts(home: Path) -> None:
+async def test_a_task_cancelled_while_pending_never_starts(home: Path) -> None:
     agent, clock = ScriptedAgent(result("x")), FakeClock()
     async with Runtime.open(home, agents={"it": agent}, clock=clock) as desk:
         task = await desk.tasks.submit("later", agent="it", delay=5)
@@ -125,7 +125,7 @@ async def test_cancelled_while_pending_never_starts(home: Path) -> None:
             await desk.tasks.cancel(task.id)
 
 
-async def test_cancelled_while_running_never_becomes_done(home: Path) -> None:
+async def test_a_task_cancelled_while_running_never_becomes_done(home: Path) -> None:
     """Not even when the agent finishes its work all the same."""
     go = asyncio.Event()
     agent = ScriptedAgent(wait_for(go), result("finished anyway"), deaf_to=("stop",))
@@ -151,7 +151,7 @@ async def test_a_cancel_written_by_another_process_takes_effect(home: Path) -> N
         assert (await other.tasks.wait(task.id)).status == "cancelled"
 
 
-async def test_a_timeout_ends_the_turn_and_says_so(home: Path) -> None:
+async def test_a_timeout_ends_the_turn_and_is_reported(home: Path) -> None:
     channel = RecordingChannel("there")
     agent = ScriptedAgent(wait_for(asyncio.Event()), deaf_to=("terminate",))
     async with Runtime.open(home, agents={"it": agent}, channels={"there": channel}) as desk:
@@ -164,7 +164,7 @@ async def test_a_timeout_ends_the_turn_and_says_so(home: Path) -> None:
         assert channel.typed == [("start", None), ("stop", None)]
 
 
-async def test_an_agent_that_ignores_everything_is_left_behind(home: Path) -> None:
+async def test_an_agent_that_ignores_interrupts_is_abandoned(home: Path) -> None:
     async def stubborn(turn: Turn) -> None:
         while True:
             try:
@@ -187,7 +187,7 @@ async def test_an_agent_that_ignores_everything_is_left_behind(home: Path) -> No
 # -- failures that may pass --------------------------------------------------------------------------------------
 
 
-async def test_a_transient_failure_is_tried_again_after_a_pause(home: Path) -> None:
+async def test_a_temporary_failure_is_retried_after_a_pause(home: Path) -> None:
     clock = FakeClock()
     tries: list[int] = []
 
@@ -232,7 +232,7 @@ async def test_a_task_that_keeps_failing_fails_after_max_attempts(home: Path) ->
 # -- leases ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_lost_lease_stops_the_agent_and_its_result_is_late_once(home: Path) -> None:
+async def test_a_lost_lease_stops_the_agent_and_its_late_result_is_recorded_once(home: Path) -> None:
     go = asyncio.Event()
 
     async def work(turn: Turn) -> str:
@@ -262,7 +262,7 @@ async def _late(desk: Runtime, task: Task) -> bool:
     ("on_crash", "status", "outcome", "attempt"),
     [("rerun", "done", "ok", 2), ("resume", "done", "ok", 2), ("fail", "failed", "lost", 1)],
 )
-async def test_a_task_of_a_dead_process_is_rescued_by_its_rule(
+async def test_a_task_of_a_dead_process_is_recovered_by_its_crash_rule(
     home: Path, on_crash: Any, status: str, outcome: str, attempt: int
 ) -> None:
     never = asyncio.Event()
@@ -270,7 +270,7 @@ async def test_a_task_of_a_dead_process_is_rescued_by_its_rule(
     async with Runtime.open(home, agents={"it": held}) as desk:
         task = await desk.tasks.submit("x", agent="it", on_crash=on_crash)
         await until(lambda: _emitted(desk, task, "tool_exec_start", 2))
-        abandon(desk)
+        simulate_crash(desk)
     async with Runtime.open(home, work=False) as looking:  # the lease is of a process whose lock is free
         assert (await looking.tasks.get(task.id)).status == "running"
     again = ScriptedAgent(_resumed)
@@ -340,7 +340,7 @@ async def test_an_unanswered_question_expires(home: Path) -> None:
         assert (await desk.tasks.get(task.id)).result == "expired"
 
 
-async def test_cancelling_a_task_that_asks_takes_its_question_back(home: Path) -> None:
+async def test_cancelling_a_task_withdraws_its_question(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(ask("Now?"))}) as desk:
         task = await desk.tasks.submit("x", agent="it")
         (question,) = await until(lambda: _question(desk))
@@ -356,7 +356,9 @@ async def test_cancelling_a_task_that_asks_takes_its_question_back(home: Path) -
     ("step", "notices"),
     [(result("x"), ["started", "done"]), (raise_(RuntimeError("x")), ["started", "failed"])],
 )
-async def test_the_route_is_told_once_of_the_start_and_the_end(home: Path, step: Step, notices: list[str]) -> None:
+async def test_the_route_gets_one_notice_of_the_start_and_one_of_the_end(
+    home: Path, step: Step, notices: list[str]
+) -> None:
     channel = RecordingChannel("there", fail=1)
     async with Runtime.open(home, agents={"it": ScriptedAgent(step)}, channels={"there": channel}) as desk:
         task = await run(desk, route="there")
@@ -370,14 +372,14 @@ async def _all_sent(desk: Runtime, task: Task) -> bool:
     return {d.status for d in await desk.notifications.list(task_id=task.id)} == {"sent"}
 
 
-async def test_a_silent_result_is_kept_but_not_sent(home: Path) -> None:
+async def test_a_silent_result_is_stored_but_not_sent(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(result("nothing new", outcome="silent"))}) as desk:
         task = await run(desk, route="console")
         assert (task.status, task.outcome, task.result) == ("done", "silent", "nothing new")
         assert [d.notice for d in await desk.notifications.list(task_id=task.id)] == ["started"]
 
 
-async def test_a_channel_that_hangs_or_raises_never_harms_a_task(home: Path) -> None:
+async def test_a_channel_that_hangs_or_raises_never_affects_a_task(home: Path) -> None:
     class Broken(RecordingChannel):
         def typing(self, target: str | None) -> Any:
             raise RuntimeError("no typing")
@@ -388,7 +390,7 @@ async def test_a_channel_that_hangs_or_raises_never_harms_a_task(home: Path) -> 
             assert (await run(desk, route=name)).status == "done"
 
 
-async def test_a_conversation_keeps_prompt_answer_and_thread_and_tells_the_origin(home: Path) -> None:
+async def test_a_conversation_keeps_prompt_answer_and_thread_and_notifies_the_origin(home: Path) -> None:
     async def talk(turn: Turn) -> TurnResult:
         return TurnResult(text=f"{turn.thread_id} heard {turn.prompt}", thread_id="th1")
 
@@ -405,7 +407,7 @@ async def test_a_conversation_keeps_prompt_answer_and_thread_and_tells_the_origi
         assert (await desk.sessions.get("chat:1")).session.thread_id == "th1"
 
 
-async def test_a_private_session_with_a_thread_is_resumed_by_retry(home: Path) -> None:
+async def test_a_retry_resumes_the_thread_of_a_private_session(home: Path) -> None:
     async def talk(turn: Turn) -> TurnResult:
         if turn.thread_id is None:
             return TurnResult(outcome="error", error="not yet", thread_id="th7")
@@ -423,7 +425,9 @@ async def test_a_private_session_with_a_thread_is_resumed_by_retry(home: Path) -
 
 
 @pytest.mark.parametrize(("on_crash", "status"), [("rerun", "pending"), ("resume", "pending"), ("fail", "failed")])
-async def test_shutdown_ends_turns_and_keeps_their_tasks_by_their_rule(home: Path, on_crash: Any, status: str) -> None:
+async def test_shutdown_ends_turns_and_their_tasks_follow_their_crash_rule(
+    home: Path, on_crash: Any, status: str
+) -> None:
     settings = Settings.load(home, shutdown_grace=0)
     agent = ScriptedAgent(wait_for(asyncio.Event()))
     async with Runtime.open(settings=settings, agents={"it": agent}) as desk:
@@ -440,7 +444,7 @@ async def test_shutdown_ends_turns_and_keeps_their_tasks_by_their_rule(home: Pat
             assert (left.outcome, "retry" in (left.error or "")) == ("lost", False)
 
 
-async def test_shutdown_lets_a_turn_end_within_the_grace(home: Path) -> None:
+async def test_shutdown_lets_a_turn_end_within_the_grace_period(home: Path) -> None:
     go = asyncio.Event()
     async with Runtime.open(home, agents={"it": ScriptedAgent(wait_for(go), result("made it"))}) as desk:
         task = await desk.tasks.submit("x", agent="it")
@@ -450,7 +454,7 @@ async def test_shutdown_lets_a_turn_end_within_the_grace(home: Path) -> None:
         assert (await looking.tasks.result(task.id)) == "made it"
 
 
-async def test_a_yielding_task_goes_back_to_wait_and_continues(home: Path) -> None:
+async def test_a_yielding_task_waits_again_and_continues(home: Path) -> None:
     go = asyncio.Event()
     agent = ScriptedAgent(wait_for(go), result("done at last"))
     async with Runtime.open(home, agents={"it": agent, "chat": ScriptedAgent(result("hello"))}) as desk:
@@ -467,7 +471,7 @@ async def test_a_yielding_task_goes_back_to_wait_and_continues(home: Path) -> No
 # -- who runs what -----------------------------------------------------------------------------------------------
 
 
-async def test_a_task_whose_agent_nobody_has_stays_pending_and_says_so(home: Path) -> None:
+async def test_a_task_without_an_available_agent_stays_pending_and_reports_it(home: Path) -> None:
     async with Runtime.open(home, agents={"special": ScriptedAgent(wait_for(asyncio.Event()))}) as desk:
         task = await desk.tasks.submit("x", agent="special", delay=3600)
     async with Runtime.open(home) as desk:
@@ -481,7 +485,7 @@ async def test_a_task_whose_agent_nobody_has_stays_pending_and_says_so(home: Pat
         assert (await desk.tasks.list())[0].wait == "agent"
 
 
-async def test_a_library_beside_a_server_takes_its_own_tasks_and_what_only_it_can_run(home: Path) -> None:
+async def test_a_library_beside_a_server_runs_its_own_tasks_and_those_only_it_can_run(home: Path) -> None:
     shared = {"both": ScriptedAgent(result("by the server"))}
     mine = {"both": ScriptedAgent(result("by the library")), "mine": ScriptedAgent(result("only here"))}
     async with Runtime.open(home, agents=shared, role="up") as server, Runtime.open(home, agents=mine) as library:
@@ -493,7 +497,7 @@ async def test_a_library_beside_a_server_takes_its_own_tasks_and_what_only_it_ca
         assert (await server.tasks.wait(across.id)).result == "only here"
 
 
-async def test_slots_bound_what_runs_at_once(home: Path) -> None:
+async def test_slots_limit_concurrent_tasks(home: Path) -> None:
     go = asyncio.Event()
     two = ScriptedAgent(wait_for(go), result("x"), terms=AgentTerms(slots=2))
     settings = Settings.load(home, slots=3)
@@ -508,7 +512,7 @@ async def test_slots_bound_what_runs_at_once(home: Path) -> None:
         go.set()
 
 
-async def test_a_process_group_is_committed_before_the_agent_goes_on(home: Path) -> None:
+async def test_a_process_group_is_stored_before_the_agent_continues(home: Path) -> None:
     seen: list[Any] = []
 
     async def look(turn: Turn) -> None:
@@ -547,7 +551,7 @@ async def odd_outcome(turn: Turn) -> TurnResult:
     ],
     ids=["BaseException", "outcome", "nesting"],
 )
-async def test_an_odd_agent_ends_its_own_task_and_harms_no_neighbour(home: Path, step: Step, status: str) -> None:
+async def test_an_odd_agent_ends_its_own_task_and_affects_no_other(home: Path, step: Step, status: str) -> None:
     agents = {"it": ScriptedAgent(step), "good": ScriptedAgent(tool("a"), result("ok"))}
     async with Runtime.open(home, agents=agents) as desk:
         tasks = [await desk.tasks.submit("x", agent=name) for name in ("it", "good") * 5]
@@ -556,7 +560,7 @@ async def test_an_odd_agent_ends_its_own_task_and_harms_no_neighbour(home: Path,
         assert [task.status for task in ended] == [status, "done"] * 5
 
 
-async def test_a_clock_that_is_set_back_holds_up_no_task(home: Path) -> None:
+async def test_a_clock_set_back_delays_no_task(home: Path) -> None:
     clock = FakeClock()
     go = asyncio.Event()
     agent = ScriptedAgent(wait_for(go), result("ok"), terms=AgentTerms(slots=1))
@@ -568,7 +572,7 @@ async def test_a_clock_that_is_set_back_holds_up_no_task(home: Path) -> None:
         await until(status_is(desk, second, "done"))
 
 
-async def test_long_results_are_not_kept_in_memory(home: Path) -> None:
+async def test_long_results_are_not_held_in_memory(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(result("x" * 1_000_000))}) as desk:
         task = await run(desk)
         assert sum(len(str(made.payload)) for made in desk.bus._tail) < 100_000
@@ -580,7 +584,7 @@ async def test_long_results_are_not_kept_in_memory(home: Path) -> None:
         assert seen == await kinds(desk, task)
 
 
-async def test_a_server_leads_although_a_neighbour_led_before_it(home: Path) -> None:
+async def test_a_server_leads_although_a_library_led_before(home: Path) -> None:
     async with Runtime.open(home) as library:
         leads = engine_of(library).leads
         assert leads()
@@ -590,18 +594,18 @@ async def test_a_server_leads_although_a_neighbour_led_before_it(home: Path) -> 
         await until(leads)
 
 
-async def test_an_answer_nobody_hears_is_refused(home: Path) -> None:
+async def test_an_answer_to_a_dead_attempt_is_refused(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(ask("Go?"))}) as desk:
         task = await desk.tasks.submit("x", agent="it", on_crash="rerun")
         (question,) = await until(lambda: _question(desk))
-        abandon(desk)
+        simulate_crash(desk)
     async with Runtime.open(home, work=False) as looking:
         with pytest.raises(Conflict, match="does not run any more"):
             await looking.approvals.answer(question.id, grant=True)
         assert (await looking.tasks.get(task.id)).status == "running"
 
 
-async def test_a_task_is_retried_once_however_many_ask(home: Path) -> None:
+async def test_concurrent_retries_make_one_task(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(raise_(RuntimeError("x")))}) as desk:
         failed = await run(desk)
         made = await asyncio.gather(*(desk.tasks.retry(failed.id) for _ in range(10)), return_exceptions=True)
@@ -609,7 +613,7 @@ async def test_a_task_is_retried_once_however_many_ask(home: Path) -> None:
         assert sum(isinstance(one, Conflict) for one in made) == 9
 
 
-async def test_a_database_that_was_taken_away_takes_no_more_tasks(home: Path) -> None:
+async def test_a_removed_database_takes_no_more_tasks(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(result("x"))}) as desk:
         await run(desk)
         (home / "midwatch.db").rename(home / "elsewhere.db")

@@ -20,7 +20,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.task import TaskFilter
 from midwatch.domain.worktree import Worktree
 from midwatch.programs.git import GitProgram
-from records import put, take
+from records import claim_tasks, put
 from repositories import a_repository, commit, git
 from servers import PATIENCE
 
@@ -49,13 +49,13 @@ async def desk(home: Path) -> AsyncIterator[Runtime]:
         yield opened
 
 
-async def done(desk: Runtime, prompt: str, workdir: Path, **wish: Any) -> Task:
+async def run_task(desk: Runtime, prompt: str, workdir: Path, **wish: Any) -> Task:
     task = await desk.tasks.submit(prompt, workdir=str(workdir), worktree=True, **wish)
     async with asyncio.timeout(PATIENCE):
         return await desk.tasks.wait(task.id)
 
 
-def noted(task: Task) -> dict[str, Any]:
+def read_worktree_note(task: Task) -> dict[str, Any]:
     found: dict[str, Any] | None = task.snapshot()["worktree"]
     assert found is not None
     return found
@@ -70,12 +70,12 @@ def look(repo: Path) -> tuple[bytes, str, str]:
 # -- a task ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_works_beside_the_checkout_and_tells_what_it_did(desk: Runtime, repo: Path) -> None:
+async def test_a_task_works_in_a_worktree_and_reports_its_changes(desk: Runtime, repo: Path) -> None:
     before = look(repo)
     pending = (await desk.tasks.submit("true", workdir=str(repo), worktree=True, delay=3600)).snapshot()["worktree"]
     assert (pending["status"], pending["path"], pending["id"][:2]) == ("planned", None, "w_")
-    task = await done(desk, WORK, repo / "-sub")
-    told = noted(task)
+    task = await run_task(desk, WORK, repo / "-sub")
+    told = read_worktree_note(task)
     place = desk.home.worktrees / told["id"][-12:]
     assert task.result == str(place / "-sub")
     assert (told["path"], told["branch"], told["status"]) == (str(place), f"midwatch/{told['id'][-12:]}", "kept")
@@ -99,28 +99,32 @@ async def test_a_task_works_beside_the_checkout_and_tells_what_it_did(desk: Runt
 @pytest.mark.parametrize(
     ("prompt", "outcome"), [("echo x > x; exit 3", "error"), ("echo x > x; sleep 60", "cancelled")]
 )
-async def test_failed_and_cancelled_tasks_tell_it_as_well(desk: Runtime, repo: Path, prompt: str, outcome: str) -> None:
+async def test_failed_and_cancelled_tasks_report_their_changes_too(
+    desk: Runtime, repo: Path, prompt: str, outcome: str
+) -> None:
     task = await desk.tasks.submit(prompt, workdir=str(repo), worktree=True)
     if outcome == "cancelled":
-        place = desk.home.worktrees / noted(task)["id"][-12:] / "x"
+        place = desk.home.worktrees / read_worktree_note(task)["id"][-12:] / "x"
         async with asyncio.timeout(PATIENCE):
             while not place.exists():
                 await asyncio.sleep(0.01)
         await desk.tasks.cancel(task.id)
     ended = await desk.tasks.wait(task.id)
-    assert (ended.outcome, noted(ended)["files"], noted(ended)["dirty"]) == (outcome, 1, True)
+    assert (ended.outcome, read_worktree_note(ended)["files"], read_worktree_note(ended)["dirty"]) == (outcome, 1, True)
 
 
-async def test_a_retry_goes_on_where_the_first_try_worked(desk: Runtime, repo: Path) -> None:
-    first = await done(desk, "test -e half && cat half; echo half > half; test $MIDWATCH_TASK = x", repo)
+async def test_a_retry_continues_in_the_same_worktree(desk: Runtime, repo: Path) -> None:
+    first = await run_task(desk, "test -e half && cat half; echo half > half; test $MIDWATCH_TASK = x", repo)
     again = await desk.tasks.retry(first.id)
     ended = await desk.tasks.wait(again.id)
     assert "half" in (ended.error or "")
-    assert noted(ended)["id"] == noted(first)["id"]
+    assert read_worktree_note(ended)["id"] == read_worktree_note(first)["id"]
     assert len(await desk.worktrees.list()) == 1
 
 
-async def test_the_turns_of_a_session_share_one_which_is_told_of_and_made_again(desk: Runtime, repo: Path) -> None:
+async def test_the_turns_of_a_session_share_a_worktree_which_is_announced_and_recreated(
+    desk: Runtime, repo: Path
+) -> None:
     view, _ = await desk.sessions.create(workdir=str(repo), worktree=True)
     key = view.session.key
     other = await desk.tasks.submit("echo 0 >> log; cat log", workdir=str(repo), session_key=key)
@@ -145,7 +149,7 @@ async def test_the_turns_of_a_session_share_one_which_is_told_of_and_made_again(
         await desk.tasks.submit("x", session_key=plain.session.key, worktree=True, workdir=str(repo))
 
 
-async def test_each_run_of_an_automation_has_its_own(desk: Runtime, repo: Path) -> None:
+async def test_each_run_of_an_automation_has_its_own_worktree(desk: Runtime, repo: Path) -> None:
     wish = {"every": 3600, "workdir": str(repo), "worktree": True}
     with pytest.raises(InvalidInput, match="runs are fresh"):
         await desk.automations.create("echo x >> x; cat x", **wish)
@@ -154,23 +158,23 @@ async def test_each_run_of_an_automation_has_its_own(desk: Runtime, repo: Path) 
     made = await desk.automations.create("echo x >> x; cat x", **wish, fresh=True)
     ran = [await desk.tasks.wait((await desk.automations.run(made.id)).id) for _ in range(2)]
     assert [task.result for task in ran] == ["x", "x"]
-    assert len({noted(task)["path"] for task in ran}) == 2
+    assert len({read_worktree_note(task)["path"] for task in ran}) == 2
     assert (await desk.automations.get(made.id)).worktree is True
 
 
-async def test_whatever_runs_in_a_conversation_with_a_worktree_works_there(desk: Runtime, repo: Path) -> None:
+async def test_every_task_of_a_session_with_a_worktree_works_there(desk: Runtime, repo: Path) -> None:
     view, _ = await desk.sessions.create(workdir=str(repo), worktree=True)
     made = await desk.automations.create("pwd", every=3600, workdir=str(repo), session_key=view.session.key)
     task = await desk.tasks.wait((await desk.automations.run(made.id)).id)
     assert task.result == str(desk.home.worktrees / (view.session.worktree or "")[-12:])
-    assert noted(task)["id"] == view.session.worktree
+    assert read_worktree_note(task)["id"] == view.session.worktree
 
 
 # -- merge and remove --------------------------------------------------------------------------------------------
 
 
-async def test_a_merge_commits_what_is_left_and_moves_the_checkout_forward(desk: Runtime, repo: Path) -> None:
-    task = await done(desk, "echo one > c1; git add c1; git commit -qm mine; echo two > c2", repo)
+async def test_a_merge_commits_remaining_changes_and_updates_the_checkout(desk: Runtime, repo: Path) -> None:
+    task = await run_task(desk, "echo one > c1; git add c1; git commit -qm mine; echo two > c2", repo)
     (repo / "untracked").write_text("mine")
     tree, merged = await desk.worktrees.merge(task.id, actor="ann")
     assert (tree.status, tree.dirty, merged.how, merged.commit) == (
@@ -181,7 +185,7 @@ async def test_a_merge_commits_what_is_left_and_moves_the_checkout_forward(desk:
     said = git(repo, "log", "-1", "--format=%an %s %b")
     assert "Ann" in said
     assert f"midwatch task {task.id}" in said
-    assert noted(await desk.tasks.get(task.id))["status"] == "merged"
+    assert read_worktree_note(await desk.tasks.get(task.id))["status"] == "merged"
     told = [e for e in await desk.store.read_events(0) if e.kind == "worktree_changed"]
     assert [(e.payload["status"], e.payload["into"]) for e in told] == [("kept", None), ("merged", "main")]
     assert told[-1].actor == "ann"
@@ -190,23 +194,23 @@ async def test_a_merge_commits_what_is_left_and_moves_the_checkout_forward(desk:
     assert removed.status == "removed"
     assert not Path(tree.path).exists()
     assert git(repo, "branch", "--list", "midwatch/*") == ""
-    assert noted(await desk.tasks.get(task.id))["status"] == "removed"
+    assert read_worktree_note(await desk.tasks.get(task.id))["status"] == "removed"
     assert (await desk.worktrees.remove(task.id)).status == "removed"
     with pytest.raises(Conflict, match="removed"):
         await desk.worktrees.diff(task.id)
 
 
-async def test_work_after_a_merge_counts_from_there(desk: Runtime, repo: Path) -> None:
+async def test_changes_after_a_merge_count_from_the_merge(desk: Runtime, repo: Path) -> None:
     view, _ = await desk.sessions.create(workdir=str(repo), worktree=True)
     first = await desk.tasks.wait((await desk.sessions.send(view.session.key, "echo 1 > one")).id)
     await desk.worktrees.merge(first.id)
     second = await desk.tasks.wait((await desk.sessions.send(view.session.key, "echo 2 > two")).id)
-    assert (noted(second)["files"], noted(second)["status"]) == (1, "kept")
-    assert noted(second)["base"] == git(repo, "rev-parse", "main")
+    assert (read_worktree_note(second)["files"], read_worktree_note(second)["status"]) == (1, "kept")
+    assert read_worktree_note(second)["base"] == git(repo, "rev-parse", "main")
 
 
-async def test_branches_that_went_apart_are_merged(desk: Runtime, repo: Path) -> None:
-    task = await done(desk, "echo new > new", repo)
+async def test_diverged_branches_are_merged(desk: Runtime, repo: Path) -> None:
+    task = await run_task(desk, "echo new > new", repo)
     (repo / "other").write_text("other")
     commit(repo, "meanwhile")
     assert (await desk.worktrees.merge(task.id))[1].how == "merge"
@@ -214,8 +218,8 @@ async def test_branches_that_went_apart_are_merged(desk: Runtime, repo: Path) ->
     assert git(repo, "log", "-1", "--format=%P").count(" ") == 1
 
 
-async def test_a_conflict_changes_nothing_and_says_what_to_do(desk: Runtime, repo: Path) -> None:
-    task = await done(desk, "echo theirs > a.txt", repo)
+async def test_a_conflict_changes_nothing_and_has_a_remedy(desk: Runtime, repo: Path) -> None:
+    task = await run_task(desk, "echo theirs > a.txt", repo)
     (repo / "a.txt").write_text("mine\n")
     commit(repo, "meanwhile")
     before = look(repo)
@@ -226,15 +230,15 @@ async def test_a_conflict_changes_nothing_and_says_what_to_do(desk: Runtime, rep
     assert (await desk.worktrees.get(task.id)).status == "kept"
 
 
-async def test_many_are_merged_at_the_same_time(desk: Runtime, repo: Path) -> None:
-    tasks = [await done(desk, f"echo {number} > file{number}", repo) for number in range(5)]
+async def test_concurrent_merges_all_succeed(desk: Runtime, repo: Path) -> None:
+    tasks = [await run_task(desk, f"echo {number} > file{number}", repo) for number in range(5)]
     await asyncio.gather(*(desk.worktrees.merge(task.id) for task in tasks))
     assert sorted(one.name for one in repo.glob("file*")) == [f"file{number}" for number in range(5)]
     assert git(repo, "status", "--porcelain") == ""
 
 
-async def test_a_dirty_checkout_is_not_merged_into(desk: Runtime, repo: Path) -> None:
-    task = await done(desk, "echo new > new", repo)
+async def test_a_merge_into_a_dirty_checkout_is_refused(desk: Runtime, repo: Path) -> None:
+    task = await run_task(desk, "echo new > new", repo)
     (repo / "a.txt").write_text("unsaved\n")
     with pytest.raises(Conflict, match="uncommitted changes; commit or stash them"):
         await desk.worktrees.merge(task.id)
@@ -246,8 +250,8 @@ async def test_a_dirty_checkout_is_not_merged_into(desk: Runtime, repo: Path) ->
     assert (repo / "new").read_text() == "mine, and not known to git"
 
 
-async def test_a_branch_that_is_not_checked_out_only_moves_forward(desk: Runtime, repo: Path) -> None:
-    first, second = await done(desk, "echo 1 > one", repo), await done(desk, "echo 2 > two", repo)
+async def test_a_branch_that_is_not_checked_out_is_only_fast_forwarded(desk: Runtime, repo: Path) -> None:
+    first, second = await run_task(desk, "echo 1 > one", repo), await run_task(desk, "echo 2 > two", repo)
     git(repo, "switch", "--quiet", "--create", "elsewhere")
     assert (await desk.worktrees.merge(first.id))[1].how == "fast-forward"
     assert git(repo, "show", "main:one") == "1"
@@ -259,22 +263,22 @@ async def test_a_branch_that_is_not_checked_out_only_moves_forward(desk: Runtime
         await desk.worktrees.merge(second.id)
 
 
-async def test_what_would_be_lost_is_told_before_it_is_removed(desk: Runtime, repo: Path) -> None:
-    task = await done(
+async def test_removal_reports_the_changes_that_would_be_lost(desk: Runtime, repo: Path) -> None:
+    task = await run_task(
         desk, "echo c > c; git add c; git commit -qm c; echo d > d; mkdir r; echo e > r/e; chmod 500 r", repo
     )
     with pytest.raises(Conflict, match=r"has 2 uncommitted files and 1 commit that no other branch has.*--force"):
         await desk.worktrees.remove(task.id)
-    assert Path(noted(task)["path"], "d").exists()
+    assert Path(read_worktree_note(task)["path"], "d").exists()
     assert (await desk.worktrees.remove(task.id, force=True)).status == "removed"
     assert git(repo, "worktree", "list").count("\n") == 0
-    empty = await done(desk, "true", repo)
+    empty = await run_task(desk, "true", repo)
     assert (await desk.worktrees.remove(empty.id)).status == "removed"
 
 
-async def test_nothing_is_merged_or_removed_while_a_task_works_in_it(desk: Runtime, repo: Path) -> None:
+async def test_a_worktree_with_a_running_task_is_not_merged_or_removed(desk: Runtime, repo: Path) -> None:
     task = await desk.tasks.submit("touch begun; exec sleep 60", workdir=str(repo), worktree=True)
-    begun = desk.home.worktrees / noted(task)["id"][-12:] / "begun"
+    begun = desk.home.worktrees / read_worktree_note(task)["id"][-12:] / "begun"
     async with asyncio.timeout(PATIENCE):
         while not begun.exists():
             await asyncio.sleep(0.01)
@@ -286,25 +290,23 @@ async def test_nothing_is_merged_or_removed_while_a_task_works_in_it(desk: Runti
     await desk.tasks.wait(task.id)
 
 
-async def test_an_agent_that_left_its_branch_or_made_a_repository_is_not_merged_blindly(
-    desk: Runtime, repo: Path
-) -> None:
-    away = await done(desk, "git switch -qc mine; echo x > x; git add x; git commit -qm x", repo)
+async def test_a_worktree_whose_agent_left_the_branch_is_not_merged(desk: Runtime, repo: Path) -> None:
+    away = await run_task(desk, "git switch -qc mine; echo x > x; git add x; git commit -qm x", repo)
     with pytest.raises(Conflict, match="but on mine; merge that by hand"):
         await desk.worktrees.merge(away.id)
     await desk.worktrees.remove(away.id)
     assert git(repo, "show", "mine:x") == "x", "its commit is on another branch, which stays"
-    inner = await done(
+    inner = await run_task(
         desk, "git init -q in; cd in; git -c user.name=a -c user.email=b commit -qm x --allow-empty", repo
     )
     with pytest.raises(Conflict, match="holds a repository of its own, in"):
         await desk.worktrees.merge(inner.id)
-    empty = await done(desk, "git init -q in; echo x > x", repo)
-    assert noted(empty)["files"] == 1, "a repository without a commit hides nothing else"
+    empty = await run_task(desk, "git init -q in; echo x > x", repo)
+    assert read_worktree_note(empty)["files"] == 1, "a repository without a commit hides nothing else"
 
 
-async def test_pruning_takes_what_holds_nothing_and_leaves_work(desk: Runtime, repo: Path) -> None:
-    empty, work = await done(desk, "true", repo), await done(desk, "echo x > x", repo)
+async def test_pruning_removes_empty_worktrees_and_keeps_changes(desk: Runtime, repo: Path) -> None:
+    empty, work = await run_task(desk, "true", repo), await run_task(desk, "echo x > x", repo)
     assert await desk.worktrees.prune(0) == 0
     later = desk.clock.now()
     assert await desk.worktrees.prune(later) == 1
@@ -312,13 +314,13 @@ async def test_pruning_takes_what_holds_nothing_and_leaves_work(desk: Runtime, r
     assert await desk.worktrees.prune(desk.clock.now()) == 1, "what was removed is forgotten"
     with pytest.raises(NotFound):
         await desk.worktrees.get(empty.id)
-    assert Path(noted(work)["path"], "x").exists()
+    assert Path(read_worktree_note(work)["path"], "x").exists()
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------
 
 
-async def test_what_no_worktree_can_be_made_from_is_one_line(desk: Runtime, repo: Path, tmp_path: Path) -> None:
+async def test_an_unusable_repository_is_reported_in_one_line(desk: Runtime, repo: Path, tmp_path: Path) -> None:
     plain, fresh, bare = tmp_path / "plain", tmp_path / "fresh", tmp_path / "bare.git"
     plain.mkdir()
     git(tmp_path, "init", "--quiet", str(fresh))
@@ -336,25 +338,26 @@ async def test_what_no_worktree_can_be_made_from_is_one_line(desk: Runtime, repo
         await GitProgram("no-such-git").locate(str(repo))
     with pytest.raises(InvalidInput, match="in no git repository"):
         await desk.tasks.submit("x", workdir=str(plain), worktree=True)
-    ended = await done(desk, "true", fresh)
-    assert (ended.outcome, noted(ended)["status"]) == ("error", "planned")
+    ended = await run_task(desk, "true", fresh)
+    assert (ended.outcome, read_worktree_note(ended)["status"]) == ("error", "planned")
     assert "has no commit yet; make a first one with `git commit`" in (ended.error or "")
     commit(repo, "a submodule")
     (repo / "a.txt").write_text("unsaved")
-    task = await done(desk, "cat a.txt; ls m", repo)
+    task = await run_task(desk, "cat a.txt; ls m", repo)
     assert task.result == "one\ntwo"
     note = (await desk.worktrees.get(task.id)).note
     assert note == "uncommitted changes of the checkout are not in it; its submodules are empty"
 
 
-async def test_a_making_that_was_killed_is_done_again(desk: Runtime, repo: Path) -> None:
+async def test_a_creation_that_was_killed_is_repeated(desk: Runtime, repo: Path) -> None:
     (repo / ".gitattributes").write_text("slow filter=slow\n")
     (repo / "slow").write_text("slow")
     commit(repo, "slow")
     task = await put(desk.store, agent="nobody", worktree={"id": "w_00000000000000000000abcdef"})
     tree = Worktree(
-        id=noted(task)["id"], status="making", host=os.uname().nodename, repository=str(repo), subdir="",
-        path=str(desk.home.worktrees / noted(task)["id"][-12:]), branch=f"midwatch/{noted(task)['id'][-12:]}",
+        id=read_worktree_note(task)["id"], status="making", host=os.uname().nodename, repository=str(repo), subdir="",
+        path=str(desk.home.worktrees / read_worktree_note(task)["id"][-12:]),
+        branch=f"midwatch/{read_worktree_note(task)['id'][-12:]}",
         base=git(repo, "rev-parse", "main"), target="main", task_id=task.id,
     )  # fmt: skip
     await desk.store.apply(Changes(records=(tree,)))
@@ -367,41 +370,41 @@ async def test_a_making_that_was_killed_is_done_again(desk: Runtime, repo: Path)
             await asyncio.sleep(0.01)
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-    (running,) = await take(desk.store, agents={"nobody": 1})
+    (running,) = await claim_tasks(desk.store, agents={"nobody": 1})
     made = await desk.worktrees.ready(running, str(repo))
     assert made.status == "kept"
     assert Path(tree.path, "slow").read_text() == "slow"
     assert git(tree.path, "status", "--porcelain") == ""
 
 
-async def test_a_making_is_stopped_by_a_cancel(desk: Runtime, repo: Path) -> None:
+async def test_a_cancel_stops_the_creation(desk: Runtime, repo: Path) -> None:
     (repo / ".gitattributes").write_text("slow filter=slow\n")
     (repo / "slow").write_text("slow")
     commit(repo, "slow")
     git(repo, "config", "filter.slow.smudge", "sleep 600")
     task = await desk.tasks.submit("true", workdir=str(repo), worktree=True)
-    place = desk.home.worktrees / noted(task)["id"][-12:]
+    place = desk.home.worktrees / read_worktree_note(task)["id"][-12:]
     async with asyncio.timeout(PATIENCE):
         while not (place / "a.txt").exists():
             await asyncio.sleep(0.01)
         await desk.tasks.cancel(task.id)
         ended = await desk.tasks.wait(task.id)
-    assert (ended.outcome, noted(ended)["status"]) == ("cancelled", "making")
+    assert (ended.outcome, read_worktree_note(ended)["status"]) == ("cancelled", "making")
     git(repo, "config", "--unset", "filter.slow.smudge")
     again = await desk.tasks.retry(task.id)
     assert (await desk.tasks.wait(again.id)).status == "done"
     assert (place / "slow").read_text() == "slow"
 
 
-async def test_a_directory_that_was_taken_away_is_made_again_from_its_branch(desk: Runtime, repo: Path) -> None:
+async def test_a_missing_directory_is_recreated_from_its_branch(desk: Runtime, repo: Path) -> None:
     view, _ = await desk.sessions.create(workdir=str(repo / "-sub"), worktree=True)
     key = view.session.key
     first = await desk.tasks.wait((await desk.sessions.send(key, "echo x > x; git add x; git commit -qm x")).id)
-    subprocess.run(("rm", "-rf", noted(first)["path"]), check=True)
+    subprocess.run(("rm", "-rf", read_worktree_note(first)["path"]), check=True)
     second = await desk.tasks.wait((await desk.sessions.send(key, "ls")).id)
     assert second.result == "b.txt\nx"
     third = await desk.tasks.wait((await desk.sessions.send(key, "rm ../.git; ls")).id)
-    assert noted(third)["files"] == 1, "its repository still knows it"
+    assert read_worktree_note(third)["files"] == 1, "its repository still knows it"
     fourth = await desk.tasks.wait((await desk.sessions.send(key, "git log --format=%s")).id)
     assert fourth.result == "x\nfirst"
     fifth = await desk.tasks.wait((await desk.sessions.send(key, "rm ../.git; mkdir ../.git; ls")).id)
@@ -410,11 +413,9 @@ async def test_a_directory_that_was_taken_away_is_made_again_from_its_branch(des
     assert "was replaced by something else" in (sixth.error or "")
 
 
-async def test_settings_an_agent_put_in_place_of_the_repositorys_are_not_used(
-    desk: Runtime, repo: Path, tmp_path: Path
-) -> None:
+async def test_git_settings_written_by_an_agent_are_ignored(desk: Runtime, repo: Path, tmp_path: Path) -> None:
     trap = tmp_path / "trap"
-    tree = noted(await done(desk, "echo new > new", repo))["id"]
+    tree = read_worktree_note(await run_task(desk, "echo new > new", repo))["id"]
     shutil.copytree(repo / ".git", tmp_path / "evil")
     git(repo, "config", "--file", str(tmp_path / "evil" / "config"), "filter.e.clean", f"touch {trap}; cat")
     (repo / ".gitattributes").write_text("* filter=e\n")
@@ -427,7 +428,7 @@ async def test_settings_an_agent_put_in_place_of_the_repositorys_are_not_used(
     assert "new" in (await desk.worktrees.diff(tree)).text
 
 
-async def test_neither_hooks_nor_what_an_agent_writes_is_run_by_us(
+async def test_hooks_and_programs_written_by_an_agent_are_never_run(
     desk: Runtime, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = tmp_path / "trap"
@@ -439,15 +440,15 @@ async def test_neither_hooks_nor_what_an_agent_writes_is_run_by_us(
     evil = (
         f"git init -q evil; git -C evil config core.fsmonitor 'touch {trap}; false'; echo gitdir: $PWD/evil/.git > .git"
     )
-    task = await done(desk, f"unset GIT_DIR; {evil}", repo)
-    assert noted(task)["dirty"] is True
+    task = await run_task(desk, f"unset GIT_DIR; {evil}", repo)
+    assert read_worktree_note(task)["dirty"] is True
     await desk.worktrees.diff(task.id)
     await desk.worktrees.remove(task.id, force=True)
     assert not trap.exists()
 
 
-async def test_one_on_another_machine_is_left_to_that(desk: Runtime, repo: Path) -> None:
-    task = await done(desk, "echo x > x", repo)
+async def test_a_worktree_on_another_machine_is_not_changed(desk: Runtime, repo: Path) -> None:
+    task = await run_task(desk, "echo x > x", repo)
     tree = await desk.worktrees.get(task.id)
     await desk.store.apply(Changes(records=(replace(tree, id="w_" + "1" * 23, host="far", task_id="t_far"),)))
     assert (await desk.worktrees.get("w_" + "1" * 23)).host == "far"

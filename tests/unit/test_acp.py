@@ -73,12 +73,12 @@ async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
         await one.close()
 
 
-async def turned(talk: Talk, prompt: str, *answers: str | Answer, **more: Any) -> tuple[TurnResult, RecordingTurn]:
+async def run_turn(talk: Talk, prompt: str, *answers: str | Answer, **more: Any) -> tuple[TurnResult, RecordingTurn]:
     turn = RecordingTurn(prompt, answers=answers)
     return await (await talk(**more)).turn(turn), turn
 
 
-def of(turn: RecordingTurn, kind: type[Payload]) -> list[Any]:
+def events_of(turn: RecordingTurn, kind: type[Payload]) -> list[Any]:
     return [seen for seen in turn.events if isinstance(seen, kind)]
 
 
@@ -98,7 +98,7 @@ def runs(pid: int) -> bool:
 # -- turns ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_stays_for_the_next_turn_and_every_turn_owns_its_group(talk: Talk) -> None:
+async def test_a_process_is_kept_for_the_next_turn_and_every_turn_records_its_group(talk: Talk) -> None:
     one = await talk()
     assert lasts(one)
     assert not one.alive
@@ -113,7 +113,7 @@ async def test_a_process_stays_for_the_next_turn_and_every_turn_owns_its_group(t
     assert found.text == "You said: first | second"
 
 
-async def test_a_dead_process_is_started_again_and_the_session_taken_up(talk: Talk) -> None:
+async def test_a_dead_process_is_restarted_and_its_session_resumed(talk: Talk) -> None:
     one = await talk()
     first = RecordingTurn("remember me")
     await one.turn(first)
@@ -126,7 +126,7 @@ async def test_a_dead_process_is_started_again_and_the_session_taken_up(talk: Ta
 
 
 @pytest.mark.parametrize("how", [(), ("--resumes",)], ids=["load", "resume"])
-async def test_a_session_of_another_process_is_taken_up(talk: Talk, how: tuple[str, ...]) -> None:
+async def test_a_session_of_another_process_is_resumed(talk: Talk, how: tuple[str, ...]) -> None:
     first = RecordingTurn("remember me")
     await (await talk(*how)).turn(first)
     other = await talk(*how, thread_id=first.thread_id)
@@ -134,20 +134,20 @@ async def test_a_session_of_another_process_is_taken_up(talk: Talk, how: tuple[s
     assert (found.text, found.thread_id) == ("You said: remember me", first.thread_id)
 
 
-async def test_one_that_cannot_take_up_its_session_says_so_and_begins_anew(talk: Talk) -> None:
+async def test_a_session_that_cannot_be_resumed_is_reported_and_begun_anew(talk: Talk) -> None:
     turn = RecordingTurn("hello", thread_id="old")
     found = await (await talk("--forgets")).turn(turn)
     assert found.text == "you said hello"
     assert found.thread_id not in (None, "old")
     assert turn.thread_id == found.thread_id
-    (warning,) = of(turn, AgentFault)
+    (warning,) = events_of(turn, AgentFault)
     assert "cannot take up its conversation" in warning.message
     unknown = RecordingTurn("hello", thread_id="never-was")
     await (await talk()).turn(unknown)
-    assert "session not found" in of(unknown, AgentFault)[0].message
+    assert "session not found" in events_of(unknown, AgentFault)[0].message
 
 
-async def test_one_that_was_cut_off_is_told_to_go_on(talk: Talk) -> None:
+async def test_an_interrupted_turn_gets_a_continue_prompt(talk: Talk) -> None:
     one = await talk()
     first = RecordingTurn("work")
     await one.turn(first)
@@ -166,36 +166,36 @@ async def test_another_directory_needs_another_process(talk: Talk, tmp_path: Pat
     assert (await one.turn(other)).text == f'"{tmp_path}/sub"You said: [[show cwd]]'
 
 
-async def test_files_that_are_named_go_along(talk: Talk, tmp_path: Path) -> None:
+async def test_attached_files_are_sent(talk: Talk, tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("x")
     prompt = f"Read\n@{tmp_path}/notes.md\n@/etc/passwd\n@{tmp_path}/none\n[[show blocks]]"
-    found, _ = await turned(talk, prompt)
+    found, _ = await run_turn(talk, prompt)
     linked = [block for block in json.loads(found.text) if block["type"] == "resource_link"]
     assert [block["uri"] for block in linked] == [f"file://{tmp_path}/notes.md"]
     assert make_blocks("a\0b", "/") == [{"type": "text", "text": "ab"}]
 
 
-async def test_mode_and_model(talk: Talk) -> None:
-    assert json.loads((await turned(talk, "[[show settings]]"))[0].text) == {"mode": "auto", "model": "small"}
-    found, _ = await turned(talk, "[[show settings]]", mode="Default", model="large")
+async def test_mode_and_model_are_set(talk: Talk) -> None:
+    assert json.loads((await run_turn(talk, "[[show settings]]"))[0].text) == {"mode": "auto", "model": "small"}
+    found, _ = await run_turn(talk, "[[show settings]]", mode="Default", model="large")
     assert json.loads(found.text) == {"mode": "default", "model": "large"}
     with pytest.raises(AgentError, match=r"has no model 'giant'; change agents\.fake\.model .*: small, large"):
-        await turned(talk, "x", model="giant")
+        await run_turn(talk, "x", model="giant")
     with pytest.raises(AgentError, match=r"has no mode 'wild'.*: default, auto"):
-        await turned(talk, "x", mode="wild")
+        await run_turn(talk, "x", mode="wild")
 
 
-async def test_an_agent_that_would_not_ask_is_put_into_the_mode_that_asks(talk: Talk) -> None:
-    found, _ = await turned(talk, "[[show settings]]", profile="claude")
+async def test_an_agent_that_would_not_ask_is_set_to_the_mode_that_asks(talk: Talk) -> None:
+    found, _ = await run_turn(talk, "[[show settings]]", profile="claude")
     assert json.loads(found.text)["mode"] == "default"
 
 
-async def test_usage_is_what_was_told_and_cost_is_the_turns_own(talk: Talk) -> None:
+async def test_usage_is_as_reported_and_cost_is_that_of_the_turn(talk: Talk) -> None:
     one = await talk()
     first = RecordingTurn("[[usage 100 20 0.5]]")
     used = (await one.turn(first)).usage
     assert (used.input_tokens, used.output_tokens, used.cost_usd, used.model) == (100, 20, 0.5, "small")
-    assert of(first, LlmResponse)[0].usage == {"input_tokens": 100, "output_tokens": 20}
+    assert events_of(first, LlmResponse)[0].usage == {"input_tokens": 100, "output_tokens": 20}
     assert (await one.turn(RecordingTurn("[[usage 150 30 0.75]]"))).usage.cost_usd == 0.25
     assert (await one.turn(RecordingTurn("hello"))).usage.data() is None
     other = await talk(thread_id=first.thread_id)
@@ -210,42 +210,42 @@ async def test_usage_is_what_was_told_and_cost_is_the_turns_own(talk: Talk) -> N
 # -- what it tells ---------------------------------------------------------------------------------------------------
 
 
-async def test_steps_in_order(talk: Talk) -> None:
-    found, turn = await turned(talk, "[[think hm well]] [[plan a,b]] [[say I look]] [[tool ls -l]] [[say all done]]")
+async def test_steps_are_logged_in_order(talk: Talk) -> None:
+    found, turn = await run_turn(talk, "[[think hm well]] [[plan a,b]] [[say I look]] [[tool ls -l]] [[say all done]]")
     assert found.text == "all done"
     stored = [kind for kind in turn.kinds() if not kind.endswith("delta")]
     assert stored == ["plan_update", "thought_update", "message_update", "tool_exec_start", "tool_exec_end"]
-    assert of(turn, ThoughtUpdate)[0].text == "hm well"
-    assert [entry["content"] for entry in of(turn, PlanUpdate)[0].entries] == ["a", "b"]
-    assert of(turn, MessageUpdate)[0].message == "I look"
+    assert events_of(turn, ThoughtUpdate)[0].text == "hm well"
+    assert [entry["content"] for entry in events_of(turn, PlanUpdate)[0].entries] == ["a", "b"]
+    assert events_of(turn, MessageUpdate)[0].message == "I look"
     start, end = (seen for seen in turn.events if seen.kind.startswith("tool_exec"))
     assert (start.title, start.tool_kind, start.arguments) == ("ls -l", "execute", {"command": "ls -l"})  # type: ignore[attr-defined]
     assert (end.result, end.is_error) == ("ran ls -l", False)  # type: ignore[attr-defined]
 
 
-async def test_a_tool_whose_end_is_not_told_is_closed_with_the_turn(talk: Talk) -> None:
-    _, turn = await turned(talk, "[[open something]] [[say bye]]")
+async def test_a_tool_without_an_end_is_closed_with_the_turn(talk: Talk) -> None:
+    _, turn = await run_turn(talk, "[[open something]] [[say bye]]")
     assert tools(turn) == [("start", "open"), ("end", "open")]
 
 
-async def test_a_warning_is_no_answer(talk: Talk) -> None:
-    found, turn = await turned(talk, "[[warn]] [[say the answer]]", profile="codex")
+async def test_a_warning_is_not_part_of_the_answer(talk: Talk) -> None:
+    found, turn = await run_turn(talk, "[[warn]] [[say the answer]]", profile="codex")
     assert found.text == "the answer"
-    assert "Model metadata" in of(turn, AgentFault)[0].message
+    assert "Model metadata" in events_of(turn, AgentFault)[0].message
 
 
-async def test_what_makes_no_sense_is_left_out(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
-    found, turn = await turned(talk, "[[say so:]] [[malformed]] [[say fine]]")
+async def test_invalid_updates_are_ignored(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
+    found, turn = await run_turn(talk, "[[say so:]] [[malformed]] [[say fine]]")
     assert found.text == "so:-32602 -32602 -32602 fine"
-    (warning,) = of(turn, AgentFault)
+    (warning,) = events_of(turn, AgentFault)
     assert "lines that are no messages" in warning.message
-    found, _ = await turned(talk, "still there")
+    found, _ = await run_turn(talk, "still there")
     assert found.text == "you said still there"
     assert "Traceback" not in caplog.text
 
 
-async def test_a_diff_as_a_patch(talk: Talk, tmp_path: Path) -> None:
-    _, turn = await turned(talk, "[[diff a.txt]]", "Yes")
+async def test_a_diff_is_shown_as_a_patch(talk: Talk, tmp_path: Path) -> None:
+    _, turn = await run_turn(talk, "[[diff a.txt]]", "Yes")
     end = next(seen for seen in turn.events if seen.kind == "tool_exec_end")
     (change,) = end.diffs  # type: ignore[attr-defined]
     assert (change["path"], change["added"], change["removed"], change["cut"]) == (f"{tmp_path}/a.txt", 2, 1, False)
@@ -254,7 +254,7 @@ async def test_a_diff_as_a_patch(talk: Talk, tmp_path: Path) -> None:
     assert (turn.asked[0].kind, turn.asked[0].paths) == ("edit", (f"{tmp_path}/a.txt",))
 
 
-async def test_a_diff_of_ten_megabytes_is_cut_and_does_not_hold_up_others(talk: Talk) -> None:
+async def test_a_diff_of_ten_megabytes_is_truncated_and_delays_nobody(talk: Talk) -> None:
     longest = 0.0
 
     async def tick() -> None:
@@ -265,7 +265,7 @@ async def test_a_diff_of_ten_megabytes_is_cut_and_does_not_hold_up_others(talk: 
             longest = max(longest, time.process_time() - before)
 
     ticking = asyncio.create_task(tick())
-    _, turn = await turned(talk, "[[bigdiff 10]]")
+    _, turn = await run_turn(talk, "[[bigdiff 10]]")
     ticking.cancel()
     (end,) = (seen for seen in turn.events if seen.kind == "tool_exec_end")
     (change,) = end.diffs  # type: ignore[attr-defined]
@@ -280,7 +280,7 @@ def lines_of(talk: Any) -> Any:
     return talk._link.lines
 
 
-async def test_a_flood_is_written_down_in_few_pieces_and_cut(talk: Talk) -> None:
+async def test_a_flood_of_text_is_stored_in_few_pieces_and_truncated(talk: Talk) -> None:
     class Slow(RecordingTurn):
         async def emit(self, payload: Payload) -> None:
             await super().emit(payload)
@@ -294,12 +294,12 @@ async def test_a_flood_is_written_down_in_few_pieces_and_cut(talk: Talk) -> None
     assert found.text.split() == [str(number) for number in range(15000)]
     assert turn.text() == found.text + " "
     assert len(turn.events) < 10
-    found, _ = await turned(talk, "[[huge 3]]")
+    found, _ = await run_turn(talk, "[[huge 3]]")
     assert len(found.text) < 1_000_100
     assert "2000000 characters left out" in found.text
 
 
-async def test_a_flood_waits_for_those_who_write_it_down(talk: Talk) -> None:
+async def test_a_flood_of_text_waits_for_the_store(talk: Talk) -> None:
     class Slow(RecordingTurn):
         gate = asyncio.Event()
 
@@ -340,10 +340,8 @@ DENIED = Answer("denied", None, "not today")
         ("ra", Answer("expired", None, "nobody answered in time"), "no-1"),
     ],
 )
-async def test_options_are_chosen_by_what_they_mean(
-    talk: Talk, letters: str, answer: str | Answer, choice: str
-) -> None:
-    found, turn = await turned(talk, f"[[ask {letters} make all?]]", answer)
+async def test_options_are_chosen_by_their_meaning(talk: Talk, letters: str, answer: str | Answer, choice: str) -> None:
+    found, turn = await run_turn(talk, f"[[ask {letters} make all?]]", answer)
     assert found.text == f"chose {choice}"
     (asked,) = turn.asked
     assert asked.choices[0].allows
@@ -352,33 +350,33 @@ async def test_options_are_chosen_by_what_they_mean(
 
 
 @pytest.mark.parametrize(("letters", "choice"), [("-", "cancelled"), ("r", "no-1"), ("xR", "no-2")])
-async def test_what_cannot_be_allowed_is_not_asked(talk: Talk, letters: str, choice: str) -> None:
-    found, turn = await turned(talk, f"[[ask {letters} make all?]]")
+async def test_a_question_that_cannot_be_allowed_is_not_asked(talk: Talk, letters: str, choice: str) -> None:
+    found, turn = await run_turn(talk, f"[[ask {letters} make all?]]")
     assert (found.text, turn.asked) == (f"chose {choice}", [])
 
 
-async def test_a_call_that_is_first_told_in_its_question(talk: Talk) -> None:
-    found, turn = await turned(talk, "[[late rm -r build]] [[say done]]", "Yes, always")
+async def test_a_call_may_first_appear_in_its_question(talk: Talk) -> None:
+    found, turn = await run_turn(talk, "[[late rm -r build]] [[say done]]", "Yes, always")
     assert (found.outcome, found.text) == ("ok", "done")
     assert tools(turn) == [("start", "late"), ("end", "late")]
     assert (turn.asked[0].command, turn.asked[0].risk) == ("rm -r build", "high")
-    _, refused = await turned(talk, "[[late rm -r build]] [[say done]]", DENIED)
+    _, refused = await run_turn(talk, "[[late rm -r build]] [[say done]]", DENIED)
     assert tools(refused) == [("start", "late"), ("end", "late")]
     end = next(seen for seen in refused.events if seen.kind == "tool_exec_end")
     assert (end.is_error, end.result) == (True, "denied: not today")  # type: ignore[attr-defined]
 
 
-async def test_a_turn_whose_work_was_refused_is_not_well(talk: Talk) -> None:
-    found, _ = await turned(talk, "[[ask ar make all]]", DENIED)
+async def test_a_turn_with_a_denied_tool_is_not_ok(talk: Talk) -> None:
+    found, _ = await run_turn(talk, "[[ask ar make all]]", DENIED)
     assert found.outcome == "error"
     assert found.error == "denied: 'make all' (not today); fake then stopped without an answer."
-    found, _ = await turned(talk, "[[ask ar make all]] [[say I may not]]", DENIED)
+    found, _ = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", DENIED)
     assert (found.outcome, found.text) == ("ok", "I may not")
-    found, _ = await turned(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
+    found, _ = await run_turn(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
     assert (found.outcome, found.error) == ("error", "denied: 'make all' (not today); fake then stopped.")
 
 
-async def test_questions_come_one_after_the_other(talk: Talk) -> None:
+async def test_questions_are_asked_one_by_one(talk: Talk) -> None:
     class Asked(RecordingTurn):
         open = most = 0
 
@@ -397,7 +395,7 @@ async def test_questions_come_one_after_the_other(talk: Talk) -> None:
     assert turn.most == 1
 
 
-async def test_a_stop_answers_an_open_question(talk: Talk) -> None:
+async def test_a_stop_cancels_an_open_question(talk: Talk) -> None:
     class Waiting(RecordingTurn):
         async def ask(self, *args: Any, **more: Any) -> Answer:
             await self.emit(AgentFault(message="asked", level="warning"))
@@ -414,7 +412,7 @@ async def test_a_stop_answers_an_open_question(talk: Talk) -> None:
     assert (await one.turn(RecordingTurn("go on"))).text == "you said go on"
 
 
-async def test_a_question_is_taken_back_when_its_turn_ends(talk: Talk) -> None:
+async def test_a_question_is_withdrawn_when_its_turn_ends(talk: Talk) -> None:
     class Waiting(RecordingTurn):
         given_up = False
 
@@ -431,7 +429,7 @@ async def test_a_question_is_taken_back_when_its_turn_ends(talk: Talk) -> None:
     assert (await one.turn(RecordingTurn("go on"))).text == "you said go on"
 
 
-async def test_a_stop_that_comes_with_the_prompt_is_not_lost(talk: Talk) -> None:
+async def test_a_stop_sent_with_the_prompt_is_not_lost(talk: Talk) -> None:
     one = await talk()
     await one.turn(RecordingTurn("hello"))
     for _ in range(20):
@@ -443,17 +441,17 @@ async def test_a_stop_that_comes_with_the_prompt_is_not_lost(talk: Talk) -> None
             assert (await working).outcome == "error"
 
 
-async def test_a_stop_ends_the_turn_with_what_was_said(talk: Talk) -> None:
+async def test_a_stop_ends_the_turn_with_the_text_so_far(talk: Talk) -> None:
     one, turn = await talk(), RecordingTurn("[[say half of it]] [[hold ever]]")
     working = asyncio.create_task(one.turn(turn))
     await turn.until(lambda t: "of it" in t.text())
     await one.interrupt("stop")
     assert (await working).outcome == "error"
-    assert of(turn, MessageUpdate)[0].message == "half of it"
+    assert events_of(turn, MessageUpdate)[0].message == "half of it"
     assert one.alive
 
 
-async def test_one_that_does_not_hear_a_stop_is_ended_by_the_next(talk: Talk) -> None:
+async def test_an_agent_that_ignores_a_stop_is_ended_by_the_next(talk: Talk) -> None:
     one, turn = await talk(), RecordingTurn("[[deaf]]")
     working = asyncio.create_task(one.turn(turn))
     await turn.until(lambda t: "ready" in t.text())
@@ -469,27 +467,27 @@ async def test_one_that_does_not_hear_a_stop_is_ended_by_the_next(talk: Talk) ->
 # -- what it may have ------------------------------------------------------------------------------------------------
 
 
-async def test_files_of_the_root_only(talk: Talk, tmp_path: Path) -> None:
+async def test_only_files_below_the_root_are_served(talk: Talk, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("one\ntwo\nthree\n")
     (tmp_path / "out").symlink_to("/etc")
     (tmp_path / "link").symlink_to("/etc/passwd")
     (tmp_path / "dangling").symlink_to(tmp_path.parent / "made-outside")
     (tmp_path / "within").symlink_to("in.txt")
     os.mkfifo(tmp_path / "pipe")
-    assert (await turned(talk, f"[[read {tmp_path}/in.txt]]"))[0].text == "one\ntwo\nthree"
-    assert (await turned(talk, f"[[read {tmp_path}/within 2 1]]"))[0].text == "two"
+    assert (await run_turn(talk, f"[[read {tmp_path}/in.txt]]"))[0].text == "one\ntwo\nthree"
+    assert (await run_turn(talk, f"[[read {tmp_path}/within 2 1]]"))[0].text == "two"
     for path in ("/etc/passwd", "link", "out/passwd", "../x", f"{tmp_path}-other/x"):
-        assert "is outside of" in (await turned(talk, f"[[read {path}]]"))[0].text
-    assert "no regular file" in (await turned(talk, "[[read pipe]]"))[0].text
-    assert "Resource not found" in (await turned(talk, "[[read none]]"))[0].text
-    assert (await turned(talk, f"[[write {tmp_path}/new/deep.txt text]]"))[0].text == "written"
+        assert "is outside of" in (await run_turn(talk, f"[[read {path}]]"))[0].text
+    assert "no regular file" in (await run_turn(talk, "[[read pipe]]"))[0].text
+    assert "Resource not found" in (await run_turn(talk, "[[read none]]"))[0].text
+    assert (await run_turn(talk, f"[[write {tmp_path}/new/deep.txt text]]"))[0].text == "written"
     assert (tmp_path / "new/deep.txt").read_text() == "text"
     for path in ("/tmp/mw-never", "dangling", "out/mw-never", "../mw-never"):
-        assert "is outside of" in (await turned(talk, f"[[write {path} text]]"))[0].text
+        assert "is outside of" in (await run_turn(talk, f"[[write {path} text]]"))[0].text
     assert not (tmp_path.parent / "made-outside").exists()
 
 
-def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path: Path) -> None:
+def test_a_symlink_created_after_the_check_is_not_followed(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "sub").mkdir(parents=True)
     (tmp_path / "secret").write_text("secret")
@@ -511,7 +509,7 @@ def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path: Path) -> N
     assert (tmp_path / "secret").read_text() == "secret"
 
 
-def test_files_have_a_size(tmp_path: Path) -> None:
+def test_the_size_of_files_is_limited(tmp_path: Path) -> None:
     files = Files(str(tmp_path), longest=10)
     (tmp_path / "long").write_text("12345\n" * 10)
     with pytest.raises(Refused, match="larger than 10 bytes; ask for some of its lines"):
@@ -527,21 +525,21 @@ def test_files_have_a_size(tmp_path: Path) -> None:
         files.read("a\0b")
 
 
-async def test_terminals(talk: Talk, tmp_path: Path) -> None:
-    found, _ = await turned(talk, "[[run echo hi; exit 3]]")
+async def test_terminals_run_commands(talk: Talk, tmp_path: Path) -> None:
+    found, _ = await run_turn(talk, "[[run echo hi; exit 3]]")
     assert json.loads(found.text) == ["hi\n", 3, False]
-    found, _ = await turned(talk, "[[run printenv MIDWATCH_TASK; pwd]]")
+    found, _ = await run_turn(talk, "[[run printenv MIDWATCH_TASK; pwd]]")
     task, place = json.loads(found.text)[0].split()
     assert "/1" in task
     assert place == str(tmp_path)
-    assert "there is no program" in (await turned(talk, "[[run no-such-program]]"))[0].text
-    found, _ = await turned(talk, "[[run seq 1 300000]]")
+    assert "there is no program" in (await run_turn(talk, "[[run no-such-program]]"))[0].text
+    found, _ = await run_turn(talk, "[[run seq 1 300000]]")
     output, code, cut = json.loads(found.text)
     assert (code, cut) == (0, True)
     assert output.endswith("300000\n")
 
 
-async def test_a_terminal_no_program_can_have_is_refused(tmp_path: Path) -> None:
+async def test_an_invalid_terminal_is_refused(tmp_path: Path) -> None:
     program = Program(agent="x", argv=("x",), workdir=str(tmp_path), sandbox=None)
     terminals = Terminals(program, Files(str(tmp_path)))
     for odd in ({"env": [{"name": "A=B", "value": "x"}]}, {"args": ["a\0b"]}):
@@ -550,7 +548,7 @@ async def test_a_terminal_no_program_can_have_is_refused(tmp_path: Path) -> None
     assert Tail(10**9).limit == Tail(OUTPUT_LIMIT).limit, "fifty of them must be bearable"
 
 
-async def test_a_terminal_is_killed_or_ended_with_the_conversation(talk: Talk, tmp_path: Path) -> None:
+async def test_a_terminal_is_killed_on_request_or_with_the_conversation(talk: Talk, tmp_path: Path) -> None:
     one = await talk()
     found = await one.turn(RecordingTurn("[[terminal here echo here; sleep 600]] [[kill]] [[say alive]]"))
     assert '"signal": "SIGTERM"' in found.text
@@ -563,7 +561,7 @@ async def test_a_terminal_is_killed_or_ended_with_the_conversation(talk: Talk, t
     assert not runs(pid)
 
 
-async def test_what_left_the_group_is_ended_with_the_conversation(talk: Talk) -> None:
+async def test_processes_that_left_the_group_end_with_the_conversation(talk: Talk) -> None:
     one = await talk()
     await one.turn(RecordingTurn("hello"))
     pid = int((await one.turn(RecordingTurn("[[stray]]"))).text.split()[1])
@@ -584,7 +582,7 @@ async def test_what_left_the_group_is_ended_with_the_conversation(talk: Talk) ->
         (("--version", "7"), {"profile": "gemini"}, r"speaks version 7 .* midwatch speaks 1; .*@google/gemini-cli"),
     ],
 )
-async def test_one_that_does_not_start_says_why_in_one_line(
+async def test_a_failed_start_is_reported_in_one_line(
     talk: Talk, arguments: tuple[str, ...], more: dict[str, Any], words: str
 ) -> None:
     one = await talk(*arguments, **more)
@@ -594,8 +592,8 @@ async def test_one_that_does_not_start_says_why_in_one_line(
     assert not one.alive
 
 
-async def test_a_slow_start_is_waited_for_and_can_be_stopped(talk: Talk) -> None:
-    found, _ = await turned(talk, "hello")
+async def test_a_slow_start_is_awaited_and_can_be_stopped(talk: Talk) -> None:
+    found, _ = await run_turn(talk, "hello")
     assert found.text == "you said hello"
     one, turn = await talk("--start", "slow600"), RecordingTurn("hello")
     working = asyncio.create_task(one.turn(turn))
@@ -605,7 +603,7 @@ async def test_a_slow_start_is_waited_for_and_can_be_stopped(talk: Talk) -> None
         await working
 
 
-async def test_a_missing_program_is_told_with_its_remedy(tmp_path: Path) -> None:
+async def test_a_missing_program_is_reported_with_a_remedy(tmp_path: Path) -> None:
     agent = build("claude", "acp", {"env": {"PATH": str(tmp_path)}})
     described = agent.describe()
     assert described["command"] == "claude-agent-acp"
@@ -616,7 +614,7 @@ async def test_a_missing_program_is_told_with_its_remedy(tmp_path: Path) -> None
     await one.close()
 
 
-async def test_silence_has_a_limit_but_not_while_a_person_thinks(talk: Talk) -> None:
+async def test_silence_has_a_limit_except_during_a_question(talk: Talk) -> None:
     one = await talk(idle_limit=3)
     with pytest.raises(AgentError, match=r"said nothing for 3s and was ended; .* agents\.fake\.idle_limit"):
         await one.turn(RecordingTurn("[[silence 600]]"))
@@ -631,16 +629,16 @@ async def test_silence_has_a_limit_but_not_while_a_person_thinks(talk: Talk) -> 
     assert (await one.turn(turn)).text == "chose yes-1"
 
 
-async def test_a_death_in_mid_turn_is_told_with_its_last_words(talk: Talk) -> None:
+async def test_an_exit_during_a_turn_is_reported_with_the_last_output(talk: Talk) -> None:
     one = await talk()
     with pytest.raises(AgentError, match="exit code 3 in the middle of its work: Segmentation fault"):
         await one.turn(RecordingTurn("[[say hm]] [[die 3]]"))
     assert (await one.turn(RecordingTurn("again"))).text == "you said again"
 
 
-async def test_a_message_without_end_is_not_borne(talk: Talk) -> None:
+async def test_an_endless_message_is_refused(talk: Talk) -> None:
     with pytest.raises(AgentError, match=f"a message of more than {LONGEST_LINE} bytes"):
-        await turned(talk, f"[[huge {LONGEST_LINE / 1_000_000 + 1}]]")
+        await run_turn(talk, f"[[huge {LONGEST_LINE / 1_000_000 + 1}]]")
 
 
 async def test_a_refused_event_ends_the_turn(talk: Talk) -> None:
@@ -664,7 +662,7 @@ async def test_a_refused_event_ends_the_turn(talk: Talk) -> None:
         ('-32603 {"details": "the cat ate it"}', AgentError, "fake failed: the cat ate it"),
     ],
 )
-async def test_what_an_error_means(talk: Talk, wish: str, kind: type[AgentError], words: str) -> None:
+async def test_error_messages_are_classified(talk: Talk, wish: str, kind: type[AgentError], words: str) -> None:
     one = await talk()
     with pytest.raises(AgentError, match=words) as told:
         await one.turn(RecordingTurn(f"[[error {wish}]]"))
@@ -674,12 +672,12 @@ async def test_what_an_error_means(talk: Talk, wish: str, kind: type[AgentError]
     assert one.alive
 
 
-async def test_an_error_told_as_an_answer_is_one(talk: Talk) -> None:
+async def test_an_error_sent_as_an_answer_is_an_error(talk: Talk) -> None:
     with pytest.raises(UsageLimit, match="429"):
-        await turned(talk, "[[say Error: 429 This request would exceed your rate limit.]]", profile="copilot")
+        await run_turn(talk, "[[say Error: 429 This request would exceed your rate limit.]]", profile="copilot")
     with pytest.raises(TransientError, match=r"529.*Overloaded"):
-        await turned(talk, "[[say Ran into this error: Server error (529): Overloaded.]]", profile="goose")
-    found, _ = await turned(talk, "[[say Error: there is no such file.]]", profile="copilot")
+        await run_turn(talk, "[[say Ran into this error: Server error (529): Overloaded.]]", profile="goose")
+    found, _ = await run_turn(talk, "[[say Error: there is no such file.]]", profile="copilot")
     assert found.text == "Error: there is no such file."
 
 
@@ -687,17 +685,17 @@ async def test_an_error_told_as_an_answer_is_one(talk: Talk) -> None:
     ("reason", "words"),
     [("max_tokens", "limit of tokens"), ("refusal", "refused to go on"), ("cancelled", "cancelled its work by itself")],
 )
-async def test_a_turn_that_stopped_early_is_not_well(talk: Talk, reason: str, words: str) -> None:
-    found, turn = await turned(talk, f"[[say so far]] [[stop {reason}]]")
+async def test_a_turn_that_stopped_early_is_not_ok(talk: Talk, reason: str, words: str) -> None:
+    found, turn = await run_turn(talk, f"[[say so far]] [[stop {reason}]]")
     assert found.outcome == "error"
     assert words in (found.error or "")
-    assert of(turn, MessageUpdate)[0].message == "so far"
+    assert events_of(turn, MessageUpdate)[0].message == "so far"
 
 
 # -- pure parts ------------------------------------------------------------------------------------------------------
 
 
-def test_profiles_are_known_everywhere() -> None:
+def test_every_profile_is_known_in_all_places() -> None:
     assert get_args(ProfileName) == tuple(PROFILES)
     page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
     for name, known in PROFILES.items():
@@ -705,7 +703,7 @@ def test_profiles_are_known_everywhere() -> None:
         assert f"| `{name}` | `{' '.join(known.argv)}` | `{known.install}` | {mode} |" in page
 
 
-def test_options_of_the_kind() -> None:
+def test_options_are_checked() -> None:
     assert build("codex", "acp", {}).describe()["command"] == "codex-acp"
     assert (
         build("x", "acp", {"profile": "gemini", "model": "m", "args": ["-d"]}).describe()["command"]
@@ -744,12 +742,12 @@ def test_options_of_the_kind() -> None:
         ({}, None),
     ],
 )
-def test_the_command_of_a_question(call_: dict[str, Any], command: str | None) -> None:
+def test_the_command_of_a_question_is_read(call_: dict[str, Any], command: str | None) -> None:
     assert find_command(Tool("1", kind="execute"), call_) == command
     assert find_command(Tool("1", kind="edit"), {"title": "git log"}) is None
 
 
-def test_a_command_told_before_counts_where_its_question_has_only_a_title() -> None:
+def test_an_earlier_command_counts_where_the_question_has_only_a_title() -> None:
     told = {"toolCallId": "1", "kind": "execute", "title": "git log", "rawInput": {"command": "git log; rm -rf ."}}
     transcript = Transcript("m")
     transcript.update({"sessionUpdate": "tool_call", **told}, more=False)
@@ -760,7 +758,7 @@ def test_a_command_told_before_counts_where_its_question_has_only_a_title() -> N
     assert find_command(transcript.ask_for(call_)[0], call_) is None, "its end is not known any more"
 
 
-def test_a_name_that_was_used_before_is_another_call() -> None:
+def test_a_reused_call_name_is_another_call() -> None:
     transcript = Transcript("m")
     for status in ("pending", "completed"):
         first = {"toolCallId": "1", "kind": "edit", "locations": [{"path": "/p/src/a"}], "status": status}
@@ -779,7 +777,7 @@ def test_a_name_that_was_used_before_is_another_call() -> None:
         ({"env": {"NODE_OPTIONS": "-r ./evil"}}, "NODE_OPTIONS='-r ./evil' npm test"),
     ],
 )
-def test_a_command_elsewhere_is_another_command(tmp_path: Path, more: dict[str, Any], command: str) -> None:
+def test_a_command_in_another_directory_is_another_command(tmp_path: Path, more: dict[str, Any], command: str) -> None:
     root = str(tmp_path)
     raw = {"command": "npm test", **{key: root if value == "{root}" else value for key, value in more.items()}}
     asked = make_question(Tool("1", kind="execute"), {"rawInput": raw}, (Option("1", "Go", "allow_once"),), root)
@@ -788,7 +786,7 @@ def test_a_command_elsewhere_is_another_command(tmp_path: Path, more: dict[str, 
     assert allowed.verdict == ("allow" if command == "npm test" else "ask")
 
 
-def test_a_file_that_is_named_in_two_ways_is_one_file(tmp_path: Path) -> None:
+def test_a_file_named_in_two_ways_is_one_file(tmp_path: Path) -> None:
     root = str(tmp_path)
     diffs = {"a": patch("a", None, "old"), f"{root}/a": patch(f"{root}/a", None, "new"), "b/a": patch("b/a", None, "b")}
     tool = Tool("1", kind="edit", title="Write a", locations=(f"{root}/a", "./a"), diffs=diffs)
@@ -797,7 +795,7 @@ def test_a_file_that_is_named_in_two_ways_is_one_file(tmp_path: Path) -> None:
     assert [line for line in str(asked.diff).splitlines() if line.startswith("+") and line[1] != "+"] == ["+new", "+b"]
 
 
-def test_a_question_and_its_risk(tmp_path: Path) -> None:
+def test_a_question_has_a_risk(tmp_path: Path) -> None:
     go = {"optionId": "1", "name": "Go", "kind": "allow_always"}
     offered = read_options([go, {"optionId": 7}, "odd", {"kind": "x"}])
     assert offered == (Option("1", "Go", "allow_always"),)
@@ -812,7 +810,7 @@ def test_a_question_and_its_risk(tmp_path: Path) -> None:
     assert choose_option(Answer("denied"), offered) is None
 
 
-def test_settings_as_modes_models_or_options() -> None:
+def test_settings_may_be_modes_models_or_options() -> None:
     told = {"models": {"currentModelId": "a", "availableModels": [{"modelId": "a"}, {"modelId": "b", "name": "Big"}]}}
     found = read_offer("model", told)
     assert found is not None
@@ -828,7 +826,7 @@ def test_settings_as_modes_models_or_options() -> None:
     assert read_offer("mode", {"modes": 7, "configOptions": [7]}) is None
 
 
-def test_messages_with_names_are_kept_apart() -> None:
+def test_messages_with_ids_are_kept_apart() -> None:
     heard = Transcript("t.1")
     for name, text in (("a", "one"), ("a", " two"), ("b", "three")):
         heard.update(
@@ -837,7 +835,7 @@ def test_messages_with_names_are_kept_apart() -> None:
     assert heard.text == "one two\n\nthree"
 
 
-def test_a_tool_without_a_kind_is_known_by_its_name() -> None:
+def test_a_tool_without_a_kind_is_classified_by_its_name() -> None:
     heard = Transcript("t.1")
     tool, _ = heard.ask_for(
         {"toolCallId": "1", "kind": "other", "rawInput": {"path": "/a/b"}, "_meta": {"toolName": "write"}}
@@ -845,7 +843,7 @@ def test_a_tool_without_a_kind_is_known_by_its_name() -> None:
     assert (tool.kind, tool.locations) == ("edit", ("/a/b",))
 
 
-def test_tokens_that_come_with_empty_text_add_up() -> None:
+def test_tokens_sent_with_empty_text_add_up() -> None:
     heard = Transcript("t.1")
     piece = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": ""}}
     for count in (3, 4):
@@ -865,14 +863,14 @@ def test_tokens_that_come_with_empty_text_add_up() -> None:
         ("a" * 100_000, "b" * 100_000, (1, 1)),
     ],
 )
-def test_patches(old: str | None, new: str, counts: tuple[int, int]) -> None:
+def test_patches_are_made(old: str | None, new: str, counts: tuple[int, int]) -> None:
     made = patch("/a/b", old, new)
     assert (made["added"], made["removed"]) == counts
     assert made["cut"] == (len(new) > 20_000)
     assert made["patch"].startswith("--- /dev/null\n" if old is None else "--- a/a/b\n")
 
 
-def test_an_error_is_told_by_its_most_telling_text() -> None:
+def test_an_error_is_reported_by_its_most_specific_text() -> None:
     nested = {"error": json.dumps({"error": {"message": "the real reason"}})}
     assert "the real reason" in str(convert_fault("x", -32603, "Internal error", nested, 0, sign_in="sign in"))
     assert str(convert_fault("x", -32603, "", None, 0, sign_in="sign in")) == "x failed: it did not say why"

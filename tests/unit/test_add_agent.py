@@ -12,7 +12,7 @@ from midwatch.desk.config import Settings, add_agent
 SECTION = {"kind": "headless", "profile": "claude"}
 
 
-def test_it_is_written_to_the_end_and_read_again(tmp_path: Path) -> None:
+def test_an_agent_is_appended_and_read_again(tmp_path: Path) -> None:
     file = tmp_path / "midwatch.toml"
     file.write_text('# mine\nport = 0\n\n[agents.shell]\nargv = ["sh"] # no newline at the end')
     file.chmod(0o640)
@@ -24,13 +24,13 @@ def test_it_is_written_to_the_end_and_read_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["midwatch.toml"]
 
 
-def test_a_home_that_is_not_there_is_made(tmp_path: Path) -> None:
+def test_a_missing_home_is_created(tmp_path: Path) -> None:
     file = add_agent(tmp_path / "new", "claude", SECTION)
     assert file.read_text() == '[agents.claude]\nkind = "headless"\nprofile = "claude"\n'
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_name_that_is_taken_or_none_changes_nothing(tmp_path: Path) -> None:
+def test_a_taken_or_invalid_name_changes_nothing(tmp_path: Path) -> None:
     file = add_agent(tmp_path, "claude", SECTION)
     before = file.read_text()
     with pytest.raises(Conflict, match="already"):
@@ -40,7 +40,7 @@ def test_a_name_that_is_taken_or_none_changes_nothing(tmp_path: Path) -> None:
     assert file.read_text() == before
 
 
-def test_a_file_that_cannot_be_added_to_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_extended_is_not_changed(tmp_path: Path) -> None:
     file = tmp_path / "midwatch.toml"
     file.write_text('agents = { shell = { argv = ["sh"] } }\n')
     with pytest.raises(BadConfig, match="by hand"):

@@ -37,7 +37,7 @@ def body(event: EventBody) -> Any:
 # -- the feed ----------------------------------------------------------------------------------------------------------
 
 
-async def test_each_message_that_changed_is_told_and_no_other() -> None:
+async def test_each_changed_message_is_sent_and_no_other() -> None:
     feed = Feed("claude")
     feed.emit_messages([message(0), message(1, "hi", "user")])
     reader = feed.follow(*EVENTS)
@@ -54,7 +54,7 @@ async def test_each_message_that_changed_is_told_and_no_other() -> None:
     assert [body(event)["id"] for event in await anext(reader)] == [1], "what is gone is not told, what is back is"
 
 
-async def test_status_and_screen_are_told_when_they_differ() -> None:
+async def test_status_and_screen_are_sent_when_they_change() -> None:
     feed = Feed("claude")
     reader = feed.follow(*ALL)
     await anext(reader)
@@ -72,7 +72,7 @@ async def test_status_and_screen_are_told_when_they_differ() -> None:
     ]
 
 
-async def test_who_begins_to_watch_is_told_the_state_in_order() -> None:
+async def test_a_new_watcher_gets_the_state_in_order() -> None:
     feed = Feed("claude")
     feed.emit_error("first", "warning", NOW)
     feed.emit_screen("shown")
@@ -96,7 +96,7 @@ async def test_the_last_hundred_errors_are_kept() -> None:
     assert [body(event)["message"] for event in state] == [f"e{number}" for number in range(50, 150)]
 
 
-async def test_a_reader_that_falls_behind_gets_the_newest_of_everything_and_delays_nobody() -> None:
+async def test_a_slow_reader_gets_the_newest_state_and_delays_nobody() -> None:
     feed = Feed("claude", 10)
     slow, quick = feed.follow(*EVENTS), feed.follow(*EVENTS)
     await anext(slow)
@@ -114,7 +114,7 @@ async def test_a_reader_that_falls_behind_gets_the_newest_of_everything_and_dela
     assert newest["status_change"]["status"] == "running"
 
 
-async def test_a_quick_turn_is_told_whole_to_a_reader_that_was_not_asked_meanwhile() -> None:
+async def test_a_quick_turn_is_sent_whole_to_a_slow_reader() -> None:
     feed = Feed("claude")
     feed.emit_status("stable")
     reader = feed.follow(*EVENTS)
@@ -139,7 +139,7 @@ async def test_readers_end_when_the_feed_does() -> None:
     assert len(feed) == 0
 
 
-async def test_a_reader_that_goes_is_forgotten() -> None:
+async def test_a_reader_that_leaves_is_removed() -> None:
     feed = Feed("claude")
     reader = feed.follow(*EVENTS)
     await anext(reader)
@@ -148,7 +148,7 @@ async def test_a_reader_that_goes_is_forgotten() -> None:
     assert len(feed) == 0
 
 
-def test_times_and_frames_are_written_as_clients_read_them() -> None:
+def test_times_and_frames_have_the_format_of_agentapi() -> None:
     assert rfc3339(NOW) == "2023-11-14T22:13:20Z"
     assert rfc3339(NOW + 500_000) == "2023-11-14T22:13:20.5Z"
     assert encode_event(message(0, "<a> & \u2028 ü")) == (
@@ -168,7 +168,7 @@ def test_no_frame_is_longer_than_clients_can_read(text: str) -> None:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-def refused(content: bytes | dict[str, Any], media: str | None = "application/json") -> tuple[int, str, list[Any]]:
+def read_refused(content: bytes | dict[str, Any], media: str | None = "application/json") -> tuple[int, str, list[Any]]:
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
     with pytest.raises(Refusal) as caught:
         parse_message(raw, media)
@@ -189,38 +189,38 @@ def test_messages_are_read(body: bytes, media: str | None, sent: tuple[str, str]
     assert (message.type, message.text) == sent
 
 
-def test_messages_that_are_wrong_are_refused_in_the_known_words() -> None:
-    assert refused(b"") == (400, "request body is required", [])
+def test_wrong_messages_are_refused_with_the_texts_of_agentapi() -> None:
+    assert read_refused(b"") == (400, "request body is required", [])
     good = {"content": "a", "type": "user"}
-    assert refused({**good, "z": 1}) == (
+    assert read_refused({**good, "z": 1}) == (
         422, "validation failed",
         [{"message": "unexpected property", "location": "body.z", "value": {**good, "z": 1}}],
     )  # fmt: skip
-    assert refused({"content": "a"})[2] == [
+    assert read_refused({"content": "a"})[2] == [
         {"message": "expected required property type to be present", "location": "body", "value": {"content": "a"}}
     ]
-    assert refused({**good, "content": 5})[2] == [
+    assert read_refused({**good, "content": 5})[2] == [
         {"message": "expected string", "location": "body.content", "value": 5}
     ]
-    status, _, (error,) = refused({**good, "type": "foo"})
+    status, _, (error,) = read_refused({**good, "type": "foo"})
     assert (status, error["location"], error["value"]) == (422, "body.type", "foo")
-    assert [error["message"] for error in refused({})[2]] == [
+    assert [error["message"] for error in read_refused({})[2]] == [
         "expected required property content to be present", "expected required property type to be present"
     ]  # fmt: skip
-    assert refused(b"[]")[0] == 422
-    assert refused(b'{"content":')[:2] == (400, "validation failed")
-    assert refused(b'{"content":')[2][0]["message"] == "unexpected end of JSON input"
-    assert refused(b"hello")[2] == [
+    assert read_refused(b"[]")[0] == 422
+    assert read_refused(b'{"content":')[:2] == (400, "validation failed")
+    assert read_refused(b'{"content":')[2][0]["message"] == "unexpected end of JSON input"
+    assert read_refused(b"hello")[2] == [
         {"message": "invalid character 'h' looking for beginning of value", "location": "body", "value": "hello"}
     ]
-    assert refused(b"\xff\xfe")[0] == 400
-    assert refused(b"[" * 100_000)[0] in (400, 422)
-    assert refused(b'{"content":"\\ud800","type":"user"}')[0] == 422
-    assert refused(b"x", "text/plain") == (
+    assert read_refused(b"\xff\xfe")[0] == 400
+    assert read_refused(b"[" * 100_000)[0] in (400, 422)
+    assert read_refused(b'{"content":"\\ud800","type":"user"}')[0] == 422
+    assert read_refused(b"x", "text/plain") == (
         415, "validation failed", [{"message": "unknown content type: text/plain", "location": "body", "value": "x"}],
     )  # fmt: skip
-    assert refused(b" " * 1048576) == (413, "request body is too large limit=1048576 bytes", [])
-    assert refused(b" " * 1048575)[0] == 400
+    assert read_refused(b" " * 1048576) == (413, "request body is too large limit=1048576 bytes", [])
+    assert read_refused(b" " * 1048575)[0] == 400
 
 
 def form(*parts: bytes, boundary: bytes = b"xyz", end: bytes = b"--xyz--\r\n") -> bytes:
@@ -252,7 +252,7 @@ def test_uploads_are_read() -> None:
         ("ü.txt", "ü.txt"),
     ],
 )  # fmt: skip
-def test_only_the_last_part_of_a_file_name_counts(path: str, name: str) -> None:
+def test_only_the_last_part_of_a_file_name_is_used(path: str, name: str) -> None:
     assert parse_upload(form(part(path, b"x")), MEDIA).name == name
 
 
@@ -277,7 +277,7 @@ def test_a_long_file_name_keeps_its_end() -> None:
         (form(b"no head"), MEDIA, "cannot read multipart form: multipart: malformed part"),
     ],
 )
-def test_forms_that_are_wrong_are_refused(body: bytes, media: str | None, message: str) -> None:
+def test_wrong_forms_are_refused(body: bytes, media: str | None, message: str) -> None:
     with pytest.raises(Refusal) as caught:
         parse_upload(body, media)
     assert caught.value.status == 422
@@ -309,7 +309,7 @@ def test_hosts_are_checked() -> None:
         assert words in str(caught.value)
 
 
-def test_a_server_answers_to_its_names_only() -> None:
+def test_a_server_answers_only_to_its_names() -> None:
     rules = allowed_origins.Rules(allowed_origins.check_hosts(allowed_origins.HOSTS), ())
     for host in ("localhost", "LOCALHOST:3284", "127.0.0.1:1", "[::1]:3284", "[::1]"):
         assert rules.answers_to(host), host
@@ -335,15 +335,15 @@ def test_origins_are_checked_and_matched() -> None:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def saved(number: int, text: str = "x", role: Any = "agent", time: int = NOW) -> SavedMessage:
+def make_saved(number: int, text: str = "x", role: Any = "agent", time: int = NOW) -> SavedMessage:
     return SavedMessage(**dict(message(number, text, role, time)))
 
 
-def test_a_state_file_is_read_and_written_in_its_form(tmp_path: Path) -> None:
+def test_a_state_file_is_read_and_written_in_its_format(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "state.json"
     file = StateFile(place)
     assert file.load() == State()
-    messages = [saved(0, "hello <b>"), saved(1, "hi ü", "user", NOW + 1)]
+    messages = [make_saved(0, "hello <b>"), make_saved(1, "hi ü", "user", NOW + 1)]
     state = State(messages=messages, initial_prompt="do it", initial_prompt_sent=True)
     file.save(state)
     assert place.read_text() == (
@@ -364,19 +364,19 @@ def test_a_state_file_is_read_and_written_in_its_form(tmp_path: Path) -> None:
     assert place.read_text() == kept, "it is not to be written"
 
 
-def test_a_state_file_may_be_a_link(tmp_path: Path) -> None:
+def test_a_state_file_may_be_a_symlink(tmp_path: Path) -> None:
     (tmp_path / "volume").mkdir()
     link, real = tmp_path / "state.json", tmp_path / "volume" / "real.json"
     link.symlink_to(real)
     file = StateFile(link)
     assert file.load() == State()
-    file.save(State(messages=[saved(0, "one")]))
-    file.save(State(messages=[saved(0, "two")]))
+    file.save(State(messages=[make_saved(0, "one")]))
+    file.save(State(messages=[make_saved(0, "two")]))
     assert link.is_symlink() and "two" in real.read_text()
-    assert StateFile(link).load().messages == [saved(0, "two")]
+    assert StateFile(link).load().messages == [make_saved(0, "two")]
 
 
-def test_a_state_of_the_reference_is_read() -> None:
+def test_a_state_file_of_agentapi_is_read() -> None:
     text = (
         '{"version":1,"messages":[{"id":0,"message":"Hi  ","role":"agent",'
         '"time":"2026-04-10T12:00:00.123456789+02:00"}],'
@@ -400,7 +400,7 @@ def test_a_state_of_the_reference_is_read() -> None:
         (b'{"version":2}', "unsupported state file version 2 (expected 1)"),
     ],
 )
-def test_a_state_that_cannot_be_taken_up_is_kept_aside(tmp_path: Path, content: bytes, words: str) -> None:
+def test_an_unusable_state_file_is_kept_under_another_name(tmp_path: Path, content: bytes, words: str) -> None:
     place = tmp_path / "state.json"
     (tmp_path / "state.json.bad-1").write_text("an earlier one")
     place.write_bytes(content)
@@ -408,10 +408,10 @@ def test_a_state_that_cannot_be_taken_up_is_kept_aside(tmp_path: Path, content: 
     with pytest.raises(UnusableState) as caught:
         file.load()
     assert words in str(caught.value) and "state.json.bad-2" in str(caught.value)
-    file.save(State(messages=[saved(0)]))
+    file.save(State(messages=[make_saved(0)]))
     assert (tmp_path / "state.json.bad-2").read_bytes() == content
     assert (tmp_path / "state.json.bad-1").read_text() == "an earlier one"
-    assert StateFile(place).load().messages == [saved(0)]
+    assert StateFile(place).load().messages == [make_saved(0)]
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,9 @@ def test_a_state_that_cannot_be_taken_up_is_kept_aside(tmp_path: Path, content: 
         ("", ("old", False), ("old", False)), ("", ("", False), ("", False)),
     ],
 )  # fmt: skip
-def test_what_becomes_of_an_initial_prompt(prompt: str, before: tuple[str, bool], chosen: tuple[str, bool]) -> None:
+def test_the_initial_prompt_comes_from_the_option_or_the_state(
+    prompt: str, before: tuple[str, bool], chosen: tuple[str, bool]
+) -> None:
     state = State(initial_prompt=before[0], initial_prompt_sent=before[1])
     state = statefile.choose_prompt(prompt, state)
     assert (state.initial_prompt, state.initial_prompt_sent) == chosen
@@ -460,14 +462,14 @@ def test_a_pid_file_belongs_to_one_process(tmp_path: Path) -> None:
         ("claude-wrapper", "claude-wrapper"),
     ],
 )
-def test_an_agent_gets_the_flags_its_profile_relies_on(command: str, run: str) -> None:
+def test_an_agent_gets_the_flags_its_profile_needs(command: str, run: str) -> None:
     known = ("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}")
     assert " ".join(add_profile_flags(tuple(command.split()), known)) == run
     assert add_profile_flags(("goose",), ("goose", "session", "--name", "{thread}")) == ("goose",)
     assert add_profile_flags(("python3", "-i"), ()) == ("python3", "-i")
 
 
-def test_the_description_holds_together() -> None:
+def test_the_openapi_document_is_consistent() -> None:
     for version in ("3.1.0", "3.0.3"):
         document = describe_surface(version)
         assert document["openapi"] == version

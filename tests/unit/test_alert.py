@@ -47,7 +47,7 @@ def test_a_running_task_is_stuck_after_its_timeout_and_silent_without_events(aft
     assert [one.kind for one in check_running(runs(), None, NOW + after)] == kinds
 
 
-def test_what_is_heard_keeps_a_task_from_being_silent_and_a_question_is_told() -> None:
+def test_an_event_keeps_a_task_from_being_silent_and_the_alert_names_a_question() -> None:
     task = runs(timeout_seconds=None)
     heard = event(TaskProgress(text="on it"), NOW + SILENT)
     assert check_running(task, heard, NOW + SILENT + 1) == []
@@ -61,7 +61,7 @@ def test_a_question_stops_the_clock_of_a_stuck_task() -> None:
     assert [one.kind for one in check_running(runs(wait="approval"), None, NOW + 60 * SECOND + GRACE)] == []
 
 
-def test_a_waiting_task_is_overdue_only_when_nobody_could_do_it() -> None:
+def test_a_waiting_task_is_overdue_only_when_no_process_can_run_it() -> None:
     task = a_task(due_at=NOW)
     assert check_pending(task, NOW + GRACE, True) == []
     assert check_pending(task, NOW + GRACE - 1, False) == []
@@ -70,7 +70,7 @@ def test_a_waiting_task_is_overdue_only_when_nobody_could_do_it() -> None:
     assert check_pending(later._replace(due_at=NOW + 2 * GRACE), NOW + GRACE, False) == []
 
 
-def test_automations_and_goals_are_overdue_after_the_grace() -> None:
+def test_automations_and_goals_are_overdue_after_the_grace_period() -> None:
     made = an_automation(NOW, next_run_at=NOW)
     assert check_automation(made, NOW + GRACE - 1) == []
     assert [one.kind for one in check_automation(made, NOW + GRACE)] == ["overdue"]
@@ -81,7 +81,7 @@ def test_automations_and_goals_are_overdue_after_the_grace() -> None:
     assert check_goal(replace(aim, next_run_at=NOW + GRACE), NOW + GRACE) == []
 
 
-def test_an_alert_is_an_event_and_where_there_is_a_route_a_delivery() -> None:
+def test_an_alert_is_an_event_and_with_a_route_a_delivery() -> None:
     loud, quiet = (
         check_automation(an_automation(NOW, next_run_at=NOW, route="console"), NOW + GRACE),
         check_running(runs(), None, NOW + 60 * SECOND + GRACE),
@@ -103,7 +103,7 @@ async def everybody() -> frozenset[str]:
     return frozenset({"demo"})
 
 
-async def test_the_same_is_not_told_again_within_the_cool_down_also_after_a_restart(store: SqliteStore) -> None:
+async def test_an_alert_is_not_repeated_within_the_cool_down_even_after_a_restart(store: SqliteStore) -> None:
     clock = FakeClock(NOW + GRACE)
     await store.apply(Changes(records=(an_automation(NOW, next_run_at=NOW),)))
 

@@ -35,7 +35,7 @@ from midwatch.domain.task import Task
 from midwatch.services.approvals import Approvals
 from midwatch.services.rule_decision import decide, narrow
 from midwatch.testing import FakeClock
-from records import a_task, fence, running
+from records import a_task, fence, submit_and_claim
 
 
 @pytest.fixture
@@ -43,14 +43,16 @@ def inbox(memory: Store, clock: FakeClock) -> Approvals:
     return Approvals(memory, clock)
 
 
-async def asked(memory: Store, clock: FakeClock, choices: tuple[str, ...] = ("yes", "no"), **fields: Any) -> Approval:
-    task = await running(memory, **fields)
+async def store_question(
+    memory: Store, clock: FakeClock, choices: tuple[str, ...] = ("yes", "no"), **fields: Any
+) -> Approval:
+    task = await submit_and_claim(memory, **fields)
     made, changes = ask(task, Question.plain("Deploy?", choices), 60, clock.now())
     await memory.apply(changes)
     return made
 
 
-def test_the_table_ends_what_is_pending_once() -> None:
+def test_the_table_ends_a_pending_approval_once() -> None:
     assert set(TRANSITIONS) == set(get_args(Status))
     assert TRANSITIONS["pending"] == set(get_args(Status)) - {"pending"}
     assert all(not after for status, after in TRANSITIONS.items() if status != "pending")
@@ -58,8 +60,8 @@ def test_the_table_ends_what_is_pending_once() -> None:
 
 @pytest.mark.parametrize("before", [status for status in get_args(Status) if status != "pending"])
 @pytest.mark.parametrize("after", [status for status in get_args(Status) if status != "pending"])
-async def test_an_ended_question_stays_as_it_ended(memory: Store, clock: FakeClock, before: Any, after: Any) -> None:
-    question = await asked(memory, clock)
+async def test_an_ended_question_never_changes(memory: Store, clock: FakeClock, before: Any, after: Any) -> None:
+    question = await store_question(memory, clock)
     await memory.apply(resolve(question, before, clock.now(), answer="first"))
     with pytest.raises(Conflict):
         await memory.apply(resolve(question, after, clock.now(), answer="second"))
@@ -75,13 +77,13 @@ async def test_an_ended_question_stays_as_it_ended(memory: Store, clock: FakeClo
     ("question", "choices"),
     [("", ("yes",)), ("  \n", ("yes",)), ("Go?", ()), ("Go?", tuple(str(n) for n in range(MAX_CHOICES + 1)))],
 )
-def test_a_question_needs_words_and_choices(question: str, choices: tuple[str, ...]) -> None:
+def test_a_question_needs_text_and_choices(question: str, choices: tuple[str, ...]) -> None:
     with pytest.raises(InvalidInput) as caught:
         ask(a_task(), Question.plain(question, choices), 60, 1)
     assert caught.value.field == "question"
 
 
-def test_asking_is_fenced_tells_the_route_how_to_answer_and_makes_the_task_wait() -> None:
+def test_a_question_needs_the_lease_notifies_the_route_and_makes_the_task_wait() -> None:
     task = a_task(status="running", attempt=3, route="console")
     made, changes = ask(task, Question.plain("q" * 2000, ("yes", "no")), 1.5, 10)
     assert changes.fence == fence(task)
@@ -96,7 +98,7 @@ def test_asking_is_fenced_tells_the_route_how_to_answer_and_makes_the_task_wait(
     assert ask(a_task(), Question.plain("Go?", ("yes",)), 1, 10)[1].deliveries == ()
 
 
-def test_an_approval_is_frozen_and_shows_its_times() -> None:
+def test_an_approval_is_immutable_and_shows_its_times() -> None:
     made = ask(a_task(), Question(text="Go?"), 60, 0)[0]
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.status = "granted"  # type: ignore[misc]
@@ -122,10 +124,10 @@ ANSWERS: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("choices", "said", "status", "answer"), ANSWERS)
-async def test_the_first_choice_is_the_yes_and_every_other_a_no(
+async def test_the_first_choice_grants_and_every_other_denies(
     inbox: Approvals, memory: Store, clock: FakeClock, choices: Any, said: Any, status: str, answer: str
 ) -> None:
-    question = await asked(memory, clock, choices)
+    question = await store_question(memory, clock, choices)
     await clock.advance(5)
     found = await inbox.answer(question.id, **said, why="because", actor="me")
     assert (found.status, found.answer, found.why, found.answered_by) == (status, answer, "because", "me")
@@ -134,10 +136,8 @@ async def test_the_first_choice_is_the_yes_and_every_other_a_no(
     assert (told.payload["status"], told.actor, told.task_id) == (status, "me", question.task_id)
 
 
-async def test_an_answer_that_is_none_of_the_choices_is_refused(
-    inbox: Approvals, memory: Store, clock: FakeClock
-) -> None:
-    question = await asked(memory, clock, THREE)
+async def test_an_unknown_answer_is_refused(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+    question = await store_question(memory, clock, THREE)
     for said in ("Now", "", "now "):
         with pytest.raises(InvalidInput, match="answer with one of: now, later, never") as caught:
             await inbox.answer(question.id, said)
@@ -147,21 +147,21 @@ async def test_an_answer_that_is_none_of_the_choices_is_refused(
         await inbox.answer("a_none", grant=True)
 
 
-async def test_saying_nothing_is_no_answer(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
-    question = await asked(memory, clock)
+async def test_an_empty_answer_is_refused(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+    question = await store_question(memory, clock)
     with pytest.raises(InvalidInput):
         await inbox.answer(question.id)
 
 
 async def test_the_second_answer_is_a_conflict(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
-    question = await asked(memory, clock)
+    question = await store_question(memory, clock)
     await inbox.answer(question.id, grant=False)
     with pytest.raises(Conflict, match="already denied; the first answer counts"):
         await inbox.answer(question.id, grant=True)
 
 
-async def test_of_many_answers_at_once_one_counts(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
-    question = await asked(memory, clock)
+async def test_of_many_concurrent_answers_one_counts(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+    question = await store_question(memory, clock)
     said = await asyncio.gather(
         *(inbox.answer(question.id, grant=n % 2 == 0, actor=f"p{n}") for n in range(10)), return_exceptions=True
     )
@@ -178,21 +178,21 @@ ALLOW, REJECT = Choice("Allow", "allow_once"), Choice("Reject", "reject_once")
 FOREVER, NEVER = Choice("Allow for ever", "allow_always"), Choice("Never", "reject_always")
 
 
-def wants(command: str | None = "git status", **fields: Any) -> Question:
+def make_question(command: str | None = "git status", **fields: Any) -> Question:
     return Question(**{"text": "May I?", "kind": "execute", "command": command, "choices": (REJECT, ALLOW), **fields})
 
 
-def drawn(asked: Question, **fields: Any) -> Approval:
+def build_approval(asked: Question, **fields: Any) -> Approval:
     return ask(a_task(workdir="/tmp", **fields), asked, 60, 1, always=narrow(asked, asked.root or "/tmp"))[0]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((ALLOW, REJECT, FOREVER, NEVER))))
-async def test_an_answer_is_told_by_its_kind_and_not_by_its_place(
+async def test_an_answer_is_recognised_by_its_kind_and_not_by_its_position(
     inbox: Approvals, memory: Store, clock: FakeClock, order: tuple[Choice, ...]
 ) -> None:
-    asked = wants("ls; ls", choices=order)
+    asked = make_question("ls; ls", choices=order)
     for grant, status, name in ((True, "granted", "Allow"), (False, "denied", "Reject")):
-        task = await running(memory)
+        task = await submit_and_claim(memory)
         question, changes = ask(task, asked, 60, clock.now())
         await memory.apply(changes)
         found = await inbox.answer(question.id, grant=grant)
@@ -200,8 +200,8 @@ async def test_an_answer_is_told_by_its_kind_and_not_by_its_place(
         assert answer_of(found, asked) == Answer(status, name)  # type: ignore[arg-type]
 
 
-def test_a_rule_is_offered_where_one_can_be_made_and_says_what_it_would_be() -> None:
-    made = drawn(wants(choices=(ALLOW, FOREVER, REJECT)))
+def test_a_rule_is_offered_where_possible_with_its_description() -> None:
+    made = build_approval(make_question(choices=(ALLOW, FOREVER, REJECT)))
     assert [choice.name for choice in made.choices] == [
         "Allow",
         "Reject",
@@ -209,39 +209,42 @@ def test_a_rule_is_offered_where_one_can_be_made_and_says_what_it_would_be() -> 
         "always deny `git status` for demo in /tmp",
     ]
     assert made.always == {"kind": "execute", "command": "git status", "root": "/tmp"}
-    compound = drawn(wants("git status; ls", choices=(ALLOW, FOREVER, REJECT)))
+    compound = build_approval(make_question("git status; ls", choices=(ALLOW, FOREVER, REJECT)))
     assert (compound.always, compound.choices) == (None, (ALLOW, REJECT))
-    assert drawn(wants(choices=(FOREVER, NEVER))).choices[:2] == (FOREVER, NEVER)
-    assert drawn(wants(kind="switch_mode", command=None, choices=(FOREVER, ALLOW))).choices == (FOREVER, ALLOW)
-    assert drawn(Question(text="Go?")).choices == YES_NO
-    assert ask(a_task(), wants(), 60, 1)[0].choices == (REJECT, ALLOW)
-    elsewhere = ask(a_task(), wants(root="/tmp"), 60, 1, always=narrow(wants(), "/tmp"))[0]
+    assert build_approval(make_question(choices=(FOREVER, NEVER))).choices[:2] == (FOREVER, NEVER)
+    assert build_approval(make_question(kind="switch_mode", command=None, choices=(FOREVER, ALLOW))).choices == (
+        FOREVER,
+        ALLOW,
+    )
+    assert build_approval(Question(text="Go?")).choices == YES_NO
+    assert ask(a_task(), make_question(), 60, 1)[0].choices == (REJECT, ALLOW)
+    elsewhere = ask(a_task(), make_question(root="/tmp"), 60, 1, always=narrow(make_question(), "/tmp"))[0]
     assert elsewhere.always == made.always
 
 
-def test_one_name_is_offered_once() -> None:
-    made = drawn(wants("a; b", choices=(ALLOW, REJECT, Choice("Allow", "reject_once"), ALLOW)))
+def test_duplicate_choices_are_offered_once() -> None:
+    made = build_approval(make_question("a; b", choices=(ALLOW, REJECT, Choice("Allow", "reject_once"), ALLOW)))
     assert made.choices == (ALLOW, REJECT)
 
 
 @pytest.mark.parametrize(("grant", "effect", "own"), [(True, "allow", "Allow"), (False, "deny", "Reject")])
-async def test_an_answer_for_always_makes_a_rule_and_the_agent_hears_its_own_choice(
+async def test_an_always_answer_makes_a_rule_and_the_agent_gets_its_own_choice(
     inbox: Approvals, memory: Store, clock: FakeClock, grant: bool, effect: str, own: str
 ) -> None:
-    task = await running(memory, workdir="/tmp")
-    question, changes = ask(task, wants(), 60, clock.now(), always=narrow(wants(), "/tmp"))
+    task = await submit_and_claim(memory, workdir="/tmp")
+    question, changes = ask(task, make_question(), 60, clock.now(), always=narrow(make_question(), "/tmp"))
     await memory.apply(changes)
     found = await inbox.answer(question.id, grant=grant, always=True, actor="ann")
     (rule,) = await memory.list_rules("demo")
     assert (rule.effect, rule.created_by, rule.approval_id) == (effect, "ann", question.id)
     assert found.rule == rule.text == found.answer
-    assert answer_of(found, wants()).choice == own
-    again = decide(wants(), "/tmp", [], [rule])
+    assert answer_of(found, make_question()).choice == own
+    again = decide(make_question(), "/tmp", [], [rule])
     assert again.verdict == effect
 
 
-async def test_always_where_no_rule_can_be_made_is_refused(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
-    question = await asked(memory, clock)
+async def test_always_is_refused_where_no_rule_can_be_made(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+    question = await store_question(memory, clock)
     with pytest.raises(InvalidInput, match="answer it once") as caught:
         await inbox.answer(question.id, grant=True, always=True)
     assert caught.value.field == "always"
@@ -252,40 +255,38 @@ async def test_always_where_no_rule_can_be_made_is_refused(inbox: Approvals, mem
     assert (await inbox.get(question.id)).status == "pending"
 
 
-async def test_a_question_without_a_yes_is_only_granted_by_nobody(
-    inbox: Approvals, memory: Store, clock: FakeClock
-) -> None:
-    task = await running(memory)
-    question, changes = ask(task, wants(choices=(REJECT,)), 60, clock.now())
+async def test_a_question_without_a_yes_cannot_be_granted(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+    task = await submit_and_claim(memory)
+    question, changes = ask(task, make_question(choices=(REJECT,)), 60, clock.now())
     await memory.apply(changes)
     with pytest.raises(InvalidInput, match="none of the choices is a yes"):
         await inbox.answer(question.id, grant=True)
     assert (await inbox.answer(question.id, grant=False)).status == "denied"
-    assert answer_by_rule(task, wants(choices=(REJECT,)), Decision("allow", "rule:config", "x"), 1) is None
+    assert answer_by_rule(task, make_question(choices=(REJECT,)), Decision("allow", "rule:config", "x"), 1) is None
 
 
-def test_what_is_too_long_is_cut_and_says_so() -> None:
-    made = drawn(wants("x " + "y" * 50_000, diff="ä" * 5_000_000, paths=tuple(map(str, range(500)))))
+def test_long_texts_are_truncated_and_marked() -> None:
+    made = build_approval(make_question("x " + "y" * 50_000, diff="ä" * 5_000_000, paths=tuple(map(str, range(500)))))
     assert made.command is not None and len(made.command) <= LONGEST + 1 and made.command.endswith("…")
     assert made.diff is not None and len(made.diff.encode()) == MOST_DIFF
     shown = made.snapshot(whole=True)
     assert (shown["diff_bytes"], shown["diff_left_out"]) == (10_000_000, 10_000_000 - MOST_DIFF)
     assert (len(made.paths), made.always, made.snapshot()["diff"]) == (MOST_PATHS, None, None)
-    half = drawn(wants(diff="x" + "ä" * MOST_DIFF))
+    half = build_approval(make_question(diff="x" + "ä" * MOST_DIFF))
     assert half.snapshot()["diff_left_out"] == 2 * MOST_DIFF + 1 - (MOST_DIFF - 1)
 
 
-def test_the_notice_tells_the_command_and_a_high_risk() -> None:
-    (told,) = ask(a_task(route="console"), wants("rm -rf /"), 60, 1)[1].deliveries
+def test_the_notice_contains_the_command_and_a_high_risk() -> None:
+    (told,) = ask(a_task(route="console"), make_question("rm -rf /"), 60, 1)[1].deliveries
     assert "Command: rm -rf /" in told.text and "Risk: high" in told.text
-    (mild,) = ask(a_task(route="console"), wants("ls", text="Run ls?"), 60, 1)[1].deliveries
+    (mild,) = ask(a_task(route="console"), make_question("ls", text="Run ls?"), 60, 1)[1].deliveries
     assert "Command" not in mild.text and "Risk" not in mild.text
 
 
 @pytest.mark.parametrize(("verdict", "status", "answer"), [("allow", "granted", "Allow"), ("deny", "denied", "Reject")])
-def test_a_rule_answers_at_once_and_tells_nobody_but_the_log(verdict: Any, status: str, answer: str) -> None:
+def test_a_rule_answers_at_once_and_notifies_nobody(verdict: Any, status: str, answer: str) -> None:
     task = a_task(status="running", attempt=2, route="console", creator="ann")
-    decided = answer_by_rule(task, wants(), Decision(verdict, "rule:r_1", "the rule"), 10)
+    decided = answer_by_rule(task, make_question(), Decision(verdict, "rule:r_1", "the rule"), 10)
     assert decided is not None
     made, changes = decided
     assert (made.status, made.answer, made.answered_by, made.rule) == (status, answer, "rule:r_1", "the rule")
@@ -293,21 +294,21 @@ def test_a_rule_answers_at_once_and_tells_nobody_but_the_log(verdict: Any, statu
     requested, resolved = changes.events
     assert (requested.kind, requested.payload["rule"]) == ("approval_requested", "the rule")
     assert (resolved.kind, resolved.payload["answered_by"], resolved.actor) == ("approval_resolved", "rule:r_1", None)
-    assert answer_by_rule(task, wants(), Decision("ask"), 10) is None
+    assert answer_by_rule(task, make_question(), Decision("ask"), 10) is None
 
 
-def test_a_question_after_the_deadline_is_over_at_once() -> None:
-    made, changes = expire_at_once(a_task(), wants(), 10, "the goal's deadline has passed")
+def test_a_question_after_the_deadline_expires_at_once() -> None:
+    made, changes = expire_at_once(a_task(), make_question(), 10, "the goal's deadline has passed")
     assert (made.status, made.answer, made.why, made.rule) == ("expired", None, "the goal's deadline has passed", None)
     assert [one.kind for one in changes.events] == ["approval_requested", "approval_resolved"]
-    assert not answer_of(made, wants()).granted
+    assert not answer_of(made, make_question()).granted
 
 
 # -- the inbox ---------------------------------------------------------------------------------------------------
 
 
-async def test_the_inbox_shows_open_questions_or_any_others(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
-    first, second = await asked(memory, clock), await asked(memory, clock)
+async def test_the_inbox_lists_open_or_other_questions(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+    first, second = await store_question(memory, clock), await store_question(memory, clock)
     await inbox.answer(first.id, grant=True)
     assert [a.id for a in await inbox.list()] == [second.id]
     assert [a.id for a in await inbox.list("granted")] == [first.id]
@@ -315,8 +316,8 @@ async def test_the_inbox_shows_open_questions_or_any_others(inbox: Approvals, me
     assert len(await inbox.list(None, limit=1)) == 1
 
 
-async def test_what_nobody_answers_expires_at_its_time(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
-    question, answered = await asked(memory, clock), await asked(memory, clock)
+async def test_an_unanswered_question_expires_at_its_time(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+    question, answered = await store_question(memory, clock), await store_question(memory, clock)
     await inbox.answer(answered.id, grant=True)
     await clock.advance(59.999)
     assert await inbox.expire() == 0
@@ -335,10 +336,10 @@ async def many(memory: Store, task: Task, count: int, expires: float, now: int) 
         await memory.apply(ask(task, Question(text="Go?"), expires, now)[1])
 
 
-async def test_the_oldest_of_very_many_questions_expires_too(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
-    question = await asked(memory, clock)
+async def test_the_oldest_of_many_questions_expires_too(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
+    question = await store_question(memory, clock)
     await clock.advance(60)
-    task = await running(memory)
+    task = await submit_and_claim(memory)
     await many(memory, task, 500, 3600, clock.now())
     await inbox.expire()
     assert (await inbox.get(question.id)).status == "expired"
@@ -360,8 +361,8 @@ class Answered:
         await self._store.apply(changes)
 
 
-async def test_an_answer_in_the_last_moment_counts_and_the_others_expire(memory: Store, clock: FakeClock) -> None:
-    questions = [await asked(memory, clock) for _ in range(3)]
+async def test_an_answer_at_the_last_moment_counts_and_the_others_expire(memory: Store, clock: FakeClock) -> None:
+    questions = [await store_question(memory, clock) for _ in range(3)]
     await clock.advance(60)
     store: Any = Answered(memory, questions[1], clock.now())
     await Approvals(store, clock).expire()
@@ -369,17 +370,17 @@ async def test_an_answer_in_the_last_moment_counts_and_the_others_expire(memory:
     assert [one.status for one in found if one] == ["expired", "granted", "expired"]
 
 
-async def test_only_what_expired_is_counted(memory: Store, clock: FakeClock) -> None:
-    questions = [await asked(memory, clock) for _ in range(3)]
+async def test_only_expired_questions_are_counted(memory: Store, clock: FakeClock) -> None:
+    questions = [await store_question(memory, clock) for _ in range(3)]
     await clock.advance(60)
     store: Any = Answered(memory, questions[1], clock.now())
     assert await Approvals(store, clock).expire() == 2
 
 
-async def test_the_next_expiry_is_the_nearest_of_the_open_ones(
+async def test_the_next_expiry_is_the_earliest_of_the_open_questions(
     inbox: Approvals, memory: Store, clock: FakeClock
 ) -> None:
-    task = await running(memory)
+    task = await submit_and_claim(memory)
     for expires in (90, 30, 60):
         await many(memory, task, 1, expires, clock.now())
     assert await memory.find_next_expiry() == clock.now() + 30 * SECOND
@@ -389,7 +390,7 @@ async def test_the_next_expiry_is_the_nearest_of_the_open_ones(
 
 
 async def test_question_and_answer_are_events_of_the_turn(memory: Store, clock: FakeClock, inbox: Approvals) -> None:
-    made = await asked(memory, clock)
+    made = await store_question(memory, clock)
     await inbox.answer(made.id, "yes")
     told = await memory.read_events(0, EventFilter(turn_id=f"{made.task_id}.{made.attempt}"))
     assert [one.kind for one in told] == ["approval_requested", "task_waiting", "approval_resolved"]

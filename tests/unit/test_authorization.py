@@ -21,7 +21,7 @@ from records import put
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
 
 
-def offering(*, submits: bool) -> Callable[[str], Awaitable[AgentTerms]]:
+def make_terms(*, submits: bool) -> Callable[[str], Awaitable[AgentTerms]]:
     async def terms(agent: str) -> AgentTerms:
         return AgentTerms(submits=submits)
 
@@ -33,21 +33,21 @@ def agent_of(task: Task) -> Actor:
 
 
 @pytest.mark.parametrize("actor", [None, "bob", OWNER, ANN])
-def test_programs_owners_and_the_creator_manage_a_record(actor: AnyActor) -> None:
+def test_programs_owners_and_the_creator_may_manage_a_record(actor: AnyActor) -> None:
     check_manager(actor, "ann", "creator_only")
 
 
-def test_others_manage_only_what_everybody_may() -> None:
+def test_others_may_manage_only_shared_records() -> None:
     check_manager(BOB, "ann", "scope_all")
     check_manager(BOB, None, "creator_only")
     with pytest.raises(Forbidden, match="belongs to ann"):
         check_manager(BOB, "ann", "creator_only")
 
 
-async def test_a_task_of_nobody_is_managed_as_the_desk_says(memory: SqliteStore) -> None:
+async def test_the_setting_decides_who_manages_a_task_without_creator(memory: SqliteStore) -> None:
     task = await put(memory, creator="ann")
-    await Authorization(memory, offering(submits=True)).check_task(BOB, task.id)
-    strict = Authorization(memory, offering(submits=True), "creator_only")
+    await Authorization(memory, make_terms(submits=True)).check_task(BOB, task.id)
+    strict = Authorization(memory, make_terms(submits=True), "creator_only")
     await strict.check_task("bob", task.id)
     with pytest.raises(Forbidden):
         await strict.check_task(BOB, task.id)
@@ -55,9 +55,9 @@ async def test_a_task_of_nobody_is_managed_as_the_desk_says(memory: SqliteStore)
         await strict.check_task(BOB, "t_none")
 
 
-async def test_an_agent_submits_only_in_its_directory_and_reports_where_its_task_reports(memory: SqliteStore) -> None:
+async def test_an_agent_submits_only_in_its_directory_and_to_its_own_route(memory: SqliteStore) -> None:
     task = await put(memory, creator="ann", workdir="/tmp", route="console", session_key="chat:1")
-    rights = Authorization(memory, offering(submits=True))
+    rights = Authorization(memory, make_terms(submits=True))
     wish = await rights.restrict_task(agent_of(task), {"agent": "demo"})
     assert wish == {"agent": "demo", "workdir": "/tmp", "route": "console", "origin_session": "chat:1"}
     with pytest.raises(Forbidden, match="cannot set priority"):
@@ -65,11 +65,11 @@ async def test_an_agent_submits_only_in_its_directory_and_reports_where_its_task
     with pytest.raises(Forbidden, match="its own directory only"):
         await rights.restrict(agent_of(task), {"workdir": "/"}, TASK_FIELDS)
     with pytest.raises(Forbidden, match="may not hand in work"):
-        await Authorization(memory, offering(submits=False)).restrict_task(agent_of(task), {})
+        await Authorization(memory, make_terms(submits=False)).restrict_task(agent_of(task), {})
     assert await rights.restrict_task(ANN, {"priority": 1}) == {"priority": 1}
 
 
-async def test_an_agent_neither_answers_questions_nor_reads_rules(memory: SqliteStore, clock: FakeClock) -> None:
+async def test_an_agent_cannot_answer_questions_or_read_rules(memory: SqliteStore, clock: FakeClock) -> None:
     agent = agent_of(await put(memory))
     with pytest.raises(Forbidden):
         await Approvals(memory, clock).answer("a_1", grant=True, actor=agent)

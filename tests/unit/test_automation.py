@@ -1,13 +1,13 @@
 """Automations as pure rules: what happens at their time, and what the end of a run means.
 
 Of the bugs of the reference system that concern them, by number:
-A2 a timeout counts: `test_a_failed_run_counts`.
-A7 a pause is told: `test_three_failures_pause_it_and_tell_once`; silence is no failure:
-`test_a_good_run_clears_the_failures`.
+A2 a timeout counts: `test_a_failed_run_increments_the_failures`.
+A7 a pause is told: `test_three_failures_pause_it_with_one_notice`; silence is no failure:
+`test_a_successful_run_resets_the_failures`.
 A12 nothing fires at every look: sub-minute, impossible and double schedules are refused (test_schedule.py), and never
-is None: `test_without_a_next_time_it_is_over`.
-A13 a run cut by a crash: `test_a_lost_last_run_is_told`.
-A23 `test_resuming_forgets_failures_and_makes_up_for_nothing`.
+is None: `test_an_automation_without_a_next_time_is_paused`.
+A13 a run cut by a crash: `test_a_lost_last_run_is_reported`.
+A23 `test_resuming_resets_failures_and_skips_missed_runs`.
 A27 `test_only_the_four_placeholders_are_filled_in`.
 A30 history, jitter, missed runs, zone, timeout and budget are fields and events; a time that is not is None, not zero.
 A14 to A16 cannot exist: an automation is one row, written when it fires and when its run ends; what it fired waits as a
@@ -31,7 +31,7 @@ from midwatch.domain.automation import LATE_SECONDS, MOST_FAILURES, OVER, SPENT,
 from midwatch.domain.changes import Changes, Update, update_record
 from midwatch.domain.store import Store
 from midwatch.domain.task import AUTOMATION_PAUSES, Task, end
-from records import a_task, asking, fence
+from records import a_task, claim_request, fence
 
 NOW = parse_moment("2026-03-02T09:00:00+00:00", 0, "UTC")
 HOUR = 3600 * SECOND
@@ -72,7 +72,7 @@ def task_of(changes: Changes) -> Task | None:
     return found
 
 
-def ended(outcome: str, *, attempt: int = 1, error: str | None = None, **fields: Any) -> Task:
+def end_run(outcome: str, *, attempt: int = 1, error: str | None = None, **fields: Any) -> Task:
     task = a_task(cause="automation", cause_id="am_1", attempt=attempt, **fields)
     return end(task, NOW + HOUR // 2, outcome=outcome, error=error)[0]  # type: ignore[arg-type]
 
@@ -81,7 +81,7 @@ def ended(outcome: str, *, attempt: int = 1, error: str | None = None, **fields:
 
 
 @pytest.mark.parametrize(("before", "behind"), list(itertools.product(TRANSITIONS, TRANSITIONS)))
-async def test_the_store_allows_what_the_table_draws_and_refuses_the_rest(
+async def test_the_store_allows_only_transitions_of_the_table(
     store: Store, before: rules.Status, behind: rules.Status
 ) -> None:
     one = hourly(status=before, next_run_at=None)
@@ -97,7 +97,7 @@ async def test_the_store_allows_what_the_table_draws_and_refuses_the_rest(
     assert found.status == (behind if behind in TRANSITIONS[before] else before)
 
 
-async def test_a_change_of_state_must_say_from_where(store: Store) -> None:
+async def test_a_change_of_status_needs_the_previous_status(store: Store) -> None:
     await store.apply(Changes(records=(hourly(),)))
     with pytest.raises(KeyError):
         await store.apply(Changes(updates=(Update("automation", "am_1", {"status": "paused"}, {"revision": 0}),)))
@@ -110,7 +110,7 @@ async def test_a_change_of_state_must_say_from_where(store: Store) -> None:
 
 @pytest.mark.parametrize("late", [0, 1, int(LATE_SECONDS * SECOND)])
 @pytest.mark.parametrize("policy", ["skip", "once", "once_within"])
-def test_on_time_it_runs_whatever_the_policy(late: int, policy: rules.Missed) -> None:
+def test_a_run_on_time_ignores_the_policy(late: int, policy: rules.Missed) -> None:
     one = hourly(missed=policy, run_count=4, title="brief", route="console", workdir="/tmp", budget={"tokens": 5},
                  quiet="NOTHING")  # fmt: skip
     changes = fire(one, NOW + late)
@@ -129,7 +129,7 @@ def test_on_time_it_runs_whatever_the_policy(late: int, policy: rules.Missed) ->
     assert [made.kind for made in changes.events] == ["automation_fired", "task_submitted"]
 
 
-def test_its_own_terms_go_before_the_agents() -> None:
+def test_its_own_terms_override_those_of_the_agent() -> None:
     task = task_of(fire(hourly(timeout_seconds=5.0, on_crash="fail")))
     assert task is not None
     assert (task.timeout_seconds, task.on_crash) == (5.0, "fail")
@@ -150,7 +150,7 @@ WINDOW = 6 * HOUR
         ("once_within", WINDOW + 1, "late"),
     ],
 )
-def test_a_late_run_goes_by_the_policy(policy: rules.Missed, late: int, reason: str) -> None:
+def test_a_late_run_follows_the_policy(policy: rules.Missed, late: int, reason: str) -> None:
     one = hourly(missed=policy, missed_window=WINDOW / SECOND)
     changes = fire(one, NOW + late)
     (missed,) = payloads(changes, "automation_missed")
@@ -163,7 +163,7 @@ def test_a_late_run_goes_by_the_policy(policy: rules.Missed, late: int, reason: 
     assert moved.status == "active"
 
 
-def test_a_run_that_is_still_open_leaves_one_out() -> None:
+def test_an_open_run_skips_the_next() -> None:
     changes = fire(hourly(run_count=1), runs=True)
     assert task_of(changes) is None
     assert payloads(changes, "automation_missed") == [
@@ -174,14 +174,14 @@ def test_a_run_that_is_still_open_leaves_one_out() -> None:
     assert (many["reason"], many["count"]) == ("overlap", 4)
 
 
-def test_cron_goes_by_the_wall_clock_of_its_zone() -> None:
+def test_cron_uses_the_wall_clock_of_its_zone() -> None:
     start = parse_moment("2026-03-28T09:00", 0, "Europe/Berlin")
     schedule = Schedule.make(cron="0 9 * * *", zone="Europe/Berlin").snapshot()
     moved = after(hourly(), fire(hourly(schedule=schedule, next_run_at=start), start))
     assert moved.next_run_at == parse_moment("2026-03-29T09:00", 0, "Europe/Berlin") == start + 23 * HOUR
 
 
-def test_a_moment_comes_once_and_the_last_run_has_no_next() -> None:
+def test_a_single_time_fires_once_and_the_last_run_has_no_next() -> None:
     assert after(once(), fire(once())).next_run_at is None
     assert task_of(fire(once())) is not None
     last = after(hourly(max_runs=2, run_count=1), fire(hourly(max_runs=2, run_count=1)))
@@ -189,7 +189,7 @@ def test_a_moment_comes_once_and_the_last_run_has_no_next() -> None:
     assert after(hourly(max_runs=2), fire(hourly(max_runs=2))).next_run_at == NOW + HOUR
 
 
-def test_without_a_next_time_it_is_over() -> None:
+def test_an_automation_without_a_next_time_is_paused() -> None:
     one = once(missed="skip", route="console")
     changes = fire(one, NOW + HOUR)
     moved = after(one, changes)
@@ -200,7 +200,7 @@ def test_without_a_next_time_it_is_over() -> None:
     assert "midwatch automation run am_1" in notice.text
 
 
-def test_more_runs_than_it_may_have_are_not_begun() -> None:
+def test_no_run_begins_above_max_runs() -> None:
     spent = hourly(max_runs=2, run_count=2)
     changes = fire(spent)
     assert task_of(changes) is None
@@ -217,7 +217,7 @@ def test_more_runs_than_it_may_have_are_not_begun() -> None:
         {"every": 1, "zone": "UTC"},
     ],
 )
-def test_a_schedule_that_cannot_be_read_pauses_it(schedule: Any) -> None:
+def test_an_unreadable_schedule_pauses_the_automation(schedule: Any) -> None:
     one = hourly(schedule=schedule, route="console:7")
     changes = fire(one)
     moved = after(one, changes)
@@ -253,14 +253,14 @@ def test_jitter_is_bounded_and_the_same_each_time() -> None:
     assert other.due_at != begins[0] * SECOND + NOW
 
 
-def test_a_run_that_begins_later_is_told_that_time() -> None:
+def test_a_run_with_jitter_has_its_own_time_in_the_prompt() -> None:
     task = task_of(fire(hourly(jitter_seconds=600.0, prompt="{{unix}}")))
     assert task is not None
     assert task.due_at > NOW
     assert task.prompt == str(task.due_at // SECOND)
 
 
-def test_fresh_runs_have_conversations_of_their_own_behind_one_gate() -> None:
+def test_fresh_runs_have_separate_sessions_and_one_gate() -> None:
     one = hourly(fresh=True, session_key="chat:1|thread:7")
     first, second = task_of(fire(one)), task_of(fire(one))
     assert first is not None
@@ -269,7 +269,7 @@ def test_fresh_runs_have_conversations_of_their_own_behind_one_gate() -> None:
     assert first.gate_key == second.gate_key == "chat:1|thread:7"
 
 
-def test_run_now_counts_and_leaves_the_times_alone() -> None:
+def test_run_now_counts_and_does_not_change_the_schedule() -> None:
     one = hourly(next_run_at=NOW + HOUR, max_runs=2, jitter_seconds=600.0)
     task, changes = rules.run_now(one, NOW, TERMS, actor="bob")
     moved = after(one, changes)
@@ -291,8 +291,8 @@ def settle(one: Automation, task: Task, thread: str | None = None) -> tuple[Auto
 
 
 @pytest.mark.parametrize("outcome", ["ok", "silent", "transferred"])
-def test_a_good_run_clears_the_failures(outcome: str) -> None:
-    moved, changes = settle(RUNNING, ended(outcome))
+def test_a_successful_run_resets_the_failures(outcome: str) -> None:
+    moved, changes = settle(RUNNING, end_run(outcome))
     assert (moved.consecutive_failures, moved.status, moved.next_run_at) == (0, "active", NOW + HOUR)
     assert moved.last_result == f"ok: {iso(NOW + HOUR // 2)}"
     assert not changes.events
@@ -300,16 +300,16 @@ def test_a_good_run_clears_the_failures(outcome: str) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["error", "timeout", "budget"])
-def test_a_failed_run_counts(outcome: str) -> None:
-    moved, changes = settle(replace(RUNNING, consecutive_failures=0), ended(outcome, error="no\nluck"))
+def test_a_failed_run_increments_the_failures(outcome: str) -> None:
+    moved, changes = settle(replace(RUNNING, consecutive_failures=0), end_run(outcome, error="no\nluck"))
     assert (moved.consecutive_failures, moved.status, moved.next_run_at) == (1, "active", NOW + HOUR)
     assert moved.last_result == "error: no\nluck"
     assert not changes.deliveries
 
 
 @pytest.mark.parametrize("outcome", ["error", "timeout"])
-def test_three_failures_pause_it_and_tell_once(outcome: str) -> None:
-    moved, changes = settle(RUNNING, ended(outcome, error="no luck"))
+def test_three_failures_pause_it_with_one_notice(outcome: str) -> None:
+    moved, changes = settle(RUNNING, end_run(outcome, error="no luck"))
     assert moved.consecutive_failures == MOST_FAILURES
     assert (moved.status, moved.next_run_at) == ("paused", None)
     assert moved.paused_why == "3 runs failed in a row"
@@ -317,60 +317,62 @@ def test_three_failures_pause_it_and_tell_once(outcome: str) -> None:
     (notice,) = changes.deliveries
     assert (notice.notice, notice.channel) == ("automation_paused", "console")
     assert notice.text == ("Paused: brief\n3 runs failed in a row. no luck\nResume it: midwatch automation resume am_1")
-    again, more = settle(moved, ended(outcome, error="no luck"))  # a retry by hand, say
+    again, more = settle(moved, end_run(outcome, error="no luck"))  # a retry by hand, say
     assert again.status == "paused"
     assert not more.deliveries
     assert not more.events
 
 
-def test_without_a_route_nobody_is_told_but_the_log() -> None:
-    moved, changes = settle(replace(RUNNING, route=None), ended("error", error="x"))
+def test_without_a_route_there_is_only_a_log_entry() -> None:
+    moved, changes = settle(replace(RUNNING, route=None), end_run("error", error="x"))
     assert moved.status == "paused"
     assert not changes.deliveries
     assert payloads(changes, "automation_paused")
 
 
-def test_a_run_cancelled_before_it_began_is_given_back() -> None:
-    moved, changes = settle(RUNNING, ended("cancelled", attempt=0))
+def test_a_run_cancelled_before_its_start_does_not_count() -> None:
+    moved, changes = settle(RUNNING, end_run("cancelled", attempt=0))
     assert (moved.run_count, moved.consecutive_failures, moved.next_run_at) == (2, 2, NOW + HOUR)
     assert not changes.events
     last = hourly(max_runs=3, run_count=3, next_run_at=None)
-    moved, _ = settle(last, ended("cancelled", attempt=0))
+    moved, _ = settle(last, end_run("cancelled", attempt=0))
     assert (moved.run_count, moved.status, moved.next_run_at) == (2, "active", NOW + HOUR)
-    moved, _ = settle(replace(last, status="paused"), ended("cancelled", attempt=0))
+    moved, _ = settle(replace(last, status="paused"), end_run("cancelled", attempt=0))
     assert (moved.run_count, moved.status, moved.next_run_at) == (2, "paused", None)
-    assert settle(hourly(run_count=0), ended("cancelled", attempt=0))[0].run_count == 0
+    assert settle(hourly(run_count=0), end_run("cancelled", attempt=0))[0].run_count == 0
 
 
-def test_a_moment_whose_run_was_cancelled_has_passed() -> None:
-    moved, changes = settle(once(run_count=1, next_run_at=None, route="console"), ended("cancelled", attempt=0))
+def test_a_single_time_with_a_cancelled_run_is_over() -> None:
+    moved, changes = settle(once(run_count=1, next_run_at=None, route="console"), end_run("cancelled", attempt=0))
     assert (moved.run_count, moved.status, moved.paused_why) == (0, "paused", OVER)
     assert not changes.deliveries
 
 
-def test_a_run_cancelled_after_it_began_counts_but_not_as_a_failure() -> None:
-    moved, changes = settle(RUNNING, ended("cancelled"))
+def test_a_run_cancelled_after_its_start_counts_but_not_as_a_failure() -> None:
+    moved, changes = settle(RUNNING, end_run("cancelled"))
     assert (moved.run_count, moved.consecutive_failures) == (3, 2)
     assert moved.last_result == f"cancelled: {iso(NOW + HOUR // 2)}"
     assert not changes.deliveries
 
 
-def test_a_retry_that_is_cancelled_gives_nothing_back() -> None:
-    moved, _ = settle(hourly(max_runs=1, run_count=1, next_run_at=None), ended("cancelled", attempt=0, retry_of="t_0"))
+def test_a_cancelled_retry_does_not_change_the_count() -> None:
+    moved, _ = settle(
+        hourly(max_runs=1, run_count=1, next_run_at=None), end_run("cancelled", attempt=0, retry_of="t_0")
+    )
     assert (moved.run_count, moved.next_run_at) == (1, None)
 
 
-def test_a_lost_run_is_no_failure() -> None:
-    moved, changes = settle(RUNNING, ended("lost", error="its process ended"))
+def test_a_lost_run_is_not_a_failure() -> None:
+    moved, changes = settle(RUNNING, end_run("lost", error="its process ended"))
     assert (moved.consecutive_failures, moved.run_count, moved.status) == (2, 3, "active")
     assert moved.last_result == "lost: its process ended"
     assert not changes.deliveries  # the task itself tells
 
 
 @pytest.mark.parametrize("last", [hourly(max_runs=1), once()])
-def test_a_lost_last_run_is_told(last: Automation) -> None:
+def test_a_lost_last_run_is_reported(last: Automation) -> None:
     last = replace(last, run_count=1, next_run_at=None, route="console")
-    task = ended("lost", error="its process ended")
+    task = end_run("lost", error="its process ended")
     moved, changes = settle(last, task)
     assert (moved.status, moved.run_count) == ("paused", 1)
     assert "last run was lost" in (moved.paused_why or "")
@@ -379,44 +381,44 @@ def test_a_lost_last_run_is_told(last: Automation) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["ok", "error", "cancelled"])
-def test_after_its_last_run_it_is_paused(outcome: str) -> None:
-    moved, changes = settle(hourly(max_runs=3, run_count=3, next_run_at=None, route="console"), ended(outcome))
+def test_after_its_last_run_an_automation_is_paused(outcome: str) -> None:
+    moved, changes = settle(hourly(max_runs=3, run_count=3, next_run_at=None, route="console"), end_run(outcome))
     assert (moved.status, moved.paused_why, moved.run_count) == ("paused", SPENT, 3)
     assert payloads(changes, "automation_paused") == [{"automation_id": "am_1", "why": SPENT}]
     assert not changes.deliveries  # the task tells how it ended
-    moved, _ = settle(once(run_count=1, next_run_at=None), ended(outcome))
+    moved, _ = settle(once(run_count=1, next_run_at=None), end_run(outcome))
     assert (moved.status, moved.paused_why) == ("paused", OVER)
 
 
-def test_a_run_that_may_have_more_after_all_goes_on() -> None:
+def test_raising_max_runs_during_the_last_run_continues() -> None:
     raised = hourly(max_runs=9, run_count=3, next_run_at=NOW + HOUR)
-    assert settle(raised, ended("ok"))[0].status == "active"
+    assert settle(raised, end_run("ok"))[0].status == "active"
 
 
 @pytest.mark.parametrize("status", ["paused", "deleted"])
 @pytest.mark.parametrize("outcome", ["ok", "error", "lost", "cancelled"])
-def test_one_that_was_paused_or_deleted_meanwhile_stays_so(status: rules.Status, outcome: str) -> None:
+def test_an_automation_paused_or_deleted_during_a_run_stays_so(status: rules.Status, outcome: str) -> None:
     one = replace(RUNNING, status=status, next_run_at=None, paused_why="by ann", max_runs=3)
-    moved, changes = settle(one, ended(outcome, error="x"))
+    moved, changes = settle(one, end_run(outcome, error="x"))
     assert (moved.status, moved.next_run_at, moved.paused_why) == (status, None, "by ann")
     assert not changes.events
     assert not changes.deliveries
 
 
 def test_the_thread_is_kept_unless_each_run_is_fresh() -> None:
-    moved, changes = settle(RUNNING, ended("ok"), "th_1")
+    moved, changes = settle(RUNNING, end_run("ok"), "th_1")
     assert moved.resume_thread_id == "th_1"
-    assert "resume_thread_id" not in rules.settle(moved, ended("ok"), NOW, "th_1").updates[0].fields
-    assert settle(replace(RUNNING, fresh=True), ended("ok"), "th_1")[0].resume_thread_id is None
-    assert settle(RUNNING, ended("error", error="x"), "th_2")[0].resume_thread_id == "th_2"
+    assert "resume_thread_id" not in rules.settle(moved, end_run("ok"), NOW, "th_1").updates[0].fields
+    assert settle(replace(RUNNING, fresh=True), end_run("ok"), "th_1")[0].resume_thread_id is None
+    assert settle(RUNNING, end_run("error", error="x"), "th_2")[0].resume_thread_id == "th_2"
     assert len(changes.updates) == 1
 
 
-async def test_an_automation_that_changed_meanwhile_costs_no_result(store: Store) -> None:
+async def test_a_concurrently_changed_automation_loses_no_result(store: Store) -> None:
     one = hourly()
     await store.apply(Changes(records=(one,)))
     await store.apply(fire(one))
-    ((task, _),) = (await store.claim(asking(), NOW)).taken
+    ((task, _),) = (await store.claim(claim_request(), NOW)).taken
     seen = await store.get_automation("am_1")
     assert seen is not None
     await store.apply(rules.pause_automation(seen, NOW, "a holiday", "ann"))
@@ -435,15 +437,15 @@ async def test_an_automation_that_changed_meanwhile_costs_no_result(store: Store
     assert (after_all.status, after_all.result) == ("done", "found it")
 
 
-def test_a_schedule_that_cannot_be_read_does_not_keep_a_run_from_ending() -> None:
-    moved, _ = settle(hourly(schedule={}, run_count=1, next_run_at=None), ended("cancelled", attempt=0))
+def test_an_unreadable_schedule_does_not_block_the_end_of_a_run() -> None:
+    moved, _ = settle(hourly(schedule={}, run_count=1, next_run_at=None), end_run("cancelled", attempt=0))
     assert (moved.status, moved.run_count) == ("paused", 0)
 
 
 # -- what a person does --------------------------------------------------------------------------------------------
 
 
-def test_resuming_forgets_failures_and_makes_up_for_nothing() -> None:
+def test_resuming_resets_failures_and_skips_missed_runs() -> None:
     one = hourly(status="paused", paused_why="3 runs failed", consecutive_failures=3, next_run_at=None)
     later = NOW + 100 * HOUR + 5
     changes = rules.resume_automation(one, later, "ann")
@@ -454,7 +456,7 @@ def test_resuming_forgets_failures_and_makes_up_for_nothing() -> None:
     assert told["status"] == "active"
 
 
-def test_what_cannot_fire_again_is_not_resumed() -> None:
+def test_an_automation_without_a_next_time_is_not_resumed() -> None:
     with pytest.raises(InvalidInput, match="its time has passed; set a new schedule with `midwatch automation edit`"):
         rules.resume_automation(once(status="paused", next_run_at=None), NOW, None)
     with pytest.raises(InvalidInput, match="all its runs; raise max_runs") as refused:
@@ -463,13 +465,13 @@ def test_what_cannot_fire_again_is_not_resumed() -> None:
 
 
 @pytest.mark.parametrize(("one", "why"), [(once(), OVER), (hourly(max_runs=1, run_count=1), SPENT)])
-def test_a_deleted_one_that_cannot_fire_again_comes_back_paused(one: Automation, why: str) -> None:
+def test_a_restored_automation_without_a_next_time_is_paused(one: Automation, why: str) -> None:
     gone = replace(one, status="deleted", deleted_at=NOW, next_run_at=None)
     moved = after(gone, rules.resume_automation(gone, NOW + 1, "ann"))
     assert (moved.status, moved.paused_why, moved.deleted_at, moved.next_run_at) == ("paused", why, None, None)
 
 
-def test_pausing_says_why() -> None:
+def test_pausing_stores_the_reason() -> None:
     moved = after(hourly(), rules.pause_automation(hourly(), NOW, "a holiday", "ann"))
     assert (moved.status, moved.paused_why, moved.next_run_at) == ("paused", "a holiday", None)
 
@@ -495,15 +497,15 @@ def test_only_the_four_placeholders_are_filled_in() -> None:
         "{{{{}}}}", "\\{\\{now\\}\\}", "",
     ],
 )  # fmt: skip
-def test_everything_else_is_literal(text: str) -> None:
+def test_all_other_text_is_literal(text: str) -> None:
     assert rules.render(text, NOW, "UTC") == text
 
 
-def test_what_is_filled_in_is_not_read_again() -> None:
+def test_inserted_text_is_not_expanded_again() -> None:
     assert rules.render("{{{{unix}}}}", NOW, "UTC") == f"{{{{{NOW // SECOND}}}}}"
 
 
-def test_normalising_twice_is_normalising_once() -> None:
+def test_normalising_is_idempotent() -> None:
     rough = hourly(
         title=" brief ", prompt=" look\n", scope_id=" ann ", session_key="  ", tags=(" a", "b ", "a", ""), deleted_at=5
     )
@@ -541,14 +543,14 @@ def test_normalising_twice_is_normalising_once() -> None:
         ("tags", {"tags": ("a\nb",)}),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(field: str, fields: dict[str, Any]) -> None:
+def test_invalid_values_are_refused_by_name(field: str, fields: dict[str, Any]) -> None:
     rules.validate(hourly())
     with pytest.raises(InvalidInput) as refused:
         rules.validate(hourly(**fields))
     assert refused.value.field == field
 
 
-def test_times_that_are_not_are_shown_as_null() -> None:
+def test_missing_times_are_shown_as_null() -> None:
     shown = hourly(next_run_at=None, created_at=NOW).snapshot()
     assert shown["created_at"] == iso(NOW)
     assert [shown[name] for name in ("next_run_at", "last_run_at", "deleted_at")] == [None, None, None]

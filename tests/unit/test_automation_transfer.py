@@ -17,7 +17,7 @@ from midwatch.services.automation_transfer import AutomationTransfer
 from midwatch.services.automations import Automations
 from midwatch.services.tasks import Tasks
 from midwatch.testing import FakeClock
-from records import Meddled
+from records import InterferingStore
 
 HOUR = 3600 * SECOND
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
@@ -47,7 +47,7 @@ class One:
 class Desk:
     """A home: its store and services."""
 
-    def __init__(self, store: Meddled, clock: FakeClock) -> None:
+    def __init__(self, store: InterferingStore, clock: FakeClock) -> None:
         self.store, self.clock = store, clock
         tasks = Tasks(store, clock, One(), lambda route: route)
         self.automations = Automations(store, clock, tasks, terms, lambda route: route)
@@ -66,19 +66,19 @@ async def terms(agent: str) -> AgentTerms:
 
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
-    store = await Meddled.open(":memory:")
+    store = await InterferingStore.open(":memory:")
     yield Desk(store, FakeClock())
     await store.close()
 
 
 @pytest.fixture
 async def other() -> AsyncIterator[Desk]:
-    store = await Meddled.open(":memory:")
+    store = await InterferingStore.open(":memory:")
     yield Desk(store, FakeClock())
     await store.close()
 
 
-async def test_what_was_exported_is_taken_in_elsewhere_once(desk: Desk, other: Desk) -> None:
+async def test_exported_automations_are_imported_once(desk: Desk, other: Desk) -> None:
     made = await desk.automations.create("one", every="24h", zone="UTC", tags=("a",), actor="ann", quiet="OK")
     await desk.clock.advance(1)
     await desk.automations.create("two", cron="0 9 * * *", zone="Asia/Tokyo", enabled=False)
@@ -95,7 +95,7 @@ async def test_what_was_exported_is_taken_in_elsewhere_once(desk: Desk, other: D
     assert [one.status for one in await other.automation_transfer.export()] == ["paused", "active"]
 
 
-async def test_one_that_is_here_is_changed_back_and_its_status_and_history_stay(desk: Desk) -> None:
+async def test_an_import_restores_an_existing_automation_and_keeps_status_and_history(desk: Desk) -> None:
     made = await desk.automations.create("one", every="24h", zone="UTC", max_runs=3, route="hook:secret")
     shot = made.snapshot()
     assert shot["route"] == "hook"
@@ -112,7 +112,7 @@ async def test_one_that_is_here_is_changed_back_and_its_status_and_history_stay(
     assert (await desk.automations.get(made.id)).prompt == "one"
 
 
-async def test_all_or_nothing(desk: Desk) -> None:
+async def test_an_import_is_all_or_nothing(desk: Desk) -> None:
     made = await desk.automations.create("one", every="24h", zone="UTC")
     shot, before = made.snapshot(), await desk.seqs()
     for wrong in (
@@ -128,7 +128,7 @@ async def test_all_or_nothing(desk: Desk) -> None:
     assert [one.title for one in await desk.automation_transfer.export()] == [""]
 
 
-async def test_others_change_nothing_that_is_not_theirs(desk: Desk) -> None:
+async def test_an_import_cannot_change_automations_of_others(desk: Desk) -> None:
     made = await desk.automations.create("one", every="24h", zone="UTC", actor="ann")
     changed = {**made.snapshot(), "prompt": "other"}
     with pytest.raises(Forbidden):
@@ -142,7 +142,7 @@ async def test_others_change_nothing_that_is_not_theirs(desk: Desk) -> None:
     assert (await desk.automations.get("am_3")).creator == "ann"
 
 
-async def test_one_that_cannot_run_any_more_is_taken_in_paused(desk: Desk, other: Desk) -> None:
+async def test_an_automation_that_cannot_run_is_imported_paused(desk: Desk, other: Desk) -> None:
     once = await desk.automations.create("once", at=desk.clock.now() + HOUR, zone="UTC")
     few = await desk.automations.create("few", every="24h", zone="UTC", max_runs=1)
     await desk.automations.run(few.id)
@@ -155,16 +155,16 @@ async def test_one_that_cannot_run_any_more_is_taken_in_paused(desk: Desk, other
     ]  # fmt: skip
 
 
-async def test_a_change_that_comes_between_is_not_undone_by_half(desk: Desk) -> None:
+async def test_an_import_overwrites_a_concurrent_change_as_a_whole(desk: Desk) -> None:
     made = await desk.automations.create("one", every="24h", zone="UTC")
     shot = {**made.snapshot(), "prompt": "imported"}
-    desk.store.meddle = lambda: desk.automations.patch(made.id, {"title": "meanwhile", "prompt": "meanwhile"})
+    desk.store.interfere = lambda: desk.automations.patch(made.id, {"title": "meanwhile", "prompt": "meanwhile"})
     assert await desk.take(shot) == ["changed"]
     found = await desk.automations.get(made.id)
     assert (found.prompt, found.title, found.revision) == ("imported", "", 2)
 
 
-async def test_what_is_not_there_cannot_be_exported(desk: Desk) -> None:
+async def test_an_unknown_automation_cannot_be_exported(desk: Desk) -> None:
     made = await desk.automations.create("one", every="24h", zone="UTC")
     with pytest.raises(NotFound, match="am_no"):
         await desk.automation_transfer.export([made.id, "am_no"])

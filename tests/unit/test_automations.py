@@ -1,9 +1,9 @@
-"""The automation service over a real store: what it makes, what it changes, what it refuses.
+"""Test the automation service with a real store.
 
-A10 `test_a_patch_undoes_nothing_that_came_between`. A22 deleting stops the run in progress:
-`test_deleting_cancels_the_open_run_and_can_be_undone`; pausing lets it end, and stopping is `midwatch cancel`. A28 who
-acts is told by the server, never by a header: `test_only_its_creator_manages_it_unless_all_may`. A29 one set of names
-for making and changing, and wrong ones are refused: `test_unknown_and_fixed_fields_are_refused`.
+A10 `test_a_patch_keeps_concurrent_changes`.
+A22 deleting stops the run in progress: `test_deleting_cancels_the_open_run_and_can_be_undone`. Pausing lets it end.
+A28 the server names the actor, never a header: `test_only_its_creator_may_manage_it_unless_the_setting_allows_all`.
+A29 create and change use the same names and refuse wrong ones: `test_unknown_and_fixed_fields_are_refused`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from midwatch.services.automations import CHANGEABLE, KEPT_SECONDS, Automations,
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Tasks
 from midwatch.testing import FakeClock
-from records import KnownAgents, Meddled, asking
+from records import InterferingStore, KnownAgents, claim_request
 
 HOUR = 3600 * SECOND
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
@@ -48,8 +48,8 @@ def check_route(route: str) -> str:
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[Meddled]:
-    opened = Meddled(":memory:")
+async def store() -> AsyncIterator[InterferingStore]:
+    opened = InterferingStore(":memory:")
     yield opened
     await opened.close()
 
@@ -60,17 +60,17 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def tasks(store: Meddled, clock: FakeClock) -> Tasks:
+def tasks(store: InterferingStore, clock: FakeClock) -> Tasks:
     endings = TaskEndings(store, clock, terms)
     return Tasks(store, clock, KnownAgents("demo", "other"), check_route, endings=endings)
 
 
 @pytest.fixture
-def automations(store: Meddled, clock: FakeClock, tasks: Tasks) -> Automations:
+def automations(store: InterferingStore, clock: FakeClock, tasks: Tasks) -> Automations:
     return Automations(store, clock, tasks, terms, check_route)
 
 
-async def fired(store: Meddled, clock: FakeClock, one: Automation) -> Task:
+async def fire_due(store: InterferingStore, clock: FakeClock, one: Automation) -> Task:
     """Its time comes."""
     assert one.next_run_at is not None
     clock.set(one.next_run_at)
@@ -80,14 +80,16 @@ async def fired(store: Meddled, clock: FakeClock, one: Automation) -> Task:
     return task
 
 
-async def kinds(store: Meddled) -> list[str]:
+async def kinds(store: InterferingStore) -> list[str]:
     return [made.kind for made in await store.read_events(0, EVERYTHING, 1000)]
 
 
 # -- making --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_made_is_stored_and_told(automations: Automations, store: Meddled, clock: FakeClock) -> None:
+async def test_a_new_automation_is_stored_and_announced(
+    automations: Automations, store: InterferingStore, clock: FakeClock
+) -> None:
     made = await automations.create(
         " look ", actor="ann", every="90m", title="brief", tags=("a",), zone="Asia/Kolkata", route="console", max_runs=3
     )
@@ -124,8 +126,8 @@ async def test_what_is_made_is_stored_and_told(automations: Automations, store: 
         ("session_key", {"every": 60, "session_key": "a\nb"}),
     ],
 )
-async def test_what_makes_no_sense_is_refused(
-    automations: Automations, store: Meddled, field: str, wish: dict[str, Any]
+async def test_invalid_values_are_refused(
+    automations: Automations, store: InterferingStore, field: str, wish: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         await automations.create("look", **wish)
@@ -142,24 +144,24 @@ async def test_an_empty_prompt_and_an_unknown_agent_are_refused(automations: Aut
         await automations.create("x", every=60, agent="nobody")
 
 
-async def test_nothing_said_is_the_default(automations: Automations) -> None:
+async def test_missing_values_get_their_defaults(automations: Automations) -> None:
     made = await automations.create("x", every=60, title=None, jitter_seconds=None, missed=None, tags=None, agent=None)
     assert (made.title, made.jitter_seconds, made.missed, made.tags) == ("", 0.0, "once_within", ())
 
 
-async def test_one_that_is_not_enabled_waits(automations: Automations, store: Meddled) -> None:
+async def test_an_automation_can_be_created_disabled(automations: Automations, store: InterferingStore) -> None:
     made = await automations.create("x", every=60, enabled=False)
     assert (made.status, made.next_run_at) == ("paused", None)
     assert await store.find_next_automation_at() is None
     assert (await automations.resume(made.id)).status == "active"
 
 
-async def test_the_first_time_can_be_said(automations: Automations, clock: FakeClock) -> None:
+async def test_the_first_time_can_be_set(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=3600, next_run_at=clock.now() + 5)
     assert made.next_run_at == clock.now() + 5
 
 
-async def test_a_thread_to_go_on_with_is_its_conversations(automations: Automations, store: Meddled) -> None:
+async def test_a_thread_to_resume_is_stored_in_its_session(automations: Automations, store: InterferingStore) -> None:
     made = await automations.create("x", every=60, resume_thread_id="th_1")
     session = await store.get_session(made.session_key)
     assert session is not None
@@ -175,7 +177,7 @@ async def test_a_thread_to_go_on_with_is_its_conversations(automations: Automati
 # -- looking -------------------------------------------------------------------------------------------------------
 
 
-async def test_listing_by_scope_status_and_number(automations: Automations, clock: FakeClock) -> None:
+async def test_automations_are_listed_by_scope_status_and_limit(automations: Automations, clock: FakeClock) -> None:
     made = []
     for number in range(25):
         await clock.advance(1)
@@ -199,20 +201,22 @@ async def test_listing_by_scope_status_and_number(automations: Automations, cloc
         await automations.list("running")
 
 
-async def test_the_list_ends_at_two_hundred(automations: Automations, store: Meddled) -> None:
+async def test_a_list_has_at_most_two_hundred_entries(automations: Automations, store: InterferingStore) -> None:
     first = await automations.create("x", every=60)
     await store.apply(Changes(records=tuple(replace(first, id=f"am_{n}") for n in range(250))))
     assert len(await automations.list(limit=1000)) == 200
 
 
-async def test_what_is_not_there_is_not_found(automations: Automations) -> None:
+async def test_unknown_ids_are_not_found(automations: Automations) -> None:
     for act in (automations.get, automations.history, automations.pause, automations.resume, automations.delete,
                 automations.run):  # fmt: skip
         with pytest.raises(NotFound):
             await act("am_none")
 
 
-async def test_one_that_cannot_be_read_does_not_hide_the_others(automations: Automations, store: Meddled) -> None:
+async def test_an_unreadable_automation_does_not_hide_the_others(
+    automations: Automations, store: InterferingStore
+) -> None:
     made = await automations.create("x", every=60)
     await store.apply(Changes(records=(replace(made, id="am_odd", schedule={"cron": "?", "zone": "No/Where"}),)))
     assert {one.snapshot()["id"] for one in await automations.list()} == {made.id, "am_odd"}
@@ -236,7 +240,7 @@ async def test_unknown_and_fixed_fields_are_refused(automations: Automations, fi
     assert await automations.get(made.id) == made
 
 
-async def test_each_field_that_can_change_does(automations: Automations, clock: FakeClock, tmp_path: Path) -> None:
+async def test_each_changeable_field_can_be_changed(automations: Automations, clock: FakeClock, tmp_path: Path) -> None:
     made = await automations.create("x", every=60)
     (tmp_path / ".git").mkdir()
     wish: dict[str, Any] = {
@@ -264,14 +268,14 @@ async def test_each_field_that_can_change_does(automations: Automations, clock: 
 
 
 @pytest.mark.parametrize("field", ["prompt", "title", "agent", "max_runs", "missed", "tags", "manage_mode", "fresh"])
-async def test_what_must_be_something_cannot_be_nothing(automations: Automations, field: str) -> None:
+async def test_required_fields_cannot_be_cleared(automations: Automations, field: str) -> None:
     made = await automations.create("x", every=60)
     with pytest.raises(InvalidInput) as refused:
         await automations.patch(made.id, {field: None})
     assert refused.value.field == field
 
 
-async def test_what_a_patch_leaves_must_make_sense(automations: Automations, clock: FakeClock) -> None:
+async def test_the_result_of_a_patch_must_be_valid(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=60)
     for values in ({"prompt": " "}, {"max_runs": -1}, {"cron": "@every 1s"}, {"every": 60, "cron": "0 9 * * *"},
                    {"at": clock.now()}, {"zone": "Mars/Olympus"}, {"route": "pigeon"}, {"workdir": "here"},
@@ -293,23 +297,23 @@ async def test_a_patch_for_another_revision_is_refused(automations: Automations)
     assert (await automations.get(made.id)).title == "a"
 
 
-async def test_a_patch_undoes_nothing_that_came_between(
-    automations: Automations, store: Meddled, clock: FakeClock
+async def test_a_patch_keeps_concurrent_changes(
+    automations: Automations, store: InterferingStore, clock: FakeClock
 ) -> None:
     made = await automations.create("x", every=3600)
     clock.set(made.next_run_at or 0)
-    store.meddle = lambda: fired(store, clock, made)
+    store.interfere = lambda: fire_due(store, clock, made)
     after = await automations.patch(made.id, {"title": "new"})
     assert (after.title, after.run_count, after.revision) == ("new", 1, 2)
     assert after.next_run_at == (made.next_run_at or 0) + HOUR
-    store.meddle = lambda: automations.patch(made.id, {"prompt": "theirs"})
+    store.interfere = lambda: automations.patch(made.id, {"prompt": "theirs"})
     with pytest.raises(Conflict):
         await automations.patch(made.id, {"title": "newer"}, revision=2)
     found = await automations.get(made.id)
     assert (found.title, found.prompt) == ("new", "theirs")
 
 
-async def test_a_changed_schedule_has_another_next_time(automations: Automations, clock: FakeClock) -> None:
+async def test_a_changed_schedule_has_a_new_next_time(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=3600, zone="UTC")
     start = clock.now()
     await clock.advance(600)
@@ -325,25 +329,25 @@ async def test_a_changed_schedule_has_another_next_time(automations: Automations
     assert (single.times.at, single.times.cron, single.next_run_at) == (clock.now() + 5, None, clock.now() + 5)
 
 
-async def test_what_is_overdue_stays_so_when_something_else_changes(automations: Automations, clock: FakeClock) -> None:
+async def test_another_change_keeps_an_overdue_run_due(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=3600, zone="UTC")
     await clock.advance(5000)
     for values in ({"title": "new"}, {"zone": "UTC"}, {"every": 3600}, {"every": "1h", "zone": "UTC"}):
         assert (await automations.patch(made.id, values)).next_run_at == made.next_run_at
 
 
-async def test_a_paused_one_stays_paused_when_it_is_changed(automations: Automations, clock: FakeClock) -> None:
+async def test_a_changed_automation_stays_paused(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=3600)
     await automations.pause(made.id, why="a holiday")
     after = await automations.patch(made.id, {"every": 60, "next_run_at": clock.now() + 5, "max_runs": 1})
     assert (after.status, after.paused_why, after.next_run_at) == ("paused", "a holiday", None)
 
 
-async def test_fewer_runs_than_it_had_are_refused_and_just_as_many_pause_it(
-    automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
+async def test_max_runs_below_the_count_is_refused_and_equal_pauses(
+    automations: Automations, store: InterferingStore, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600)
-    await fired(store, clock, made)
+    await fire_due(store, clock, made)
     await fired_again(store, clock, made.id)
     with pytest.raises(InvalidInput, match="already had more runs"):
         await automations.patch(made.id, {"max_runs": 1})
@@ -355,27 +359,27 @@ async def test_fewer_runs_than_it_had_are_refused_and_just_as_many_pause_it(
     assert (await automations.resume(made.id)).status == "active"
 
 
-async def fired_again(store: Meddled, clock: FakeClock, automation_id: str) -> Task:
+async def fired_again(store: InterferingStore, clock: FakeClock, automation_id: str) -> Task:
     """Its open run ends well, and its time comes again."""
     await end_run(store, clock, automation_id)
     found = await store.get_automation(automation_id)
     assert found is not None
-    return await fired(store, clock, found)
+    return await fire_due(store, clock, found)
 
 
-async def end_run(store: Meddled, clock: FakeClock, automation_id: str, outcome: Outcome = "ok") -> None:
-    (claim,) = (await store.claim(asking(), clock.now())).taken
+async def end_run(store: InterferingStore, clock: FakeClock, automation_id: str, outcome: Outcome = "ok") -> None:
+    (claim,) = (await store.claim(claim_request(), clock.now())).taken
     found = await store.get_automation(automation_id)
     assert found is not None
     ended, changes = end(claim.task, clock.now(), outcome=outcome, error="x" if outcome != "ok" else None)
     await store.apply(changes.plus(rules.settle(found, ended, clock.now())))
 
 
-async def test_more_runs_given_during_the_last_one_go_on(
-    automations: Automations, store: Meddled, clock: FakeClock
+async def test_raising_max_runs_during_the_last_run_continues(
+    automations: Automations, store: InterferingStore, clock: FakeClock
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=1)
-    await fired(store, clock, made)
+    await fire_due(store, clock, made)
     assert (await automations.get(made.id)).next_run_at is None
     raised = await automations.patch(made.id, {"max_runs": 2})
     assert raised.next_run_at == (made.next_run_at or 0) + HOUR
@@ -386,7 +390,7 @@ async def test_more_runs_given_during_the_last_one_go_on(
 # -- pausing, resuming, deleting -----------------------------------------------------------------------------------
 
 
-async def test_pausing_and_resuming_twice_is_harmless(automations: Automations, store: Meddled) -> None:
+async def test_pausing_and_resuming_twice_is_harmless(automations: Automations, store: InterferingStore) -> None:
     made = await automations.create("x", every=3600)
     paused = await automations.pause(made.id, why="a holiday")
     assert await automations.pause(made.id, why="another") == paused
@@ -394,15 +398,15 @@ async def test_pausing_and_resuming_twice_is_harmless(automations: Automations, 
     resumed = await automations.resume(made.id)
     assert await automations.resume(made.id) == resumed
     assert (await kinds(store)).count("automation_paused") == 1
-    store.meddle = lambda: automations.pause(made.id, why="theirs")
+    store.interfere = lambda: automations.pause(made.id, why="theirs")
     assert (await automations.pause(made.id, why="mine")).paused_why == "theirs"
-    store.meddle = lambda: automations.resume(made.id)
+    store.interfere = lambda: automations.resume(made.id)
     assert (await automations.resume(made.id)).status == "active"
-    store.meddle = lambda: automations.delete(made.id)
+    store.interfere = lambda: automations.delete(made.id)
     assert (await automations.delete(made.id)).status == "deleted"
 
 
-async def test_resuming_makes_up_for_nothing(automations: Automations, clock: FakeClock) -> None:
+async def test_resuming_skips_missed_runs(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", every=3600)
     await automations.pause(made.id)
     await clock.advance(100 * 3600 + 5)
@@ -410,9 +414,11 @@ async def test_resuming_makes_up_for_nothing(automations: Automations, clock: Fa
     assert resumed.next_run_at == (made.next_run_at or 0) + 100 * HOUR
 
 
-async def test_pausing_lets_the_open_run_end(automations: Automations, store: Meddled, clock: FakeClock) -> None:
+async def test_pausing_lets_the_open_run_end(
+    automations: Automations, store: InterferingStore, clock: FakeClock
+) -> None:
     made = await automations.create("x", every=3600)
-    run = await fired(store, clock, made)
+    run = await fire_due(store, clock, made)
     await automations.pause(made.id)
     assert await automations.running(made.id) == run
     await end_run(store, clock, made.id)
@@ -421,10 +427,10 @@ async def test_pausing_lets_the_open_run_end(automations: Automations, store: Me
 
 
 async def test_deleting_cancels_the_open_run_and_can_be_undone(
-    automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
+    automations: Automations, store: InterferingStore, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600)
-    run = await fired(store, clock, made)
+    run = await fire_due(store, clock, made)
     gone = await automations.delete(made.id, actor="ann")
     assert (gone.status, gone.deleted_at, gone.next_run_at) == ("deleted", clock.now(), None)
     assert (await tasks.get(run.id)).status == "cancelled"
@@ -436,16 +442,16 @@ async def test_deleting_cancels_the_open_run_and_can_be_undone(
 
 
 async def test_deleting_stops_a_run_that_has_begun(
-    automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
+    automations: Automations, store: InterferingStore, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600)
-    run = await fired(store, clock, made)
-    await store.claim(asking(), clock.now())
+    run = await fire_due(store, clock, made)
+    await store.claim(claim_request(), clock.now())
     await automations.delete(made.id)
     assert (await tasks.get(run.id)).stop_requested == "cancel"
 
 
-async def test_a_deleted_one_is_left_alone_until_it_is_brought_back(automations: Automations) -> None:
+async def test_a_deleted_automation_cannot_change_until_it_is_restored(automations: Automations) -> None:
     made = await automations.create("x", every=3600)
     await automations.delete(made.id)
     for act in (automations.pause, automations.run):
@@ -455,7 +461,7 @@ async def test_a_deleted_one_is_left_alone_until_it_is_brought_back(automations:
         await automations.patch(made.id, {"title": "x"})
 
 
-async def test_a_spent_one_can_be_brought_back_and_mended(automations: Automations, clock: FakeClock) -> None:
+async def test_a_finished_automation_can_be_restored_and_fixed(automations: Automations, clock: FakeClock) -> None:
     made = await automations.create("x", at=clock.now() + 5)
     await automations.delete(made.id)
     await clock.advance(10)
@@ -465,7 +471,9 @@ async def test_a_spent_one_can_be_brought_back_and_mended(automations: Automatio
     assert (await automations.resume(made.id)).next_run_at == clock.now() + 5
 
 
-async def test_after_thirty_days_it_is_gone(automations: Automations, store: Meddled, clock: FakeClock) -> None:
+async def test_a_deleted_automation_is_removed_after_thirty_days(
+    automations: Automations, store: InterferingStore, clock: FakeClock
+) -> None:
     made = await automations.create("x", every=3600)
     await automations.delete(made.id)
     await clock.advance(KEPT_SECONDS)
@@ -479,8 +487,8 @@ async def test_after_thirty_days_it_is_gone(automations: Automations, store: Med
 # -- runs ----------------------------------------------------------------------------------------------------------
 
 
-async def test_run_now_runs_beside_its_times_one_at_a_time(
-    automations: Automations, store: Meddled, clock: FakeClock
+async def test_run_now_runs_one_at_a_time_beside_the_schedule(
+    automations: Automations, store: InterferingStore, clock: FakeClock
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=2)
     run = await automations.run(made.id, actor="bob")
@@ -501,7 +509,9 @@ async def test_run_now_runs_beside_its_times_one_at_a_time(
     assert len(await automations.history(made.id, 1)) == 1
 
 
-async def test_a_closed_conversation_takes_no_run(automations: Automations, store: Meddled, clock: FakeClock) -> None:
+async def test_a_closed_session_takes_no_run(
+    automations: Automations, store: InterferingStore, clock: FakeClock
+) -> None:
     talk = Session(key="chat:1", agent="demo", gate_key="chat:1", created_at=1, updated_at=1)
     await store.apply(Changes(sessions=(talk,)))
     made = await automations.create("x", every=3600, session_key="chat:1")
@@ -510,7 +520,7 @@ async def test_a_closed_conversation_takes_no_run(automations: Automations, stor
         await automations.run(made.id)
 
 
-async def test_of_many_who_run_it_now_one_does(automations: Automations, store: Meddled) -> None:
+async def test_concurrent_run_now_calls_start_one_run(automations: Automations, store: InterferingStore) -> None:
     made = await automations.create("x", every=3600)
     runs = await asyncio.gather(*(automations.run(made.id) for _ in range(10)), return_exceptions=True)
     assert sum(isinstance(one, Task) for one in runs) == 1
@@ -518,23 +528,23 @@ async def test_of_many_who_run_it_now_one_does(automations: Automations, store: 
     assert len(await store.list_runs(made.id)) == 1
 
 
-async def test_a_run_cancelled_before_it_began_is_given_back(
-    automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
+async def test_a_run_cancelled_before_its_start_does_not_count(
+    automations: Automations, store: InterferingStore, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=1)
-    run = await fired(store, clock, made)
+    run = await fire_due(store, clock, made)
     await tasks.cancel(run.id)
     found = await automations.get(made.id)
     assert (found.run_count, found.status, found.next_run_at) == (0, "active", (made.next_run_at or 0) + HOUR)
-    again = await fired(store, clock, found)
+    again = await fire_due(store, clock, found)
     assert again.id != run.id
 
 
-async def test_a_retry_by_hand_is_not_a_run_of_its_own(
-    automations: Automations, store: Meddled, clock: FakeClock, tasks: Tasks
+async def test_a_retry_by_hand_does_not_count_as_a_run(
+    automations: Automations, store: InterferingStore, clock: FakeClock, tasks: Tasks
 ) -> None:
     made = await automations.create("x", every=3600, max_runs=1)
-    run = await fired(store, clock, made)
+    run = await fire_due(store, clock, made)
     await end_run(store, clock, made.id, "lost")
     spent = await automations.get(made.id)
     assert (spent.status, spent.run_count) == ("paused", 1)
@@ -546,10 +556,10 @@ async def test_a_retry_by_hand_is_not_a_run_of_its_own(
         await automations.resume(made.id)
 
 
-async def test_the_first_source_message_counts(automations: Automations, store: Meddled) -> None:
+async def test_the_first_source_message_is_kept(automations: Automations, store: InterferingStore) -> None:
     made = await automations.create("x", every=3600)
     assert (await automations.record_source_message(made.id, "  ")).source_message_id is None
-    store.meddle = lambda: automations.record_source_message(made.id, "om_1")
+    store.interfere = lambda: automations.record_source_message(made.id, "om_1")
     await automations.record_source_message(made.id, "om_2")
     assert (await automations.get(made.id)).source_message_id == "om_1"
     assert (await automations.record_source_message(made.id, "om_3")).source_message_id == "om_1"
@@ -558,7 +568,7 @@ async def test_the_first_source_message_counts(automations: Automations, store: 
 # -- who may -------------------------------------------------------------------------------------------------------
 
 
-async def test_only_its_creator_manages_it_unless_all_may(automations: Automations) -> None:
+async def test_only_its_creator_may_manage_it_unless_the_setting_allows_all(automations: Automations) -> None:
     made = await automations.create("x", every=3600, actor="ann")
     acts: list[Callable[[Actor], Awaitable[object]]] = [
         lambda who: automations.patch(made.id, {"title": "x"}, actor=who),

@@ -38,7 +38,7 @@ from midwatch.stores import sqlite, transfer
 from midwatch.stores.sql import load_migrations
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.transfer import SqliteSide
-from records import CLOCK, a_goal, a_steer, an_automation, fence, progress, put, running
+from records import CLOCK, a_goal, a_steer, an_automation, fence, progress, put, submit_and_claim
 
 PROCESS = ("host", "pgid", "pgid_mark")
 
@@ -64,7 +64,9 @@ async def fill(store: Store) -> None:
     """Something in every table: tasks in all states, a log that begins late, a conversation, a question, a notice, a
     token."""
     now = CLOCK.now()
-    held = await running(store, session_key="chat:1", idempotency_key="k-1", timeout_seconds=1.5, on_crash="rerun")
+    held = await submit_and_claim(
+        store, session_key="chat:1", idempotency_key="k-1", timeout_seconds=1.5, on_crash="rerun"
+    )
     session = Session(key="chat:1", agent="demo", gate_key=gate_key("chat:1"), created_at=now, updated_at=now)
     said = Message(session_key="chat:1", role="user", text="héllo 👍\nworld", time=now, task_id=held.id)
     asked = Approval(
@@ -124,7 +126,7 @@ def left(folder: Path) -> set[str]:
 # -- what is copied ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_backup_has_everything_and_is_restored_as_it_was(filled: Settings, file: Path, other: Settings) -> None:
+async def test_a_backup_is_complete_and_restored_unchanged(filled: Settings, file: Path, other: Settings) -> None:
     made = await backup(filled, file, quiet)
     assert all(made.rows.values())  # a table that nobody fills would prove nothing
     assert left(file.parent) == {"home", file.name}
@@ -137,7 +139,7 @@ async def test_a_backup_has_everything_and_is_restored_as_it_was(filled: Setting
     assert made.last_seq == len(before["events"])
 
 
-async def test_restored_work_goes_on_but_what_it_started_elsewhere_is_left_alone(
+async def test_restored_tasks_continue_but_processes_elsewhere_are_not_touched(
     filled: Settings, file: Path, other: Settings
 ) -> None:
     await backup(filled, file, quiet)
@@ -154,7 +156,7 @@ async def test_restored_work_goes_on_but_what_it_started_elsewhere_is_left_alone
     await store.close()
 
 
-async def test_a_backup_is_one_moment_while_others_write(filled: Settings, file: Path) -> None:
+async def test_a_backup_is_a_snapshot_during_writes(filled: Settings, file: Path) -> None:
     writer = await SqliteStore.open(filled.home / "midwatch.db")
     loop = asyncio.get_running_loop()
     before = contents(filled.home / "midwatch.db")
@@ -169,7 +171,7 @@ async def test_a_backup_is_one_moment_while_others_write(filled: Settings, file:
     assert made.rows["tasks"] == len(before["tasks"])
 
 
-async def test_a_log_that_was_pruned_begins_where_it_began(filled: Settings, file: Path, other: Settings) -> None:
+async def test_a_pruned_log_keeps_its_beginning(filled: Settings, file: Path, other: Settings) -> None:
     store = await SqliteStore.open(filled.home / "midwatch.db")
     for _ in range(20):
         await put(store, status="done", completed_at=1)
@@ -204,7 +206,7 @@ async def test_a_backup_of_an_older_schema_is_restored_to_the_newest(
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_that_exists_is_replaced_only_by_force(filled: Settings, file: Path) -> None:
+async def test_an_existing_file_is_replaced_only_with_force(filled: Settings, file: Path) -> None:
     file.write_text("precious")
     with pytest.raises(Conflict, match="--force"):
         await backup(filled, file, quiet)
@@ -214,7 +216,7 @@ async def test_a_file_that_exists_is_replaced_only_by_force(filled: Settings, fi
 
 
 @pytest.mark.parametrize("place", ["missing/backup.db", "file/backup.db", "folder"])
-async def test_a_place_that_cannot_be_written_is_told(filled: Settings, tmp_path: Path, place: str) -> None:
+async def test_an_unwritable_directory_is_reported(filled: Settings, tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     with pytest.raises(StoreUnavailable, match="cannot be written"):
@@ -222,7 +224,7 @@ async def test_a_place_that_cannot_be_written_is_told(filled: Settings, tmp_path
     assert left(tmp_path) == {"file", "folder", "home"}
 
 
-async def test_a_name_that_is_too_long_is_told(filled: Settings, tmp_path: Path) -> None:
+async def test_a_name_that_is_too_long_is_reported(filled: Settings, tmp_path: Path) -> None:
     for act in (backup, restore):
         with pytest.raises(StoreUnavailable, match="too long"):
             await act(filled, tmp_path / ("x" * 300), quiet)
@@ -249,7 +251,9 @@ def foreign(file: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [text, empty, foreign])
-async def test_what_is_no_backup_is_not_restored(make: Callable[[Path], None], file: Path, other: Settings) -> None:
+async def test_a_file_that_is_no_backup_is_not_restored(
+    make: Callable[[Path], None], file: Path, other: Settings
+) -> None:
     make(file)
     before = file.read_bytes()
     with pytest.raises(StoreCorrupt, match="not a backup"):
@@ -258,7 +262,7 @@ async def test_what_is_no_backup_is_not_restored(make: Callable[[Path], None], f
     assert not other.home.exists()
 
 
-async def test_a_missing_backup_is_told(file: Path, other: Settings) -> None:
+async def test_a_missing_backup_is_reported(file: Path, other: Settings) -> None:
     with pytest.raises(NotFound, match="no backup"):
         await restore(other, file, quiet)
 
@@ -287,7 +291,9 @@ async def test_a_backup_of_a_newer_midwatch_is_not_restored(filled: Settings, fi
         await restore(other, file, quiet)
 
 
-async def test_data_is_replaced_only_by_force_and_kept_aside(filled: Settings, file: Path, tmp_path: Path) -> None:
+async def test_data_is_replaced_only_with_force_and_kept_under_another_name(
+    filled: Settings, file: Path, tmp_path: Path
+) -> None:
     await backup(filled, file, quiet)
     store = await SqliteStore.open(filled.home / "midwatch.db")
     await put(store)
@@ -302,7 +308,7 @@ async def test_data_is_replaced_only_by_force_and_kept_aside(filled: Settings, f
     assert contents(filled.home / "midwatch.db") == contents(file)
 
 
-async def test_a_damaged_database_is_replaced_by_force(filled: Settings, file: Path) -> None:
+async def test_a_damaged_database_is_replaced_with_force(filled: Settings, file: Path) -> None:
     await backup(filled, file, quiet)
     database = filled.home / "midwatch.db"
     database.write_bytes(b"this is no database" * 1000)
@@ -316,7 +322,7 @@ async def test_a_damaged_database_is_replaced_by_force(filled: Settings, file: P
 
 @pytest.mark.parametrize("lock", ["up", "i_somebody", "leader"])
 @pytest.mark.parametrize("force", [True, False])
-async def test_nothing_is_restored_beneath_a_process(filled: Settings, file: Path, lock: str, force: bool) -> None:
+async def test_a_restore_is_refused_while_a_process_runs(filled: Settings, file: Path, lock: str, force: bool) -> None:
     await backup(filled, file, quiet)
     before = contents(filled.home / "midwatch.db")
     held = Home(filled.home).lock(lock)
@@ -330,9 +336,7 @@ async def test_nothing_is_restored_beneath_a_process(filled: Settings, file: Pat
 # -- when something goes wrong -----------------------------------------------------------------------------------------
 
 
-async def test_a_row_that_does_not_arrive_is_noticed(
-    filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_missing_row_is_noticed(filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = SqliteSide.fill
 
     def careless(side: SqliteSide, table: str, columns: tuple[str, ...], rows) -> None:
@@ -345,9 +349,7 @@ async def test_a_row_that_does_not_arrive_is_noticed(
     assert left(file.parent) == {"home"}
 
 
-async def test_a_value_that_arrives_changed_is_noticed(
-    filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_changed_value_is_noticed(filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = SqliteSide.fill
 
     def careless(side: SqliteSide, table: str, columns: tuple[str, ...], rows) -> None:
@@ -360,7 +362,7 @@ async def test_a_value_that_arrives_changed_is_noticed(
 
 
 @pytest.mark.parametrize("act", [backup, restore])
-async def test_a_copy_that_nobody_waits_for_ends_and_leaves_nothing(
+async def test_a_cancelled_copy_ends_and_leaves_nothing(
     filled: Settings, file: Path, other: Settings, act: Callable[..., Awaitable[object]]
 ) -> None:
     if act is restore:

@@ -45,7 +45,7 @@ SAID: list[tuple[Any, dict[str, Any] | None]] = [
 
 
 @pytest.mark.parametrize(("said", "kept"), SAID)
-def test_a_budget_is_kept_as_it_was_said(said: Any, kept: dict[str, Any] | None) -> None:
+def test_a_budget_is_read_back_unchanged(said: Any, kept: dict[str, Any] | None) -> None:
     assert Budget.from_data(said).data() == kept
     assert Budget.from_record(kept) == Budget.from_data(said)
 
@@ -69,7 +69,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("said", "why"), WRONG)
-def test_what_makes_no_sense_is_refused_with_its_field(said: Any, why: str) -> None:
+def test_invalid_budgets_are_refused_with_their_field(said: Any, why: str) -> None:
     with pytest.raises(InvalidInput, match=why) as raised:
         Budget.from_data(said)
     assert raised.value.field == "budget"
@@ -82,17 +82,17 @@ def test_what_makes_no_sense_is_refused_with_its_field(said: Any, why: str) -> N
         (" seconds = 1h30m , tokens=7,", Budget(7, None, None, 5400.0)),
     ],
 )
-def test_a_budget_is_read_from_a_command_line_and_written_for_one(text: str, kept: Budget) -> None:
+def test_a_budget_is_parsed_from_and_formatted_for_a_command_line(text: str, kept: Budget) -> None:
     assert Budget.parse(text) == kept == Budget.parse(kept.text())
 
 
 @pytest.mark.parametrize("text", ["", " , ", "5000", "tokens", "tokens=", "tokens=5,tokens=6", "money=5", "usd=-1"])
-def test_a_command_line_that_makes_no_sense_is_refused(text: str) -> None:
+def test_an_invalid_command_line_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         Budget.parse(text)
 
 
-def test_limits_are_joined_lowered_and_raised() -> None:
+def test_budgets_are_combined_lowered_and_raised() -> None:
     agents, own = Budget(tokens=100, usd=2.0), Budget(tokens=500, steps=3)
     assert agents.override_with(own) == Budget(tokens=500, usd=2.0, steps=3)
     assert agents.within(own) == Budget(tokens=100, usd=2.0, steps=3)
@@ -112,12 +112,12 @@ def test_limits_are_joined_lowered_and_raised() -> None:
         (Over("usd", 0.0005, 0.00051, "day"), "the day's budget of $0.0005 is spent: $0.00051"),
     ],
 )
-def test_a_spent_budget_is_told_in_words(over: Over, words: str) -> None:
+def test_a_spent_budget_is_described_in_words(over: Over, words: str) -> None:
     assert over.words == words
     assert format_amount(over.budget, over.limit) in words
 
 
-def test_the_command_that_goes_on_names_a_budget_that_is_enough() -> None:
+def test_the_suggested_retry_names_a_sufficient_budget() -> None:
     assert retry_command("t_1", None, {"input_tokens": 5}) == "midwatch retry t_1"
     assert retry_command("t_1", {"tokens": 9}, {"input_tokens": 5}) == "midwatch retry t_1"
     assert (
@@ -144,7 +144,7 @@ USED = {"input_tokens": 1_000_000, "output_tokens": 500_000}
         (Price(0.0, 0.0), USED, 0.0),
     ],
 )
-def test_what_a_usage_costs(price: Price, usage: dict[str, Any], cost: float) -> None:
+def test_the_cost_of_a_usage_is_computed(price: Price, usage: dict[str, Any], cost: float) -> None:
     assert price.cost(usage) == pytest.approx(cost)
 
 
@@ -156,13 +156,13 @@ def test_what_a_usage_costs(price: Price, usage: dict[str, Any], cost: float) ->
         ("", None), ("gpt", None),
     ],
 )  # fmt: skip
-def test_the_price_of_a_model_is_found_whatever_its_edition(model: str, known: str | None) -> None:
+def test_the_price_of_a_model_is_found_for_every_version(model: str, known: str | None) -> None:
     table = {"openai:gpt-x": Price(1, 0), "gpt-x": Price(2, 0), "opus": Price(3, 0)}
     found = Prices(table).of(model)
     assert found == ({"a": Price(1, 0), "b": Price(2, 0), "c": Price(3, 0)}[known] if known else None)
 
 
-def test_the_list_of_prices_knows_some_models_and_says_so_of_others() -> None:
+def test_known_models_have_a_price_and_others_are_unknown() -> None:
     pytest.importorskip("genai_prices")
     cost = listed_cost("openai:gpt-4o-mini", {"input_tokens": 1_000_000, "output_tokens": 0})
     assert cost is not None and 0 < cost < 10
@@ -170,7 +170,7 @@ def test_the_list_of_prices_knows_some_models_and_says_so_of_others() -> None:
     assert listed_cost("nobody:gpt-4o-mini", USED) is None
 
 
-def test_settings_of_budgets_are_read_and_refused(tmp_path: Any) -> None:
+def test_settings_of_budgets_are_validated(tmp_path: Any) -> None:
     (tmp_path / "midwatch.toml").write_text(
         '[day_budget]\nusd = 5\n[prices."openai:x"]\ninput = 1\noutput = 2\n'
         '[agents.a]\nkind = "demo"\nbudget = {tokens = 9, seconds = "1m"}\nday_budget = {tokens = 7}\n'
@@ -205,7 +205,7 @@ LIMITS = st.fixed_dictionaries(
 )
 
 
-def told(steps: list[Any]) -> list[Event]:
+def make_events(steps: list[Any]) -> list[Event]:
     """The events of such steps, a second apart."""
     made = [
         TurnStart(user_message="x"),
@@ -215,7 +215,7 @@ def told(steps: list[Any]) -> list[Event]:
 
 
 @given(STEPS, LIMITS, st.integers(0, 5000))
-def test_the_meter_is_over_exactly_when_a_sum_reaches_its_limit(
+def test_the_budget_is_spent_exactly_when_a_sum_reaches_its_limit(
     steps: list[Any], limits: dict[str, Any], earlier: int
 ) -> None:
     meter = Meter(limits, {"input_tokens": earlier})
@@ -235,12 +235,12 @@ def test_the_meter_is_over_exactly_when_a_sum_reaches_its_limit(
     if over is not None:
         assert over.budget == min(reached, key=NAMES.index)
         assert over.spent == pytest.approx(sums[over.budget])
-    dead = Spending.of(count_usage(told(steps), {"steps": 1}))
+    dead = Spending.of(count_usage(make_events(steps), {"steps": 1}))
     assert (dead.tokens + earlier, dead.steps, dead.seconds) == (sums["tokens"], sums["steps"], len(steps))
     assert dead.usd == pytest.approx(sums["usd"], abs=1e-8)  # it is kept in billionths
 
 
-def test_what_earlier_tries_and_attempts_spent_counts() -> None:
+def test_usage_of_earlier_tries_and_attempts_counts() -> None:
     meter = Meter(
         {"tokens": 100, "seconds": 60.0, "before": {"tokens": 40, "seconds": 20.0}},
         {"output_tokens": 50, "seconds": 15.0},
@@ -251,7 +251,7 @@ def test_what_earlier_tries_and_attempts_spent_counts() -> None:
     assert meter.usage() == {"input_tokens": 10, "steps": 1, "seconds": 0.0}
 
 
-def test_a_call_without_an_answer_is_no_step_and_the_agents_last_word_on_usage_counts() -> None:
+def test_a_call_without_an_answer_is_no_step_and_the_last_reported_usage_counts() -> None:
     meter = Meter()
     meter.count_answer(None, "m", "error")
     assert meter.usage() is None
@@ -262,7 +262,7 @@ def test_a_call_without_an_answer_is_no_step_and_the_agents_last_word_on_usage_c
     assert meter.usage({"input_tokens": 99, "model": "n"}) == {"input_tokens": 99, "cost_usd": 0.1, "model": "n"}
 
 
-def test_a_dead_attempt_worked_until_its_last_event_but_not_while_it_asked() -> None:
+def test_a_dead_attempt_worked_until_its_last_event_except_while_asking() -> None:
     def at(second: int, payload: Any) -> Event:
         return event(payload, second * SECOND, task_id="t_1", attempt=1)
 
@@ -290,7 +290,7 @@ def test_a_dead_attempt_worked_until_its_last_event_but_not_while_it_asked() -> 
         ("Pacific/Kiritimati", 1_700_000_000, 24),
     ],
 )
-def test_a_day_has_as_many_hours_as_it_has(zone: str, now: int, hours: int) -> None:
+def test_a_day_has_23_24_or_25_hours(zone: str, now: int, hours: int) -> None:
     begins, ends = day_of(now * SECOND, ZoneInfo(zone))
     assert begins <= now * SECOND < ends
     assert (ends - begins) / SECOND / 3600 == hours
@@ -311,7 +311,7 @@ class Books:
         return [UsageRow(agent=agent, input_tokens=count, output_tokens=0) for agent, count in self.rows.items()]
 
 
-async def test_a_day_counts_what_ended_what_runs_and_what_ended_since() -> None:
+async def test_the_usage_of_a_day_counts_ended_and_running_tasks() -> None:
     clock, books = FakeClock(), Books(a=40, b=30)
     day = DayBudget(books, clock, "UTC", Budget(tokens=100), {"a": Budget(tokens=60)})
     budgets = Budgets(day=day)
@@ -338,7 +338,7 @@ async def test_a_day_counts_what_ended_what_runs_and_what_ended_since() -> None:
     assert await budgets.find_spent_day("b") is None
 
 
-async def test_a_desk_without_budgets_asks_the_store_nothing() -> None:
+async def test_a_desk_without_budgets_does_not_query_the_store() -> None:
     budgets = Budgets()
     meter = budgets.open(a_task(), lambda: 0.0)
     await budgets.refresh()

@@ -19,7 +19,7 @@ from midwatch.domain.task import Task, end, meta
 from midwatch.live.bus import LIMITS, Bus, Limits
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import settle
-from records import CLOCK, progress, put, running
+from records import CLOCK, progress, put, submit_and_claim
 
 FAR = 10 * CLOCK.now()
 
@@ -32,7 +32,7 @@ async def disk(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 
 @asynccontextmanager
-async def watching(disk: SqliteStore, limits: Limits = LIMITS, store: Any = None) -> AsyncIterator[Bus]:
+async def open_bus(disk: SqliteStore, limits: Limits = LIMITS, store: Any = None) -> AsyncIterator[Bus]:
     """A bus that hears what the disk commits, and reads it there or by another store."""
     made = Bus(store or disk, SystemClock(), limits=limits)
     await made.start()
@@ -45,7 +45,7 @@ async def watching(disk: SqliteStore, limits: Limits = LIMITS, store: Any = None
 
 @pytest.fixture
 async def bus(disk: SqliteStore) -> AsyncIterator[Bus]:
-    async with watching(disk) as made:
+    async with open_bus(disk) as made:
         yield made
 
 
@@ -55,7 +55,7 @@ async def write(store: Any, *texts: str, task_id: str | None = None) -> None:
     await store.apply(Changes(events=made))
 
 
-async def finished(bus: Bus, store: SqliteStore, task_id: str) -> Task:
+async def wait_for_task(bus: Bus, store: SqliteStore, task_id: str) -> Task:
     """Wait for the end of a task as the task service does."""
 
     async def read() -> Task:
@@ -67,7 +67,7 @@ async def finished(bus: Bus, store: SqliteStore, task_id: str) -> Task:
     return await bus._waiter.wait(task_id, read, lambda task: not task.open)
 
 
-def left_in(bus: Bus) -> tuple[Any, ...]:
+def list_leftovers(bus: Bus) -> tuple[Any, ...]:
     """Who watches, who waits for a task, and what reads the log."""
     return bus._watchers, bus._waiter._waiting, bus._pump
 
@@ -127,9 +127,7 @@ def texts(found: list[Event]) -> list[str]:
 # -- stored events -----------------------------------------------------------------------------------------------
 
 
-async def test_every_follower_sees_every_event_once_and_in_order_whoever_writes(
-    bus: Bus, disk: SqliteStore, tmp_path: Path
-) -> None:
+async def test_every_follower_sees_every_event_once_and_in_order(bus: Bus, disk: SqliteStore, tmp_path: Path) -> None:
     """Eight writers, half of them through another store on the same file, as another process would."""
     other = await SqliteStore.open(tmp_path / "midwatch.db")
     total = 8 * 30 * 2
@@ -151,9 +149,7 @@ async def test_every_follower_sees_every_event_once_and_in_order_whoever_writes(
         await other.close()
 
 
-async def test_what_another_process_writes_arrives_without_anything_being_written_here(
-    bus: Bus, tmp_path: Path
-) -> None:
+async def test_events_of_another_process_arrive_without_a_local_write(bus: Bus, tmp_path: Path) -> None:
     other = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
         follower = asyncio.create_task(follow(bus, lambda found: len(found) == 2))
@@ -163,7 +159,7 @@ async def test_what_another_process_writes_arrives_without_anything_being_writte
         await other.close()
 
 
-async def test_a_follower_that_keeps_up_never_touches_the_database(disk: SqliteStore) -> None:
+async def test_a_fast_follower_never_reads_the_database(disk: SqliteStore) -> None:
     reads: list[int] = []
 
     class Counted:
@@ -172,7 +168,7 @@ async def test_a_follower_that_keeps_up_never_touches_the_database(disk: SqliteS
                 reads.append(1)
             return getattr(disk, name)
 
-    async with watching(disk, store=Counted()) as bus:
+    async with open_bus(disk, store=Counted()) as bus:
         follower = asyncio.create_task(follow(bus, lambda found: len(found) == 50))
         await settle()
         for number in range(50):
@@ -181,8 +177,8 @@ async def test_a_follower_that_keeps_up_never_touches_the_database(disk: SqliteS
     assert reads == []
 
 
-async def test_a_slow_follower_falls_back_to_the_log(disk: SqliteStore) -> None:
-    async with watching(disk, Limits(tail=16, page=10)) as bus, aclosing(bus.follow(0)) as events:
+async def test_a_slow_follower_reads_from_the_log(disk: SqliteStore) -> None:
+    async with open_bus(disk, Limits(tail=16, page=10)) as bus, aclosing(bus.follow(0)) as events:
         await write(disk, "0")
         found = [await anext(events)]
         for batch in range(10):  # far more than the tail holds, while nobody reads
@@ -195,7 +191,7 @@ async def test_a_slow_follower_falls_back_to_the_log(disk: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 7, 500])
-async def test_a_follower_of_some_kinds_misses_none_while_the_log_grows(disk: SqliteStore, page: int) -> None:
+async def test_a_filtered_follower_misses_no_event_while_the_log_grows(disk: SqliteStore, page: int) -> None:
     """History from pages of the store, then what comes, with most events of no interest to it."""
     await write(disk, *numbers(0, 40), task_id="t_other")
     for number in range(5):
@@ -208,7 +204,7 @@ async def test_a_follower_of_some_kinds_misses_none_while_the_log_grows(disk: Sq
             await write(disk, *numbers(0, number), task_id="t_other")
             await write(disk, f"mine {number}", task_id="t_mine")
 
-    async with watching(disk, Limits(tail=5, page=page)) as bus:
+    async with open_bus(disk, Limits(tail=5, page=page)) as bus:
         follower = asyncio.create_task(follow(bus, lambda found: len(found) == 15, task_id="t_mine"))
         of_kind = asyncio.create_task(follow(bus, lambda found: len(found) >= 15, kinds=("task_progress",), after=41))
         await asyncio.gather(grow(), follower, of_kind)
@@ -216,7 +212,7 @@ async def test_a_follower_of_some_kinds_misses_none_while_the_log_grows(disk: Sq
     assert seqs(of_kind.result())[:15] == list(range(42, 57))
 
 
-async def test_a_follower_may_begin_anywhere(bus: Bus, disk: SqliteStore) -> None:
+async def test_a_follower_may_begin_at_any_event(bus: Bus, disk: SqliteStore) -> None:
     await write(disk, *numbers(1, 20))
     for after in (0, 5, 19):
         found = await follow(bus, lambda found: found[-1].seq == 20, after=after)
@@ -228,7 +224,7 @@ async def test_a_follower_may_begin_anywhere(bus: Bus, disk: SqliteStore) -> Non
     assert seqs(await late) == [21]
 
 
-async def test_the_log_is_followed_again_when_it_could_not_be_read(disk: SqliteStore, tmp_path: Path) -> None:
+async def test_following_resumes_after_the_log_could_not_be_read(disk: SqliteStore, tmp_path: Path) -> None:
     failures = [StoreUnavailable("busy")] * 3
 
     class Failing:
@@ -239,7 +235,7 @@ async def test_the_log_is_followed_again_when_it_could_not_be_read(disk: SqliteS
 
     other = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
-        async with watching(disk, Limits(pause_seconds=0.01), store=Failing()) as bus:
+        async with open_bus(disk, Limits(pause_seconds=0.01), store=Failing()) as bus:
             await write(other, "theirs")
             await write(disk, "ours")  # its seq is one too high: what came before must be read
             found = await follow(bus, lambda found: len(found) == 2)
@@ -249,7 +245,7 @@ async def test_the_log_is_followed_again_when_it_could_not_be_read(disk: SqliteS
         await other.close()
 
 
-async def test_what_is_committed_while_the_log_is_read_is_read_too(disk: SqliteStore) -> None:
+async def test_events_committed_during_a_read_are_read_too(disk: SqliteStore) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     class Slow:
@@ -262,12 +258,12 @@ async def test_what_is_committed_while_the_log_is_read_is_read_too(disk: SqliteS
             await go.wait()
             return page
 
-    task = await running(disk)
+    task = await submit_and_claim(disk)
     heard: list[Commit] = []
     disk.on_commit(heard.append)
     bus = Bus(Slow(), SystemClock())  # type: ignore[arg-type]
     await bus.start()
-    waiting = asyncio.create_task(finished(bus, disk, task.id))
+    waiting = asyncio.create_task(wait_for_task(bus, disk, task.id))
     try:
         await settle(50)
         bus.receive_commit(Commit(frozenset(), (), foreign=True))
@@ -286,7 +282,7 @@ async def test_what_is_committed_while_the_log_is_read_is_read_too(disk: SqliteS
 # -- pruned events -----------------------------------------------------------------------------------------------
 
 
-async def test_a_follower_below_the_oldest_event_gets_a_gap_and_the_rest(bus: Bus, disk: SqliteStore) -> None:
+async def test_a_follower_before_the_oldest_event_gets_a_gap_and_the_rest(bus: Bus, disk: SqliteStore) -> None:
     await write(disk, *numbers(1, 10))
     await disk.prune_events(0, keep=4)
     found = await follow(bus, lambda found: found[-1].seq == 10, after=3)
@@ -296,7 +292,7 @@ async def test_a_follower_below_the_oldest_event_gets_a_gap_and_the_rest(bus: Bu
     assert seqs(whole) == [7, 8, 9, 10]
 
 
-async def test_an_emptied_log_is_a_gap_too(bus: Bus, disk: SqliteStore) -> None:
+async def test_an_empty_log_after_pruning_is_a_gap_too(bus: Bus, disk: SqliteStore) -> None:
     await write(disk, *numbers(1, 10))
     await disk.prune_events(FAR, keep=1000)
     follower = asyncio.create_task(follow(bus, lambda found: len(found) == 2, after=3))
@@ -306,8 +302,8 @@ async def test_an_emptied_log_is_a_gap_too(bus: Bus, disk: SqliteStore) -> None:
     assert (gap.kind, gap.payload["oldest_seq"], after.seq) == ("gap", 11, 11)
 
 
-async def test_a_follower_that_falls_below_the_oldest_event_is_told(disk: SqliteStore) -> None:
-    async with watching(disk, Limits(tail=4)) as bus, aclosing(bus.follow(0)) as events, asyncio.timeout(30):
+async def test_a_follower_overtaken_by_pruning_gets_a_gap(disk: SqliteStore) -> None:
+    async with open_bus(disk, Limits(tail=4)) as bus, aclosing(bus.follow(0)) as events, asyncio.timeout(30):
         await write(disk, "1")
         assert (await anext(events)).seq == 1
         for number in range(2, 30):
@@ -317,11 +313,11 @@ async def test_a_follower_that_falls_below_the_oldest_event_is_told(disk: Sqlite
         assert following.kind == "gap" or following.seq == 2
 
 
-async def test_what_was_pruned_before_this_process_saw_it_harms_no_follower(disk: SqliteStore, tmp_path: Path) -> None:
+async def test_events_pruned_before_this_process_saw_them_do_no_harm(disk: SqliteStore, tmp_path: Path) -> None:
     """A process that was suspended while others wrote and pruned."""
     here, other = SqliteStore(tmp_path / "midwatch.db", look_seconds=3600.0), disk
-    async with watching(here) as bus:
-        kept = await running(other)
+    async with open_bus(here) as bus:
+        kept = await submit_and_claim(other)
         for number in range(20):
             await write(other, str(number))
             if number % 5 == 0:
@@ -336,7 +332,7 @@ async def test_what_was_pruned_before_this_process_saw_it_harms_no_follower(disk
     await here.close()
 
 
-async def test_events_that_were_pruned_before_they_could_be_read_are_not_waited_for(disk: SqliteStore) -> None:
+async def test_events_pruned_before_they_were_read_are_not_awaited(disk: SqliteStore) -> None:
     reads: list[int] = []
 
     class Counted:
@@ -363,7 +359,7 @@ async def test_events_that_were_pruned_before_they_could_be_read_are_not_waited_
         await bus.stop()
 
 
-async def test_a_follower_that_was_at_the_end_survives_that_what_came_next_was_pruned(disk: SqliteStore) -> None:
+async def test_a_follower_at_the_end_survives_pruning_of_the_next_events(disk: SqliteStore) -> None:
     bus = Bus(disk, SystemClock())
     await bus.start()
     heard: list[Commit] = []
@@ -389,7 +385,7 @@ async def test_a_follower_that_was_at_the_end_survives_that_what_came_next_was_p
         await bus.stop()
 
 
-async def test_a_follower_that_knows_more_than_the_log_is_told(bus: Bus, disk: SqliteStore) -> None:
+async def test_a_follower_beyond_the_end_of_the_log_gets_a_gap(bus: Bus, disk: SqliteStore) -> None:
     await write(disk, *numbers(1, 5))
     ahead, behind = Following(bus, after=1000), Following(bus, after=5)
     try:
@@ -409,7 +405,7 @@ def live(number: int, **about: Any) -> Event:
     return event(MessageDelta(message_id="m", offset=10 * number, text=str(number)), CLOCK.now(), **about)
 
 
-async def test_live_events_are_shown_to_those_who_watch_and_to_nobody_else(bus: Bus, disk: SqliteStore) -> None:
+async def test_live_events_are_sent_only_to_matching_watchers(bus: Bus, disk: SqliteStore) -> None:
     bus.show(live(0))  # nobody watches yet
     await write(disk, "begin", task_id="t_2")
     watching, reading = Following(bus, live=True), Following(bus)
@@ -430,7 +426,7 @@ async def test_live_events_are_shown_to_those_who_watch_and_to_nobody_else(bus: 
     assert texts(filtered.found) == ["begin", "2", "end"]
 
 
-async def test_a_watcher_who_comes_late_sees_all_in_the_order_it_happened(bus: Bus, disk: SqliteStore) -> None:
+async def test_a_late_watcher_sees_all_events_in_order(bus: Bus, disk: SqliteStore) -> None:
     at = CLOCK.now()
     async with aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(30):
         await write(disk, "0")
@@ -442,11 +438,11 @@ async def test_a_watcher_who_comes_late_sees_all_in_the_order_it_happened(bus: B
     assert texts(found) == numbers(1, 4)
 
 
-async def test_a_slow_watcher_loses_live_events_is_told_how_many_and_loses_no_stored_one(
+async def test_a_slow_watcher_loses_only_live_events_and_gets_their_number(
     disk: SqliteStore,
 ) -> None:
     few = Limits(live_waiting=10)
-    async with watching(disk, few) as bus, aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(30):
+    async with open_bus(disk, few) as bus, aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(30):
         await write(disk, "0")
         found = [await anext(events)]
         for number in range(1, 31):  # while it does not read
@@ -466,9 +462,9 @@ async def test_a_slow_watcher_loses_live_events_is_told_how_many_and_loses_no_st
     assert found.index(shown[9]) < found.index(gap) < found.index(shown[10])
 
 
-async def test_a_slow_watcher_costs_a_quick_one_nothing(disk: SqliteStore) -> None:
+async def test_a_slow_watcher_does_not_delay_a_fast_one(disk: SqliteStore) -> None:
     await write(disk, "begin")
-    async with watching(disk, Limits(live_waiting=5)) as bus, aclosing(bus.follow(0, live=True)) as slow:
+    async with open_bus(disk, Limits(live_waiting=5)) as bus, aclosing(bus.follow(0, live=True)) as slow:
         quick = Following(bus, live=True)
         assert (await anext(slow)).seq == 1
         for number in range(50):
@@ -483,7 +479,7 @@ async def test_a_slow_watcher_costs_a_quick_one_nothing(disk: SqliteStore) -> No
 # -- the end -----------------------------------------------------------------------------------------------------
 
 
-async def test_stopping_ends_followers_and_they_miss_nothing_before_it(disk: SqliteStore) -> None:
+async def test_stopping_ends_followers_after_all_earlier_events(disk: SqliteStore) -> None:
     bus = Bus(disk, SystemClock())
     await bus.start()
     disk.on_commit(bus.receive_commit)
@@ -502,10 +498,10 @@ async def test_stopping_ends_followers_and_they_miss_nothing_before_it(disk: Sql
             assert seqs(found) == list(range(1, len(found) + 1))
     await write(disk, "after the end")
     bus.show(live(1))
-    assert left_in(bus) == (set(), {}, None)
+    assert list_leftovers(bus) == (set(), {}, None)
 
 
-async def test_stopping_while_the_log_is_read_ends_that_too(disk: SqliteStore, tmp_path: Path) -> None:
+async def test_stopping_ends_a_follower_that_reads_the_log(disk: SqliteStore, tmp_path: Path) -> None:
     bus = Bus(disk, SystemClock())
     await bus.start()
     before = asyncio.all_tasks()
@@ -514,7 +510,7 @@ async def test_stopping_while_the_log_is_read_ends_that_too(disk: SqliteStore, t
     assert asyncio.all_tasks() == before
 
 
-async def test_a_follower_that_is_cancelled_leaks_nothing(bus: Bus, disk: SqliteStore) -> None:
+async def test_a_cancelled_follower_leaks_nothing(bus: Bus, disk: SqliteStore) -> None:
     before = asyncio.all_tasks()
     for wait in (0, 1, 5, 50):  # in different places
         follower = asyncio.create_task(follow(bus, lambda found: False, live=True))
@@ -522,39 +518,41 @@ async def test_a_follower_that_is_cancelled_leaks_nothing(bus: Bus, disk: Sqlite
         follower.cancel()
         with pytest.raises(asyncio.CancelledError):
             await follower
-        ending = asyncio.create_task(finished(bus, disk, (await put(disk)).id))
+        ending = asyncio.create_task(wait_for_task(bus, disk, (await put(disk)).id))
         await settle(wait)
         ending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await ending
-    assert left_in(bus) == (set(), {}, None)
+    assert list_leftovers(bus) == (set(), {}, None)
     assert asyncio.all_tasks() == before
 
 
 # -- waiting for a task ------------------------------------------------------------------------------------------
 
 
-async def test_the_end_of_a_task_is_heard_wherever_it_is_written(bus: Bus, disk: SqliteStore, tmp_path: Path) -> None:
+async def test_a_waiter_is_notified_of_the_end_of_a_task_from_any_process(
+    bus: Bus, disk: SqliteStore, tmp_path: Path
+) -> None:
     with pytest.raises(NotFound):
-        await finished(bus, disk, "t_none")
+        await wait_for_task(bus, disk, "t_none")
     other = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
         for writer in (disk, other):
-            task = await running(writer)
-            waiting = [asyncio.create_task(finished(bus, disk, task.id)) for _ in range(3)]
+            task = await submit_and_claim(writer)
+            waiting = [asyncio.create_task(wait_for_task(bus, disk, task.id)) for _ in range(3)]
             await settle(50)
             assert not any(one.done() for one in waiting)
             await writer.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
             async with asyncio.timeout(30):
                 await asyncio.gather(*waiting)
-                await finished(bus, disk, task.id)  # it had ended before
+                await wait_for_task(bus, disk, task.id)  # it had ended before
     finally:
         await other.close()
-    assert left_in(bus) == (set(), {}, None)
+    assert list_leftovers(bus) == (set(), {}, None)
 
 
-async def test_who_waits_when_the_bus_stops_hears_an_error(bus: Bus, disk: SqliteStore) -> None:
-    waiting = asyncio.create_task(finished(bus, disk, (await put(disk)).id))
+async def test_a_waiter_gets_an_error_when_the_bus_stops(bus: Bus, disk: SqliteStore) -> None:
+    waiting = asyncio.create_task(wait_for_task(bus, disk, (await put(disk)).id))
     await settle(50)
     await bus.stop()
     await asyncio.wait({waiting})
@@ -562,12 +560,12 @@ async def test_who_waits_when_the_bus_stops_hears_an_error(bus: Bus, disk: Sqlit
     assert isinstance(waiting.exception(), StoreUnavailable)
 
 
-async def test_who_begins_to_wait_after_the_bus_stopped_does_not_wait_for_ever(bus: Bus, disk: SqliteStore) -> None:
+async def test_waiting_after_the_bus_stopped_is_an_error(bus: Bus, disk: SqliteStore) -> None:
     task = await put(disk)
     await settle(50)
     assert meta(task)["task_id"] in bus._waiter._open_tasks
     await bus.stop()
-    waiting = asyncio.create_task(finished(bus, disk, task.id))
+    waiting = asyncio.create_task(wait_for_task(bus, disk, task.id))
     try:
         await settle(50)
         assert waiting.done()

@@ -60,7 +60,7 @@ ENGLAND = "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
         ("नमस्ते दुनिया", 5, "नमस्…"),
     ],
 )
-def test_cut_never_splits_what_a_reader_sees_as_one(text: str, length: int, expected: str) -> None:
+def test_cut_never_splits_a_grapheme(text: str, length: int, expected: str) -> None:
     assert cut(text, length) == expected
 
 
@@ -76,22 +76,22 @@ def test_cut_never_splits_a_flag(text: str, length: int, expected: str) -> None:
     assert cut(text, length) == expected
 
 
-def test_cut_between_flags() -> None:
+def test_cut_may_split_between_flags() -> None:
     assert cut(f"{GERMANY}{FRANCE}b", 2) == f"{GERMANY}…"
     assert cut(f"{GERMANY}{FRANCE}b", 4) == f"{GERMANY}{FRANCE}…"
 
 
-def test_cut_of_a_long_text() -> None:
+def test_cut_shortens_a_long_text() -> None:
     found = cut("word " * 100_000, 500)
     assert len(found) <= 501
     assert found.endswith("word…")
 
 
-def test_cut_of_nothing_but_marks_is_still_short() -> None:
+def test_cut_shortens_a_text_of_combining_marks() -> None:
     assert len(cut("\u0301" * 1000, 10)) <= 11
 
 
-def test_cut_does_not_look_for_the_beginning_of_a_character_without_end() -> None:
+def test_cut_looks_back_a_limited_distance() -> None:
     """Whoever sends a heap of marks must not have the server walk all of it."""
     assert cut("word" + "\u0301" * 30_000, 20_000) == "word" + "\u0301" * 19_996 + "…"
     many = GERMANY * 5000
@@ -100,7 +100,7 @@ def test_cut_does_not_look_for_the_beginning_of_a_character_without_end() -> Non
 
 @settings(database=None)
 @given(st.text(max_size=60), st.integers(1, 50))
-def test_cut_keeps_a_beginning_and_no_more_than_asked(text: str, length: int) -> None:
+def test_cut_returns_a_prefix_within_the_length(text: str, length: int) -> None:
     found = cut(text, length)
     if len(text) <= length:
         assert found == text
@@ -111,7 +111,7 @@ def test_cut_keeps_a_beginning_and_no_more_than_asked(text: str, length: int) ->
     assert len(kept) <= length
 
 
-def test_texts_tell_what_to_do_next() -> None:
+def test_notices_contain_the_next_command() -> None:
     assert start_text("t_1", "p" * 60, "shell") == f"Started: {'p' * 50}…\nt_1 with shell"
     assert end_text("done", "t_1", "p", "r" * 600) == f"Done: p\n{'r' * 500}…\nAll of it: midwatch result t_1"
     assert end_text("timed_out", "t_1", "p", "") == "Timed out: p\nTry again: midwatch retry t_1"
@@ -130,18 +130,18 @@ def test_texts_tell_what_to_do_next() -> None:
         ("hook:https://example.org:8080/a?b=c", Route("hook", "https://example.org:8080/a?b=c")),
     ],
 )
-def test_route(text: str, route: Route) -> None:
+def test_a_route_is_parsed(text: str, route: Route) -> None:
     assert Route.parse(text) == route
 
 
 @pytest.mark.parametrize("text", ["", "  ", ":target"])
-def test_a_route_without_a_channel(text: str) -> None:
+def test_a_route_without_a_channel_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         Route.parse(text)
     assert caught.value.field == "route"
 
 
-def test_only_a_person_brings_a_failed_delivery_back() -> None:
+def test_only_a_person_can_retry_a_failed_delivery() -> None:
     states: set[Status] = {"pending", "sent", "failed"}
     assert set(TRANSITIONS) == states
     assert {(old, new) for old in states for new in TRANSITIONS[old]} == {
@@ -151,7 +151,7 @@ def test_only_a_person_brings_a_failed_delivery_back() -> None:
     }
 
 
-def test_every_try_but_the_last_has_its_pause() -> None:
+def test_every_try_except_the_last_is_followed_by_a_pause() -> None:
     assert len(BACKOFF_SECONDS) == MAX_ATTEMPTS - 1
     assert [backoff(n) for n in range(1, MAX_ATTEMPTS)] == [float(pause) for pause in BACKOFF_SECONDS]
     assert backoff(MAX_ATTEMPTS + 5) == BACKOFF_SECONDS[-1]
@@ -217,7 +217,7 @@ def notifications(**channels: Channel) -> Notifications:
     return Notifications(NoDeliveries(), FakeClock(), channels)
 
 
-def test_check_route() -> None:
+def test_a_route_needs_a_configured_channel() -> None:
     service = notifications(desk=Typist(), phone=Typist())
     assert service.check_route(" phone:alice ") == "phone:alice"
     with pytest.raises(InvalidInput) as caught:
@@ -228,13 +228,13 @@ def test_check_route() -> None:
     assert caught.value.field == "route"
 
 
-async def test_an_unknown_delivery() -> None:
+async def test_an_unknown_delivery_is_not_found() -> None:
     with pytest.raises(NotFound):
         await notifications().get("d_1")
     assert await notifications().list() == []
 
 
-async def test_typing_is_shown_around_the_block() -> None:
+async def test_typing_is_shown_during_the_block() -> None:
     channel = Typist()
     async with notifications(desk=channel).typing("desk:alice"):
         assert channel.did == ["asked alice", "shown"]
@@ -250,7 +250,7 @@ async def test_typing_is_stopped_when_the_block_raises() -> None:
 
 
 @pytest.mark.parametrize("route", [None, "pager"])
-async def test_typing_without_a_channel(route: str | None) -> None:
+async def test_typing_without_a_channel_does_nothing(route: str | None) -> None:
     done = False
     async with notifications(desk=Typist()).typing(route):
         done = True
@@ -275,7 +275,7 @@ def test_a_snapshot_does_not_show_the_target() -> None:
 @pytest.mark.parametrize(
     ("route", "shown"), [(None, None), ("console", "console"), ("webhook:https://hush.example/?token=a:b", "webhook")]
 )
-def test_of_a_route_only_the_channel_is_shown(route: str | None, shown: str | None) -> None:
+def test_only_the_channel_of_a_route_is_shown(route: str | None, shown: str | None) -> None:
     assert hide_target(route) == shown
 
 
@@ -289,7 +289,7 @@ def test_every_kind_can_be_built_without_options(kind: str) -> None:
     assert build("it", kind, {}).name == "it"
 
 
-def test_a_dotted_path_is_a_kind() -> None:
+def test_a_dotted_path_is_accepted_as_kind() -> None:
     assert build("mine", "midwatch.channels.console:ConsoleChannel", {"stream": "stdout"}).name == "mine"
 
 
@@ -331,7 +331,7 @@ def test_a_dotted_path_is_a_kind() -> None:
         ("apprise", {"urls": ["json://a", f"nosuchservice://{HUSH}"]}, "channels.it.urls: "),
     ],
 )
-def test_bad_options_are_told_by_name_in_one_line(kind: str, options: dict[str, Any], place: str) -> None:
+def test_invalid_options_are_reported_by_name_in_one_line(kind: str, options: dict[str, Any], place: str) -> None:
     with pytest.raises(BadConfig) as caught:
         build("it", kind, options)
     told = str(caught.value)
@@ -341,12 +341,12 @@ def test_bad_options_are_told_by_name_in_one_line(kind: str, options: dict[str, 
 
 
 @pytest.mark.parametrize("form", ["whsec_{}", "{}"])
-def test_a_webhook_secret_with_or_without_prefix_and_padding(form: str) -> None:
+def test_a_webhook_secret_may_have_a_prefix_and_padding(form: str) -> None:
     secret = form.format(base64.b64encode(b"0123456789").decode().rstrip("="))
     assert build("it", "webhook", {"secret": secret}).name == "it"
 
 
-def test_a_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
     with pytest.raises(BadConfig, match=r"pip install 'midwatch\[apprise\]'"):
         build("phone", "apprise", {})

@@ -71,19 +71,19 @@ def test_a_group_without_a_command_lists_its_commands(group: str, names: list[st
 
 
 @pytest.mark.parametrize(("group", "names"), LISTS.items())
-def test_what_lists_by_itself_has_commands(group: str, names: list[str], capsys) -> None:
+def test_groups_that_list_by_default_have_commands(group: str, names: list[str], capsys) -> None:
     assert execute([group, "--help"]) == 0
     listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out.partition("Commands:")[2], re.MULTILINE)
     assert listed == names
 
 
 @pytest.mark.parametrize("command", SPOKEN)
-def test_every_command_explains_itself_and_speaks_json(command: str, capsys) -> None:
+def test_every_command_has_help_and_json_output(command: str, capsys) -> None:
     assert execute([*command.split(), "--help"]) == 0
     assert ("--json" in capsys.readouterr().out) is (command not in TERMINALS)
 
 
-def test_help_needs_nothing_heavy() -> None:
+def test_help_imports_no_heavy_module() -> None:
     heavy = [
         "pydantic",
         "fastapi",
@@ -134,7 +134,7 @@ def test_a_shell_can_complete_the_commands_of_a_group() -> None:
         (["tasks", "--limit", "501"], "--limit"),
     ],
 )
-def test_wrong_usage_is_one_line_with_status_2(arguments: list[str], says: str, capsys) -> None:
+def test_wrong_usage_prints_one_line_with_status_2(arguments: list[str], says: str, capsys) -> None:
     assert execute(arguments) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -143,14 +143,14 @@ def test_wrong_usage_is_one_line_with_status_2(arguments: list[str], says: str, 
     assert says in said.err
 
 
-def test_errors_are_json_on_standard_error_when_asked(capsys) -> None:
+def test_errors_are_printed_as_json_on_standard_error_on_request(capsys) -> None:
     assert execute(["tasks", "--nonsense", "--json"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert json.loads(said.err)["error"]["code"] == "usage"
 
 
-def test_an_error_of_several_lines_is_told_on_one(capsys) -> None:
+def test_an_error_of_several_lines_is_printed_on_one(capsys) -> None:
     report_error("error", "first\n  second", as_json=False)
     assert capsys.readouterr().err == "midwatch: first second\n"
 
@@ -168,7 +168,7 @@ def test_every_command_is_documented() -> None:
     assert [command for command in COMMANDS if f"`midwatch {command}" not in text] == []
 
 
-def test_an_unexpected_error_is_one_line_and_its_details_go_to_the_log(tmp_path, monkeypatch, capsys) -> None:
+def test_an_unexpected_error_prints_one_line_and_logs_its_details(tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "log").mkdir()
     monkeypatch.setenv("MIDWATCH_HOME", str(tmp_path))
     monkeypatch.delenv("MIDWATCH_DEBUG", raising=False)
@@ -200,7 +200,7 @@ def test_the_current_directory_is_the_default_without_a_session(tmp_path, monkey
         assert inputs.default_workdir(request) == request
 
 
-def test_a_prompt_that_is_not_text_is_made_text() -> None:
+def test_a_prompt_with_invalid_bytes_becomes_text() -> None:
     assert read_prompt("caf\udcff") == "caf\ufffd"
 
 
@@ -212,11 +212,11 @@ def test_a_prompt_may_come_from_standard_input() -> None:
     assert found.stdout.decode().strip() == ascii("zwei\nZeilen \ufffd\ufffd")
 
 
-def test_what_an_agent_wrote_cannot_command_the_terminal() -> None:
+def test_agent_output_cannot_control_the_terminal() -> None:
     assert output.clean("a\x1b[31mred\x07\x9b\r\n\tok é 👍\u200d") == "a[31mred\n\tok é 👍\u200d"
 
 
-def test_a_cell_is_one_line_of_bounded_length() -> None:
+def test_a_table_cell_is_one_short_line() -> None:
     assert output.shorten("a\n b\t c") == "a b c"
     assert output.shorten("x" * 100, 10) == "x" * 9 + "…"
     assert output.shorten(None) == "-"
@@ -226,7 +226,7 @@ def test_a_cell_is_one_line_of_bounded_length() -> None:
     ("duration", "text"),
     [(0.42, "0.4s"), (12, "12s"), (119, "119s"), (300, "5m"), (7200, "2h"), (200000, "2d"), (None, "-")],
 )
-def test_durations_for_people(duration: float | None, text: str) -> None:
+def test_durations_are_formatted_for_people(duration: float | None, text: str) -> None:
     assert output.format_duration(duration) == text
 
 
@@ -250,11 +250,11 @@ def test_columns_are_aligned_and_plain_without_a_terminal(capsys) -> None:
         ("turn_end", {"status": "completed"}, None),
     ],
 )
-def test_events_in_words(kind: str, payload: dict, says: str | None) -> None:
+def test_events_are_described_in_words(kind: str, payload: dict, says: str | None) -> None:
     assert describe_event(kind, payload, {"kind": kind, "task_id": "t_1", "attempt": 1}) == says
 
 
-def test_an_event_of_a_newer_version_is_printed_as_stable_text(capsys) -> None:
+def test_an_event_of_a_newer_version_has_a_stable_text(capsys) -> None:
     told = {"seq": 7, "time": None, "kind": "later", "task_id": "t_1", "payload": {"a": 1}}
     print_event(told, as_json=False)
     print_event(told, as_json=True)
@@ -295,7 +295,7 @@ def event(kind: str, **payload):
     return {"kind": kind, "seq": 1, "task_id": "t_1", "payload": payload}
 
 
-def test_a_person_sees_each_word_once(monkeypatch) -> None:
+def test_streamed_text_is_printed_once(monkeypatch) -> None:
     screen = Terminal()
     monkeypatch.setenv("NO_COLOR", "1")
     with redirect_stdout(screen):
@@ -307,7 +307,7 @@ def test_a_person_sees_each_word_once(monkeypatch) -> None:
     assert screen.text == "Hello\n"
 
 
-def test_an_answer_that_was_written_as_the_last_piece_of_a_turn_is_not_written_again() -> None:
+def test_an_answer_that_was_streamed_is_not_printed_again() -> None:
     screen = Terminal()
     with redirect_stdout(screen):
         watch = Watch(quiet=False)
@@ -319,7 +319,7 @@ def test_an_answer_that_was_written_as_the_last_piece_of_a_turn_is_not_written_a
     assert screen.text.split() == ["I", "look.", "Hello"]
 
 
-def test_a_result_that_was_not_written_yet_is_written_at_the_end() -> None:
+def test_a_result_that_was_not_streamed_is_printed_at_the_end() -> None:
     screen = Terminal()
     with redirect_stdout(screen):
         watch = Watch(quiet=False)
@@ -328,7 +328,7 @@ def test_a_result_that_was_not_written_yet_is_written_at_the_end() -> None:
     assert screen.text == "Thinking\nHello\n"
 
 
-def test_only_the_result_goes_into_a_pipe(capsys) -> None:
+def test_only_the_result_is_written_to_a_pipe(capsys) -> None:
     watch = Watch(quiet=False)
     watch.show(event("message_update", message_id="m", role="agent", message="Thinking"))
     watch.show(event("task_progress", text="half"))
@@ -338,13 +338,13 @@ def test_only_the_result_goes_into_a_pipe(capsys) -> None:
     assert "half" in said.err
 
 
-def test_a_failure_says_how_to_try_again() -> None:
+def test_a_failure_prints_the_retry_command() -> None:
     assert describe_end(task(status="failed", error="boom")) == "t_1 failed: boom; try again with `midwatch retry t_1`"
     spent = task(status="failed", outcome="budget", budget={"steps": 3}, usage={"steps": 3})
     assert describe_end(spent).endswith("try again with `midwatch retry t_1 --budget steps=6`")
 
 
-def test_a_task_tells_its_cost_where_it_is_known() -> None:
+def test_a_task_shows_its_cost_if_known() -> None:
     for used, cost in ((None, None), ({"input_tokens": 3}, None), ({"cost_usd": 0.00034}, "$0.0003")):
         assert dict(describe_task(defaultdict(lambda: None, task(timeout_seconds=60, usage=used))))["cost"] == cost
 
@@ -359,12 +359,12 @@ def test_attention_is_short() -> None:
     ]
 
 
-def test_statuses_that_can_be_asked_for_are_those_there_are() -> None:
+def test_the_status_option_accepts_every_status() -> None:
     assert get_args(options.ApprovalStatus) == (*get_args(approval.Status), "all")
     assert tuple(Part) == usage.PARTS
 
 
-def test_since_is_a_span_or_a_time() -> None:
+def test_since_is_a_duration_or_a_time() -> None:
     now = datetime(2026, 3, 1, 12, tzinfo=UTC)
     assert parse_moment("7d", now) == now - timedelta(days=7)
     assert parse_moment("2026-02-01T08:00+01:00", now) == datetime(2026, 2, 1, 7, tzinfo=UTC)
@@ -374,7 +374,7 @@ def test_since_is_a_span_or_a_time() -> None:
             parse_moment(wrong, now)
 
 
-def test_usage_is_shown_with_what_is_unknown_as_unknown(capsys) -> None:
+def test_unknown_usage_is_shown_as_unknown(capsys) -> None:
     known: Any = {
         "tasks": 2, "done": 1, "failed": 1, "cancelled": 0, "untold": 1, "unpriced": 2, "seconds": 90.0,
         "input_tokens": 1200, "output_tokens": None, "cost_usd": None,
@@ -401,7 +401,7 @@ def test_usage_is_shown_with_what_is_unknown_as_unknown(capsys) -> None:
         (b"", []),
     ],
 )
-def test_lines_that_are_typed(typed: bytes, said: list[str]) -> None:
+def test_typed_lines_are_read(typed: bytes, said: list[str]) -> None:
     code = (
         "import asyncio; from midwatch.cli.chat import lines\n"
         "async def all(): return [line async for line in lines()]\n"
@@ -419,12 +419,12 @@ def test_a_deadline_has_the_offset_of_its_zone() -> None:
         goal.parse_deadline("48h", "UTC")
 
 
-def test_choices_of_automations_and_goals_are_those_there_are() -> None:
+def test_choices_of_automations_and_goals_match_the_domain() -> None:
     assert get_args(options.AutomationStatus) == (*get_args(automations.Status), "all")
     assert get_args(options.GoalStatus) == (*get_args(goals.Status), "all")
 
 
-def test_a_run_as_a_row() -> None:
+def test_a_run_is_shown_as_a_row() -> None:
     run = {
         "task_id": "t_1", "scheduled_for": None, "status": "done", "outcome": "ok", "error": None, "result": "a\n b",
         "started_at": "2026-03-01T08:00:00Z", "completed_at": "2026-03-01T08:05:00Z",
@@ -436,20 +436,20 @@ def test_a_run_as_a_row() -> None:
 
 
 @pytest.mark.parametrize("task", ["", "t_1/1"])
-def test_only_an_agent_speaks_with_its_own_token(task: str, monkeypatch) -> None:
+def test_only_an_agent_uses_its_own_token(task: str, monkeypatch) -> None:
     monkeypatch.setenv("MIDWATCH_TASK", task)
     monkeypatch.setenv("MIDWATCH_TOKEN", "secret")
     assert find_attempt_token() == ("secret" if task else None)
 
 
-def test_the_last_line_of_a_server_that_did_not_start(tmp_path) -> None:
+def test_the_last_log_line_of_a_failed_server_start_is_shown(tmp_path) -> None:
     log = tmp_path / "log"
     log.write_text("before\nstarting\nmidwatch: no\n\n")
     assert last_line(log, len("before\n")) == "midwatch: no"
     assert "said nothing" in last_line(log, log.stat().st_size)
 
 
-def test_a_large_paste_is_typed_in_pieces_that_are_taken() -> None:
+def test_a_large_paste_is_sent_in_pieces() -> None:
     pasted = "ü\0" * 70_000
     pieces = attach.split_keys(pasted)
     assert "".join(KeysBody(keys=piece).keys for piece in pieces) == pasted

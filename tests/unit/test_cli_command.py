@@ -21,7 +21,7 @@ async def streaming(as_json: AsJson = False, **options: Any) -> int:
     return 0
 
 
-def test_the_desk_is_no_option_and_json_is_one() -> None:
+def test_the_desk_parameter_is_no_option_and_json_is_added() -> None:
     assert list(inspect.signature(command()(connected)).parameters) == ["task_id", "as_json"]
 
 
@@ -31,7 +31,7 @@ def test_options_of_fields_stand_where_the_function_takes_them() -> None:
     assert list(inspect.signature(command(options=options)(streaming)).parameters) == names
 
 
-def test_a_reply_is_text_or_json_and_its_notice_is_no_part_of_it(capsys) -> None:
+def test_a_reply_is_printed_as_text_or_json_and_its_notice_apart(capsys) -> None:
     @command()
     async def greet() -> Reply:
         return Reply({"hello": "world"}, lambda: "hello world", "nobody listens")

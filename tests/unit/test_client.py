@@ -86,7 +86,7 @@ def frame(seq: int, kind: str = "task_progress", text: str = "x") -> str:
 
 
 @pytest.mark.parametrize("code", sorted(BY_CODE))
-async def test_a_problem_comes_back_as_the_error_it_was_raised_as(code: str) -> None:
+async def test_a_problem_document_raises_its_original_error(code: str) -> None:
     async with loopback(problem(409, code)) as server, Client(server.url, "t") as client:
         with pytest.raises(MidwatchError) as caught:
             await client.summary()
@@ -111,7 +111,7 @@ async def test_an_error_keeps_its_attributes() -> None:
     assert (missing.value.noun, missing.value.key) == ("task", "t_1")
 
 
-async def test_a_reply_that_is_no_problem_document_is_told_as_it_is() -> None:
+async def test_a_reply_that_is_no_problem_document_is_reported() -> None:
     replies = [reply(502, b"<html>bad gateway</html>", "text/html"), problem(418, "teapot", "short and stout")]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
         with pytest.raises(MidwatchError, match="answered 502"):
@@ -120,14 +120,14 @@ async def test_a_reply_that_is_no_problem_document_is_told_as_it_is() -> None:
             await client.summary()
 
 
-async def test_no_server_is_not_running() -> None:
+async def test_a_refused_connection_raises_not_running() -> None:
     with nobody() as url:
         async with Client(url, "t") as client:
             with pytest.raises(NotRunning, match="midwatch up"):
                 await client.summary()
 
 
-async def test_a_server_that_dies_before_it_answers_is_told_apart() -> None:
+async def test_a_server_that_dies_before_it_answers_is_reported() -> None:
     async with loopback(b"") as server, Client(server.url, "t") as client:
         with pytest.raises(NotRunning, match="went away before it answered"):
             await client.submit("x")
@@ -138,7 +138,7 @@ def test_a_home_without_a_server_is_not_running(tmp_path) -> None:
         Client.for_home(tmp_path)
 
 
-async def test_requests_carry_token_filters_and_only_what_was_said() -> None:
+async def test_requests_contain_the_token_filters_and_only_set_values() -> None:
     replies = (reply(200, {"tasks": [], "next": None}), reply(201, {"id": "t_1"}))
     async with loopback(*replies) as server, Client(server.url, "secret") as client:
         await client.list(status=["failed", "done"], limit=7)
@@ -149,7 +149,7 @@ async def test_requests_carry_token_filters_and_only_what_was_said() -> None:
     assert json.loads(submitted.body) == {"prompt": "hi", "priority": 3}
 
 
-async def test_what_is_asked_of_the_log() -> None:
+async def test_event_queries_have_the_requested_parameters() -> None:
     page = reply(200, {"events": [], "oldest_seq": 1, "last_seq": 0})
     async with loopback(page) as server, Client(server.url, "t") as client:
         await client.events(7, kinds=["error"], session_key="chat:1|x/y", agent="a", actor=None)
@@ -162,14 +162,14 @@ async def test_what_is_asked_of_the_log() -> None:
     ]
 
 
-async def test_events_that_are_gone_are_an_error_that_says_what_is_left() -> None:
+async def test_pruned_events_are_an_error_with_the_oldest_event() -> None:
     async with loopback(problem(410, "pruned", oldest_seq=40)) as server, Client(server.url, "t") as client:
         with pytest.raises(Pruned) as gone:
             await client.events(3)
     assert gone.value.oldest_seq == 40
 
 
-async def test_the_routes_of_everything_else() -> None:
+async def test_the_client_uses_the_routes_of_the_server() -> None:
     answer = {"id": "x", "messages": [], "interrupted": None, "deliveries": [], "sessions": []}
     async with loopback(reply(200, answer)) as server, Client(server.url, "t") as client:
         await client.sessions(before="chat:1", limit=2)
@@ -204,7 +204,7 @@ async def test_the_routes_of_everything_else() -> None:
     assert json.loads(server.heard[4].body) == {"text": "hi"}
 
 
-async def test_the_routes_of_automations() -> None:
+async def test_the_client_uses_the_routes_of_automations() -> None:
     answer = {"id": "am_1", "automations": [{"id": "am_1"}], "runs": [{"task_id": "t_1"}]}
     async with loopback(reply(200, answer)) as server, Client(server.url, "t") as client:
         assert await client.automations("all", scope_kind="chat", scope_id="c 1", limit=5) == [{"id": "am_1"}]
@@ -235,7 +235,7 @@ async def test_the_routes_of_automations() -> None:
     assert {heard.headers.get("content-type") for heard in server.heard[2:5]} == {"application/json"}
 
 
-async def test_the_routes_of_goals() -> None:
+async def test_the_client_uses_the_routes_of_goals() -> None:
     answer = {"id": "g_1", "goals": [{"id": "g_1"}], "runs": [{"task_id": "t_1"}]}
     async with loopback(reply(200, answer)) as server, Client(server.url, "t") as client:
         assert await client.goals("active", limit=5) == [{"id": "g_1"}]
@@ -265,7 +265,7 @@ async def test_the_routes_of_goals() -> None:
 SINCE = f"GET /usage?since={quoted(datetime(2026, 3, 1, tzinfo=UTC).astimezone().isoformat())}"
 
 
-async def test_a_key_that_no_header_can_carry_is_refused() -> None:
+async def test_a_key_with_characters_no_header_allows_is_refused() -> None:
     async with Client("http://127.0.0.1:9", "t") as client:
         for key in ("schlüssel", "two\nlines"):
             with pytest.raises(InvalidInput, match="ASCII"):
@@ -280,7 +280,7 @@ async def test_metrics_are_text() -> None:
         assert await client.metrics() == "# HELP x\nx 1\n"
 
 
-async def test_an_id_with_a_slash_is_the_id_of_nothing() -> None:
+async def test_an_id_with_a_slash_is_not_found() -> None:
     async with Client("http://127.0.0.1:9", "t") as client:
         with pytest.raises(NotFound, match="midwatch tasks"):
             await client.get("a/b")
@@ -297,7 +297,7 @@ def test_an_id_that_would_change_the_path_is_refused(key: str) -> None:
         quoted(key)
 
 
-async def followed(client: Client, count: int, **asked) -> list[tuple[int, str]]:
+async def read_followed(client: Client, count: int, **asked) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     async with aclosing(client.follow(**asked)) as events:
         async for event in events:
@@ -308,40 +308,40 @@ async def followed(client: Client, count: int, **asked) -> list[tuple[int, str]]
 
 
 @pytest.mark.parametrize("by_bytes", [False, True])
-async def test_following_goes_on_after_the_last_stored_event(by_bytes: bool) -> None:
+async def test_following_resumes_after_the_last_stored_event(by_bytes: bool) -> None:
     first = stream(frame(1), frame(2, text="zwei\nü"), frame(0, "message_delta", "live"))
     replies = [first, problem(503, "store_unavailable"), stream(frame(3))]
     async with loopback(*replies, by_bytes=by_bytes) as server, Client(server.url, "t") as client:
-        found = await followed(client, 4, after=0, kinds=("task_progress",), live=True)
+        found = await read_followed(client, 4, after=0, kinds=("task_progress",), live=True)
     assert found == [(1, "x"), (2, "zwei\nü"), (0, "live"), (3, "x")]
     assert [heard.headers["last-event-id"] for heard in server.heard] == ["0", "2", "2"]
     assert {heard.target for heard in server.heard} == {"/api/v1/events?kind=task_progress&live=true"}
 
 
-async def test_a_frame_cut_off_in_the_middle_is_read_again_whole() -> None:
+async def test_a_truncated_frame_is_read_again() -> None:
     whole = stream(frame(1), frame(2))
     async with loopback(whole[:-20], stream(frame(2), frame(3))) as server, Client(server.url, "t") as client:
-        assert await followed(client, 3) == [(1, "x"), (2, "x"), (3, "x")]
+        assert await read_followed(client, 3) == [(1, "x"), (2, "x"), (3, "x")]
 
 
 async def test_following_without_the_right_token_is_an_error() -> None:
     async with loopback(problem(401, "unauthorized")) as server, Client(server.url, "t") as client:
         with pytest.raises(Unauthorized):
-            await followed(client, 1)
+            await read_followed(client, 1)
 
 
-async def test_following_gives_up_when_the_server_stays_away() -> None:
+async def test_following_ends_when_the_server_stays_away() -> None:
     with nobody() as url:
         async with Client(url, "t") as client:
             with pytest.raises(NotRunning):
-                await followed(client, 1, patience=0.0)
+                await read_followed(client, 1, patience=0.0)
 
 
-async def test_a_follower_finds_the_server_where_it_is_now() -> None:
+async def test_a_follower_finds_a_server_at_a_new_address() -> None:
     async with loopback(stream(frame(1))) as old, loopback(stream(frame(2))) as new:
         where: Callable[[], str | None] = lambda: new.url  # noqa: E731
         async with Client(old.url, "t", locate=where) as client:
-            assert await followed(client, 2) == [(1, "x"), (2, "x")]
+            assert await read_followed(client, 2) == [(1, "x"), (2, "x")]
     assert new.heard[0].headers["last-event-id"] == "1"
 
 
@@ -349,11 +349,11 @@ def state(seq: int, **told: object) -> str:
     return f"id: {seq}\nevent: state\ndata: {json.dumps({'as_of_seq': seq, **told})}\n\n"
 
 
-def passing(kind: str, **payload: object) -> str:
+def make_live_frame(kind: str, **payload: object) -> str:
     return f"event: {kind}\ndata: {json.dumps({'payload': payload})}\n\n"
 
 
-async def watched(frames, count: int) -> list[dict]:
+async def read_watched(frames, count: int) -> list[dict]:
     found: list[dict] = []
     async with aclosing(frames) as told:
         async for one in told:
@@ -367,13 +367,13 @@ def brief(frames: list[dict]) -> list[tuple[str, int | None]]:
     return [(one["kind"], one.get("as_of_seq") or one.get("seq")) for one in frames]
 
 
-async def test_a_watcher_sees_the_state_and_what_follows_also_over_a_restart() -> None:
-    delta = passing("message_delta", message_id="t_1.1", offset=0, text="Hel")
+async def test_a_watcher_gets_the_state_and_later_events_over_a_restart() -> None:
+    delta = make_live_frame("message_delta", message_id="t_1.1", offset=0, text="Hel")
     first = stream(state(5, session={"key": "chat:1"}), frame(6), delta)
     again = stream(frame(7), frame(8), state(9), frame(10))
     replies = [first, problem(503, "store_unavailable"), again]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
-        found = await watched(client.watch_session("chat:1"), 7)
+        found = await read_watched(client.watch_session("chat:1"), 7)
     assert brief(found) == [
         ("state", 5), ("task_progress", 6), ("message_delta", 0), ("task_progress", 7), ("task_progress", 8),
         ("state", 9), ("task_progress", 10),
@@ -384,44 +384,48 @@ async def test_a_watcher_sees_the_state_and_what_follows_also_over_a_restart() -
     assert {heard.target for heard in server.heard} == {"/api/v1/events?session_key=chat%3A1&state=true"}
 
 
-async def test_a_watcher_of_a_task_begins_where_it_says() -> None:
-    frames = stream(frame(4), state(4), passing("message_delta", text="x"))
+async def test_a_watcher_of_a_task_begins_at_the_requested_event() -> None:
+    frames = stream(frame(4), state(4), make_live_frame("message_delta", text="x"))
     async with loopback(frames) as server, Client(server.url, "t") as client:
-        found = await watched(client.watch_task("t_1", 3), 3)
+        found = await read_watched(client.watch_task("t_1", 3), 3)
     assert brief(found) == [("task_progress", 4), ("state", 4), ("message_delta", 0)]
     assert found[2]["task_id"] == "t_1"
     assert server.heard[0].headers["last-event-id"] == "3"
 
 
-async def test_an_event_that_was_seen_is_not_seen_again() -> None:
+async def test_an_event_is_never_returned_twice() -> None:
     replies = [stream(frame(1), frame(2)), stream(frame(1), frame(2), frame(3), state(3), frame(3), frame(4))]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
-        found = await watched(client.watch_task("t_1", 0), 5)
+        found = await read_watched(client.watch_task("t_1", 0), 5)
     assert brief(found) == [
         ("task_progress", 1), ("task_progress", 2), ("task_progress", 3), ("state", 3), ("task_progress", 4),
     ]  # fmt: skip
 
 
-async def test_after_a_gap_a_follower_takes_what_there_is() -> None:
+async def test_after_a_gap_a_follower_continues() -> None:
     """The log may be another one, restored from a backup, whose numbers are lower."""
-    replies = [stream(frame(90), passing("gap", oldest_seq=1, dropped=None), frame(40)), stream(frame(41))]
+    replies = [stream(frame(90), make_live_frame("gap", oldest_seq=1, dropped=None), frame(40)), stream(frame(41))]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
-        found = await watched(client.follow(89), 4)
+        found = await read_watched(client.follow(89), 4)
     assert brief(found) == [("task_progress", 90), ("gap", 0), ("task_progress", 40), ("task_progress", 41)]
     assert [heard.headers["last-event-id"] for heard in server.heard[:2]] == ["89", "40"]
 
 
-async def test_a_gap_of_what_is_never_stored_changes_nothing() -> None:
-    replies = [stream(frame(7), passing("gap", oldest_seq=None, dropped=12)), stream(frame(8))]
+async def test_a_gap_of_live_events_changes_nothing() -> None:
+    replies = [stream(frame(7), make_live_frame("gap", oldest_seq=None, dropped=12)), stream(frame(8))]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
-        assert brief(await watched(client.follow(6), 3)) == [("task_progress", 7), ("gap", 0), ("task_progress", 8)]
+        assert brief(await read_watched(client.follow(6), 3)) == [
+            ("task_progress", 7),
+            ("gap", 0),
+            ("task_progress", 8),
+        ]
     assert server.heard[1].headers["last-event-id"] == "7"
 
 
-async def test_watching_what_is_not_there_is_an_error() -> None:
+async def test_watching_an_unknown_id_is_an_error() -> None:
     async with (
         loopback(problem(404, "not_found", noun="session", key="x")) as server,
         Client(server.url, "t") as client,
     ):
         with pytest.raises(NotFound):
-            await watched(client.watch_session("x"), 1)
+            await read_watched(client.watch_session("x"), 1)

@@ -41,7 +41,7 @@ from midwatch.testing import FakeClock
         (0.25, 0.25),
     ],
 )
-def test_durations_are_read_as_people_write_them(text: str | float, expected: float) -> None:
+def test_durations_are_parsed(text: str | float, expected: float) -> None:
     read = seconds(text)
     assert read == pytest.approx(expected)
     assert isinstance(read, float)
@@ -51,24 +51,24 @@ BAD = ("", " ", "soon", "5 minutes", "1h30", "s", "10x", "1h-5m", "--3s", "1,5s"
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_what_is_no_duration_is_refused_with_the_remedy(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_a_remedy(text: str) -> None:
     with pytest.raises(InvalidInput, match="not a duration; write 90s, 10m, 1h30m or 2d"):
         seconds(text)
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "Infinity", "1e999"])
-def test_a_duration_is_a_finite_number(text: str) -> None:
+def test_a_duration_must_be_finite(text: str) -> None:
     with pytest.raises(InvalidInput):
         seconds(text)
 
 
-def test_a_duration_with_a_unit_is_finite_too() -> None:
+def test_a_duration_with_a_unit_must_be_finite() -> None:
     with pytest.raises(InvalidInput):
         seconds("9" * 400 + "s")
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_a_number_or_invalid_input(text: str) -> None:
+def test_any_text_is_a_duration_or_invalid_input(text: str) -> None:
     try:
         assert isinstance(seconds(text), float)
     except InvalidInput as refused:
@@ -79,7 +79,7 @@ def test_any_text_is_a_number_or_invalid_input(text: str) -> None:
     st.dictionaries(st.sampled_from(["w", "d", "h", "m", "s", "ms", "us"]), st.integers(0, 10_000), min_size=1),
     st.booleans(),
 )
-def test_parts_add_up(parts: dict[str, int], spaced: bool) -> None:
+def test_parts_of_a_duration_add_up(parts: dict[str, int], spaced: bool) -> None:
     length = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1, "ms": 1e-3, "us": 1e-6}
     text = (" " if spaced else "").join(f"{number}{unit}" for unit, number in parts.items())
     assert seconds(text) == pytest.approx(sum(number * length[unit] for unit, number in parts.items()))
@@ -103,7 +103,7 @@ def test_instants_are_iso_in_utc_with_microseconds(when: int | None, shown: str 
 
 
 @given(st.integers(0, 4_000_000_000 * SECOND))
-def test_no_microsecond_is_lost_on_the_way_to_json(when: int) -> None:
+def test_microseconds_survive_json(when: int) -> None:
     shown = iso(when)
     assert shown is not None
     moment = datetime.fromisoformat(shown)
@@ -126,7 +126,7 @@ def test_ids_are_unique_within_a_millisecond() -> None:
 
 
 @given(st.lists(st.integers(0, 2**53), min_size=2, max_size=50))
-def test_ids_sort_by_the_millisecond_they_were_made_in(times: list[int]) -> None:
+def test_ids_sort_by_creation_millisecond(times: list[int]) -> None:
     made = [(new_id("t", when), when // 1000) for when in times]
     assert [ms for _, ms in sorted(made)] == sorted(ms for _, ms in made)
 
@@ -137,7 +137,7 @@ def test_ids_of_one_millisecond_keep_their_order() -> None:
     assert sorted(made) == made
 
 
-def test_an_id_says_what_it_is_of_and_all_are_of_one_length() -> None:
+def test_an_id_has_a_prefix_of_its_kind_and_a_fixed_length() -> None:
     made = [new_id("t", when) for when in (0, SystemClock().now(), 2**53)]
     assert {len(one) for one in made} == {len("t_") + 11 + 12}
     assert all(one.startswith("t_") and one[2:].isalnum() and one == one.lower() for one in made)
@@ -155,7 +155,7 @@ print(os.read(read, 100).decode() == new_id("t", 0))
 """
 
 
-def test_a_forked_process_does_not_make_its_parents_ids() -> None:
+def test_a_forked_process_makes_other_ids_than_its_parent() -> None:
     told = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"
 
@@ -197,5 +197,5 @@ async def test_the_fake_clock_calls_in_order_at_the_right_time() -> None:
     assert (fake.now() - start, fake.monotonic()) == (3 * SECOND, 1003.0)
 
 
-def test_the_longest_nap_is_what_the_port_promises() -> None:
+def test_the_longest_sleep_is_that_of_the_port() -> None:
     assert math.isclose(LONGEST_NAP, 30.0)

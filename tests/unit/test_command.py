@@ -41,7 +41,7 @@ async def run(agent: CommandAgent, turn: RecordingTurn | str) -> TurnResult:
 # -- the command line --------------------------------------------------------------------------------------------
 
 
-def test_places_are_filled_in_one_pass() -> None:
+def test_placeholders_are_filled_in_one_pass() -> None:
     assert fill(("a", "x{prompt}y", "{thread}"), "{thread}", "T") == ("a", "x{thread}y", "T")
 
 
@@ -51,29 +51,29 @@ def test_a_prompt_cannot_become_an_option() -> None:
     assert fill(("p", "--text={prompt}"), "--help", "") == ("p", "--text=--help")
 
 
-async def test_the_prompt_as_an_argument() -> None:
+async def test_the_prompt_can_be_an_argument() -> None:
     assert (await run(command(["printf", "%s|", "{prompt}", "{prompt}!"]), "a b\nc")).text == "a b\nc|a b\nc!|"
 
 
-async def test_the_prompt_on_standard_input_when_it_has_no_place() -> None:
+async def test_the_prompt_is_on_standard_input_without_a_placeholder() -> None:
     assert (await run(command(["cat"]), "hello\n  \n")).text == "hello"
 
 
-async def test_with_the_prompt_in_its_place_standard_input_is_empty() -> None:
+async def test_standard_input_is_empty_with_a_prompt_placeholder() -> None:
     assert (await run(command(), "cat; echo end")).text == "end"
 
 
-async def test_a_prompt_no_command_line_can_hold() -> None:
+async def test_a_prompt_too_long_for_a_command_line_is_refused() -> None:
     assert (await run(command(["cat"]), "x" * 500_000)).text == "x" * 500_000
     with pytest.raises(AgentError, match=r"too long for a command line; leave \{prompt\} out of agents\.x\.argv"):
         await run(command(["echo", "{prompt}"]), "x" * 500_000)
 
 
-async def test_characters_a_command_line_cannot_hold_do_no_harm() -> None:
+async def test_characters_a_command_line_cannot_hold_are_replaced() -> None:
     assert (await run(command(["printf", "%s", "{prompt}"]), "a\0b\ud800é")).text == "ab?é"
 
 
-async def test_env_and_working_directory(tmp_path: Path) -> None:
+async def test_environment_and_working_directory_are_set(tmp_path: Path) -> None:
     agent = command(env={"MW_WORD": "agent"}, workdir=str(tmp_path))
     assert (await run(agent, "echo $MW_WORD $MIDWATCH_TASK; pwd")).text.splitlines()[1] == str(tmp_path)
     elsewhere = tmp_path / "other"
@@ -85,7 +85,7 @@ async def test_env_and_working_directory(tmp_path: Path) -> None:
 # -- the end -----------------------------------------------------------------------------------------------------
 
 
-async def test_an_exit_code_that_means_failure_tells_what_was_said() -> None:
+async def test_a_failing_exit_code_is_reported_with_the_output() -> None:
     with pytest.raises(AgentError, match=r"^sh failed with exit code 3: no such luck$") as failed:
         await run(command(), "echo answer; echo no such luck >&2; exit 3")
     assert not isinstance(failed.value, TransientError)
@@ -95,14 +95,14 @@ async def test_an_exit_code_that_means_failure_tells_what_was_said() -> None:
         await run(command(), "exit 5")
 
 
-async def test_long_errors_are_cut_to_their_end() -> None:
+async def test_long_errors_keep_their_end() -> None:
     with pytest.raises(AgentError) as failed:
         await run(command(), "seq 100000 >&2; exit 1")
     assert len(str(failed.value)) < 2100
     assert str(failed.value).endswith("99999\n100000")
 
 
-async def test_exit_code_75_may_pass() -> None:
+async def test_exit_code_75_is_a_temporary_failure() -> None:
     with pytest.raises(TransientError, match="exit code 75"):
         await run(command(), "exit 75")
     assert (await run(command(ok_codes=[0, 75]), "exit 75")).text == ""
@@ -119,7 +119,7 @@ async def test_a_signal_is_named() -> None:
         await run(command(), "kill -9 $$")
 
 
-async def test_a_missing_program() -> None:
+async def test_a_missing_program_is_reported() -> None:
     agent = command(["no-such-program"])
     with pytest.raises(AgentError, match=r"program 'no-such-program' is not installed .* agents\.x\.argv"):
         await run(agent, "hello")
@@ -127,12 +127,12 @@ async def test_a_missing_program() -> None:
     assert command(["cat", "a b"]).describe() == {"command": "cat 'a b'"}
 
 
-async def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
+async def test_a_missing_working_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(AgentError, match="does not exist; create it"):
         await run(command(), RecordingTurn("pwd", workdir=str(tmp_path / "gone")))
 
 
-async def test_output_beyond_its_limit() -> None:
+async def test_output_above_the_limit_is_truncated() -> None:
     turn = RecordingTurn("head -c 50000000 /dev/zero | tr '\\0' x")
     found = await run(command(output_limit=100_000), turn)
     assert "… 49900000 bytes left out …" in found.text
@@ -192,7 +192,7 @@ REMEMBERING: dict[str, Any] = {
 }
 
 
-async def test_the_thread_is_found_and_taken_up() -> None:
+async def test_the_thread_is_found_and_resumed() -> None:
     agent = command(**REMEMBERING)
     turn = RecordingTurn("one")
     talk = await agent.open(turn.session("x"))
@@ -204,7 +204,7 @@ async def test_the_thread_is_found_and_taken_up() -> None:
     assert (await run(agent, RecordingTurn("three", thread_id="s-9"))).text == "again s-9 three"
 
 
-async def test_the_thread_is_saved_before_the_program_ends_and_a_cut_off_turn_goes_on(tmp_path: Path) -> None:
+async def test_the_thread_is_saved_early_and_an_interrupted_turn_continues(tmp_path: Path) -> None:
     argv = ["sh", "-c", "printf 'thread=abc'; sleep 0.05; echo def; while ! test -e go; do sleep 0.01; done"]
     agent = command(argv, resume_argv=["echo", "resumed {thread}"], thread_pattern="thread=(.*)")
     assert agent.terms.on_crash == "resume"
@@ -220,14 +220,14 @@ async def test_the_thread_is_saved_before_the_program_ends_and_a_cut_off_turn_go
     assert (await run(agent, again)).text == "resumed abcdef"
 
 
-async def test_a_cut_off_turn_whose_thread_is_unknown_is_not_repeated() -> None:
+async def test_an_interrupted_turn_without_a_thread_is_not_repeated() -> None:
     turn = RecordingTurn("work", resumed=True)
     with pytest.raises(AgentError, match="cut off before its thread id was known"):
         await run(command(**REMEMBERING), turn)
     assert turn.groups == []
 
 
-async def test_a_thread_in_the_first_command_line_is_a_new_id() -> None:
+async def test_a_thread_placeholder_in_the_first_command_is_a_new_id() -> None:
     agent = command(["echo", "--id", "{thread}"], resume_argv=["echo", "--resume", "{thread}"])
     turn = RecordingTurn("work")
     found = await run(agent, turn)
@@ -257,7 +257,7 @@ async def test_a_thread_in_the_first_command_line_is_a_new_id() -> None:
         ),
     ],
 )
-def test_wrong_options_are_named_on_one_line(options: dict[str, Any], where: str) -> None:
+def test_wrong_options_are_reported_on_one_line(options: dict[str, Any], where: str) -> None:
     with pytest.raises(BadConfig) as wrong:
         build("x", "command", options)
     assert str(wrong.value).startswith(where)
@@ -275,7 +275,7 @@ def test_terms_come_from_the_kind_and_the_configuration() -> None:
     assert (made.name, made.kind, made.description) == ("x", "command", "words")
 
 
-def test_resume_needs_a_way_to_resume() -> None:
+def test_on_crash_resume_needs_a_resume_command() -> None:
     with pytest.raises(BadConfig, match=r"agents\.x\.on_crash: resume needs agents\.x\.resume_argv"):
         build("x", "command", {"argv": ["cat"]}, on_crash="resume")
 

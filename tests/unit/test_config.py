@@ -28,7 +28,7 @@ def write(home: Path, text: str | bytes) -> Path:
     return file
 
 
-def refused(home: Path) -> str:
+def load_refused(home: Path) -> str:
     with pytest.raises(BadConfig) as caught:
         Settings.load(home)
     text = str(caught.value)
@@ -52,7 +52,9 @@ def test_every_setting_is_described() -> None:
         assert field.description, name
 
 
-def test_the_environment_wins_over_the_file_and_the_call_over_both(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_the_file_and_arguments_override_both(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(home, 'port = 1\nslots = 2\nlog_level = "debug"\n')
     monkeypatch.setenv("MIDWATCH_SLOTS", "3")
     monkeypatch.setenv("MIDWATCH_LOG_LEVEL", "warning")
@@ -60,7 +62,7 @@ def test_the_environment_wins_over_the_file_and_the_call_over_both(home: Path, m
     assert (found.port, found.slots, found.log_level) == (1, 3, "error")
 
 
-def test_the_home_is_the_argument_else_the_environment_else_the_users(
+def test_the_home_comes_from_the_argument_the_environment_or_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
@@ -73,7 +75,7 @@ def test_the_home_is_the_argument_else_the_environment_else_the_users(
     assert Settings.load("~/four").home == tmp_path / "me" / "four"
 
 
-def test_a_home_may_be_given_from_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_may_begin_with_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.delenv("MIDWATCH_HOME", raising=False)
     assert Settings().home == Path("/home/somebody/.midwatch")
@@ -86,7 +88,7 @@ def test_two_homes_have_their_own_files(tmp_path: Path) -> None:
     assert [Settings.load(tmp_path / name).port for name in "abab"] == [1, 2, 1, 2]
 
 
-def test_nested_settings_from_both_places_are_joined(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_settings_of_file_and_environment_are_merged(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(home, '[retention]\ntasks = 5\ntask_age = "2d"\n')
     monkeypatch.setenv("MIDWATCH_RETENTION__TASKS", "7")
     monkeypatch.setenv("MIDWATCH_RETENTION__EVENT_AGE", "1h30m")
@@ -94,7 +96,7 @@ def test_nested_settings_from_both_places_are_joined(home: Path, monkeypatch: py
     assert (kept.tasks, kept.task_age, kept.event_age, kept.events) == (7, 172800.0, 5400.0, 1_000_000)
 
 
-def test_the_agents_table_of_the_documentation(home: Path) -> None:
+def test_the_agents_table_of_the_documentation_is_valid(home: Path) -> None:
     write(
         home,
         """
@@ -127,7 +129,7 @@ def test_durations_are_numbers_or_text(home: Path, text: str, expected: float) -
     assert Settings.load(home).shutdown_grace == expected
 
 
-def test_what_an_agent_may_do_without_asking(home: Path) -> None:
+def test_approval_policies_of_agents_are_read(home: Path) -> None:
     rules = 'allow = [{kind = "edit", path = "src/**"}]\ndeny = [{command = "git push"}]'
     write(home, f'[agents.shell.approvals]\nexpires = "2h"\n{rules}')
     found = Settings.load(home)
@@ -172,64 +174,64 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "place"), WRONG)
-def test_a_wrong_value_is_told_with_its_place_and_the_file(home: Path, text: str, place: str) -> None:
+def test_a_wrong_value_is_reported_with_its_location_and_file(home: Path, text: str, place: str) -> None:
     file = write(home, text)
-    told = refused(home)
+    told = load_refused(home)
     assert told.startswith(f"setting {place}")
     assert str(file) in told
 
 
 @pytest.mark.parametrize("text", ["prot = 1", "[agent.shell]\nkind = 'demo'", "MIDWATCH_PORT = 1"])
-def test_a_misspelt_setting_is_refused_with_those_there_are(home: Path, text: str) -> None:
+def test_a_misspelt_setting_is_refused_with_the_known_ones(home: Path, text: str) -> None:
     write(home, text)
-    told = refused(home)
+    told = load_refused(home)
     assert "unknown setting" in told
     assert "agents" in told and "retention" in told
 
 
 @pytest.mark.parametrize("text", ["port = ", "[agents", "a = 1\na = 2", "port = 1 2", "= 3"])
-def test_a_file_that_is_no_toml_is_told_with_the_place(home: Path, text: str) -> None:
+def test_invalid_toml_is_reported_with_its_location(home: Path, text: str) -> None:
     file = write(home, f"\n\n{text}")
-    told = refused(home)
+    told = load_refused(home)
     assert f"{file} is not valid TOML" in told
     assert "(at " in told
 
 
-def test_a_file_that_is_no_text_is_told(home: Path) -> None:
+def test_a_file_that_is_no_text_is_reported(home: Path) -> None:
     file = write(home, b"port = 1 # gr\xfc\xdfe")
-    assert str(file) in refused(home)
+    assert str(file) in load_refused(home)
 
 
-def test_a_file_that_cannot_be_read_is_told(home: Path) -> None:
+def test_an_unreadable_file_is_reported(home: Path) -> None:
     (home / "midwatch.toml").mkdir(parents=True)
-    assert "cannot be read" in refused(home)
+    assert "cannot be read" in load_refused(home)
 
 
-def test_a_wrong_value_in_the_environment_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_value_in_the_environment_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIDWATCH_RETENTION__TASKS", "all")
-    assert "retention.tasks" in refused(home)
+    assert "retention.tasks" in load_refused(home)
 
 
 @pytest.mark.parametrize("name", ["MIDWATCH_AGENTS", "MIDWATCH_RETENTION"])
-def test_an_environment_variable_that_is_no_json_is_told(
+def test_an_environment_variable_that_is_no_json_is_reported(
     home: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "{kind: demo")
-    assert name.removeprefix("MIDWATCH_").lower() in refused(home).lower()
+    assert name.removeprefix("MIDWATCH_").lower() in load_refused(home).lower()
 
 
 INFINITE = ["approval_expiry = inf", "[retention]\ntask_age = inf", "[agents.shell]\ntimeout = inf"]
 
 
 @pytest.mark.parametrize("text", INFINITE)
-def test_a_duration_is_finite(home: Path, text: str) -> None:
+def test_a_duration_must_be_finite(home: Path, text: str) -> None:
     write(home, text)
-    refused(home)
+    load_refused(home)
 
 
-def test_a_home_in_the_file_is_refused_for_it_would_be_ignored(home: Path) -> None:
+def test_a_home_in_the_file_is_refused(home: Path) -> None:
     write(home, 'home = "/somewhere/else"')
-    refused(home)
+    load_refused(home)
 
 
 def test_a_misspelt_override_is_refused(home: Path) -> None:
@@ -252,7 +254,7 @@ LEAKS = [
 
 
 @pytest.mark.parametrize("text", LEAKS)
-def test_no_value_of_the_file_is_in_the_message(home: Path, text: str) -> None:
+def test_errors_contain_no_value_of_the_file(home: Path, text: str) -> None:
     write(home, text)
     with pytest.raises(BadConfig) as caught:
         Settings.load(home)
@@ -260,15 +262,15 @@ def test_no_value_of_the_file_is_in_the_message(home: Path, text: str) -> None:
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
 
 
-def test_no_value_of_the_environment_is_in_the_message(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_contain_no_value_of_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIDWATCH_PORT", SECRET)
-    assert SECRET not in refused(home)
+    assert SECRET not in load_refused(home)
 
 
 # -- handoffs ----------------------------------------------------------------------------------------------------
 
 
-def test_capabilities_and_limits_of_handoffs(home: Path) -> None:
+def test_capabilities_and_limits_of_handoffs_are_read(home: Path) -> None:
     write(
         home,
         "[handoffs]\ndepth = 3\ntotal = 9\ntimeout = '2m'\nnest_history = true\n"
@@ -296,4 +298,4 @@ def test_capabilities_and_limits_of_handoffs(home: Path) -> None:
 )
 def test_a_wrong_setting_of_handoffs_is_named(home: Path, text: str, place: str) -> None:
     write(home, text)
-    assert place in refused(home)
+    assert place in load_refused(home)

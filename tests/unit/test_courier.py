@@ -178,7 +178,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def running(desk: Desk) -> AsyncIterator[None]:
+async def run_courier(desk: Desk) -> AsyncIterator[None]:
     await desk.courier.start()
     try:
         yield
@@ -195,9 +195,9 @@ async def desk() -> AsyncIterator[Desk]:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_what_is_due_is_sent_once_and_recorded(desk: Desk) -> None:
+async def test_a_due_delivery_is_sent_once_and_recorded(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "sent")
         await desk.asleep()
     row = desk.store.rows["d_1"]
@@ -209,18 +209,18 @@ async def test_what_is_due_is_sent_once_and_recorded(desk: Desk) -> None:
     assert told.payload == {"delivery_id": "d_1", "channel": "fast", "notice": "done"}
 
 
-async def test_a_wake_sends_what_was_written_since(desk: Desk) -> None:
-    async with running(desk):
+async def test_a_wake_up_sends_new_deliveries(desk: Desk) -> None:
+    async with run_courier(desk):
         await desk.until(lambda: "next_delivery_at" in desk.store.calls)
         desk.store.add("d_1", "fast")
         desk.courier.wake()
         await desk.until(lambda: desk.store.status("d_1") == "sent")
 
 
-async def test_retry_then_success_keeps_the_id(desk: Desk) -> None:
+async def test_a_retry_keeps_the_id(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.fast.problems = [DeliveryError("busy"), DeliveryError("still busy")]
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
         assert (desk.store.status("d_1"), desk.store.rows["d_1"].error) == ("pending", "busy")
         await desk.asleep()
@@ -235,10 +235,10 @@ async def test_retry_then_success_keeps_the_id(desk: Desk) -> None:
     assert [told.kind for told in desk.store.events] == ["delivery_sent"]
 
 
-async def test_back_off_schedule_and_the_end_of_patience(desk: Desk) -> None:
+async def test_failures_back_off_until_the_last_try(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.fast.problems = [DeliveryError("busy")] * MAX_ATTEMPTS
-    async with running(desk):
+    async with run_courier(desk):
         for attempt, pause in enumerate(BACKOFF_SECONDS, start=1):
             await desk.until(lambda attempt=attempt: desk.store.rows["d_1"].attempts == attempt)  # type: ignore[misc]
             due_in = (desk.store.rows["d_1"].due_at - desk.clock.now()) / SECOND
@@ -255,10 +255,10 @@ async def test_back_off_schedule_and_the_end_of_patience(desk: Desk) -> None:
     assert (told.kind, told.payload["error"]) == ("delivery_failed", "busy")
 
 
-async def test_permanent_failure_is_not_tried_again(desk: Desk) -> None:
+async def test_a_permanent_failure_is_not_retried(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.fast.problems = [DeliveryError("gone\nfor good", permanent=True)]
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "failed")
         await desk.asleep()
     assert desk.fast.begun == ["d_1"]
@@ -266,9 +266,9 @@ async def test_permanent_failure_is_not_tried_again(desk: Desk) -> None:
     assert told.payload == {"delivery_id": "d_1", "channel": "fast", "notice": "done", "error": "gone for good"}
 
 
-async def test_a_channel_that_is_no_longer_configured(desk: Desk) -> None:
+async def test_a_channel_that_is_no_longer_configured_fails_the_delivery(desk: Desk) -> None:
     desk.store.add("d_1", "pager")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "failed")
     assert desk.store.rows["d_1"].error == "no channel is called 'pager'; add [channels.pager]."
 
@@ -279,7 +279,7 @@ async def test_a_hanging_channel_does_not_delay_another(desk: Desk, backlog: int
     for number in range(backlog):
         desk.store.add(f"d_{number:05}", "slow", due_at=START - SECOND)
     desk.store.add("d_fast", "fast")
-    async with running(desk):
+    async with run_courier(desk):
         while desk.store.status("d_fast") == "pending":
             await desk.until(lambda: bool(desk.clock.pending) or desk.store.status("d_fast") == "sent")
             await desk.clock.advance(CROWDED_SECONDS)
@@ -292,7 +292,7 @@ async def test_a_hanging_channel_does_not_hide_the_retry_of_another(desk: Desk) 
     desk.fast.problems = [DeliveryError("busy")]
     desk.store.add("d_slow", "slow")
     desk.store.add("d_fast", "fast")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.rows["d_fast"].attempts == 1)
         await desk.asleep()
         while desk.store.status("d_fast") == "pending":
@@ -302,11 +302,11 @@ async def test_a_hanging_channel_does_not_hide_the_retry_of_another(desk: Desk) 
         assert desk.slow.sent == []
 
 
-async def test_a_send_is_bounded(desk: Desk) -> None:
+async def test_a_send_has_a_timeout(desk: Desk) -> None:
     desk.courier = desk.another(Patience(send=0.01))
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
     assert desk.store.rows["d_1"].error == "channel slow: not sent within 0.01 s."
 
@@ -314,13 +314,13 @@ async def test_a_send_is_bounded(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "problem", [RuntimeError("token=hush"), TimeoutError("token=hush"), asyncio.CancelledError("token=hush")]
 )
-async def test_whatever_a_channel_raises_is_contained(
+async def test_any_error_of_a_channel_is_contained(
     desk: Desk, problem: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     desk.store.add("d_1", "fast", target="https://hush.example")
     desk.fast.problems = [problem]
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
         await desk.asleep()
         await desk.clock.advance(2)
@@ -333,7 +333,7 @@ async def test_whatever_a_channel_raises_is_contained(
 async def test_a_process_that_does_not_lead_sends_nothing(desk: Desk) -> None:
     desk.leading = False
     desk.store.add("d_1", "fast")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.asleep()
         assert desk.store.calls == []
         assert desk.clock.pending == []
@@ -342,11 +342,11 @@ async def test_a_process_that_does_not_lead_sends_nothing(desk: Desk) -> None:
         await desk.until(lambda: desk.store.status("d_1") == "sent")
 
 
-async def test_a_process_that_lost_the_lead_begins_no_more(desk: Desk) -> None:
+async def test_a_process_that_lost_leadership_starts_no_delivery(desk: Desk) -> None:
     desk.slow.open.clear()
     for number in range(LANE_WIDTH + 5):
         desk.store.add(f"d_{number:02}", "slow")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: len(desk.slow.begun) == LANE_WIDTH)
         desk.leading = False
         desk.slow.open.set()
@@ -369,7 +369,7 @@ async def test_stop_during_a_send_leaves_it_pending(desk: Desk) -> None:
 
     desk.slow.open.set()
     desk.courier = desk.another()
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "sent")
     assert desk.slow.begun == ["d_1", "d_1"]
 
@@ -387,7 +387,7 @@ async def test_stop_sends_what_is_due(desk: Desk) -> None:
     assert {row.status for row in desk.store.rows.values()} == {"sent"}
 
 
-async def test_stop_begins_nothing_once_its_time_is_up(desk: Desk) -> None:
+async def test_stop_starts_nothing_after_its_time_limit(desk: Desk) -> None:
     desk.courier = desk.another(Patience(stop=0.01))
     desk.slow.open.clear()
     for number in range(LANE_WIDTH + 1):
@@ -399,7 +399,7 @@ async def test_stop_begins_nothing_once_its_time_is_up(desk: Desk) -> None:
     assert {row.status for row in desk.store.rows.values()} == {"pending"}
 
 
-async def test_stop_with_a_store_that_cannot_be_read(desk: Desk) -> None:
+async def test_stop_works_with_an_unreadable_store(desk: Desk) -> None:
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
     await desk.courier.start()
@@ -412,27 +412,27 @@ async def test_stop_with_a_store_that_cannot_be_read(desk: Desk) -> None:
     assert desk.store.status("d_1") == "sent"
 
 
-async def test_it_can_be_started_again(desk: Desk) -> None:
+async def test_a_courier_can_be_started_again(desk: Desk) -> None:
     await desk.courier.stop()
     for delivery_id in ("d_1", "d_2"):
         desk.store.add(delivery_id, "fast")
-        async with running(desk):
+        async with run_courier(desk):
             await desk.courier.start()
             await desk.until(lambda delivery_id=delivery_id: desk.store.status(delivery_id) == "sent")  # type: ignore[misc]
     assert desk.fast.sent == ["d_1", "d_2"]
 
 
 async def test_an_idle_courier_makes_no_store_calls(desk: Desk) -> None:
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.store.calls == ["due_deliveries", "next_delivery_at"])
         await desk.clock.advance(24 * 3600)
         assert desk.clock.pending == []
         assert desk.store.calls == ["due_deliveries", "next_delivery_at"]
 
 
-async def test_it_sleeps_until_the_next_is_due(desk: Desk) -> None:
+async def test_the_courier_sleeps_until_the_next_due_time(desk: Desk) -> None:
     desk.store.add("d_1", "fast", due_at=START + 7 * SECOND)
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: bool(desk.clock.pending))
         assert desk.clock.pending == [7.0]
         assert desk.fast.begun == []
@@ -440,10 +440,10 @@ async def test_it_sleeps_until_the_next_is_due(desk: Desk) -> None:
         await desk.until(lambda: desk.store.status("d_1") == "sent")
 
 
-async def test_a_delivery_in_flight_is_not_picked_again(desk: Desk) -> None:
+async def test_a_delivery_in_progress_is_not_started_again(desk: Desk) -> None:
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.slow.begun == ["d_1"])
         await desk.asleep()
         assert desk.slow.begun == ["d_1"]
@@ -453,10 +453,10 @@ async def test_a_delivery_in_flight_is_not_picked_again(desk: Desk) -> None:
     assert desk.slow.begun == ["d_1"]
 
 
-async def test_an_answer_of_the_store_that_is_out_of_date_sends_nothing_twice(desk: Desk) -> None:
+async def test_an_outdated_query_result_sends_nothing_twice(desk: Desk) -> None:
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: desk.slow.begun == ["d_1"])
         await desk.asleep()
         desk.store.reading.clear()
@@ -475,7 +475,7 @@ async def test_notices_of_one_task_arrive_in_order(desk: Desk) -> None:
     desk.store.add("d_1", "slow", task_id="t_1", notice="started")
     desk.store.add("d_2", "slow", task_id="t_1", notice="done")
     desk.store.add("d_3", "slow", task_id="t_2", notice="started")
-    async with running(desk):
+    async with run_courier(desk):
         await desk.until(lambda: len(desk.slow.begun) == 2)
         await desk.asleep()
         assert desk.slow.begun == ["d_1", "d_3"]
@@ -485,10 +485,10 @@ async def test_notices_of_one_task_arrive_in_order(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("problem", [StoreUnavailable("disk full"), RuntimeError("a bug")])
-async def test_a_store_that_cannot_be_read_is_asked_again_after_a_pause(desk: Desk, problem: Exception) -> None:
+async def test_an_unreadable_store_is_queried_again_after_a_pause(desk: Desk, problem: Exception) -> None:
     desk.store.add("d_1", "fast")
     desk.store.read_errors = [problem, problem]
-    async with running(desk):
+    async with run_courier(desk):
         for pause in (1.0, 2.0):
             await desk.until(lambda pause=pause: desk.clock.pending == [pause])  # type: ignore[misc]
             reads = len(desk.store.calls)
@@ -499,10 +499,10 @@ async def test_a_store_that_cannot_be_read_is_asked_again_after_a_pause(desk: De
         await desk.until(lambda: desk.store.status("d_1") == "sent")
 
 
-async def test_a_result_that_cannot_be_recorded_is_recorded_later_and_not_sent_again(desk: Desk) -> None:
+async def test_a_result_that_cannot_be_recorded_is_recorded_later_without_a_second_send(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     desk.store.write_errors = [StoreUnavailable("disk full"), StoreUnavailable("disk full")]
-    async with running(desk):
+    async with run_courier(desk):
         for tries in (1, 2):
             await desk.until(lambda tries=tries: desk.store.calls.count("apply") == tries)  # type: ignore[misc]
             await desk.asleep()
@@ -513,12 +513,12 @@ async def test_a_result_that_cannot_be_recorded_is_recorded_later_and_not_sent_a
 
 
 @pytest.mark.parametrize(("problems", "told"), [([], ["delivery_sent"]), ([DeliveryError("busy")] * 2, [])])
-async def test_two_couriers_record_once(desk: Desk, problems: list[BaseException], told: list[str]) -> None:
+async def test_two_couriers_record_a_delivery_once(desk: Desk, problems: list[BaseException], told: list[str]) -> None:
     desk.slow.open.clear()
     desk.slow.problems = list(problems)
     desk.store.add("d_1", "slow")
     other = desk.another()
-    async with running(desk):
+    async with run_courier(desk):
         await other.start()
         await desk.until(lambda: desk.slow.begun == ["d_1", "d_1"])
         desk.slow.open.set()

@@ -20,7 +20,7 @@ async def run(turn: RecordingTurn) -> TurnResult:
     return await talk.turn(turn)
 
 
-async def test_it_streams_uses_two_tools_and_calls_itself_a_demo() -> None:
+async def test_it_streams_text_uses_two_tools_and_calls_itself_a_demo() -> None:
     turn = RecordingTurn("Say hello")
     found = await run(turn)
     assert turn.text() == found.text
@@ -38,14 +38,14 @@ async def test_it_streams_uses_two_tools_and_calls_itself_a_demo() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["ask me", "do not fail", "say demo:failure", "mydemo:fail", "demo:hanging demo:"])
-async def test_ordinary_words_are_not_orders(prompt: str) -> None:
+async def test_ordinary_words_are_not_commands(prompt: str) -> None:
     turn = RecordingTurn(prompt)
     assert (await run(turn)).outcome == "ok"
     assert turn.questions == []
 
 
 @pytest.mark.parametrize("answer", ["yes", "no"])
-async def test_told_to_ask_it_reports_the_answer(answer: str) -> None:
+async def test_ask_reports_the_answer(answer: str) -> None:
     turn = RecordingTurn("please demo:ask first", answers=[answer])
     found = await run(turn)
     assert f"the answer was: {answer}." in found.text
@@ -53,23 +53,23 @@ async def test_told_to_ask_it_reports_the_answer(answer: str) -> None:
     assert "demo:ask" not in found.text
 
 
-async def test_told_to_fail() -> None:
+async def test_fail_fails_the_turn() -> None:
     with pytest.raises(AgentError, match="told to fail"):
         await run(RecordingTurn("demo:fail"))
 
 
-async def test_told_to_fail_once() -> None:
+async def test_transient_fails_the_first_attempt_only() -> None:
     with pytest.raises(TransientError):
         await run(RecordingTurn("demo:transient"))
     assert (await run(RecordingTurn("demo:transient", attempt=2))).outcome == "ok"
 
 
-async def test_told_to_crash_it_raises_what_nobody_expects() -> None:
+async def test_crash_raises_an_unexpected_error() -> None:
     with pytest.raises(AgentError, match="RuntimeError: the demo was told to crash"):
         await run(RecordingTurn("demo:crash"))
 
 
-async def test_told_to_hang_it_waits_for_an_interrupt() -> None:
+async def test_hang_waits_for_an_interrupt() -> None:
     turn = RecordingTurn("demo:hang")
     talk = await DemoAgent("demo", streaming=0.0).open(turn.session("demo"))
     working = asyncio.create_task(talk.turn(turn))
@@ -79,11 +79,11 @@ async def test_told_to_hang_it_waits_for_an_interrupt() -> None:
         await working
 
 
-async def test_told_to_be_silent() -> None:
+async def test_silent_ends_with_the_outcome_silent() -> None:
     assert (await run(RecordingTurn("demo:silent"))).outcome == "silent"
 
 
-async def test_told_to_sleep_it_tells_its_progress() -> None:
+async def test_sleep_reports_progress() -> None:
     turn = RecordingTurn("demo:sleep=0.05")
     assert (await run(turn)).outcome == "ok"
     told = [e for e in turn.events if isinstance(e, TaskProgress)]

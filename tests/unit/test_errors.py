@@ -44,19 +44,19 @@ def test_the_errors_page_shows_the_real_tree() -> None:
     assert documented() == {name: made.__bases__[0].__name__ for name, made in ALL.items()}
 
 
-def test_codes_are_stable_unique_and_say_the_name() -> None:
+def test_codes_are_stable_unique_and_match_the_name() -> None:
     codes = {name: made.code for name, made in ALL.items() if made is not MidwatchError}
     assert len(set(codes.values())) == len(codes)
     assert {name: re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in codes} == codes
 
 
-def test_no_error_ends_the_command_line_with_success() -> None:
+def test_every_error_has_a_nonzero_exit_status() -> None:
     for made in ALL.values():
         assert 0 < made.exit_status < 64, made  # 64 and above have meanings of their own
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_error_is_explained_and_is_caught_as_one_of_ours(name: str) -> None:
+def test_every_error_has_a_one_line_docstring_and_the_base_class(name: str) -> None:
     made = ALL[name]
     assert made.__doc__ and len(made.__doc__.splitlines()) == 1
     assert issubclass(made, MidwatchError)
@@ -74,13 +74,13 @@ MADE = [
 
 
 @pytest.mark.parametrize("problem", MADE, ids=lambda p: type(p).__name__)
-def test_a_message_is_one_line_whatever_was_given(problem: MidwatchError) -> None:
+def test_a_message_is_always_one_line(problem: MidwatchError) -> None:
     text = str(problem)
     assert len(text.splitlines()) == 1
     assert text.endswith(".")
 
 
-def test_errors_carry_what_programs_need() -> None:
+def test_errors_have_attributes_for_programs() -> None:
     assert InvalidInput("x", field="timeout").field == "timeout"
     assert InvalidInput("x").field is None
     assert UnknownAgent("nobody", []).field == "agent"
@@ -89,7 +89,7 @@ def test_errors_carry_what_programs_need() -> None:
     assert DeliveryError("x", permanent=True).permanent and not DeliveryError("x").permanent
 
 
-def test_known_agents_are_listed_in_order() -> None:
+def test_known_agents_are_listed_sorted() -> None:
     assert "known agents: a, b, c." in str(UnknownAgent("nobody", ["c", "a", "b"]))
     assert "known agents: none." in str(UnknownAgent("nobody", []))
 
@@ -109,12 +109,12 @@ LOOKED_FOR = sorted(
 
 
 @pytest.mark.parametrize(("file", "command"), NAMED)
-def test_a_command_that_a_text_names_exists(file: str, command: str) -> None:
+def test_commands_named_in_messages_exist(file: str, command: str) -> None:
     assert command in COMMANDS
 
 
 @pytest.mark.parametrize("noun", LOOKED_FOR)
-def test_what_is_not_found_is_listed_by_a_command_that_exists(noun: str) -> None:
+def test_a_not_found_error_names_an_existing_list_command(noun: str) -> None:
     text = str(NotFound(noun, "x"))
     assert noun in text
     assert set(re.findall(r"`midwatch (\w+)`", text)) <= COMMANDS

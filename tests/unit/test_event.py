@@ -77,13 +77,13 @@ def an_example(made: type[Payload]) -> Payload:
     return made(**values)
 
 
-def test_the_kinds_are_these() -> None:
+def test_the_list_of_kinds_is_complete() -> None:
     """A new kind is a decision: it belongs in this list and in the catalogue."""
     assert set(KINDS) == set(SEEDS) | OWN
 
 
 @pytest.mark.parametrize("kind", SEEDS)
-def test_a_kind_of_the_seeds_keeps_its_name_and_its_fields(kind: str) -> None:
+def test_kinds_of_the_reference_systems_keep_names_and_fields(kind: str) -> None:
     assert SEEDS[kind] <= set(KINDS[kind].names)
 
 
@@ -93,7 +93,7 @@ def test_only_deltas_and_gaps_are_live() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_payload_is_frozen_slotted_and_says_its_kind(kind: str) -> None:
+def test_a_payload_is_frozen_has_slots_and_names_its_kind(kind: str) -> None:
     made = an_example(KINDS[kind])
     assert made.kind == kind
     for name in made.names:
@@ -113,7 +113,7 @@ def test_a_payload_survives_json(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [name for name, made in KINDS.items() if not made.live])
-async def test_a_stored_event_comes_back_with_everything(kind: str) -> None:
+async def test_a_stored_event_is_read_back_unchanged(kind: str) -> None:
     store = await SqliteStore.open(":memory:")
     try:
         about: dict[str, Any] = {name: f"a {name}" for name in META} | {"attempt": 2, "iteration": 3}
@@ -126,7 +126,7 @@ async def test_a_stored_event_comes_back_with_everything(kind: str) -> None:
     assert json.dumps(found.snapshot()) == json.dumps(made._replace(seq=1).snapshot())
 
 
-def test_a_snapshot_shows_the_envelope_and_leaves_out_what_is_not_known() -> None:
+def test_a_snapshot_shows_the_envelope_and_omits_unknown_values() -> None:
     made = event(TaskProgress(text="half"), NOW, task_id="t_1")
     assert made.snapshot() == {
         "seq": 0,
@@ -143,7 +143,7 @@ def test_a_snapshot_shows_the_envelope_and_leaves_out_what_is_not_known() -> Non
     assert set(META) <= set(full)
 
 
-def test_events_have_ids_of_their_own() -> None:
+def test_events_have_unique_ids() -> None:
     payload = TurnStart(user_message="x")
     assert len({event(payload, NOW).id for _ in range(1000)}) == 1000
 
@@ -183,7 +183,7 @@ FILTERS = st.builds(
 
 
 @given(EVENTS, FILTERS)
-def test_a_filter_is_the_and_of_what_it_says(events: list[Event], which: EventFilter) -> None:
+def test_the_conditions_of_a_filter_are_combined_with_and(events: list[Event], which: EventFilter) -> None:
     for made in events:
         expected = not which.kinds or any(made.kind in MEANT.get(kind, ()) for kind in which.kinds)
         for name in ("task_id", "turn_id", "session_key", "agent_id", "actor"):
@@ -193,7 +193,7 @@ def test_a_filter_is_the_and_of_what_it_says(events: list[Event], which: EventFi
         assert EVERYTHING.matches(made)
 
 
-async def test_the_store_and_the_filter_agree() -> None:
+async def test_the_store_and_the_filter_select_the_same_events() -> None:
     """A follower reads old events from the store and new ones from memory; both must mean the same."""
     store = await SqliteStore.open(":memory:")
     values = (None, "a")
@@ -229,13 +229,13 @@ async def test_the_store_and_the_filter_agree() -> None:
         await store.close()
 
 
-def test_a_kind_that_only_a_newer_version_knows_is_told_to_be_such() -> None:
+def test_a_kind_of_a_newer_version_is_marked() -> None:
     assert [kind_text(name) for name in ("turn_start", "gap", "later")] == ["turn_start", "gap", "event_kind(later)"]
     assert (kinds_of("turn_*"), kinds_of("turn"), kinds_of("later*")) == (["turn_start", "turn_end"], [], [])
 
 
 @pytest.mark.parametrize("kind", ["TURN_START", "turn-start", "turnxstart", "TURN_*", "turn.*", "turn%*"])
-async def test_the_store_and_the_filter_agree_on_misspelt_kinds(kind: str) -> None:
+async def test_the_store_and_the_filter_agree_on_unknown_kinds(kind: str) -> None:
     store = await SqliteStore.open(":memory:")
     try:
         await store.apply(Changes(events=(event(TurnStart(user_message="x"), NOW),)))

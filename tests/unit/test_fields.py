@@ -98,14 +98,14 @@ class KettleCopy(BaseModel):
 KETTLE = Kettle(id="k_7", label="tea", marks=("a", "b"), made_at=1_000_000)
 
 
-def test_a_record_is_shown_with_times_as_text_and_without_what_is_hidden() -> None:
+def test_a_record_is_shown_with_times_as_text_and_without_hidden_fields() -> None:
     assert to_json(KETTLE) == {
         "id": "k_7", "label": "tea", "owner": "me", "litres": 1.0, "boil_seconds": None, "mode": "off", "dry": False,
         "marks": ["a", "b"], "stuff": None, "made_at": "1970-01-01T00:00:01.000000Z", "used_at": None, "paint": "RED",
     }  # fmt: skip
 
 
-def test_the_shape_of_a_reply_is_what_is_shown() -> None:
+def test_the_schema_of_a_reply_matches_the_shown_record() -> None:
     assert set(get_type_hints(KettleInfo)) == {*to_json(KETTLE), "hot"}
     schema = TypeAdapter(KettleInfo).json_schema()
     assert sorted(schema["required"]) == sorted(schema["properties"])
@@ -120,7 +120,7 @@ def test_the_shape_of_a_reply_is_what_is_shown() -> None:
     }  # fmt: skip
 
 
-def test_an_example_is_put_together_from_the_fields() -> None:
+def test_an_example_is_built_from_the_fields() -> None:
     shown = example_of(TypeAdapter(KettleInfo).json_schema(), {})
     assert shown == {
         "id": "k_1", "label": "tea", "owner": "me", "litres": 1.0, "boil_seconds": None, "mode": "off", "dry": False,
@@ -130,7 +130,7 @@ def test_an_example_is_put_together_from_the_fields() -> None:
     assert example_of(KettleBody.model_json_schema(), {}) == {"label": "tea"}
 
 
-def test_a_body_takes_inputs_under_their_names_in_requests() -> None:
+def test_a_body_accepts_fields_under_their_request_names() -> None:
     body = KettleBody.model_validate({"label": "tea", "boil": "2m", "degrees": 90, "marks": ["x"]})
     assert body.model_dump(exclude_unset=True) == {"label": "tea", "boil": 120.0, "degrees": 90, "marks": ["x"]}
     assert body.model_dump() == {
@@ -147,7 +147,7 @@ def test_a_body_takes_inputs_under_their_names_in_requests() -> None:
         {"label": "tea", "degrees": 101}, {"label": "tea", "boil": "long"}, {"label": "tea", "mode": None},
     ],
 )  # fmt: skip
-def test_a_body_refuses_what_the_definition_does_not_allow(wrong: dict[str, Any]) -> None:
+def test_a_body_refuses_values_the_definition_forbids(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         KettleBody.model_validate(wrong)
 
@@ -162,7 +162,7 @@ def test_a_body_describes_its_fields() -> None:
     assert parts["litres"]["default"] == 1.0 and parts["litres"]["maximum"] == 2 and parts["label"]["maxLength"] == 5
 
 
-def test_a_change_needs_nothing_and_leaves_out_what_is_set_once() -> None:
+def test_a_change_requires_nothing_and_omits_immutable_fields() -> None:
     assert KettlePatch.model_validate({}).model_dump(exclude_unset=True) == {}
     assert set(KettlePatch.model_fields) == set(KettleBody.model_fields) - {"owner"}
 
@@ -174,7 +174,7 @@ def test_a_copy_has_the_names_and_types_of_the_record() -> None:
         KettleCopy.model_validate({"id": "k_7", "label": "tea", "owner": None})
 
 
-def test_who_may_set_and_change_what() -> None:
+def test_settable_changeable_and_clearable_fields_are_listed() -> None:
     named = {"label", "litres", "boil_seconds", "mode", "dry", "marks", "stuff"}
     assert settable(Kettle) == {*named, "owner"}
     assert changeable(Kettle) == named
@@ -187,7 +187,7 @@ def test_who_may_set_and_change_what() -> None:
     }
 
 
-def test_a_default_is_that_of_the_definition() -> None:
+def test_defaults_are_those_of_the_definition() -> None:
     class Pair(NamedTuple):
         first: int
         second: str = "b"
@@ -197,13 +197,13 @@ def test_a_default_is_that_of_the_definition() -> None:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
-def test_no_record_shows_what_must_stay_inside(record: type) -> None:
+def test_no_record_shows_internal_fields(record: type) -> None:
     shown = {field.name for field in shown_fields(record)}
     assert not [name for name in shown if any(part in name for part in SECRET)]
     assert "target" not in shown or record is Worktree  # there it is a branch, and in a delivery it may be a secret
 
 
-def test_an_agent_sets_nothing_that_gives_others_more_than_it_has() -> None:
+def test_an_agent_cannot_grant_more_than_it_has() -> None:
     assert open_to_agents(Automation, Times).isdisjoint({"route", "budget", "approvals", "on_crash", "manage_mode"})
     known = {field.name for field in fields(Automation)} | set(get_type_hints(Times))
     assert settable(Automation, Times) <= known

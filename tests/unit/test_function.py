@@ -121,7 +121,7 @@ async def run(agent: FunctionAgent, turn: RecordingTurn | None = None) -> TurnRe
         await talk.close()
 
 
-async def begun(agent: FunctionAgent, turn: RecordingTurn) -> tuple[Conversation, asyncio.Task[TurnResult]]:
+async def start_turn(agent: FunctionAgent, turn: RecordingTurn) -> tuple[Conversation, asyncio.Task[TurnResult]]:
     """A turn that has told that it is ready."""
     talk = await agent.open(turn.session("x"))
     working = asyncio.create_task(talk.turn(turn))
@@ -136,27 +136,27 @@ async def begun(agent: FunctionAgent, turn: RecordingTurn) -> tuple[Conversation
     ("name", "text"),
     [("hello", "hello Ada"), ("later", "later Ada"), ("nothing", ""), ("loud", "quiet"), ("reads", "''")],
 )
-async def test_what_a_function_returns(work: Work, name: str, text: str) -> None:
+async def test_results_of_a_function_become_text(work: Work, name: str, text: str) -> None:
     assert (await run(work(name))).text == text
 
 
-async def test_data_becomes_json(work: Work) -> None:
+async def test_dictionaries_and_lists_become_json(work: Work) -> None:
     assert json.loads((await run(work("data"))).text) == {"said": "Ada", "é": [1, 2]}
 
 
-async def test_large_results(work: Work) -> None:
+async def test_large_results_are_complete_or_refused(work: Work) -> None:
     assert (await run(work("large"))).text == "é" * 3_000_000
     with pytest.raises(AgentError, match="its result is too long"):
         await run(work("larger"), RecordingTurn(str(function.LONGEST_LINE + 1_000_000)))
 
 
-async def test_a_turn_result_crosses_whole(work: Work) -> None:
+async def test_a_turn_result_is_passed_whole(work: Work) -> None:
     assert await run(work("whole")) == TurnResult(
         text="t", outcome="silent", thread_id="th", usage=Usage(input_tokens=3, model="m"), iterations=2
     )
 
 
-async def test_a_function_knows_its_turn(work: Work, tmp_path: Path) -> None:
+async def test_a_function_reads_its_turn(work: Work, tmp_path: Path) -> None:
     turn = RecordingTurn("p", attempt=3, thread_id="th", resumed=True)
     found = json.loads((await run(work("where", env={"MW_WORD": "w"}), turn)).text)
     task = turn.task_id
@@ -164,7 +164,7 @@ async def test_a_function_knows_its_turn(work: Work, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["busy", "async_busy"])
-async def test_a_function_uses_its_turn(work: Work, name: str) -> None:
+async def test_a_function_calls_the_methods_of_its_turn(work: Work, name: str) -> None:
     class Moving(RecordingTurn):
         async def ask(self, *arguments: Any, **named: Any) -> Answer:
             self.deadline = 42.5
@@ -194,13 +194,13 @@ async def test_a_function_uses_its_turn(work: Work, name: str) -> None:
         ("missing", AgentError, "AttributeError: module 'mw_work' has no attribute 'missing'"),
     ],
 )
-async def test_how_a_function_fails(work: Work, name: str, error: type[AgentError], why: str) -> None:
+async def test_failures_of_a_function_are_reported(work: Work, name: str, error: type[AgentError], why: str) -> None:
     with pytest.raises(AgentError, match=why) as failed:
         await run(work(name))
     assert type(failed.value) is error
 
 
-async def test_a_module_that_cannot_be_imported(work: Work) -> None:
+async def test_an_import_error_is_reported(work: Work) -> None:
     agent = work("x", target="mw_no_such_module.function")
     assert "cannot be imported" in agent.describe()["problem"]
     with pytest.raises(AgentError, match="No module named 'mw_no_such_module'"):
@@ -208,12 +208,12 @@ async def test_a_module_that_cannot_be_imported(work: Work) -> None:
     assert work("hello").describe() == {"target": "mw_work:hello"}
 
 
-async def test_targets_with_a_dot_and_modules_of_the_standard_library(work: Work) -> None:
+async def test_targets_may_have_a_dot_or_name_the_standard_library(work: Work) -> None:
     assert (await run(work("x", target="mw_work.hello"))).text == "hello Ada"
     assert (await run(work("x", target="os.path:basename"), RecordingTurn("/a/b"))).text == "b"
 
 
-async def test_threads_it_leaves_behind_do_not_hold_up_the_end(work: Work) -> None:
+async def test_remaining_threads_do_not_delay_the_end(work: Work) -> None:
     turn = RecordingTurn("p")
     assert (await run(work("lingers"), turn)).text == "done"
     assert members(turn.groups[0]) == set()
@@ -228,9 +228,9 @@ async def test_threads_it_leaves_behind_do_not_hold_up_the_end(work: Work) -> No
         ("deaf", "kill", "code -9"),
     ],
 )
-async def test_a_child_can_be_ended(work: Work, tmp_path: Path, name: str, mode: Any, why: str) -> None:
+async def test_a_child_can_be_interrupted(work: Work, tmp_path: Path, name: str, mode: Any, why: str) -> None:
     turn = RecordingTurn("p")
-    talk, working = await begun(work(name), turn)
+    talk, working = await start_turn(work(name), turn)
     if name == "deaf":
         await talk.interrupt("stop")
     await talk.interrupt(mode)
@@ -253,7 +253,7 @@ async def test_a_lost_lease_ends_the_child(work: Work) -> None:
     assert members(turn.groups[0]) == set()
 
 
-def test_the_child_program_needs_the_standard_library_only() -> None:
+def test_the_child_process_imports_only_the_standard_library() -> None:
     code = "import sys, midwatch.agents.function_child as c; print(c.__file__)"
     place = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     order = {"target": "mw_list:run", "path": [], "facts": {"prompt": "p"}}
@@ -280,13 +280,13 @@ def test_the_child_program_needs_the_standard_library_only() -> None:
         ({"target": "a:b", "on_loop": True}, "agents.x.on_loop: there is no such option"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], where: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, Any], where: str) -> None:
     with pytest.raises(BadConfig) as wrong:
         build("x", "function", options)
     assert str(wrong.value).startswith(where)
 
 
-def test_terms_of_the_kind() -> None:
+def test_the_kind_has_its_terms() -> None:
     assert build("x", "function", {"target": "a:b"}).terms[:5] == (1800.0, "rerun", 3, 64, False)
 
 
@@ -302,7 +302,7 @@ def test_terms_of_the_kind() -> None:
         ("str.upper", False),
     ],
 )
-def test_who_gets_the_turn(text: str, takes: bool) -> None:
+def test_functions_get_the_turn_if_they_take_it(text: str, takes: bool) -> None:
     assert wants_turn(eval(text)) is takes
 
 
@@ -319,18 +319,18 @@ async def async_thread_of(prompt: str) -> str:
 
 
 @pytest.mark.parametrize("target", [thread_of, async_thread_of])
-async def test_an_object_runs_on_a_thread_of_its_own(target: Callable[..., Any]) -> None:
+async def test_an_object_runs_on_its_own_thread(target: Callable[..., Any]) -> None:
     assert (await run(FunctionAgent("y", target))).text == "midwatch-y"
 
 
-def test_descriptions_of_objects() -> None:
+def test_objects_have_descriptions() -> None:
     assert FunctionAgent("y", thread_of).describe() == {"target": "thread_of (on a thread)"}
     assert FunctionAgent("y", async_thread_of, on_loop=True).describe() == {
         "target": "async_thread_of (on the event loop)"
     }
 
 
-async def test_a_blocking_function_does_not_hold_up_the_loop() -> None:
+async def test_a_blocking_function_does_not_block_the_loop() -> None:
     free = threading.Event()
     turn = RecordingTurn("p")
 
@@ -338,7 +338,7 @@ async def test_a_blocking_function_does_not_hold_up_the_loop() -> None:
         turn.emit(TaskProgress(text="ready"))
         return str(free.wait(60))
 
-    talk, working = await begun(FunctionAgent("y", block), turn)
+    talk, working = await start_turn(FunctionAgent("y", block), turn)
     free.set()
     assert (await working).text == "True"
     await talk.close()
@@ -358,7 +358,7 @@ def busy(prompt: str, turn: Any) -> str:
 
 
 @pytest.mark.parametrize(("target", "on_loop"), [(busy, False), (async_busy, False), (async_busy, True)])
-async def test_the_turn_from_a_thread_and_from_the_loop(target: Callable[..., Any], on_loop: bool) -> None:
+async def test_the_turn_works_from_a_thread_and_from_the_loop(target: Callable[..., Any], on_loop: bool) -> None:
     turn = RecordingTurn("p", progress={"step": 1}, answers=["sure"], messages=["faster"])
     turn.deadline = 7.0
     assert (await run(FunctionAgent("y", target, on_loop=on_loop), turn)).text == "sure faster 7.0"
@@ -381,7 +381,7 @@ def async_fails(problem: BaseException) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(("make", "on_loop"), [(fails, False), (async_fails, False), (async_fails, True)])
-async def test_whatever_a_function_raises_fails_the_turn(make: Callable[..., Any], on_loop: bool) -> None:
+async def test_any_error_of_a_function_fails_the_turn(make: Callable[..., Any], on_loop: bool) -> None:
     async def failure(problem: BaseException) -> AgentError:
         with pytest.raises(AgentError) as failed:
             await run(FunctionAgent("y", make(problem), on_loop=on_loop))
@@ -395,14 +395,14 @@ async def test_whatever_a_function_raises_fails_the_turn(make: Callable[..., Any
     assert asyncio.current_task() is not None and asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
 
 
-async def test_a_function_waiting_for_a_person_can_be_stopped() -> None:
+async def test_a_function_that_waits_for_an_answer_can_be_stopped() -> None:
     def waits(prompt: str, turn: Any) -> str:
         turn.emit(TaskProgress(text="ready"))
         return str(turn.receive())
 
     for _ in range(5):  # the interrupt comes before, while, or after it begins to wait
         turn = RecordingTurn("p")
-        talk, working = await begun(FunctionAgent("y", waits), turn)
+        talk, working = await start_turn(FunctionAgent("y", waits), turn)
         await talk.interrupt("stop")
         with pytest.raises(AgentError):
             await working
@@ -419,7 +419,7 @@ async def test_an_async_function_on_a_thread_is_cancelled() -> None:
         finally:
             cleaned.append(turn.stopping)  # type: ignore[attr-defined]
 
-    talk, working = await begun(FunctionAgent("y", hang), RecordingTurn("p"))
+    talk, working = await start_turn(FunctionAgent("y", hang), RecordingTurn("p"))
     await talk.interrupt("stop")
     with pytest.raises(AgentError, match="interrupted"):
         await working
@@ -427,20 +427,20 @@ async def test_an_async_function_on_a_thread_is_cancelled() -> None:
     assert cleaned == [True]
 
 
-async def test_a_plain_function_can_look_whether_it_should_stop() -> None:
+async def test_a_plain_function_can_check_for_a_stop() -> None:
     def looks(prompt: str, turn: Any) -> str:
         turn.emit(TaskProgress(text="ready"))
         while not turn.stopping:
             threading.Event().wait(0.005)
         return "stopped by itself"
 
-    talk, working = await begun(FunctionAgent("y", looks), RecordingTurn("p"))
+    talk, working = await start_turn(FunctionAgent("y", looks), RecordingTurn("p"))
     await talk.interrupt("stop")
     assert (await working).text == "stopped by itself"
     await talk.close()
 
 
-async def test_a_thread_that_cannot_be_stopped_is_left_and_waited_for_by_close() -> None:
+async def test_a_thread_that_cannot_be_stopped_is_abandoned_and_close_waits_for_it() -> None:
     free, refused = threading.Event(), []
 
     def stuck(prompt: str, turn: Any) -> str:
@@ -454,7 +454,7 @@ async def test_a_thread_that_cannot_be_stopped_is_left_and_waited_for_by_close()
         return "late"
 
     turn = RecordingTurn("p")
-    talk, working = await begun(FunctionAgent("y", stuck), turn)
+    talk, working = await start_turn(FunctionAgent("y", stuck), turn)
     await talk.interrupt("stop")
     await talk.interrupt("terminate")
     assert not working.done()
@@ -478,7 +478,7 @@ async def test_an_abandoned_turn_on_a_thread_still_waits_in_close() -> None:
         turn.emit(TaskProgress(text="ready"))
         free.wait(60)
 
-    talk, working = await begun(FunctionAgent("y", stuck), RecordingTurn("p"))
+    talk, working = await start_turn(FunctionAgent("y", stuck), RecordingTurn("p"))
     working.cancel()
     await asyncio.wait({working})
     closing = asyncio.create_task(talk.close())
@@ -488,7 +488,7 @@ async def test_an_abandoned_turn_on_a_thread_still_waits_in_close() -> None:
     await closing
 
 
-def test_a_loop_that_is_gone_does_not_break_the_thread() -> None:
+def test_a_closed_loop_does_not_break_the_thread() -> None:
     free, ended = threading.Event(), threading.Event()
 
     def stuck(prompt: str, turn: Any) -> None:
@@ -497,7 +497,7 @@ def test_a_loop_that_is_gone_does_not_break_the_thread() -> None:
         ended.set()
 
     async def leave() -> None:
-        talk, working = await begun(FunctionAgent("y", stuck), RecordingTurn("p"))
+        talk, working = await start_turn(FunctionAgent("y", stuck), RecordingTurn("p"))
         await talk.interrupt("kill")
         assert (await working).stuck
 
@@ -512,7 +512,7 @@ def test_a_loop_that_is_gone_does_not_break_the_thread() -> None:
 # -- on the loop -------------------------------------------------------------------------------------------------
 
 
-async def test_on_the_loop_it_runs_in_the_turns_own_task() -> None:
+async def test_an_on_loop_function_runs_in_the_turns_own_task() -> None:
     seen: list[Any] = []
 
     async def look(prompt: str) -> str:
@@ -529,7 +529,7 @@ def test_only_async_functions_may_run_on_the_loop(target: Any) -> None:
         FunctionAgent("y", target, on_loop=True)
 
 
-async def test_an_interrupt_on_the_loop_reaches_the_function_and_nobody_else() -> None:
+async def test_an_interrupt_on_the_loop_reaches_only_the_function() -> None:
     async def stubborn(prompt: str, turn: Turn) -> str:
         try:
             await turn.emit(TaskProgress(text="ready"))
@@ -555,19 +555,19 @@ async def test_an_interrupt_on_the_loop_reaches_the_function_and_nobody_else() -
     await talk.interrupt("kill")
 
 
-async def test_a_cancelled_worker_is_cancelled() -> None:
+async def test_cancelling_the_worker_cancels_the_function() -> None:
     async def hang(prompt: str, turn: Turn) -> None:
         await turn.emit(TaskProgress(text="ready"))
         await asyncio.Event().wait()
 
-    talk, working = await begun(FunctionAgent("y", hang, on_loop=True), RecordingTurn("p"))
+    talk, working = await start_turn(FunctionAgent("y", hang, on_loop=True), RecordingTurn("p"))
     await talk.interrupt("stop")
     working.cancel()
     await asyncio.wait({working})
     assert working.cancelled()
 
 
-def test_an_object_with_an_async_call() -> None:
+def test_an_object_may_have_an_async_call() -> None:
     class Echo:
         async def __call__(self, prompt: str) -> str:
             return prompt

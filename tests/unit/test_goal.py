@@ -51,7 +51,9 @@ def at_step(**fields: Any) -> Goal:
     return a_goal(NOW, **{"step": 2, "task_id": "t_1", "route": "there", "revision": 5, **fields})
 
 
-def ended(outcome: Any = "ok", text: str = "did it", *, tools: int = 0, task_id: str = "t_1", **fields: Any) -> Ended:
+def end_task(
+    outcome: Any = "ok", text: str = "did it", *, tools: int = 0, task_id: str = "t_1", **fields: Any
+) -> Ended:
     """The end of its task."""
     status = STATUS_OF[outcome]
     said = {"result": text} if status == "done" else {"error": "it broke"}
@@ -89,14 +91,14 @@ def notice(changes: Changes) -> Delivery:
 # -- the table and the prompts ---------------------------------------------------------------------------------------
 
 
-def test_what_has_ended_stays_so_and_only_the_open_states_can_change() -> None:
+def test_an_ended_goal_never_changes() -> None:
     assert {status for status, to in TRANSITIONS.items() if to} == OPEN
     assert TRANSITIONS["complete"] == TRANSITIONS["timeout"] == frozenset()
     assert all(status not in to for status, to in TRANSITIONS.items())
     assert {to for found in TRANSITIONS.values() for to in found} == set(TRANSITIONS)
 
 
-def test_a_prompt_says_what_is_known_and_takes_no_text_for_a_placeholder() -> None:
+def test_a_prompt_is_filled_in_once_with_all_known_values() -> None:
     goal = a_goal(NOW, objective="fix {deadline} {{x}} {objective}", evidence="see {objective} {now}")
     templates = Templates(
         "{objective}|{now}|{deadline}|{elapsed}|{remaining}|{other} {{y}}", "{objective}", "{evidence}"
@@ -109,7 +111,7 @@ def test_a_prompt_says_what_is_known_and_takes_no_text_for_a_placeholder() -> No
     assert "none" in prompt_of(replace(goal, evidence=None), "verify", NOW, templates)
 
 
-def test_the_built_in_prompts_name_the_goal_and_what_the_agent_can_say() -> None:
+def test_the_built_in_prompts_contain_the_goal_and_the_agents_commands() -> None:
     goal = a_goal(NOW, objective="paint it", evidence="it is blue")
     step, last, check = (prompt_of(goal, work, NOW, Templates()) for work in ("step", "wrap_up", "verify"))  # type: ignore[arg-type]
     assert all("paint it" in text for text in (step, last, check))
@@ -118,7 +120,7 @@ def test_the_built_in_prompts_name_the_goal_and_what_the_agent_can_say() -> None
     assert "midwatch goal complete" not in last
 
 
-def test_what_was_found_missing_is_in_the_next_step_whatever_the_prompt() -> None:
+def test_the_next_prompt_contains_what_the_verification_found_missing() -> None:
     goal = a_goal(NOW, missing="the door is red")
     assert "the door is red" in prompt_of(goal, "step", NOW, Templates("{objective}"))
     assert "the door is red" not in prompt_of(goal, "verify", NOW, Templates())
@@ -140,14 +142,14 @@ def test_what_was_found_missing_is_in_the_next_step_whatever_the_prompt() -> Non
         ({"deadline_at": 10**30}, "deadline"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_field(fields: dict[str, Any], field: str) -> None:
+def test_invalid_values_are_refused_with_their_field(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         validate(normalise(a_goal(NOW, **fields)))
     assert refused.value.field == field
     validate(normalise(a_goal(NOW)))
 
 
-def test_normalising_twice_is_normalising_once() -> None:
+def test_normalising_is_idempotent() -> None:
     goal = normalise(a_goal(NOW, objective=" x ", scope_id=" ann ", session_key=" "))
     assert (goal.objective, goal.scope_id, goal.session_key) == ("x", "ann", f"goal:{goal.id}")
     assert normalise(goal) == goal
@@ -202,13 +204,13 @@ def test_a_task_has_the_terms_of_the_agent_that_does_it(
     assert (made.gate_key == "goal:1") == (work != "verify")
 
 
-def test_a_verification_holds_no_gate_of_the_conversation_it_is_about() -> None:
+def test_a_verification_does_not_hold_the_gate_of_its_session() -> None:
     goal = at_step(session_key="chat:4|thread:7", verifier="judge")
     made = task_of(begin(goal, "verify", NOW, MEANS))
     assert made is not None and made.gate_key != gate_key(goal.session_key)
 
 
-def test_a_step_works_neither_beyond_the_deadline_nor_beyond_the_budget_of_time() -> None:
+def test_a_step_is_limited_by_the_deadline_and_the_time_budget() -> None:
     def limit(**fields: Any) -> float | None:
         made = task_of(begin(at_step(**fields), "step", NOW, MEANS))
         assert made is not None
@@ -221,7 +223,7 @@ def test_a_step_works_neither_beyond_the_deadline_nor_beyond_the_budget_of_time(
     assert made is not None and made.timeout_seconds == 3600.0
 
 
-async def test_the_means_of_a_goal_are_those_of_its_agents() -> None:
+async def test_the_terms_of_agent_and_verifier_are_read() -> None:
     async def terms(name: str) -> AgentTerms:
         return AgentTerms(slots=len(name))
 
@@ -236,7 +238,7 @@ async def test_the_means_of_a_goal_are_those_of_its_agents() -> None:
 @pytest.mark.parametrize("status", sorted(OPEN))
 @pytest.mark.parametrize("steps", [0, 2])
 @pytest.mark.parametrize("work", ["step", "verify", "wrap_up"])
-def test_A20_the_deadline_counts_in_every_open_state(status: Any, steps: int, work: Any) -> None:
+def test_A20_the_deadline_applies_in_every_open_status(status: Any, steps: int, work: Any) -> None:
     goal = at_step(status=status, step=steps, work=work, task_id=None)
     changes = wake(goal, goal.deadline_at, MEANS)
     now = after(goal, changes)
@@ -249,19 +251,19 @@ def test_A20_the_deadline_counts_in_every_open_state(status: Any, steps: int, wo
         assert (kinds(changes), notice(changes).notice) == (["goal_timed_out"], "goal_timeout")
 
 
-def test_a_goal_that_waited_begins_with_its_sessions_thread() -> None:
+def test_a_waiting_goal_starts_with_the_thread_of_its_session() -> None:
     goal = a_goal(NOW, status="waiting_for_session")
     now = after(goal, wake(goal, NOW, MEANS, "th_1"))
     assert (now.status, now.thread_id, now.step, now.work) == ("active", "th_1", 1, "step")
 
 
-def test_a_goal_without_budget_rests_instead_of_waking() -> None:
+def test_a_goal_without_budget_is_paused_instead_of_started() -> None:
     goal = at_step(max_steps=2, next_run_at=NOW)
     now = after(goal, wake(goal, NOW, MEANS))
     assert (now.status, now.next_run_at) == ("paused", None)
 
 
-def test_a_claim_that_could_not_be_verified_is_verified_again() -> None:
+def test_a_failed_verification_is_repeated() -> None:
     goal = at_step(work="verify", proposal="complete", verifier="judge", next_run_at=NOW)
     assert after(goal, wake(goal, NOW, MEANS)).work == "verify"
     late = wake(goal, goal.deadline_at, MEANS)
@@ -296,7 +298,7 @@ def expected(work: str, outcome: str, proposal: str | None, verifier: bool, late
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("verifier", [None, "judge"])
 @pytest.mark.parametrize("work", ["step", "verify", "wrap_up"])
-def test_what_every_end_of_a_task_means(work: Any, verifier: str | None, late: bool) -> None:
+def test_every_end_of_a_task_has_its_effect(work: Any, verifier: str | None, late: bool) -> None:
     for outcome, proposal in itertools.product(OUTCOMES, (None, "complete", "delay")):
         if work != "step" and proposal is not None:
             continue  # only a step can say something
@@ -305,7 +307,7 @@ def test_what_every_end_of_a_task_means(work: Any, verifier: str | None, late: b
             next_run_at=NOW + 4 * HOUR if proposal == "delay" else None,
         )  # fmt: skip
         now = goal.deadline_at if late else NOW + 10 * SECOND
-        changes = advance(goal, ended(outcome), now, MEANS)
+        changes = advance(goal, end_task(outcome), now, MEANS)
         what = after(goal, changes)
         made = task_of(changes)
         wanted = expected(work, outcome, proposal, verifier is not None, late)
@@ -321,33 +323,33 @@ def test_what_every_end_of_a_task_means(work: Any, verifier: str | None, late: b
         assert len(changes.deliveries) == (wanted in ("paused", "timeout", "complete")), about
 
 
-def test_A11_the_end_of_a_task_that_is_not_its_newest_only_counts_what_it_cost() -> None:
+def test_A11_the_end_of_an_older_task_only_adds_its_usage() -> None:
     """A step that was stopped before the goal was resumed."""
     goal = at_step(task_id=None, proposal=None)
-    changes = advance(goal, ended("cancelled", usage={"input_tokens": 7}), NOW, MEANS)
+    changes = advance(goal, end_task("cancelled", usage={"input_tokens": 7}), NOW, MEANS)
     what = after(goal, changes)
     assert (what.status, what.tokens, what.seconds) == ("active", 7, 10.0)
     assert (changes.records, changes.events, changes.deliveries) == ((), (), ())
 
 
 @pytest.mark.parametrize("status", ["complete", "timeout"])
-def test_nothing_changes_what_has_ended(status: Any) -> None:
+def test_no_event_changes_an_ended_goal(status: Any) -> None:
     for outcome in OUTCOMES:
-        assert advance(at_step(status=status), ended(outcome), NOW, MEANS) == Changes()
+        assert advance(at_step(status=status), end_task(outcome), NOW, MEANS) == Changes()
 
 
 @pytest.mark.parametrize("status", ["paused", "waiting_for_session"])
-def test_a_goal_that_rests_is_not_woken_by_the_end_of_a_step(status: Any) -> None:
+def test_a_paused_goal_is_not_resumed_by_the_end_of_a_step(status: Any) -> None:
     for outcome in OUTCOMES:
         goal = at_step(status=status)
-        changes = advance(goal, ended(outcome), NOW, MEANS)
+        changes = advance(goal, end_task(outcome), NOW, MEANS)
         assert (after(goal, changes).status, changes.records, changes.events) == (status, (), ())
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES[:-1])
-def test_a_claim_counts_however_its_step_ends(outcome: Any) -> None:
+def test_a_completion_claim_counts_however_its_step_ends(outcome: Any) -> None:
     goal = at_step(proposal="complete", evidence="the tests pass", errors=4, max_steps=2)
-    changes = advance(goal, ended(outcome), NOW, MEANS)
+    changes = advance(goal, end_task(outcome), NOW, MEANS)
     what = after(goal, changes)
     assert (what.status, what.completed_at, kinds(changes)) == ("complete", NOW, ["goal_completed"])
     assert (notice(changes).notice, "the tests pass" in notice(changes).text) == ("goal_completed", True)
@@ -357,9 +359,9 @@ def test_a_claim_counts_however_its_step_ends(outcome: Any) -> None:
 
 
 @pytest.mark.parametrize("said", ["REACHED", "reached", "**REACHED**", "REACHED.\nI looked.", "  REACHED  \n"])
-def test_a_clear_yes_counts(said: str) -> None:
+def test_a_clear_yes_completes_the_goal(said: str) -> None:
     goal = at_step(work="verify", verifier="judge", evidence="proof", summary="all painted", missing="a door")
-    changes = advance(goal, ended(text=said), NOW, MEANS)
+    changes = advance(goal, end_task(text=said), NOW, MEANS)
     what = after(goal, changes)
     assert (what.status, what.summary, what.missing) == ("complete", "all painted", None)
 
@@ -367,97 +369,99 @@ def test_a_clear_yes_counts(said: str) -> None:
 @pytest.mark.parametrize(
     "said", ["", "NOT REACHED: the door", "It is REACHED", "REACHED?", "REACHED, almost", "Yes", "not reached"]
 )
-def test_anything_else_goes_on_with_what_is_missing(said: str) -> None:
+def test_any_other_verification_continues_with_what_is_missing(said: str) -> None:
     goal = at_step(work="verify", verifier="judge", evidence="proof")
-    changes = advance(goal, ended(text=said), NOW, MEANS)
+    changes = advance(goal, end_task(text=said), NOW, MEANS)
     what, made = after(goal, changes), task_of(changes)
     assert made is not None and (what.work, what.step, what.evidence) == ("step", 3, "proof")
     assert (said or "gave no answer") in made.prompt
 
 
-def test_a_verification_that_fails_backs_off_and_is_not_tried_for_ever() -> None:
+def test_a_failing_verification_backs_off_and_ends() -> None:
     goal = at_step(work="verify", verifier="judge")
     for number in range(1, MOST_ERRORS):
-        changes = advance(goal, ended("error"), NOW, MEANS)
+        changes = advance(goal, end_task("error"), NOW, MEANS)
         what = after(goal, changes)
         assert (what.status, what.errors, what.proposal, what.work) == ("active", number, "complete", "verify")
         assert what.next_run_at == NOW + int(AUTOMATION_PAUSES[number - 1] * SECOND)
         again = wake(what, what.next_run_at, MEANS)
         goal = replace(after(what, again), task_id="t_1")
         assert (goal.work, goal.errors, goal.step) == ("verify", number, 2)
-    assert after(goal, advance(goal, ended("timeout"), NOW, MEANS)).status == "paused"
+    assert after(goal, advance(goal, end_task("timeout"), NOW, MEANS)).status == "paused"
 
 
-def test_the_same_claim_over_and_over_without_work_is_a_loop() -> None:
+def test_the_same_claim_repeated_without_tools_is_a_loop() -> None:
     goal = at_step(verifier="judge", proposal="complete", evidence="proof")
     for _ in range(MOST_ALIKE - 1):
-        checked = after(goal, advance(goal, ended(text="done!"), NOW, MEANS))
+        checked = after(goal, advance(goal, end_task(text="done!"), NOW, MEANS))
         rejected = after(
-            replace(checked, task_id="t_1"), advance(replace(checked, task_id="t_1"), ended(text="NO"), NOW, MEANS)
+            replace(checked, task_id="t_1"), advance(replace(checked, task_id="t_1"), end_task(text="NO"), NOW, MEANS)
         )
         assert (rejected.status, rejected.work) == ("active", "step")
         goal = replace(rejected, task_id="t_1", proposal="complete")
-    checked = replace(after(goal, advance(goal, ended(text="done!"), NOW, MEANS)), task_id="t_1")
-    assert after(checked, advance(checked, ended(text="NO"), NOW, MEANS)).status == "paused"
-    reached = after(checked, advance(checked, ended(text="REACHED"), NOW, MEANS))
+    checked = replace(after(goal, advance(goal, end_task(text="done!"), NOW, MEANS)), task_id="t_1")
+    assert after(checked, advance(checked, end_task(text="NO"), NOW, MEANS)).status == "paused"
+    reached = after(checked, advance(checked, end_task(text="REACHED"), NOW, MEANS))
     assert reached.status == "complete"  # a guard never stands above a yes
 
 
 # -- errors, loops, budgets ------------------------------------------------------------------------------------------
 
 
-def test_A1_errors_back_off_and_pause_it_in_the_end() -> None:
+def test_A1_errors_back_off_and_finally_pause_the_goal() -> None:
     goal, waited = at_step(), []
     for _ in range(MOST_ERRORS - 1):
-        changes = advance(goal, ended("error"), NOW, MEANS)
+        changes = advance(goal, end_task("error"), NOW, MEANS)
         goal = after(goal, changes)
         assert (goal.status, task_of(changes), kinds(changes)) == ("active", None, ["goal_delayed"])
         waited.append(((goal.next_run_at or 0) - NOW) / SECOND)
         goal = replace(after(goal, wake(goal, NOW + HOUR, MEANS)), task_id="t_1")
     assert tuple(waited) == AUTOMATION_PAUSES[: MOST_ERRORS - 1]
-    changes = advance(goal, ended("error"), NOW, MEANS)
+    changes = advance(goal, end_task("error"), NOW, MEANS)
     assert after(goal, changes).status == "paused"
     assert f"midwatch goal resume {goal.id}" in notice(changes).text and "it broke" in notice(changes).text
 
 
-def test_a_step_that_works_again_clears_the_errors() -> None:
+def test_a_successful_step_resets_the_errors() -> None:
     goal = at_step(errors=4)
-    assert after(goal, advance(goal, ended(), NOW, MEANS)).errors == 0
+    assert after(goal, advance(goal, end_task(), NOW, MEANS)).errors == 0
 
 
-def test_a_back_off_ends_with_the_deadline_and_keeps_a_longer_delay() -> None:
+def test_a_back_off_ends_at_the_deadline_and_keeps_a_longer_delay() -> None:
     goal = at_step(errors=3, deadline_at=NOW + 100 * SECOND)
-    assert after(goal, advance(goal, ended("error"), NOW, MEANS)).next_run_at == NOW + 100 * SECOND
+    assert after(goal, advance(goal, end_task("error"), NOW, MEANS)).next_run_at == NOW + 100 * SECOND
     goal = at_step(proposal="delay", next_run_at=NOW + 4 * HOUR)
-    what = after(goal, advance(goal, ended("timeout"), NOW, MEANS))
+    what = after(goal, advance(goal, end_task("timeout"), NOW, MEANS))
     assert (what.next_run_at, what.errors, what.proposal) == (NOW + 4 * HOUR, 1, None)
     goal = at_step(proposal="delay", next_run_at=None)
-    what = after(goal, advance(goal, ended("error"), NOW, MEANS))
+    what = after(goal, advance(goal, end_task("error"), NOW, MEANS))
     assert what.next_run_at == NOW + 30 * SECOND  # `delay 0` and then an error is no way around the back-off
 
 
-def test_steps_with_the_same_words_and_no_tool_are_a_loop() -> None:
+def test_steps_with_the_same_text_and_no_tool_are_a_loop() -> None:
     goal = at_step()
     for number in range(1, MOST_ALIKE):
-        goal = replace(after(goal, advance(goal, ended(text=" hm "), NOW, MEANS)), task_id="t_1")
+        goal = replace(after(goal, advance(goal, end_task(text=" hm "), NOW, MEANS)), task_id="t_1")
         assert (goal.status, goal.alike) == ("active", number)
-    changes = advance(goal, ended(text="hm"), NOW, MEANS)
+    changes = advance(goal, end_task(text="hm"), NOW, MEANS)
     assert (after(goal, changes).status, after(goal, changes).summary) == ("paused", "hm")
     assert "same words" in notice(changes).text
-    assert after(goal, advance(goal, ended(text="hm", tools=1), NOW, MEANS)).alike == 0
-    assert after(goal, advance(goal, ended(text="ah"), NOW, MEANS)).alike == 1
+    assert after(goal, advance(goal, end_task(text="hm", tools=1), NOW, MEANS)).alike == 0
+    assert after(goal, advance(goal, end_task(text="ah"), NOW, MEANS)).alike == 1
 
 
 @pytest.mark.parametrize("due", [None, NOW + HOUR])
-def test_A3_the_loop_guard_is_never_above_a_delay_or_a_claim(due: int | None) -> None:
+def test_A3_a_delay_or_claim_takes_precedence_over_the_loop_guard(due: int | None) -> None:
     first = at_step()
-    ripe = replace(first, alike=MOST_ALIKE - 1, last_mark=after(first, advance(first, ended(), NOW, MEANS)).last_mark)
-    assert after(ripe, advance(ripe, ended(), NOW, MEANS)).status == "paused"
+    ripe = replace(
+        first, alike=MOST_ALIKE - 1, last_mark=after(first, advance(first, end_task(), NOW, MEANS)).last_mark
+    )
+    assert after(ripe, advance(ripe, end_task(), NOW, MEANS)).status == "paused"
     patient = replace(ripe, proposal="delay", next_run_at=due)
-    what = after(patient, advance(patient, ended(), NOW, MEANS))
+    what = after(patient, advance(patient, end_task(), NOW, MEANS))
     assert (what.status, what.next_run_at, what.alike) == ("active", due, 0)
     claim = replace(ripe, proposal="complete")
-    assert after(claim, advance(claim, ended(), NOW, MEANS)).status == "complete"
+    assert after(claim, advance(claim, end_task(), NOW, MEANS)).status == "complete"
 
 
 @pytest.mark.parametrize(
@@ -465,25 +469,25 @@ def test_A3_the_loop_guard_is_never_above_a_delay_or_a_claim(due: int | None) ->
     [({"max_steps": 2}, "--max-steps"), ({"max_tokens": 12}, "--max-tokens"), ({"max_seconds": 10.0}, "--max-time")],
 )
 @pytest.mark.parametrize("outcome", ["ok", "error"])
-def test_a_spent_budget_pauses_it_with_a_summary_and_the_way_on(
+def test_a_spent_budget_pauses_it_with_a_summary_and_a_remedy(
     budget: dict[str, Any], option: str, outcome: str
 ) -> None:
     goal = at_step(**budget)
-    changes = advance(goal, ended(outcome, usage={"input_tokens": 5, "output_tokens": 7}), NOW, MEANS)
+    changes = advance(goal, end_task(outcome, usage={"input_tokens": 5, "output_tokens": 7}), NOW, MEANS)
     what, text = after(goal, changes), notice(changes).text
     assert (what.status, what.tokens, what.summary) == ("paused", 12, "did it" if outcome == "ok" else None)
     assert option in text and f"midwatch goal resume {goal.id}" in text and "budget" in (what.paused_why or "")
     assert ("did it" in text) == (outcome == "ok")
     assert over_budget(what) and not over_budget(replace(what, max_steps=0, max_tokens=0, max_seconds=0.0))
     rejected = replace(goal, work="verify", verifier="judge")
-    changes = advance(rejected, ended(text="NO", usage={"input_tokens": 12}), NOW, MEANS)
+    changes = advance(rejected, end_task(text="NO", usage={"input_tokens": 12}), NOW, MEANS)
     assert after(rejected, changes).status == "paused"  # nor does it go on after a verification
 
 
 # -- delays, ends and pauses -----------------------------------------------------------------------------------------
 
 
-def test_a_delay_is_nothing_or_a_minute_to_half_a_day_and_never_beyond_the_deadline() -> None:
+def test_a_delay_is_zero_or_between_a_minute_and_half_a_day_before_the_deadline() -> None:
     goal = at_step(task_id=None)
     for length in (SHORTEST_DELAY, 3600.0, LONGEST_DELAY):
         what = after(goal, delay_goal(goal, NOW, length, " the build "))
@@ -505,24 +509,24 @@ def test_A21_only_an_active_goal_can_be_delayed(status: Any) -> None:
         delay_goal(at_step(status=status), NOW, 60, "x")
 
 
-def test_a_delay_does_not_undo_a_claim_and_ends_nothing_in_the_last_step() -> None:
+def test_a_delay_keeps_a_claim_and_is_ignored_in_the_last_step() -> None:
     goal = at_step(work="verify", verifier="judge", proposal="complete")
     assert after(goal, delay_goal(goal, NOW, 60, "x")).proposal == "complete"
     with pytest.raises(Conflict):
         delay_goal(at_step(work="wrap_up"), at_step().deadline_at, 60, "x")
     rejected = at_step(work="verify", verifier="judge", next_run_at=NOW + HOUR)
-    what = after(rejected, advance(rejected, ended(text="NO"), NOW, MEANS))
+    what = after(rejected, advance(rejected, end_task(text="NO"), NOW, MEANS))
     assert (what.next_run_at, what.missing) == (NOW + HOUR, "NO")
 
 
-def test_a_later_deadline_during_the_wrap_up_lets_it_go_on() -> None:
+def test_a_later_deadline_during_the_closing_step_continues_the_goal() -> None:
     goal = at_step(work="wrap_up")
-    what = after(goal, advance(goal, ended(text="so far"), NOW, MEANS))
+    what = after(goal, advance(goal, end_task(text="so far"), NOW, MEANS))
     assert (what.status, what.work, what.step, what.summary) == ("active", "step", 3, "so far")
 
 
 @pytest.mark.parametrize("how", [complete_goal, time_out_goal])
-def test_A6_the_end_is_told_once_and_names_the_goal(how: Any) -> None:
+def test_A6_the_end_has_one_notice_with_the_goal(how: Any) -> None:
     goal = at_step(
         evidence="proof", summary="so far", next_run_at=NOW, delay_reason="x", paused_why="y", status="paused"
     )
@@ -534,7 +538,7 @@ def test_A6_the_end_is_told_once_and_names_the_goal(how: Any) -> None:
     assert how(replace(goal, route=None), NOW).deliveries == ()
 
 
-def test_each_pause_is_told() -> None:
+def test_each_pause_has_a_notice() -> None:
     goal = at_step()
     first, second = pause_goal(goal, NOW, "a"), pause_goal(replace(goal, revision=9), NOW, "b")
     assert notice(first).notice != notice(second).notice

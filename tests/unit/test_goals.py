@@ -23,7 +23,7 @@ from midwatch.services.goals import Goals
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import KnownAgents, a_goal, asking
+from records import KnownAgents, a_goal, claim_request
 
 HOUR = 3600 * SECOND
 
@@ -64,7 +64,7 @@ class Desk:
         current = await self.goals.get(found.id)
         await self.store.apply(rules.begin(current, "step", self.clock.now(), means))
         if runs:
-            await self.store.claim(asking(), self.clock.now())
+            await self.store.claim(claim_request(), self.clock.now())
         step = await self.store.find_open_step(found.id)
         assert step is not None
         return step
@@ -153,7 +153,7 @@ DEEDS: dict[str, tuple[Callable[[Goals, str], Any], dict[Status, Status | None]]
 
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("deed", DEEDS)
-async def test_A21_what_a_person_can_do_in_each_state(desk: Desk, deed: str, status: Status) -> None:
+async def test_A21_each_status_allows_its_actions(desk: Desk, deed: str, status: Status) -> None:
     found = await desk.at(status, session_key="goal:g", id="g")
     do, wanted = DEEDS[deed]
     if (becomes := wanted[status]) is None:
@@ -169,7 +169,7 @@ async def test_A21_what_a_person_can_do_in_each_state(desk: Desk, deed: str, sta
 # -- setting one -----------------------------------------------------------------------------------------------------
 
 
-async def test_one_open_goal_per_scope_and_the_refusal_says_which(desk: Desk) -> None:
+async def test_a_scope_has_one_open_goal_and_the_error_names_it(desk: Desk) -> None:
     first = await desk.goals.create("a", actor="ann")
     with pytest.raises(Conflict, match=first.id):
         await desk.goals.create("b", actor="ann")
@@ -184,7 +184,7 @@ async def test_one_open_goal_per_scope_and_the_refusal_says_which(desk: Desk) ->
         await desk.goals.list("blocked")
 
 
-async def test_a_goal_that_says_nothing_has_the_defaults(desk: Desk) -> None:
+async def test_missing_values_get_their_defaults(desk: Desk) -> None:
     made = await desk.goals.create(" reach it ", actor="ann", agent=None, verifier=None, workdir=None)
     assert (made.objective, made.agent, made.session_key) == ("reach it", "demo", f"goal:{made.id}")
     assert (made.status, made.deadline_at, made.max_steps) == (
@@ -207,7 +207,7 @@ async def test_a_goal_that_says_nothing_has_the_defaults(desk: Desk) -> None:
         ({"session_key": "\n"}, InvalidInput), ({"objective": "a\0b"}, InvalidInput),
     ],
 )  # fmt: skip
-async def test_what_makes_no_sense_is_refused_and_nothing_is_kept(desk: Desk, wish: dict[str, Any], error: Any) -> None:
+async def test_invalid_values_are_refused_and_nothing_is_stored(desk: Desk, wish: dict[str, Any], error: Any) -> None:
     with pytest.raises(error):
         await desk.goals.create(**{"objective": "x", **wish})
     assert await desk.goals.list() == []
@@ -220,7 +220,7 @@ async def conversation(desk: Desk, thread: str | None = None, agent: str = "judg
     await desk.store.apply(Changes(sessions=(made,)))
 
 
-async def test_A24_a_goal_in_a_conversation_goes_on_with_its_agent_and_directory(desk: Desk) -> None:
+async def test_A24_a_goal_in_a_session_uses_its_agent_and_directory(desk: Desk) -> None:
     await conversation(desk, "th")
     made = await desk.goals.create("x", session_key="chat:1")
     assert (made.agent, made.workdir, made.status, made.scope_id) == ("judge", "/tmp", "active", "chat:1")
@@ -228,7 +228,7 @@ async def test_A24_a_goal_in_a_conversation_goes_on_with_its_agent_and_directory
         await desk.goals.create("x", session_key="chat:1", agent="demo", scope_id="other")
 
 
-async def test_A9_a_waiting_goal_that_was_paused_waits_again_and_then_begins(desk: Desk) -> None:
+async def test_A9_a_paused_waiting_goal_waits_again_after_resuming(desk: Desk) -> None:
     made = await desk.goals.create("x", session_key="chat:1", agent="judge")
     assert made.status == "waiting_for_session"
     await desk.goals.pause(made.id)
@@ -245,9 +245,7 @@ async def test_A9_a_waiting_goal_that_was_paused_waits_again_and_then_begins(des
 
 @pytest.mark.parametrize("runs", [False, True])
 @pytest.mark.parametrize("deed", ["pause", "complete", "clear"])
-async def test_A22_what_ends_or_rests_a_goal_stops_its_step_in_the_same_write(
-    desk: Desk, deed: str, runs: bool
-) -> None:
+async def test_A22_ending_or_pausing_a_goal_stops_its_step_in_the_same_write(desk: Desk, deed: str, runs: bool) -> None:
     found = await desk.at("active")
     step = await desk.stepping(found, runs=runs)
     before = (await desk.store.read_log_bounds()).last_seq
@@ -259,7 +257,7 @@ async def test_A22_what_ends_or_rests_a_goal_stops_its_step_in_the_same_write(
     assert ("interrupt_received" if runs else "task_finished") in told
 
 
-async def test_A8_a_pause_that_meets_a_claim_is_computed_again(desk: Desk) -> None:
+async def test_A8_a_pause_that_races_with_a_claim_is_computed_again(desk: Desk) -> None:
     """The step begins to run between the look and the write."""
     found = await desk.at("active")
     step = await desk.stepping(found, runs=False)
@@ -271,7 +269,7 @@ async def test_A8_a_pause_that_meets_a_claim_is_computed_again(desk: Desk) -> No
         looks += 1
         seen = await look(goal_id)
         if looks == 1:
-            await desk.store.claim(asking(), desk.clock.now())
+            await desk.store.claim(claim_request(), desk.clock.now())
         return seen
 
     desk.store.find_open_step = late  # type: ignore[method-assign]
@@ -279,7 +277,7 @@ async def test_A8_a_pause_that_meets_a_claim_is_computed_again(desk: Desk) -> No
     assert ((await desk.task(step)).stop_requested, looks) == ("cancel", 3)
 
 
-async def test_a_pause_says_how_to_resume_and_a_second_one_nothing(desk: Desk) -> None:
+async def test_a_pause_names_the_resume_command_and_a_second_one_does_nothing(desk: Desk) -> None:
     found = await desk.at("active", route="there")
     await desk.goals.pause(found.id)
     again = await desk.goals.pause(found.id)
@@ -289,7 +287,7 @@ async def test_a_pause_says_how_to_resume_and_a_second_one_nothing(desk: Desk) -
     assert again.paused_why == "paused by a person"
 
 
-async def test_resuming_while_the_old_step_is_still_being_stopped_is_not_undone_by_its_end(desk: Desk) -> None:
+async def test_the_end_of_a_stopped_step_does_not_undo_resuming(desk: Desk) -> None:
     found = await desk.at("active")
     step = await desk.stepping(found)
     await desk.goals.pause(found.id)
@@ -301,7 +299,7 @@ async def test_resuming_while_the_old_step_is_still_being_stopped_is_not_undone_
     assert (await desk.goals.get(found.id)).status == "active"
 
 
-async def test_resuming_forgets_errors_and_begins_at_once(desk: Desk) -> None:
+async def test_resuming_resets_errors_and_starts_at_once(desk: Desk) -> None:
     found = await desk.at("paused", errors=5, alike=3, last_mark="x", paused_why="errors", step=2)
     now = await desk.goals.resume(found.id)
     assert (now.status, now.errors, now.alike, now.last_mark, now.paused_why) == ("active", 0, 0, None, None)
@@ -317,7 +315,7 @@ async def test_resuming_forgets_errors_and_begins_at_once(desk: Desk) -> None:
     ],
 )
 @pytest.mark.parametrize("status", ["active", "paused"])
-async def test_a_spent_budget_must_be_raised_first(
+async def test_a_spent_budget_must_be_raised_before_resuming(
     desk: Desk, status: Status, spent: dict[str, Any], option: str, raised: dict[str, Any]
 ) -> None:
     found = await desk.at(status, **spent)
@@ -328,7 +326,7 @@ async def test_a_spent_budget_must_be_raised_first(
     assert (await go_on(found.id)).status == "active"
 
 
-async def test_a_goal_past_its_deadline_is_not_resumed(desk: Desk) -> None:
+async def test_a_goal_past_its_deadline_cannot_be_resumed(desk: Desk) -> None:
     found = await desk.at("paused")
     desk.clock.set(found.deadline_at)
     with pytest.raises(Conflict, match="deadline"):
@@ -340,7 +338,7 @@ async def test_a_goal_past_its_deadline_is_not_resumed(desk: Desk) -> None:
 # -- editing ---------------------------------------------------------------------------------------------------------
 
 
-async def test_an_edit_changes_only_what_it_may_and_checks_the_revision(desk: Desk) -> None:
+async def test_an_edit_changes_only_allowed_fields_and_checks_the_revision(desk: Desk) -> None:
     found = await desk.at("active", route="there")
     now = await desk.goals.edit(found.id, {"objective": " new ", "max_steps": 4, "deadline_at": None}, revision=0)
     assert (now.objective, now.max_steps, now.deadline_at, now.revision) == ("new", 4, found.deadline_at, 1)
@@ -355,13 +353,13 @@ async def test_an_edit_changes_only_what_it_may_and_checks_the_revision(desk: De
     assert desk.routes == ["nowhere"]
 
 
-async def test_a_later_deadline_revives_nothing_that_timed_out(desk: Desk) -> None:
+async def test_a_later_deadline_does_not_reopen_a_goal_that_timed_out(desk: Desk) -> None:
     found = await desk.at("timeout")
     with pytest.raises(Conflict, match="timeout"):
         await desk.goals.edit(found.id, {"deadline_at": found.deadline_at + HOUR})
 
 
-async def test_step_now_ends_a_delay_and_writes_nothing_where_there_is_none(desk: Desk) -> None:
+async def test_step_now_ends_a_delay_and_otherwise_writes_nothing(desk: Desk) -> None:
     found = await desk.at("active", next_run_at=desk.clock.now() + HOUR, delay_reason="x")
     now = await desk.goals.step(found.id)
     assert (now.next_run_at, now.delay_reason) == (None, None)
@@ -371,7 +369,7 @@ async def test_step_now_ends_a_delay_and_writes_nothing_where_there_is_none(desk
 # -- what an agent says ----------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_needs_proof_and_counts_only_when_its_step_has_ended(desk: Desk) -> None:
+async def test_a_claim_needs_evidence_and_counts_when_its_step_has_ended(desk: Desk) -> None:
     found = await desk.at("active")
     step = await desk.stepping(found)
     with pytest.raises(InvalidInput, match="proves"):
@@ -382,7 +380,7 @@ async def test_a_claim_needs_proof_and_counts_only_when_its_step_has_ended(desk:
     assert "goal_completed" not in await desk.kinds()
 
 
-async def test_only_the_step_that_runs_can_signal(desk: Desk) -> None:
+async def test_only_the_running_step_can_signal(desk: Desk) -> None:
     found = await desk.at("active", verifier="judge")
     old = await desk.stepping(found)
     await desk.goals.pause(found.id)
@@ -414,7 +412,7 @@ async def test_only_the_step_that_runs_can_signal(desk: Desk) -> None:
 # -- clearing --------------------------------------------------------------------------------------------------------
 
 
-async def test_A11_a_cleared_goal_is_gone_and_its_step_writes_nothing_into_the_next_one(desk: Desk) -> None:
+async def test_A11_the_step_of_a_cleared_goal_writes_nothing_into_the_next_one(desk: Desk) -> None:
     first = await desk.goals.create("a", actor="ann")
     step = await desk.stepping(first)
     await desk.goals.clear(first.id)
@@ -426,7 +424,7 @@ async def test_A11_a_cleared_goal_is_gone_and_its_step_writes_nothing_into_the_n
     assert await desk.goals.get(second.id) == second
 
 
-async def test_clearing_meets_the_step_that_began_meanwhile(desk: Desk) -> None:
+async def test_clearing_stops_a_step_that_started_concurrently(desk: Desk) -> None:
     """Between the look and the write the goal goes on: the new step is stopped, too."""
     found = await desk.at("active")
     look, looks = desk.store.find_open_step, 0
@@ -471,7 +469,7 @@ async def test_manage_mode_is_enforced(desk: Desk, deed: str, status: Status) ->
         assert not isinstance(refused, Forbidden)
 
 
-async def test_a_step_of_a_goal_is_not_retried_beside_it(desk: Desk) -> None:
+async def test_a_step_cannot_be_retried_beside_its_goal(desk: Desk) -> None:
     found = await desk.at("active")
     step = await desk.stepping(found, runs=False)
     await desk.goals.pause(found.id)
@@ -479,7 +477,7 @@ async def test_a_step_of_a_goal_is_not_retried_beside_it(desk: Desk) -> None:
         await desk.tasks.retry(step.id)
 
 
-async def test_its_steps_are_listed_newest_first(desk: Desk) -> None:
+async def test_steps_are_listed_newest_first(desk: Desk) -> None:
     found = await desk.at("active")
     first = await desk.stepping(found, runs=False)
     assert [one.id for one in await desk.goals.steps(found.id)] == [first.id]
@@ -487,7 +485,7 @@ async def test_its_steps_are_listed_newest_first(desk: Desk) -> None:
         await desk.goals.steps("g_none")
 
 
-async def test_a_goal_that_keeps_changing_is_given_up(desk: Desk) -> None:
+async def test_a_goal_that_keeps_changing_is_a_conflict(desk: Desk) -> None:
     found = await desk.at("active")
     apply = desk.store.apply
 

@@ -47,7 +47,7 @@ def a_handoff(**fields: Any) -> Handoff:
     return Handoff(**{**base, **fields})
 
 
-def test_what_has_ended_stays_so() -> None:
+def test_an_ended_handoff_never_changes() -> None:
     for status, following in TRANSITIONS.items():
         assert (status in OPEN) == bool(following)
     assert all(TRANSITIONS[status] >= {"cancelled", "expired", "failed"} for status in OPEN)
@@ -65,11 +65,11 @@ def test_what_has_ended_stays_so() -> None:
         ("  ", "transfer_to_agent"),
     ],
 )
-def test_the_name_of_the_tool(agent: str, name: str) -> None:
+def test_the_tool_name_is_derived_from_the_agent(agent: str, name: str) -> None:
     assert tool_name(agent) == name
 
 
-def test_names_can_be_chosen() -> None:
+def test_tool_names_can_be_set() -> None:
     assert tool_name("coder", "  ask_coder ") == "ask_coder"
     assert tool_name("coder", "  ") == "transfer_to_coder"
     assert tool_description("coder", " Knows code ") == "Knows code"
@@ -90,7 +90,7 @@ def test_names_can_be_chosen() -> None:
         (HandoffTask(type="x"), ""),
     ],
 )
-def test_the_work_as_a_prompt_says_each_thing_once(task: HandoffTask, words: str) -> None:
+def test_the_prompt_of_a_handoff_repeats_nothing(task: HandoffTask, words: str) -> None:
     assert task.words() == words
 
 
@@ -121,7 +121,7 @@ CREW = (
         ("cooking", ("any",), []),
     ],
 )
-def test_who_is_chosen(task_type: str, without: tuple[str, ...], chosen: list[str]) -> None:
+def test_the_best_capable_agent_is_chosen(task_type: str, without: tuple[str, ...], chosen: list[str]) -> None:
     assert best_first(CREW, task_type, frozenset(without)) == chosen
     assert best_first(reversed(CREW), task_type, frozenset(without)) == chosen
 
@@ -142,7 +142,9 @@ A, B, C = Link("a"), Link("b", "h1"), Link("c", "h2")
         ((A, B, C), "d", Limits(depth=3), None),
     ],
 )
-def test_how_far_work_may_go(chain: tuple[Link, ...], to: str, limits: Limits, problem: str | None) -> None:
+def test_the_depth_of_handoffs_is_limited(
+    chain: tuple[Link, ...], to: str, limits: Limits, problem: str | None
+) -> None:
     if problem is None:
         check_chain(chain, to, 0, limits)
         return
@@ -150,7 +152,7 @@ def test_how_far_work_may_go(chain: tuple[Link, ...], to: str, limits: Limits, p
         check_chain(chain, to, 0, limits)
 
 
-def test_ping_pong_and_fan_out_end() -> None:
+def test_ping_pong_and_fan_out_are_limited() -> None:
     chain: tuple[Link, ...] = (Link("a"),)
     with pytest.raises(HandoffLimit, match="a → b → a → b"):
         for hop in range(100):
@@ -161,7 +163,7 @@ def test_ping_pong_and_fan_out_end() -> None:
         check_chain((A,), "b", 64, Limits())
 
 
-def test_who_had_it_is_not_chosen_again() -> None:
+def test_an_agent_that_had_the_work_is_not_chosen_again() -> None:
     assert agents_to_avoid((A, B, C), Limits()) == {"a", "b", "c"}
     assert agents_to_avoid((A, B, A, C), Limits(revisits=1)) == {"a", "c"}
     assert agents_to_avoid((), Limits()) == frozenset()
@@ -210,7 +212,7 @@ def nested_deep() -> list[Any]:
         ({"context": HandoffContext(messages=({"content": "x"},))}, "context"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
+def test_invalid_values_are_refused(fields: dict[str, Any], field: str) -> None:
     good: dict[str, Any] = {
         "request": HandoffTask(input="x"), "context": HandoffContext(), "timeout": 5.0, "max_retries": 0,
     }  # fmt: skip
@@ -221,7 +223,7 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> N
     assert caught.value.field == field
 
 
-def test_each_step_is_one_event_and_guarded() -> None:
+def test_each_step_has_one_event_and_a_guard() -> None:
     handoff = a_handoff()
     assert [one.kind for one in request_handoff(handoff, NOW).events] == ["handoff_requested"]
     taken, step = accept_handoff(handoff, NOW + 1)
@@ -242,7 +244,7 @@ def test_each_step_is_one_event_and_guarded() -> None:
         assert len(step.events) == 1
 
 
-def test_a_refusal_goes_to_the_next_or_ends_it() -> None:
+def test_a_refusal_tries_the_next_agent_or_ends_the_handoff() -> None:
     handoff = a_handoff()
     following, step = refuse_handoff(handoff, "busy", NOW, "painter")
     assert (following.status, following.to_agent, following.tool_name) == ("pending", "painter", "transfer_to_painter")
@@ -251,7 +253,7 @@ def test_a_refusal_goes_to_the_next_or_ends_it() -> None:
     assert (over.status, [one["agent"] for one in over.refusals]) == ("rejected", ["coder", "painter"])
 
 
-def ended(handoff: Handoff, **fields: Any) -> Task:
+def make_ended_task(handoff: Handoff, **fields: Any) -> Task:
     return a_task(id=handoff.task_id, cause="handoff", cause_id=handoff.id)._replace(**fields)
 
 
@@ -265,9 +267,9 @@ def ended(handoff: Handoff, **fields: Any) -> Task:
         ({"status": "pending", "wait": "backoff", "failures": 1}, "in_progress", None),
     ],
 )
-def test_what_the_end_of_its_task_means(fields: dict[str, Any], status: str, answer: Any) -> None:
+def test_the_end_of_its_task_ends_the_handoff(fields: dict[str, Any], status: str, answer: Any) -> None:
     handoff = a_handoff(status="in_progress", task_id="t_1", accepted_at=NOW)
-    (update,) = settle(handoff, ended(handoff, **fields), NOW + SECOND).updates
+    (update,) = settle(handoff, make_ended_task(handoff, **fields), NOW + SECOND).updates
     assert update.fields["status"] == status
     kept = update.fields.get("answer")
     assert (kept and (kept["output"], kept["error"])) == answer
@@ -278,19 +280,19 @@ def test_what_the_end_of_its_task_means(fields: dict[str, Any], status: str, ans
 
 def test_a_late_result_is_kept_and_changes_nothing() -> None:
     handoff, _ = expire_handoff(a_handoff(status="in_progress", task_id="t_1"), NOW)
-    step = settle(handoff, ended(handoff, status="done", outcome="ok", result="too late"), NOW)
+    step = settle(handoff, make_ended_task(handoff, status="done", outcome="ok", result="too late"), NOW)
     (update,) = step.updates
     assert "status" not in update.fields
     assert update.fields["late"]["output"] == "too late"
     assert step.events == ()
 
 
-def test_anothers_task_means_nothing() -> None:
+def test_the_end_of_another_task_changes_nothing() -> None:
     handoff = a_handoff(status="in_progress", task_id="t_1")
     assert settle(handoff, a_task(id="t_2"), NOW).updates == ()
 
 
-def test_json_keeps_the_names_of_the_seed() -> None:
+def test_json_has_the_names_of_agentflow() -> None:
     shown = a_handoff(chain=(("lead", None),)).snapshot()
     assert {
         "id", "from_agent_id", "to_agent_id", "tool_name", "tool_description", "transfer_message", "task", "status",

@@ -28,7 +28,7 @@ TESTS = Path(__file__).parents[1]
 PROGRAM = (sys.executable, str(TESTS / "fakes/cli_agent.py"))
 
 
-def recording(name: str, case: str) -> str:
+def recording_path(name: str, case: str) -> str:
     return str(TESTS / "recordings/headless" / name / f"{case}.jsonl")
 
 
@@ -40,7 +40,7 @@ def agent(profile: str, *play: str, patience: Patience = HeadlessAgent.patience,
 
 
 def player(profile: str, case: str, code: int = 0, errors: str = "", **options: Any) -> HeadlessAgent:
-    return agent(profile, "play", recording(profile, case), str(code), *((errors,) if errors else ()), **options)
+    return agent(profile, "play", recording_path(profile, case), str(code), *((errors,) if errors else ()), **options)
 
 
 async def run(made: HeadlessAgent, turn: RecordingTurn) -> TurnResult:
@@ -51,19 +51,19 @@ async def run(made: HeadlessAgent, turn: RecordingTurn) -> TurnResult:
         await talk.close()
 
 
-def seen(turn: RecordingTurn, kind: str) -> list[Any]:
+def events_of(turn: RecordingTurn, kind: str) -> list[Any]:
     return [one for one in turn.events if one.kind == kind]
 
 
 def complaints(turn: RecordingTurn, stage: str) -> list[str]:
-    return [one.message for one in seen(turn, "error") if one.stage == stage]
+    return [one.message for one in events_of(turn, "error") if one.stage == stage]
 
 
 # -- a turn ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
-async def test_a_plain_turn(name: str) -> None:
+async def test_a_plain_turn_returns_its_answer(name: str) -> None:
     turn = RecordingTurn("My name is Ada.")
     found = await run(player(name, "plain"), turn)
     assert (found.outcome, found.text, found.error) == ("ok", "hello there", None)
@@ -71,7 +71,7 @@ async def test_a_plain_turn(name: str) -> None:
     assert len(turn.groups) == 1
     if name not in ("codex", "opencode"):  # they print whole texts
         assert turn.text().strip() == "hello there"
-    assert seen(turn, "message_update") == [], "the answer is the result's"
+    assert events_of(turn, "message_update") == [], "the answer is the result's"
 
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
@@ -92,22 +92,24 @@ async def test_steps_become_events(name: str) -> None:
     assert [one.message_id for one in between] == [f"{base.message_id(turn)}.0"]
     assert between[0].message.startswith("The tool said")
     if name in ("claude", "opencode", "qwen"):
-        replies = seen(turn, "llm_response")
+        replies = events_of(turn, "llm_response")
         assert found.iterations == len(replies) == 3
         assert all(one.usage["input_tokens"] > 0 for one in replies)
 
 
-async def test_figures_of_a_turn() -> None:
+async def test_usage_of_a_turn_is_reported() -> None:
     found = await run(player("claude", "work"), RecordingTurn())
     used = found.usage
     assert used.input_tokens and used.output_tokens == 6 and used.cost_usd and used.model == "claude-sonnet-4-5"
     assert (await run(player("copilot", "plain"), RecordingTurn())).usage.data() == {"model": "fake-model"}
 
 
-async def test_of_a_whole_conversations_figures_the_difference_counts() -> None:
+async def test_cumulative_usage_is_reported_as_the_difference() -> None:
     codex = player("codex", "plain")
     first = await run(codex, RecordingTurn())
-    codex.options = codex.options.model_copy(update={"argv": (*PROGRAM, "play", recording("codex", "resumed"), "0")})
+    codex.options = codex.options.model_copy(
+        update={"argv": (*PROGRAM, "play", recording_path("codex", "resumed"), "0")}
+    )
     second = await run(codex, RecordingTurn(thread_id=first.thread_id))
     assert first.usage.input_tokens and second.usage.input_tokens
     assert 0 < second.usage.input_tokens - first.usage.input_tokens < 200
@@ -115,9 +117,9 @@ async def test_of_a_whole_conversations_figures_the_difference_counts() -> None:
     assert fresh.usage.data() is None, "what it had consumed before is not known"
 
 
-async def test_the_thread_is_kept_while_it_works() -> None:
+async def test_the_thread_is_saved_during_the_turn() -> None:
     turn = RecordingTurn()
-    talk = await agent("claude", "hold", recording("claude", "plain"), "1").open(turn.session())
+    talk = await agent("claude", "hold", recording_path("claude", "plain"), "1").open(turn.session())
     working = asyncio.create_task(talk.turn(turn))
     async with asyncio.timeout(30):
         await turn.until(lambda t: t.thread_id is not None)
@@ -127,28 +129,28 @@ async def test_the_thread_is_kept_while_it_works() -> None:
     await talk.close()
 
 
-async def test_text_is_shown_some_20_times_a_second_at_most() -> None:
+async def test_text_is_sent_at_most_20_times_per_second() -> None:
     turn = RecordingTurn()
     began = time.monotonic()
     found = await run(agent("claude", "flood", "20000"), turn)
     spent = time.monotonic() - began
     assert found.text == "enough"
-    pieces = seen(turn, "message_delta")
+    pieces = events_of(turn, "message_delta")
     assert len(pieces) <= spent / step_events.PAUSE + 2
     offset = 0
     for one in pieces:
         assert one.offset == offset
         offset += len(one.text)
-    assert seen(turn, "message_update")[0].message == "word " * 20000, "it was not the answer"
+    assert events_of(turn, "message_update")[0].message == "word " * 20000, "it was not the answer"
 
 
-async def test_the_prompt_comes_by_standard_input_and_the_thread_is_named() -> None:
+async def test_the_prompt_is_on_standard_input_and_the_thread_is_an_argument() -> None:
     prompt = "x" * 300_000
     found = await run(agent("claude", "talk"), RecordingTurn(prompt, thread_id="th-9"))
     assert (found.text, found.thread_id) == (f"you said {prompt}", "th-9")
 
 
-async def test_one_that_was_cut_off_is_told_to_go_on() -> None:
+async def test_an_interrupted_turn_gets_a_continue_prompt() -> None:
     talker = agent("claude", "talk")
     found = await run(talker, RecordingTurn("count to ten", thread_id="th-9", resumed=True))
     assert found.text == f"you said {base.GO_ON}count to ten"
@@ -162,7 +164,7 @@ async def test_one_that_was_cut_off_is_told_to_go_on() -> None:
 @pytest.mark.parametrize(
     ("name", "tool"), [("claude", "Bash"), ("codex", "shell"), ("copilot", "bash"), ("opencode", "bash")]
 )
-async def test_a_denied_tool_is_not_ok(name: str, tool: str) -> None:
+async def test_a_turn_with_a_denied_tool_is_not_ok(name: str, tool: str) -> None:
     turn = RecordingTurn()
     try:
         found = await run(player(name, "denied"), turn)
@@ -176,19 +178,19 @@ async def test_a_denied_tool_is_not_ok(name: str, tool: str) -> None:
     assert complaints(turn, "permission") == [f"{tool} was not allowed"]
 
 
-async def test_a_denied_tool_may_be_told_only() -> None:
+async def test_on_denial_tell_only_reports_a_denied_tool() -> None:
     turn = RecordingTurn()
     found = await run(player("claude", "denied", on_denial="tell"), turn)
     assert found.outcome == "ok" and complaints(turn, "permission")
 
 
-async def test_a_refusal_that_is_told_on_standard_error_only() -> None:
+async def test_a_denial_may_be_reported_on_standard_error_only() -> None:
     errors = "ERROR codex_core::tools::router: error=approval policy is Never; reject command\n"
     found = await run(player("codex", "plain", 0, errors), RecordingTurn())
     assert found.outcome == "error" and found.error and "not allowed to use shell" in found.error
 
 
-async def test_one_that_shall_only_look_may_be_denied() -> None:
+async def test_a_read_only_agent_may_have_denied_tools() -> None:
     turn = RecordingTurn()
     found = await run(player("claude", "denied", permissions="read"), turn)
     assert found.outcome == "ok" and complaints(turn, "permission")
@@ -198,7 +200,7 @@ async def test_one_that_shall_only_look_may_be_denied() -> None:
 
 
 @pytest.mark.parametrize(("name", "code"), [("claude", 1), ("codex", 1), ("copilot", 1), ("gemini", 173)])
-async def test_a_limit_parks(name: str, code: int) -> None:
+async def test_a_usage_limit_parks_the_task(name: str, code: int) -> None:
     errors = "Error: 429, Please retry in 3600s.\n" if name == "gemini" else ""
     with pytest.raises(UsageLimit) as raised:
         await run(player(name, "limit", code, errors), RecordingTurn())
@@ -215,7 +217,7 @@ async def test_a_limit_parks(name: str, code: int) -> None:
 @pytest.mark.parametrize(
     ("name", "code"), [*((name, 1) for name in sorted(PROFILES) if name != "gemini"), ("gemini", 144)]
 )
-async def test_a_refused_key_says_how_to_sign_in(name: str, code: int) -> None:
+async def test_a_refused_key_is_reported_with_the_sign_in_command(name: str, code: int) -> None:
     with pytest.raises(AgentError) as raised:
         await run(player(name, "auth", code), RecordingTurn())
     assert isinstance(raised.value, NotSignedIn)
@@ -223,29 +225,29 @@ async def test_a_refused_key_says_how_to_sign_in(name: str, code: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "code"), [("claude", 1), ("codex", 1), ("goose", 0)])
-async def test_an_overloaded_provider_is_tried_again(name: str, code: int) -> None:
+async def test_an_overloaded_provider_is_a_temporary_failure(name: str, code: int) -> None:
     turn = RecordingTurn()
     with pytest.raises(TransientError):
         await run(player(name, "overloaded", code), turn)
     assert bool(complaints(turn, "llm")) == (name != "goose")
 
 
-async def test_a_stream_without_a_result() -> None:
+async def test_a_stream_without_a_result_is_an_error() -> None:
     turn = RecordingTurn()
     with pytest.raises(AgentError, match="codex ended without a result"):
-        await run(agent("codex", "cut", recording("codex", "work"), "4"), turn)
-    (end,) = seen(turn, "tool_exec_end")
+        await run(agent("codex", "cut", recording_path("codex", "work"), "4"), turn)
+    (end,) = events_of(turn, "tool_exec_end")
     assert end.is_error and end.result == step_events.NO_RESULT, "what was open is closed"
 
 
-async def test_what_was_written_before_the_end_is_kept() -> None:
+async def test_text_written_before_the_end_is_kept() -> None:
     turn = RecordingTurn()
     with pytest.raises(AgentError, match="without a result"):
-        await run(agent("gemini", "cut", recording("gemini", "plain"), "3"), turn)
-    assert [one.message for one in seen(turn, "message_update")] == ["hello "]
+        await run(agent("gemini", "cut", recording_path("gemini", "plain"), "3"), turn)
+    assert [one.message for one in events_of(turn, "message_update")] == ["hello "]
 
 
-async def test_an_exit_code_is_told_with_what_was_said() -> None:
+async def test_an_exit_code_is_reported_with_the_output() -> None:
     with pytest.raises(AgentError, match=r"codex failed with exit code 3: first\nno such luck$"):
         await run(agent("codex", "play", "/dev/null", "3", "first\n\x1b[31mno such luck\x1b[0m\n"), RecordingTurn())
     with pytest.raises(AgentError, match="exit code 3 after its answer"):
@@ -255,12 +257,12 @@ async def test_an_exit_code_is_told_with_what_was_said() -> None:
         raise AgentError(found.error)
 
 
-async def test_a_program_that_exits_at_once() -> None:
+async def test_a_program_that_exits_at_once_is_reported() -> None:
     with pytest.raises(AgentError, match="claude ended without a result; look at its own logs"):
         await run(agent("claude", "play", "/dev/null", "0"), RecordingTurn())
 
 
-async def test_an_unknown_argument_names_the_versions() -> None:
+async def test_an_unknown_argument_is_reported_with_the_supported_versions() -> None:
     with pytest.raises(AgentError) as raised:
         await run(agent("claude", "version"), RecordingTurn())
     said = str(raised.value)
@@ -268,14 +270,14 @@ async def test_an_unknown_argument_names_the_versions() -> None:
     assert PROFILES["claude"].known_version in said and "\n" not in said
 
 
-async def test_a_missing_program() -> None:
+async def test_a_missing_program_is_reported() -> None:
     missing = build("x", "headless", {"profile": "claude", "argv": ["/no/such/claude"]})
     assert "not installed" in missing.describe()["problem"]
     with pytest.raises(AgentError, match=r"not installed or not executable; install it or change agents\.x\.argv"):
         await run(missing, RecordingTurn())  # type: ignore[arg-type]  # it is one
 
 
-async def test_a_forgotten_conversation() -> None:
+async def test_an_unknown_thread_is_reported_or_begun_anew() -> None:
     lost = "No conversation found with session ID: th-9\n"
     forgetful = agent("claude", "play", "/dev/null", "1", lost)
     with pytest.raises(AgentError, match=r"does not know the conversation th-9.*start a new session"):
@@ -287,15 +289,15 @@ async def test_a_forgotten_conversation() -> None:
     assert complaints(turn, "thread") == ["claude does not know th-9; it begins anew"]
 
 
-async def test_garbage_is_survived_and_told_in_one_line() -> None:
+async def test_garbage_is_ignored_and_reported_in_one_line() -> None:
     turn = RecordingTurn()
-    found = await run(agent("claude", "garbage", recording("claude", "plain")), turn)
+    found = await run(agent("claude", "garbage", recording_path("claude", "plain")), turn)
     assert found.text == "hello there"
     (told,) = complaints(turn, "stream")
     assert told.startswith(
         "left out: 7 lines that were no JSON, the first: '__( O)>  a banner'; 1 lines that were too long"
     )
-    assert seen(turn, "message_update")[0].message == "half \ufffd and nul \ufffd"
+    assert events_of(turn, "message_update")[0].message == "half \ufffd and nul \ufffd"
 
 
 # -- silence and the end -----------------------------------------------------------------------------------------
@@ -304,35 +306,35 @@ async def test_garbage_is_survived_and_told_in_one_line() -> None:
 async def test_silence_ends_the_turn() -> None:
     turn = RecordingTurn()
     with pytest.raises(AgentError, match=r"^codex printed nothing for 5s and was ended; raise agents\.x\.idle_limit"):
-        await run(agent("codex", "hold", recording("codex", "plain"), "1", idle_limit=5), turn)
+        await run(agent("codex", "hold", recording_path("codex", "plain"), "1", idle_limit=5), turn)
     assert turn.thread_id, "it can be taken up"
 
 
-async def test_one_that_ignores_the_interrupt_is_ended_harder() -> None:
-    deaf = agent("codex", "deaf", recording("codex", "plain"), "1", idle_limit="0.3s", patience=Patience(stop=0.1))
+async def test_a_program_that_ignores_the_interrupt_is_killed() -> None:
+    deaf = agent("codex", "deaf", recording_path("codex", "plain"), "1", idle_limit="0.3s", patience=Patience(stop=0.1))
     with pytest.raises(AgentError, match="printed nothing"):
         await run(deaf, RecordingTurn())
 
 
-async def test_waiting_for_a_limit_in_silence_parks() -> None:
-    lines = Path(recording("copilot", "limit")).read_text().splitlines()
+async def test_silent_waiting_for_a_usage_limit_parks_the_task() -> None:
+    lines = Path(recording_path("copilot", "limit")).read_text().splitlines()
     count = next(n for n, line in enumerate(lines, 1) if "model.call_failure" in line)
-    waiting = agent("copilot", "hold", recording("copilot", "limit"), str(count), patience=Patience(limit=0.2))
+    waiting = agent("copilot", "hold", recording_path("copilot", "limit"), str(count), patience=Patience(limit=0.2))
     with pytest.raises(UsageLimit):
         await run(waiting, RecordingTurn())
 
 
-async def test_one_that_does_not_exit_after_its_result_is_ended() -> None:
-    lingering = agent("claude", "linger", recording("claude", "plain"), patience=Patience(linger=0.2))
+async def test_a_program_that_does_not_exit_after_its_result_is_ended() -> None:
+    lingering = agent("claude", "linger", recording_path("claude", "plain"), patience=Patience(linger=0.2))
     found = await run(lingering, RecordingTurn())
     assert (found.outcome, found.text) == ("ok", "hello there")
 
 
 @pytest.mark.parametrize("name", ["codex", "claude"])
-async def test_a_daemon_is_not_waited_for_and_that_of_codex_is_ended(name: str, tmp_path: Path) -> None:
+async def test_a_daemon_does_not_delay_the_end_and_that_of_codex_is_ended(name: str, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     began = time.monotonic()
-    found = await run(agent(name, "leave", recording(name, "plain"), str(note)), RecordingTurn())
+    found = await run(agent(name, "leave", recording_path(name, "plain"), str(note)), RecordingTurn())
     assert found.text == "hello there" and time.monotonic() - began < HeadlessAgent.patience.linger
     left = int(note.read_text())
     try:
@@ -350,7 +352,7 @@ async def test_a_refused_event_ends_the_program() -> None:
             raise AgentError("refused")
 
     with pytest.raises(AgentError, match="refused"):
-        await run(agent("claude", "hold", recording("claude", "work"), "40"), Refusing())
+        await run(agent("claude", "hold", recording_path("claude", "work"), "40"), Refusing())
 
 
 # -- options -----------------------------------------------------------------------------------------------------
@@ -381,12 +383,12 @@ def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
     assert str(raised.value).startswith(said)
 
 
-def test_terms_of_coding_agents() -> None:
+def test_the_kind_has_its_terms() -> None:
     terms = build("claude", "headless", {}).terms
     assert (terms.timeout_seconds, terms.on_crash, terms.slots) == (8 * 3600.0, "resume", 4)
 
 
-def test_permissions_and_model_are_arguments_and_environment() -> None:
+def test_permissions_and_model_become_arguments_and_environment() -> None:
     made = build("gemini", "headless", {"permissions": "all", "model": "pro", "env": {"A": "b"}, "args": ["-d"]})
     assert isinstance(made, HeadlessAgent)
     program = made.program(made.command_line("th", resumed=True), None)
@@ -394,14 +396,14 @@ def test_permissions_and_model_are_arguments_and_environment() -> None:
     assert program.env == {"GEMINI_CLI_TRUST_WORKSPACE": "true", "A": "b"}
 
 
-def test_claude_as_root_is_told_that_it_may() -> None:
+def test_claude_as_root_gets_its_sandbox_variable() -> None:
     for wish, env in (({"permissions": "all"}, {"IS_SANDBOX": "1"} if os.geteuid() == 0 else {}), ({}, {})):
         made = build("claude", "headless", wish)
         assert isinstance(made, HeadlessAgent)
         assert made.program(made.command_line(), None).env == env
 
 
-def test_the_version_is_read_of_its_package(tmp_path: Path) -> None:
+def test_the_version_is_read_from_the_package(tmp_path: Path) -> None:
     package = tmp_path / "node_modules/agent"
     (package / "bin").mkdir(parents=True)
     (package / "package.json").write_text('{"version": "3.2.1"}')

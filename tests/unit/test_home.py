@@ -43,7 +43,7 @@ def processes(home: Path, script: str, count: int = 1) -> Iterator[list[subproce
     ]
     try:
         for one in started:
-            assert told(one) == "ready"
+            assert read_line(one) == "ready"
         for one in started:
             assert one.stdin is not None
             one.stdin.write("go\n")
@@ -55,7 +55,7 @@ def processes(home: Path, script: str, count: int = 1) -> Iterator[list[subproce
             one.communicate()
 
 
-def told(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -74,7 +74,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_new_home_is_its_owners_alone(place: Home) -> None:
+def test_a_new_home_is_readable_by_its_owner_only(place: Home) -> None:
     for folder in (place.path, place.run, place.work, place.log_file.parent):
         assert mode(folder) == 0o700, folder
     assert mode(place.token_file) == 0o600
@@ -82,28 +82,28 @@ def test_a_new_home_is_its_owners_alone(place: Home) -> None:
     assert not list(place.path.glob(".token*"))
 
 
-def test_preparing_again_changes_nothing(place: Home) -> None:
+def test_preparing_a_home_again_changes_nothing(place: Home) -> None:
     token = place.token()
     place.prepare()
     assert Home(place.path).token() == token == place.token_file.read_text().strip()
 
 
-def test_processes_racing_for_the_token_agree(home: Path) -> None:
+def test_concurrent_processes_agree_on_the_token(home: Path) -> None:
     """Several first starts at once: the first one's token is everybody's."""
     with processes(home, "home.prepare()\nprint(home.token(), flush=True)", 6) as racing:
-        tokens = {told(one) for one in racing}
+        tokens = {read_line(one) for one in racing}
     assert tokens == {(home / "token").read_text().strip()}
     assert not list(home.glob(".token*"))
 
 
-def test_a_start_that_was_killed_while_it_made_the_token_is_no_obstacle(home: Path) -> None:
+def test_a_start_killed_while_making_the_token_does_no_harm(home: Path) -> None:
     home.mkdir()
     (home / f".token.{os.getpid()}").write_text("")  # in a container every start has the same pid
     Home(home).prepare()
 
 
 @pytest.mark.parametrize("left", ["", "\n"])
-def test_an_empty_token_is_no_token(home: Path, left: str) -> None:
+def test_an_empty_token_file_is_replaced(home: Path, left: str) -> None:
     home.mkdir()
     (home / "token").write_text(left)
     with suppress(HomeUnusable):  # just as good: somebody is told
@@ -111,7 +111,7 @@ def test_an_empty_token_is_no_token(home: Path, left: str) -> None:
 
 
 @pytest.mark.parametrize("blocked", ["", "run", "work", "log", "token"])
-def test_a_home_that_cannot_be_made_is_told_in_one_line(tmp_path: Path, blocked: str) -> None:
+def test_a_home_that_cannot_be_created_is_reported_in_one_line(tmp_path: Path, blocked: str) -> None:
     if blocked == "token":
         (tmp_path / "home" / "token").mkdir(parents=True)
     else:
@@ -123,7 +123,7 @@ def test_a_home_that_cannot_be_made_is_told_in_one_line(tmp_path: Path, blocked:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_home_below_a_file_is_told(tmp_path: Path) -> None:
+def test_a_home_below_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HomeUnusable):
         Home(tmp_path / "file" / "home").prepare()
@@ -142,7 +142,7 @@ except MidwatchError as problem:
 
 
 @pytest.mark.parametrize("part", ["", "run"])
-def test_a_home_without_permission_to_write_is_told(part: str) -> None:
+def test_a_read_only_home_is_reported(part: str) -> None:
     with tempfile.TemporaryDirectory() as folder:  # not below a directory that only we may enter
         Path(folder).chmod(0o755)
         place = Home(Path(folder) / "home")
@@ -151,14 +151,14 @@ def test_a_home_without_permission_to_write_is_told(part: str) -> None:
             entry.chmod(0o777)
         (place.path / part).chmod(0o555)
         with processes(place.path, NOBODY) as (one,):
-            assert told(one).startswith("HomeUnusable")
+            assert read_line(one).startswith("HomeUnusable")
         (place.path / part).chmod(0o777)
 
 
 # -- locks -------------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_is_held_by_one(place: Home) -> None:
+def test_a_lock_has_one_holder(place: Home) -> None:
     one, other = place.lock("x"), place.lock("x")
     assert not one.is_taken() and not one.path.exists()  # looking makes nothing
     assert one.acquire() and one.acquire() and one.held
@@ -175,7 +175,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_lock_that_was_not_got_leaves_no_descriptor(place: Home) -> None:
+def test_a_lock_that_was_not_acquired_leaks_no_descriptor(place: Home) -> None:
     held = place.lock("x")
     assert held.acquire()
     before = descriptors()
@@ -186,7 +186,7 @@ def test_a_lock_that_was_not_got_leaves_no_descriptor(place: Home) -> None:
     held.release()
 
 
-def test_locks_of_other_names_and_other_homes_do_not_meet(place: Home, tmp_path: Path) -> None:
+def test_locks_of_other_names_and_homes_are_independent(place: Home, tmp_path: Path) -> None:
     other = Home(tmp_path / "other")
     other.prepare()
     locks = [place.lock("a"), place.lock("b"), other.lock("a")]
@@ -195,7 +195,7 @@ def test_locks_of_other_names_and_other_homes_do_not_meet(place: Home, tmp_path:
         lock.release()
 
 
-def test_an_owner_gets_its_lock_although_others_look_at_it_all_the_time(place: Home) -> None:
+def test_an_owner_gets_its_lock_while_others_check_it(place: Home) -> None:
     stop = threading.Event()
     Lock(place.run / "x.lock").path.touch()
 
@@ -225,9 +225,9 @@ sys.stdin.read()
 """
 
 
-def test_a_lock_ends_with_its_process_and_not_before(place: Home) -> None:
+def test_a_lock_is_held_until_its_process_ends(place: Home) -> None:
     with processes(place.path, HOLD) as (holder,):
-        assert told(holder) == "held"
+        assert read_line(holder) == "held"
         assert place.lock("x").is_taken()
         os.kill(holder.pid, signal.SIGSTOP)
         assert place.lock("x").is_taken()  # a suspended process lives
@@ -254,7 +254,7 @@ sys.stdin.read()
 
 def test_a_child_does_not_inherit_the_lock(place: Home) -> None:
     with processes(place.path, HOLD_WITH_CHILD) as (holder,):
-        child = int(told(holder))
+        child = int(read_line(holder))
         os.kill(child, signal.SIGSTOP)  # so that it outlives its parent, whatever it reads
         try:
             assert place.lock("x").is_taken()
@@ -278,9 +278,9 @@ sys.stdin.read()
 """
 
 
-def test_of_processes_racing_to_serve_one_wins(place: Home) -> None:
+def test_of_concurrent_servers_one_starts(place: Home) -> None:
     with processes(place.path, CLAIM, 4) as racing:
-        answers = [told(one) for one in racing]
+        answers = [read_line(one) for one in racing]
         assert sorted(answer.split()[0] for answer in answers) == ["AlreadyRunning"] * 3 + ["up"]
         assert all("it is starting" in answer for answer in answers if answer != "up")
         place.announce(ServerInfo(pid=racing[answers.index("up")].pid, url=INFO.url, version="1"))
@@ -293,7 +293,7 @@ def test_of_processes_racing_to_serve_one_wins(place: Home) -> None:
         place.claim_up().release()
 
 
-def test_a_server_is_believed_only_while_it_lives(place: Home) -> None:
+def test_the_server_file_is_valid_only_while_its_process_lives(place: Home) -> None:
     assert place.server() is None
     place.announce(INFO)
     assert place.server() is None  # a stale file
@@ -308,14 +308,14 @@ def test_a_server_is_believed_only_while_it_lives(place: Home) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", '{"pid": 1}', '{"pid": 1, "url": "x", "port": 2}'])
-def test_a_broken_file_is_as_good_as_none(place: Home, text: str) -> None:
+def test_a_broken_server_file_is_ignored(place: Home, text: str) -> None:
     up = place.claim_up()
     place.server_file.write_text(text)
     assert place.server() is None
     up.release()
 
 
-def test_a_refused_server_leaves_the_others_file_alone(place: Home) -> None:
+def test_a_refused_server_does_not_change_the_file_of_the_first(place: Home) -> None:
     up = place.claim_up()
     place.announce(INFO)
     with pytest.raises(AlreadyRunning):
@@ -324,5 +324,5 @@ def test_a_refused_server_leaves_the_others_file_alone(place: Home) -> None:
     up.release()
 
 
-def test_this_start_of_the_machine_has_a_name() -> None:
+def test_the_boot_of_the_machine_has_an_id() -> None:
     assert boot_id() == boot_id() != ""

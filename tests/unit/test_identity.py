@@ -47,7 +47,7 @@ async def tokens(store: SqliteStore, clock: FakeClock) -> AsyncIterator[Tokens]:
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_secret_is_told_once_and_its_hash_is_kept(tokens: Tokens, store: SqliteStore) -> None:
+async def test_the_secret_is_returned_once_and_only_its_hash_is_stored(tokens: Tokens, store: SqliteStore) -> None:
     made, secret = await tokens.create("ci", "operator", by=OWNER)
     assert secret.startswith("mw_")
     assert len(secret) == 46
@@ -57,7 +57,7 @@ async def test_the_secret_is_told_once_and_its_hash_is_kept(tokens: Tokens, stor
     assert secret not in repr(await store.read_events(0))
 
 
-async def test_a_bearer_is_the_owner_or_the_tokens_actor(tokens: Tokens) -> None:
+async def test_a_bearer_token_identifies_the_owner_or_its_actor(tokens: Tokens) -> None:
     _, secret = await tokens.create("ci", "viewer", actor="Ada L.", by=OWNER)
     assert await tokens.bearer(FILE) == OWNER
     found = await tokens.bearer(secret)
@@ -68,18 +68,18 @@ async def test_a_bearer_is_the_owner_or_the_tokens_actor(tokens: Tokens) -> None
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a/b", "ü", "x" * 64, "a\n"])
-async def test_names_of_tokens_are_plain(tokens: Tokens, name: str) -> None:
+async def test_names_of_tokens_are_restricted(tokens: Tokens, name: str) -> None:
     with pytest.raises(InvalidInput, match="name"):
         await tokens.create(name, "viewer", by=OWNER)
 
 
 @pytest.mark.parametrize("actor", ["", " ", "a\n", " a", "a\x7f", "x" * 101, "a\u202eb"])
-async def test_names_of_actors_are_printable(tokens: Tokens, actor: str) -> None:
+async def test_names_of_actors_must_be_printable(tokens: Tokens, actor: str) -> None:
     with pytest.raises(InvalidInput, match="actor"):
         await tokens.create("ci", "viewer", actor=actor, by=OWNER)
 
 
-async def test_a_live_name_is_not_given_twice(tokens: Tokens) -> None:
+async def test_a_name_in_use_is_refused(tokens: Tokens) -> None:
     await tokens.create("ci", "viewer", by=OWNER)
     with pytest.raises(Conflict, match="'ci'"):
         await tokens.create("ci", "owner", by=OWNER)
@@ -87,7 +87,7 @@ async def test_a_live_name_is_not_given_twice(tokens: Tokens) -> None:
     await tokens.create("ci", "owner", by=OWNER)
 
 
-async def test_a_revoked_token_is_nobodys(tokens: Tokens) -> None:
+async def test_a_revoked_token_is_refused(tokens: Tokens) -> None:
     made, secret = await tokens.create("ci", "viewer", by=OWNER)
     who = await tokens.bearer(secret)
     assert who is not None
@@ -102,7 +102,7 @@ async def test_a_revoked_token_is_nobodys(tokens: Tokens) -> None:
         await tokens.revoke("ci", by=OWNER)
 
 
-async def test_secrets_of_one_kind_do_not_pass_for_another(tokens: Tokens) -> None:
+async def test_secrets_of_one_kind_are_refused_as_another(tokens: Tokens) -> None:
     _, api = await tokens.create("ci", "owner", by=OWNER)
     _, code = await tokens.link(OWNER)
     _, cookie = await tokens.sign_in(token=api)
@@ -116,7 +116,7 @@ async def test_secrets_of_one_kind_do_not_pass_for_another(tokens: Tokens) -> No
             await tokens.sign_in(token=wrong)
 
 
-async def test_a_link_signs_the_same_actor_in_once(tokens: Tokens) -> None:
+async def test_a_link_signs_in_its_actor_once(tokens: Tokens) -> None:
     _, secret = await tokens.create("ci", "viewer", actor="ada", by=OWNER)
     who = await tokens.bearer(secret)
     assert who is not None
@@ -145,7 +145,7 @@ async def test_links_and_cookies_expire(tokens: Tokens, clock: FakeClock) -> Non
     assert not await tokens.still_holds(who)
 
 
-async def test_browsers_end_with_the_token_they_came_from(tokens: Tokens) -> None:
+async def test_browser_sessions_end_with_their_token(tokens: Tokens) -> None:
     """However long the chain is: a link of a browser of a link of the token."""
     _, secret = await tokens.create("ci", "operator", by=OWNER)
     who = await tokens.bearer(secret)
@@ -168,12 +168,12 @@ async def test_browsers_end_with_the_token_they_came_from(tokens: Tokens) -> Non
             await tokens.sign_in(code=code)
 
 
-async def test_whom_a_proxy_names_gets_no_link(tokens: Tokens) -> None:
+async def test_an_actor_named_by_a_proxy_gets_no_link(tokens: Tokens) -> None:
     with pytest.raises(Forbidden, match="proxy"):
         await tokens.link(Actor("ada", "operator", "proxy"))
 
 
-async def test_links_of_one_actor_are_bounded(store: SqliteStore, clock: FakeClock) -> None:
+async def test_the_number_of_links_per_actor_is_limited(store: SqliteStore, clock: FakeClock) -> None:
     tokens = Tokens(store, clock, FILE, most_of_actor=2)
     await tokens.link(OWNER)
     _, code = await tokens.link(OWNER)
@@ -185,7 +185,9 @@ async def test_links_of_one_actor_are_bounded(store: SqliteStore, clock: FakeClo
     await tokens.close()
 
 
-async def test_lists_show_no_links_and_forget_what_ended(tokens: Tokens, clock: FakeClock, store: SqliteStore) -> None:
+async def test_lists_show_no_links_and_remove_ended_tokens(
+    tokens: Tokens, clock: FakeClock, store: SqliteStore
+) -> None:
     await tokens.create("ci", "viewer", by=OWNER)
     await clock.advance(1)
     await tokens.create("old", "viewer", by=OWNER)
@@ -197,7 +199,9 @@ async def test_lists_show_no_links_and_forget_what_ended(tokens: Tokens, clock: 
     assert [one.name for one in await store.list_tokens()] == ["new", "ci"]
 
 
-async def test_use_is_noted_seldom_and_beside(tokens: Tokens, clock: FakeClock, store: SqliteStore) -> None:
+async def test_use_is_recorded_rarely_and_in_the_background(
+    tokens: Tokens, clock: FakeClock, store: SqliteStore
+) -> None:
     made, secret = await tokens.create("ci", "viewer", by=OWNER)
 
     async def used() -> int | None:
@@ -215,7 +219,7 @@ async def test_use_is_noted_seldom_and_beside(tokens: Tokens, clock: FakeClock, 
     assert await used() == clock.now()
 
 
-async def test_use_that_cannot_be_noted_harms_nobody(
+async def test_a_failure_to_record_use_is_harmless(
     tokens: Tokens, store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Full:
@@ -285,16 +289,16 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("host", OURS)
-def test_names_of_this_machine_are_ours(host: str) -> None:
+def test_names_of_this_machine_are_allowed_hosts(host: str) -> None:
     assert refusal(door(), host=host) is None
 
 
 @pytest.mark.parametrize("host", FOREIGN)
-def test_other_names_are_not(host: str) -> None:
+def test_other_hosts_are_refused(host: str) -> None:
     assert refusal(door(), host=host) is WrongHost
 
 
-def test_a_missing_or_double_host_is_nobodys() -> None:
+def test_a_missing_or_duplicate_host_is_refused() -> None:
     assert refusal(door(), host=None) is WrongHost
     assert refusal(door(), headers=[("host", "localhost")], host="localhost") is WrongHost
 
@@ -314,11 +318,11 @@ def test_a_missing_or_double_host_is_nobodys() -> None:
         ({"expose": True, "host": "desk.lan"}, "desk.lan:7171", True),
     ],
 )
-def test_settings_add_names(settings: dict[str, object], host: str, ours: bool) -> None:
+def test_settings_add_allowed_hosts(settings: dict[str, object], host: str, ours: bool) -> None:
     assert (refusal(door(**settings), host=host) is None) is ours
 
 
-def test_the_refusal_names_the_setting() -> None:
+def test_the_error_names_the_setting() -> None:
     with pytest.raises(WrongHost, match="`hosts`"):
         door().check(call(door(), host="desk.lan"))
     with pytest.raises(ForeignOrigin, match="`origins`"):
@@ -345,12 +349,12 @@ def test_the_refusal_names_the_setting() -> None:
         ("https://listed.example:8443", False),
     ],
 )
-def test_only_own_and_listed_origins_are_welcome(method: str, origin: str, welcome: bool) -> None:
+def test_only_own_and_listed_origins_are_allowed(method: str, origin: str, welcome: bool) -> None:
     made = door(origins=["https://Listed.example"])
     assert (refusal(made, method=method, headers={"origin": origin}) is None) is welcome
 
 
-def test_two_origins_are_none() -> None:
+def test_two_origin_headers_are_refused() -> None:
     twice = [("origin", "http://localhost:7171"), ("origin", "http://localhost:7171")]
     assert refusal(door(), headers=twice) is ForeignOrigin
 
@@ -365,7 +369,7 @@ def test_two_origins_are_none() -> None:
         ("cross-site", "/tasks", True),
     ],
 )
-def test_a_browser_says_whose_page_asks(site: str, path: str, welcome: bool) -> None:
+def test_browser_headers_show_which_site_sends_the_request(site: str, path: str, welcome: bool) -> None:
     assert (refusal(door(), path=path, headers={"sec-fetch-site": site}) is None) is welcome
 
 
@@ -380,7 +384,7 @@ def test_a_browser_says_whose_page_asks(site: str, path: str, welcome: bool) -> 
         ({"origin": "https://listed.example", "sec-fetch-site": "cross-site"}, False),
     ],
 )
-def test_which_requests_come_from_our_own_pages(headers: dict[str, str], own: bool) -> None:
+def test_requests_of_our_own_pages_are_recognised(headers: dict[str, str], own: bool) -> None:
     assert call(door(), headers=headers).from_own_page is own
 
 
@@ -408,7 +412,7 @@ def test_which_requests_come_from_our_own_pages(headers: dict[str, str], own: bo
         ("GET", "/api/v1/health;x", False),
     ],
 )
-def test_which_paths_need_no_token(method: str, path: str, is_open: bool) -> None:
+def test_some_paths_need_no_token(method: str, path: str, is_open: bool) -> None:
     assert call(door(), method=method, path=path).open is is_open
 
 
@@ -425,7 +429,7 @@ def test_which_paths_need_no_token(method: str, path: str, is_open: bool) -> Non
         ({"cookie": "xmidwatch=x; Midwatch=y"}, None, None),
     ],
 )
-def test_secrets_are_found_in_their_headers(headers: dict[str, str], bearer: str | None, cookie: str | None) -> None:
+def test_secrets_are_read_from_their_headers(headers: dict[str, str], bearer: str | None, cookie: str | None) -> None:
     found = call(door(), headers=headers)
     assert (found.bearer(), found.cookie()) == (bearer, cookie)
 
@@ -447,13 +451,13 @@ def test_secrets_are_found_in_their_headers(headers: dict[str, str], bearer: str
         ("10.0.0.5", "\xff", None),
     ],
 )
-def test_a_proxy_is_believed_by_its_address(peer: str | None, value: str, actor: str | None) -> None:
+def test_a_proxy_is_trusted_by_its_address(peer: str | None, value: str, actor: str | None) -> None:
     made = door(proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"], proxy_role="viewer")
     found = made.find_proxy_actor(call(made, peer=peer, headers={"x-forwarded-user": value}))
     assert found == (None if actor is None else Actor(actor, "viewer", "proxy"))
 
 
-def test_a_proxy_that_names_two_names_nobody() -> None:
+def test_a_proxy_that_names_two_actors_names_none() -> None:
     made = door(proxy_header="x-user")
     assert made.find_proxy_actor(call(made, headers=[("x-user", "ada"), ("x-user", "bob")])) is None
     assert made.find_proxy_actor(call(made)) is None
@@ -463,7 +467,7 @@ def test_a_proxy_that_names_two_names_nobody() -> None:
 @pytest.mark.parametrize(
     ("peer", "own"), [("127.0.0.1", "https://localhost:7171"), ("10.0.0.5", "http://localhost:7171")]
 )
-def test_only_a_trusted_proxy_says_that_it_is_https(peer: str, own: str) -> None:
+def test_only_a_trusted_proxy_may_report_https(peer: str, own: str) -> None:
     assert call(door(), peer=peer, headers={"x-forwarded-proto": "https"}).own_origin == own
 
 
@@ -489,7 +493,7 @@ def test_wrong_settings_are_refused(settings: dict[str, object], home: Path) -> 
 # -- failed sign-ins ---------------------------------------------------------------------------------------------------
 
 
-async def test_failures_of_a_peer_are_limited(clock: FakeClock) -> None:
+async def test_failures_are_limited_per_peer(clock: FakeClock) -> None:
     failures = Failures(clock)
     assert [failures.add("a") for _ in range(MOST_OF_A_PEER)] == [None] * MOST_OF_A_PEER
     await clock.advance(20)
@@ -499,7 +503,7 @@ async def test_failures_of_a_peer_are_limited(clock: FakeClock) -> None:
     assert failures.add("a") is None
 
 
-async def test_failures_of_all_are_limited(clock: FakeClock) -> None:
+async def test_failures_are_limited_in_total(clock: FakeClock) -> None:
     failures = Failures(clock)
     assert [failures.add(f"peer {n}") for n in range(MOST_OF_ALL)] == [None] * MOST_OF_ALL
     assert failures.add("another") == pytest.approx(MINUTE)

@@ -51,7 +51,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def made(fake: Fake, *tools: Any, model: str = "openai:fake", **more: Any) -> LlmAgent:
+def make_agent(fake: Fake, *tools: Any, model: str = "openai:fake", **more: Any) -> LlmAgent:
     return LlmAgent("it", model, base_url=fake[0] + PROVIDERS.get(model, "/v1"), tools=tools or (add,), **more)
 
 
@@ -66,14 +66,14 @@ async def perform(agent: LlmAgent, turn: RecordingTurn) -> TurnResult:
 
 async def run(fake: Fake, prompt: str, *tools: Any, **more: Any) -> tuple[TurnResult, RecordingTurn]:
     turn = RecordingTurn(prompt)
-    return await perform(made(fake, *tools, **more), turn), turn
+    return await perform(make_agent(fake, *tools, **more), turn), turn
 
 
-def of(turn: RecordingTurn, kind: type) -> list[Any]:
+def events_of(turn: RecordingTurn, kind: type) -> list[Any]:
     return [seen for seen in turn.events if isinstance(seen, kind)]
 
 
-def balanced(turn: RecordingTurn) -> bool:
+def is_balanced(turn: RecordingTurn) -> bool:
     """Every start has its end, and in order."""
     opened: list[str | None] = []
     for seen in turn.events:
@@ -92,8 +92,8 @@ def results(turn: RecordingTurn) -> list[str]:
 # -- providers ---------------------------------------------------------------------------------------------------
 
 
-async def test_each_provider_answers_uses_tools_and_remembers(fake: Fake, provider: str) -> None:
-    agent = made(fake, model=provider, system="Be kind.")
+async def test_each_provider_answers_calls_tools_and_remembers(fake: Fake, provider: str) -> None:
+    agent = make_agent(fake, model=provider, system="Be kind.")
     first = RecordingTurn(f"[[say let me see]] {ADD} [[say done]]")
     result = await perform(agent, first)
     assert result.text.startswith("The tool said: ")
@@ -105,73 +105,71 @@ async def test_each_provider_answers_uses_tools_and_remembers(fake: Fake, provid
         "llm_request", "llm_response", "message_update", "tool_exec_start", "tool_exec_end", "llm_request",
         "llm_response",
     ]  # fmt: skip
-    assert {one.model for one in of(first, LlmRequest)} == {provider}
-    assert all(one.usage["input_tokens"] > 0 and one.latency > 0 for one in of(first, LlmResponse))
+    assert {one.model for one in events_of(first, LlmRequest)} == {provider}
+    assert all(one.usage["input_tokens"] > 0 and one.latency > 0 for one in events_of(first, LlmResponse))
     assert first.text().startswith("let me see ")
     assert all("Be kind." in seen["system"] for seen in fake[1].requests)
 
     second = RecordingTurn("[[recall]]", earlier=first.steps, thread_id=first.thread_id)
     result = await perform(agent, second)
     assert result.text == f"You said: [[say let me see]] {ADD} [[say done]]"
-    assert of(second, LlmRequest)[0].messages_count == 5
+    assert events_of(second, LlmRequest)[0].messages_count == 5
 
 
-async def test_thoughts_are_told(fake: Fake) -> None:
+async def test_thoughts_are_reported(fake: Fake) -> None:
     result, turn = await run(fake, "[[think hm hm]] [[say yes]]", model="anthropic:fake")
     assert result.text == "yes"
     assert "thought_update" in turn.kinds()
-    assert of(turn, LlmResponse)[0].has_reasoning is True
+    assert events_of(turn, LlmResponse)[0].has_reasoning is True
 
 
 # -- failures of the provider ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trouble", ["fail 500", "fail 503", "drop", "cut"])
-async def test_a_call_that_fails_is_made_again_and_its_text_does_not_count(
-    fake: Fake, provider: str, trouble: str
-) -> None:
+async def test_a_failed_call_is_repeated_and_its_text_is_dropped(fake: Fake, provider: str, trouble: str) -> None:
     began = time.monotonic()
     result, turn = await run(fake, f"[[say one]] [[{trouble} 1 a]] [[say two]]", model=provider)
     assert result.text.split() == ["one", "two"] or result.text.split() == ["one", "It", "is", "over.", "two"]
-    told = of(turn, LlmRetry)
+    told = events_of(turn, LlmRetry)
     assert [(one.attempt, one.max_retries, one.reason) for one in told] == [(1, 3, "passing")]
     assert 0.5 <= told[0].backoff <= 1.0
     assert time.monotonic() - began >= told[0].backoff
-    assert (len(of(turn, LlmRequest)), len(of(turn, LlmResponse))) == (1, 1)
+    assert (len(events_of(turn, LlmRequest)), len(events_of(turn, LlmResponse))) == (1, 1)
     text = ""
-    for piece in of(turn, MessageDelta):
+    for piece in events_of(turn, MessageDelta):
         assert piece.offset <= len(text)
         text = text[: piece.offset] + piece.text
     assert text.strip() == result.text
 
 
 @pytest.mark.parametrize("trouble", ["fail 500", "drop", "cut"])
-async def test_a_provider_that_keeps_failing_has_the_task_tried_later(fake: Fake, trouble: str) -> None:
+async def test_a_provider_that_keeps_failing_is_a_temporary_failure(fake: Fake, trouble: str) -> None:
     turn = RecordingTurn(f"[[{trouble}]]")
     with pytest.raises(TransientError):
-        await perform(made(fake, retries=1), turn)
-    assert of(turn, LlmResponse)[0].finish_reason == "error"
+        await perform(make_agent(fake, retries=1), turn)
+    assert events_of(turn, LlmResponse)[0].finish_reason == "error"
     assert [seen.stage for seen in turn.events if seen.kind == "error"] == ["llm"]
-    assert balanced(turn)
+    assert is_balanced(turn)
 
 
-async def test_a_provider_that_is_not_there_may_come_back(fake: Fake) -> None:
+async def test_an_unreachable_provider_is_a_temporary_failure(fake: Fake) -> None:
     turn = RecordingTurn("Hello.")
     with pytest.raises(TransientError, match="not reached"):
         await perform(LlmAgent("it", "openai:fake", base_url="http://127.0.0.1:9/v1", retries=0), turn)
-    assert balanced(turn)
+    assert is_balanced(turn)
 
 
-async def test_a_silent_model_is_asked_again(fake: Fake) -> None:
+async def test_a_silent_model_is_called_again(fake: Fake) -> None:
     turn = RecordingTurn("[[hold a]]")
     with pytest.raises(TransientError, match=r"silent for 0.3 s"):
-        await perform(made(fake, retries=0, silence="0.3s"), turn)
+        await perform(make_agent(fake, retries=0, silence="0.3s"), turn)
 
 
-async def test_a_short_limit_is_waited_for_as_long_as_the_provider_asks(fake: Fake, provider: str) -> None:
+async def test_a_short_limit_is_awaited_as_the_provider_asks(fake: Fake, provider: str) -> None:
     result, turn = await run(fake, "[[limit 1 a]] [[say back]]", model=provider)
     assert result.text == "It is over. back"
-    told = of(turn, LlmRetry)
+    told = events_of(turn, LlmRetry)
     assert told[0].reason == "limit"
     assert 0.9 <= told[0].backoff <= 2.3
 
@@ -180,38 +178,40 @@ async def test_a_long_limit_parks_the_task(fake: Fake, provider: str) -> None:
     turn = RecordingTurn("[[limit 3600 a]]")
     now = time.time_ns() // 1000
     with pytest.raises(UsageLimit) as raised:
-        await perform(made(fake, model=provider), turn)
+        await perform(make_agent(fake, model=provider), turn)
     assert raised.value.resets_at is not None
     later = time.time_ns() // 1000
     assert now + 3598e6 < raised.value.resets_at < later + 3602e6
-    assert not of(turn, LlmRetry)
-    assert balanced(turn)
+    assert not events_of(turn, LlmRetry)
+    assert is_balanced(turn)
 
 
-async def test_a_used_up_account_parks_the_task(fake: Fake) -> None:
+async def test_an_account_without_credit_parks_the_task(fake: Fake) -> None:
     with pytest.raises(UsageLimit, match="used up"):
         await run(fake, "[[quota 3600 a]]")
     with pytest.raises(UsageLimit):
         await run(fake, "[[quota 3600 a]]", model="google:fake", retries=0)
 
 
-async def test_a_refused_key_says_what_to_do(fake: Fake, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_key_is_reported_with_a_remedy(
+    fake: Fake, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("IT_KEY", "bad-key-of-mine")
     turn = RecordingTurn("Hello.")
     with pytest.raises(AgentError, match="check the key") as raised:
-        await perform(made(fake, model=provider, api_key_env="IT_KEY"), turn)
+        await perform(make_agent(fake, model=provider, api_key_env="IT_KEY"), turn)
     assert type(raised.value) is AgentError
     assert "bad-key" not in f"{raised.value} {turn.events}"
     assert "(IT_KEY)" in str(raised.value)
-    assert balanced(turn)
+    assert is_balanced(turn)
 
 
 @pytest.mark.parametrize("key", ["key-of-mine\n", " key-of-mine", "key-of-\u2026mine"])
-async def test_a_key_that_cannot_be_sent_is_told_by_its_name(
+async def test_a_key_that_cannot_be_sent_is_reported_by_its_name(
     fake: Fake, provider: str, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("IT_KEY", key)
-    agent = made(fake, model=provider, api_key_env="IT_KEY")
+    agent = make_agent(fake, model=provider, api_key_env="IT_KEY")
     assert "IT_KEY" in agent.describe()["problem"]
     with pytest.raises(AgentError, match="the key in IT_KEY") as raised:
         await perform(agent, RecordingTurn("Hello."))
@@ -219,7 +219,7 @@ async def test_a_key_that_cannot_be_sent_is_told_by_its_name(
     assert not fake[1].requests
 
 
-async def test_an_unknown_model_says_what_to_do(fake: Fake, provider: str) -> None:
+async def test_an_unknown_model_is_reported_with_a_remedy(fake: Fake, provider: str) -> None:
     kind = provider.partition(":")[0]
     agent = LlmAgent("it", f"{kind}:no-such-model", base_url=fake[0] + PROVIDERS[provider])
     with pytest.raises(AgentError, match="correct model") as raised:
@@ -227,7 +227,7 @@ async def test_an_unknown_model_says_what_to_do(fake: Fake, provider: str) -> No
     assert type(raised.value) is AgentError
 
 
-async def test_a_missing_key_is_told_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_key_is_reported_before_any_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     agent = LlmAgent("it", "anthropic:claude-sonnet-4-5")
     assert "ANTHROPIC_API_KEY" in agent.describe()["problem"]
@@ -236,7 +236,7 @@ async def test_a_missing_key_is_told_before_anything_is_asked(monkeypatch: pytes
     assert "problem" not in LlmAgent("it", "openai:x", base_url="http://127.0.0.1:9/v1").describe()
 
 
-async def test_an_unknown_provider_is_told() -> None:
+async def test_an_unknown_provider_is_reported() -> None:
     with pytest.raises(AgentError, match=r"agents\.it\.model"):
         await perform(LlmAgent("it", "nobody:model"), RecordingTurn())
 
@@ -279,24 +279,24 @@ DEEP = 'add {"a": ' + "[ " * 900 + "] " * 900 + "}"
         ("missing {}", "there is no tool 'missing'", True),
     ],
 )
-async def test_what_a_tool_does_is_told_to_the_model(fake: Fake, call: str, expected: str, is_error: bool) -> None:
+async def test_the_model_gets_the_result_of_a_tool(fake: Fake, call: str, expected: str, is_error: bool) -> None:
     result, turn = await run(fake, f"[[tool {call}]] [[say on]]", add, broken, large, odd)
     assert result.text.endswith("on")
     assert expected in results(turn)[0]
-    assert [one.is_error for one in of(turn, ToolExecEnd)] == [is_error]
+    assert [one.is_error for one in events_of(turn, ToolExecEnd)] == [is_error]
     assert len(json.dumps(turn.steps)) < 300_000
-    assert balanced(turn)
+    assert is_balanced(turn)
 
 
-async def test_arguments_that_are_no_json_do_not_spoil_the_history(fake: Fake, provider: str) -> None:
+async def test_arguments_that_are_no_json_keep_the_history_valid(fake: Fake, provider: str) -> None:
     result, turn = await run(fake, '[[tool add {"a": 1,]] [[say on]]', model=provider)
     assert result.text.endswith("on")
-    assert [one.is_error for one in of(turn, ToolExecEnd)] == [True]
+    assert [one.is_error for one in events_of(turn, ToolExecEnd)] == [True]
     after = RecordingTurn("[[say next]]", earlier=turn.steps, thread_id=turn.thread_id)
-    assert (await perform(made(fake, model=provider), after)).text == "next"
+    assert (await perform(make_agent(fake, model=provider), after)).text == "next"
 
 
-async def test_tools_of_one_answer_run_one_after_another(fake: Fake) -> None:
+async def test_tools_of_one_answer_run_one_by_one(fake: Fake) -> None:
     running: list[str] = []
     seen: list[tuple[str, int]] = []
 
@@ -320,32 +320,32 @@ async def test_tools_of_one_answer_run_one_after_another(fake: Fake) -> None:
 # -- steering ----------------------------------------------------------------------------------------------------
 
 
-async def steering(
+async def start_steered_turn(
     fake: Fake, turn: RecordingTurn, *tools: Any, **more: Any
 ) -> tuple[asyncio.Task[TurnResult], RecordingTurn]:
-    return asyncio.create_task(perform(made(fake, *tools, **more), turn)), turn
+    return asyncio.create_task(perform(make_agent(fake, *tools, **more), turn)), turn
 
 
-async def test_an_interrupt_breaks_off_a_model_call(fake: Fake) -> None:
-    working, turn = await steering(fake, RecordingTurn("[[say so]] [[hold a]]"))
+async def test_an_interrupt_cancels_a_model_call(fake: Fake) -> None:
+    working, turn = await start_steered_turn(fake, RecordingTurn("[[say so]] [[hold a]]"))
     await fake[1].until(lambda seen: "a" in seen.held)
     await turn.steer("[[say instead]]", "interrupt")
     assert (await working).text == "instead"
-    assert [one.finish_reason for one in of(turn, LlmResponse)] == ["interrupted", "stop"]
+    assert [one.finish_reason for one in events_of(turn, LlmResponse)] == ["interrupted", "stop"]
     assert fake[1].requests[-1]["said"] == ["[[say so]] [[hold a]]", "[[say instead]]"]
     assert len(fake[1].requests) == 2
     assert turn.kinds().count("steering_injected") == 1
     assert not turn.steers()
-    assert balanced(turn)
+    assert is_balanced(turn)
 
 
-async def test_after_tool_lets_an_answer_end_keeps_it_and_goes_on(fake: Fake) -> None:
-    working, turn = await steering(fake, RecordingTurn("[[hold a]]"))
+async def test_after_tool_lets_an_answer_end_keeps_it_and_continues(fake: Fake) -> None:
+    working, turn = await start_steered_turn(fake, RecordingTurn("[[hold a]]"))
     await fake[1].until(lambda seen: "a" in seen.held)
     await turn.steer("[[say more]]", "after_tool")
     fake[1].release("a")
     assert (await working).text == "more"
-    assert [one.finish_reason for one in of(turn, LlmResponse)] == ["stop", "stop"]
+    assert [one.finish_reason for one in events_of(turn, LlmResponse)] == ["stop", "stop"]
     assert [one.message for one in turn.events if one.kind == "message_update"] == ["I am holding. I go on."]
     said = [step for step in turn.steps if step["kind"] == "said"]
     assert len(said) == 1
@@ -353,7 +353,7 @@ async def test_after_tool_lets_an_answer_end_keeps_it_and_goes_on(fake: Fake) ->
 
 
 @pytest.mark.parametrize("mode", ["interrupt", "after_tool", "stop"])
-async def test_a_message_among_tools_lets_the_running_one_end_and_skips_the_rest(fake: Fake, mode: Any) -> None:
+async def test_a_message_between_tools_skips_the_remaining_ones(fake: Fake, mode: Any) -> None:
     turn = RecordingTurn(
         '[[also work {"name": "a"}]] [[also work {"name": "b"}]] [[tool work {"name": "c"}]] [[say x]]'
     )
@@ -368,37 +368,39 @@ async def test_a_message_among_tools_lets_the_running_one_end_and_skips_the_rest
         ran.append(name)
         return name
 
-    working, _ = await steering(fake, turn, work)
+    working, _ = await start_steered_turn(fake, turn, work)
     await begun.wait()
     await turn.steer("[[say instead]]", mode)
     gate.set()
     result = await working
     assert ran == ["a"]
-    assert [one.tool for one in of(turn, ToolExecSkipped)] == ["work", "work"]
+    assert [one.tool for one in events_of(turn, ToolExecSkipped)] == ["work", "work"]
     told = results(turn)
     assert told[0] == "a"
     assert all(text.startswith("It was not run: a person") for text in told[1:])
     assert len(told) == 3
     assert "instead" in result.text
     assert fake[1].requests[-1]["tools"] == ([] if mode == "stop" else ["work"])
-    assert of(turn, LlmRequest)[-1].tools_count == (0 if mode == "stop" else 1)
+    assert events_of(turn, LlmRequest)[-1].tools_count == (0 if mode == "stop" else 1)
     assert turn.kinds().count("steering_injected") == 1
     assert not turn.steers()
-    assert balanced(turn)
+    assert is_balanced(turn)
 
 
-async def test_a_message_that_comes_while_the_model_asks_for_tools_acts_after_the_first(fake: Fake) -> None:
-    working, turn = await steering(fake, RecordingTurn(f'[[hold a]] [[also add {{"a": 4, "b": 4}}]] {ADD} [[say x]]'))
+async def test_a_message_during_a_tool_request_acts_after_the_first_tool(fake: Fake) -> None:
+    working, turn = await start_steered_turn(
+        fake, RecordingTurn(f'[[hold a]] [[also add {{"a": 4, "b": 4}}]] {ADD} [[say x]]')
+    )
     await fake[1].until(lambda seen: "a" in seen.held)
     await turn.steer("[[say instead]]", "after_tool")
     fake[1].release("a")
     assert (await working).text == "instead"
     assert results(turn)[0] == "8"
-    assert len(of(turn, ToolExecSkipped)) == 1
+    assert len(events_of(turn, ToolExecSkipped)) == 1
 
 
-async def test_stop_makes_an_answer_that_is_being_written_the_last(fake: Fake) -> None:
-    working, turn = await steering(fake, RecordingTurn("[[hold a]]"))
+async def test_stop_makes_the_current_answer_the_last(fake: Fake) -> None:
+    working, turn = await start_steered_turn(fake, RecordingTurn("[[hold a]]"))
     await fake[1].until(lambda seen: "a" in seen.held)
     await turn.steer("", "stop")
     fake[1].release("a")
@@ -408,7 +410,7 @@ async def test_stop_makes_an_answer_that_is_being_written_the_last(fake: Fake) -
 
 
 async def test_a_closing_answer_is_not_interrupted(fake: Fake) -> None:
-    working, turn = await steering(fake, RecordingTurn("Hello. [[hold a]] " + ADD))
+    working, turn = await start_steered_turn(fake, RecordingTurn("Hello. [[hold a]] " + ADD))
     await fake[1].until(lambda seen: "a" in seen.held)
     await turn.steer("[[hold b]]", "stop")
     fake[1].release("a")
@@ -420,9 +422,9 @@ async def test_a_closing_answer_is_not_interrupted(fake: Fake) -> None:
     assert len(fake[1].requests) == 2
 
 
-async def test_an_interrupt_of_the_worker_ends_a_model_call_at_once_and_leaves_nothing(fake: Fake) -> None:
+async def test_a_worker_interrupt_ends_a_model_call_at_once(fake: Fake) -> None:
     turn = RecordingTurn("[[hold a]]")
-    talk = await made(fake).open(turn.session())
+    talk = await make_agent(fake).open(turn.session())
     before = asyncio.all_tasks()
     working = asyncio.create_task(talk.turn(turn))
     await fake[1].until(lambda seen: "a" in seen.held)
@@ -435,7 +437,7 @@ async def test_an_interrupt_of_the_worker_ends_a_model_call_at_once_and_leaves_n
     assert [task for task in left if "llm" in repr(task.get_coro())] == []
 
 
-async def test_an_interrupt_of_the_worker_ends_a_tool_at_once(fake: Fake) -> None:
+async def test_a_worker_interrupt_ends_a_tool_at_once(fake: Fake) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -448,7 +450,7 @@ async def test_an_interrupt_of_the_worker_ends_a_tool_at_once(fake: Fake) -> Non
             ended.set()
 
     turn = RecordingTurn("[[tool hang]]")
-    talk = await made(fake, hang).open(turn.session())
+    talk = await make_agent(fake, hang).open(turn.session())
     working = asyncio.create_task(talk.turn(turn))
     await begun.wait()
     await talk.interrupt("stop")
@@ -460,7 +462,7 @@ async def test_an_interrupt_of_the_worker_ends_a_tool_at_once(fake: Fake) -> Non
 # -- limits ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_spent_budget_ends_the_turn_before_the_next_step_and_keeps_what_was_done(fake: Fake) -> None:
+async def test_a_spent_budget_ends_the_turn_before_the_next_step_and_keeps_the_results(fake: Fake) -> None:
     turn = RecordingTurn(f"[[say so far]] [[also spend]] {ADD} [[say done]]")
     ran: list[str] = []
 
@@ -471,29 +473,29 @@ async def test_a_spent_budget_ends_the_turn_before_the_next_step_and_keeps_what_
         turn.spent = "it may use 10 tokens and has used 11"
         return "spent"
 
-    result = await perform(made(fake, add, spend), turn)
+    result = await perform(make_agent(fake, add, spend), turn)
     assert (result.outcome, result.error, result.text.strip()) == ("budget", turn.spent, "so far")
     assert len(fake[1].requests) == 1
     assert results(turn) == ["spent"]
-    assert balanced(turn)
+    assert is_balanced(turn)
     again = RecordingTurn(turn.prompt, steps=turn.steps, thread_id=turn.thread_id)
-    result = await perform(made(fake, add, spend), again)
+    result = await perform(make_agent(fake, add, spend), again)
     assert (result.outcome, result.text) == ("ok", "The tool said: 3 done")
     assert ran == ["spend"]
     assert len(fake[1].requests) == 2
 
 
-async def test_a_turn_with_a_spent_budget_asks_nothing(fake: Fake) -> None:
+async def test_a_turn_with_a_spent_budget_calls_no_model(fake: Fake) -> None:
     turn = RecordingTurn("Hello.")
     turn.spent = "nothing is left"
-    assert (await perform(made(fake), turn)).outcome == "budget"
+    assert (await perform(make_agent(fake), turn)).outcome == "budget"
     assert fake[1].requests == []
 
 
 async def test_after_the_last_step_there_is_one_closing_answer(fake: Fake) -> None:
     result, turn = await run(fake, " ".join([ADD] * 5), max_steps=2)
-    assert len(of(turn, ToolExecEnd)) == 2
-    assert [one.tools_count for one in of(turn, LlmRequest)] == [1, 1, 0]
+    assert len(events_of(turn, ToolExecEnd)) == 2
+    assert [one.tools_count for one in events_of(turn, LlmRequest)] == [1, 1, 0]
     assert fake[1].requests[-1]["tools"] == []
     assert result.outcome == "ok"
     assert result.text.endswith("(It was ended after 2 model calls, which is the agent's max_steps.)")
@@ -502,7 +504,7 @@ async def test_after_the_last_step_there_is_one_closing_answer(fake: Fake) -> No
 # -- going on ----------------------------------------------------------------------------------------------------
 
 
-def counted() -> tuple[list[str], list[Tool]]:
+def make_counting_tools() -> tuple[list[str], list[Tool]]:
     """Two tools that leave a trace: one that may be repeated, one that may not."""
     ran: list[str] = []
 
@@ -524,8 +526,8 @@ def counted() -> tuple[list[str], list[Tool]]:
 SCRIPT = '[[also look {"what": "a"}]] [[tool send {"what": "b"}]] [[tool send {"what": "c"}]] [[say the end]]'
 
 
-async def test_a_turn_goes_on_from_whatever_step_it_was_cut_off_at(fake: Fake) -> None:
-    ran, tools = counted()
+async def test_an_interrupted_turn_continues_from_any_step(fake: Fake) -> None:
+    ran, tools = make_counting_tools()
     whole, first = await run(fake, SCRIPT, *tools)
     steps, requests = first.steps, len(fake[1].requests)
     assert [step["kind"] for step in steps] == [
@@ -537,50 +539,50 @@ async def test_a_turn_goes_on_from_whatever_step_it_was_cut_off_at(fake: Fake) -
         fake[1].requests.clear()
         kept = steps[:length]
         turn = RecordingTurn(SCRIPT, steps=kept, task_id=first.task_id, attempt=2, resumed=True, thread_id="t")
-        result = await perform(made(fake, *tools), turn)
+        result = await perform(make_agent(fake, *tools), turn)
         assert result.text.endswith("the end")
         assert len(fake[1].requests) == requests - sum(step["kind"] == "model" for step in kept)
         assert result.iterations == whole.iterations
         open_send = bool(kept) and kept[-1]["kind"] == "started"
         done = sum(step["kind"] == "tool" for step in kept) + open_send
         assert ran == ["look a", "send b", "send c"][done:]
-        assert len(of(turn, ToolExecSkipped)) == open_send
+        assert len(events_of(turn, ToolExecSkipped)) == open_send
         if open_send:
-            assert "not known" in of(turn, ToolExecSkipped)[0].reason
+            assert "not known" in events_of(turn, ToolExecSkipped)[0].reason
         assert len(results(turn)) == 3
         assert bool(result.usage.input_tokens) == bool(fake[1].requests)
-        assert balanced(turn)
+        assert is_balanced(turn)
 
 
-async def test_a_safe_tool_in_flight_is_run_again(fake: Fake) -> None:
-    ran, tools = counted()
+async def test_an_interrupted_safe_tool_is_run_again(fake: Fake) -> None:
+    ran, tools = make_counting_tools()
     _, first = await run(fake, '[[tool look {"what": "a"}]] [[say x]]', *tools)
     kept = [*first.steps[:2], {"kind": "started", "call": 0, "turn": first.task_id}]
     turn = RecordingTurn(first.prompt, steps=kept, task_id=first.task_id, attempt=2, thread_id="t")
-    await perform(made(fake, *tools), turn)
+    await perform(make_agent(fake, *tools), turn)
     assert ran == ["look a", "look a"]
 
 
-async def test_a_retry_of_what_was_done_is_done_anew(fake: Fake) -> None:
-    ran, tools = counted()
+async def test_a_retry_of_a_finished_turn_starts_anew(fake: Fake) -> None:
+    ran, tools = make_counting_tools()
     _, first = await run(fake, SCRIPT, *tools)
     again = RecordingTurn(SCRIPT, steps=first.steps, thread_id=first.thread_id)
-    assert (await perform(made(fake, *tools), again)).text.endswith("the end")
+    assert (await perform(make_agent(fake, *tools), again)).text.endswith("the end")
     assert ran == ["look a", "send b", "send c"] * 2
     assert fake[1].requests[3]["said"] == [SCRIPT]
 
 
-async def test_calls_a_turn_left_open_are_answered_in_the_next(fake: Fake) -> None:
-    _, tools = counted()
+async def test_unanswered_calls_of_a_turn_are_answered_in_the_next(fake: Fake) -> None:
+    _, tools = make_counting_tools()
     _, first = await run(fake, SCRIPT, *tools)
     turn = RecordingTurn("[[say next]]", earlier=first.steps[:3], thread_id=first.thread_id)
-    assert (await perform(made(fake, *tools), turn)).text == "next"
+    assert (await perform(make_agent(fake, *tools), turn)).text == "next"
     assert fake[1].requests[-1]["said"][-1] == "[[say next]]"
 
 
-async def test_a_turn_that_was_taken_up_after_others_stands_where_it_began(fake: Fake) -> None:
-    _, tools = counted()
-    agent = made(fake, *tools)
+async def test_a_resumed_turn_keeps_its_place_in_the_history(fake: Fake) -> None:
+    _, tools = make_counting_tools()
+    agent = make_agent(fake, *tools)
     first = RecordingTurn(SCRIPT)
     await perform(agent, first)
     cut_off = first.steps[:4]
@@ -602,8 +604,8 @@ def many(n: int) -> str:
     return "y" * n
 
 
-async def test_old_results_and_turns_make_room_when_the_window_is_full(fake: Fake) -> None:
-    agent = made(fake, many, context_tokens=4000, max_tokens=500)
+async def test_old_results_and_turns_are_dropped_when_the_window_is_full(fake: Fake) -> None:
+    agent = make_agent(fake, many, context_tokens=4000, max_tokens=500)
     steps: list[Any] = []
     trimmed = []
     for number in range(12):
@@ -622,25 +624,25 @@ async def test_old_results_and_turns_make_room_when_the_window_is_full(fake: Fak
 
 
 @pytest.mark.parametrize("model", ["openai:fake", "anthropic:fake", "google:fake"])
-async def test_a_model_that_says_it_is_too_much_gets_less(fake: Fake, model: str) -> None:
-    agent = made(fake, many, model=model)
+async def test_a_model_that_refuses_the_length_gets_a_shorter_history(fake: Fake, model: str) -> None:
+    agent = make_agent(fake, many, model=model)
     first = RecordingTurn('[[tool many {"n": 5000}]] [[say ok]]')
     await perform(agent, first)
     turn = RecordingTurn("[[window 3000]] [[say fits]]", earlier=first.steps, thread_id=first.thread_id)
     assert (await perform(agent, turn)).text == "fits"
     assert [seen.reason for seen in turn.events if seen.kind == "context_trimmed"] == ["refused"]
-    assert (len(of(turn, LlmRequest)), len(of(turn, LlmResponse))) == (1, 1)
+    assert (len(events_of(turn, LlmRequest)), len(events_of(turn, LlmResponse))) == (1, 1)
 
 
-async def test_when_nothing_can_be_left_out_the_task_fails_and_says_so(fake: Fake) -> None:
+async def test_a_prompt_that_cannot_be_shortened_fails_the_task(fake: Fake) -> None:
     turn = RecordingTurn("[[window 10]]")
     with pytest.raises(AgentError, match="nothing more can be left out"):
-        await perform(made(fake), turn)
-    assert balanced(turn)
+        await perform(make_agent(fake), turn)
+    assert is_balanced(turn)
 
 
-async def test_of_a_very_long_conversation_only_the_end_is_read(fake: Fake) -> None:
-    agent = made(fake, context_tokens=1000)
+async def test_only_the_end_of_a_very_long_conversation_is_read(fake: Fake) -> None:
+    agent = make_agent(fake, context_tokens=1000)
     first = RecordingTurn("z" * 5000)
     await perform(agent, first)
     earlier = [{**step, "turn": f"t_{number}"} for number in range(200) for step in first.steps]
@@ -653,18 +655,18 @@ async def test_of_a_very_long_conversation_only_the_end_is_read(fake: Fake) -> N
     assert fake[1].requests[-1]["size"] < 10_000
 
 
-async def test_half_characters_become_whole_ones_or_go(fake: Fake) -> None:
+async def test_unpaired_surrogates_are_joined_or_removed(fake: Fake) -> None:
     result, turn = await run(fake, '[[halves]] [[tool add {"a": 1, "b": 2}]] [[halves]]')
     assert result.text.endswith("\U0001f642 \ufffd")
     json.dumps(turn.steps).encode()
     turn.text().encode()
 
 
-async def test_names_of_tools_that_no_provider_takes_do_not_spoil_the_history(fake: Fake, provider: str) -> None:
+async def test_invalid_tool_names_keep_the_history_valid(fake: Fake, provider: str) -> None:
     result, turn = await run(fake, "[[garble]] [[say on]]", model=provider)
     assert result.text.endswith("on")
-    assert [one.is_error for one in of(turn, ToolExecEnd)] == [True]
-    json.dumps([turn.steps, [one.tool for one in of(turn, ToolExecEnd)]], ensure_ascii=False).encode()
+    assert [one.is_error for one in events_of(turn, ToolExecEnd)] == [True]
+    json.dumps([turn.steps, [one.tool for one in events_of(turn, ToolExecEnd)]], ensure_ascii=False).encode()
     (call,) = [part for step in turn.steps if step["kind"] == "model" for part in step["response"]["parts"]
                if part["part_kind"] == "tool-call"]  # fmt: skip
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call["tool_name"])
@@ -689,17 +691,17 @@ WRONG, RIGHT = '[[tool final_result {"people": "some"}]]', '[[tool final_result 
 
 
 @pytest.mark.parametrize("form", [City, FORM])
-async def test_a_result_has_its_form(fake: Fake, provider: str, form: Any) -> None:
+async def test_a_result_matches_its_schema(fake: Fake, provider: str, form: Any) -> None:
     result, turn = await run(fake, f"{ADD} {WRONG} {RIGHT}", model=provider, output=form)
     assert json.loads(result.text) == {"name": "Ulm", "people": 3}
     assert [seen.stage for seen in turn.events if seen.kind == "error"] == ["output"]
-    assert len(of(turn, ToolExecEnd)) == 1
-    assert balanced(turn)
+    assert len(events_of(turn, ToolExecEnd)) == 1
+    assert is_balanced(turn)
     after = RecordingTurn("[[say next]] " + RIGHT, earlier=turn.steps, thread_id=turn.thread_id)
-    assert json.loads((await perform(made(fake, model=provider, output=form), after)).text)["name"] == "Ulm"
+    assert json.loads((await perform(make_agent(fake, model=provider, output=form), after)).text)["name"] == "Ulm"
 
 
-async def test_a_result_that_never_has_its_form_fails_the_task(fake: Fake) -> None:
+async def test_a_result_that_never_matches_its_schema_fails_the_task(fake: Fake) -> None:
     with pytest.raises(AgentError, match="does not have the form"):
         await run(fake, " ".join([WRONG] * 9), output=FORM, retries=2)
     assert len(fake[1].requests) == 3
@@ -723,7 +725,7 @@ async def test_a_result_that_never_has_its_form_fails_the_task(fake: Fake) -> No
         ({"model": "openai:x", "output": {"type": "nonsense"}}, "agents.it.output"),
     ],
 )
-def test_wrong_options_are_told(options: dict[str, Any], where: str) -> None:
+def test_wrong_options_are_reported(options: dict[str, Any], where: str) -> None:
     with pytest.raises(BadConfig) as raised:
         build("it", "llm", options)
     assert where in str(raised.value)
@@ -748,7 +750,7 @@ print(agent.describe()["problem"])
 """
 
 
-def test_the_library_is_loaded_when_it_is_used_and_missed_in_plain_words() -> None:
+def test_the_library_is_imported_on_use_and_reported_when_missing() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", LAZY], capture_output=True, text=True, env=dict(os.environ), timeout=60, check=False
     )

@@ -31,23 +31,23 @@ class Scout(BaseAgent):
 
 
 @asynccontextmanager
-async def boxed(turn: RecordingTurn, *functions: Any, **options: Any) -> AsyncIterator[Toolbox]:
+async def open_toolkit(turn: RecordingTurn, *functions: Any, **options: Any) -> AsyncIterator[Toolbox]:
     async with build_toolkit(Scout("scout"), ToolOptions.read("scout", options), functions)(turn) as box:
         yield box
 
 
 async def use(turn: RecordingTurn, name: str, arguments: Mapping[str, Any], **options: Any) -> ToolOutput:
-    async with boxed(turn, **options) as box:
+    async with open_toolkit(turn, **options) as box:
         return await box.run(name, arguments, turn)
 
 
 # -- which there are ---------------------------------------------------------------------------------------------
 
 
-async def test_no_tool_is_there_unless_it_is_enabled() -> None:
-    async with boxed(RecordingTurn()) as box:
+async def test_tools_are_disabled_by_default() -> None:
+    async with open_toolkit(RecordingTurn()) as box:
         assert not box.tools
-    async with boxed(RecordingTurn(), tools=BUILT_IN) as box:
+    async with open_toolkit(RecordingTurn(), tools=BUILT_IN) as box:
         assert {name: (one.kind, one.safe) for name, one in box.tools.items()} == {
             "read_file": ("read", True), "list_files": ("search", True), "run_command": ("execute", False),
             "fetch_url": ("fetch", True), "submit_task": ("other", False), "schedule_task": ("other", False),
@@ -71,9 +71,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], told: str) -> None:
         ToolOptions.read("scout", options)
 
 
-async def test_functions_are_named_in_the_settings_or_given_in_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_functions_come_from_the_settings_or_from_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "our_tools_of_this_test.py").write_text('def hello(name: str) -> str:\n    return f"hello {name}"\n')
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -81,19 +79,19 @@ async def test_functions_are_named_in_the_settings_or_given_in_code(
         return "here"
 
     turn = RecordingTurn()
-    async with boxed(turn, here, tools=["our_tools_of_this_test:hello"]) as box:
+    async with open_toolkit(turn, here, tools=["our_tools_of_this_test:hello"]) as box:
         assert (await box.run("hello", '{"name": "Ada"}', turn)).text == "hello Ada"
         assert (await box.run("here", "", turn)).text == "here"
     for name, told in (("our_tools_of_this_test:nobody", "no attribute"), ("no_such_module:x", "ModuleNotFoundError")):
         with pytest.raises(AgentError, match=told):
-            async with boxed(turn, tools=[name]):
+            async with open_toolkit(turn, tools=[name]):
                 pass
     with pytest.raises(AgentError, match="two tools 'hello'"):
-        async with boxed(turn, tool(name="hello")(here), tools=["our_tools_of_this_test:hello"]):
+        async with open_toolkit(turn, tool(name="hello")(here), tools=["our_tools_of_this_test:hello"]):
             pass
 
 
-async def test_a_function_can_ask_first() -> None:
+async def test_a_function_can_require_approval() -> None:
     pressed = []
 
     @tool(ask=True, kind="delete")
@@ -102,7 +100,7 @@ async def test_a_function_can_ask_first() -> None:
         return "gone"
 
     turn = RecordingTurn(answers=["no", Answer("granted", "yes")])
-    async with boxed(turn, launch) as box:
+    async with open_toolkit(turn, launch) as box:
         refused = await box.run("launch", {"target": "moon"}, turn)
         assert refused.is_error
         assert "not allowed" in refused.text
@@ -134,7 +132,7 @@ async def read(tree: Path, path: str, **more: Any) -> ToolOutput:
     return await use(RecordingTurn(workdir=str(tree)), "read_file", {"path": path, **more}, tools=["files"])
 
 
-async def test_a_file_is_read_by_lines(tree: Path) -> None:
+async def test_a_file_is_read_by_line_range(tree: Path) -> None:
     assert (await read(tree, "src/b.py")).text == "print()\n"
     part = await read(tree, "a.txt", offset=3, limit=2)
     assert part.text == "line 3\nline 4\n\n… there is more; go on with offset 5 …"
@@ -158,7 +156,7 @@ async def test_a_file_is_read_by_lines(tree: Path) -> None:
         ("x" * 5000, "File name too long"),
     ],
 )
-async def test_a_file_outside_or_of_no_use_is_refused(tree: Path, path: str, told: str) -> None:
+async def test_a_file_outside_the_root_or_unreadable_is_refused(tree: Path, path: str, told: str) -> None:
     os.mkfifo(tree / "pipe")
     output = await read(tree, path)
     assert output.is_error
@@ -166,7 +164,7 @@ async def test_a_file_outside_or_of_no_use_is_refused(tree: Path, path: str, tol
     assert "secret\n" not in output.text
 
 
-async def test_binary_and_huge_files_are_told(tree: Path) -> None:
+async def test_binary_and_huge_files_are_reported(tree: Path) -> None:
     (tree / "image.png").write_bytes(b"\x89PNG\0\0\1\2")
     assert "image.png is binary, 8 bytes" in (await read(tree, "image.png")).text
     with (tree / "huge").open("wb") as file:
@@ -181,38 +179,38 @@ async def test_binary_and_huge_files_are_told(tree: Path) -> None:
     assert wide.endswith("… there is more; go on with offset 61 …")
 
 
-async def test_the_root_may_be_another_directory_than_the_task_works_in(tree: Path, tmp_path: Path) -> None:
+async def test_the_root_may_differ_from_the_working_directory(tree: Path, tmp_path: Path) -> None:
     turn = RecordingTurn(workdir=str(tmp_path))
     output = await use(turn, "read_file", {"path": "b.py"}, tools=["files"], root=str(tree / "src"))
     assert output.text == "print()\n"
 
 
-async def listed(tree: Path, **asked: Any) -> list[str]:
+async def list_lines(tree: Path, **asked: Any) -> list[str]:
     output = await use(RecordingTurn(workdir=str(tree)), "list_files", asked, tools=["files"])
     return output.text.split("\n")
 
 
 async def test_files_are_listed(tree: Path) -> None:
-    assert await listed(tree) == ["src/", "up/", "a.txt", "link.txt", "src/deep/", "src/b.py", "src/deep/c.py"]
-    assert await listed(tree, pattern="*.py") == ["src/b.py", "src/deep/c.py"]
-    assert await listed(tree, pattern="src/*.py") == ["src/b.py"]
-    assert await listed(tree, pattern="src/**/*.py") == ["src/b.py", "src/deep/c.py"]
-    assert await listed(tree, pattern="*.py", path="src/deep") == ["c.py"]
-    assert await listed(tree, pattern="*.rs") == ["no file in . fits *.rs."]
+    assert await list_lines(tree) == ["src/", "up/", "a.txt", "link.txt", "src/deep/", "src/b.py", "src/deep/c.py"]
+    assert await list_lines(tree, pattern="*.py") == ["src/b.py", "src/deep/c.py"]
+    assert await list_lines(tree, pattern="src/*.py") == ["src/b.py"]
+    assert await list_lines(tree, pattern="src/**/*.py") == ["src/b.py", "src/deep/c.py"]
+    assert await list_lines(tree, pattern="*.py", path="src/deep") == ["c.py"]
+    assert await list_lines(tree, pattern="*.rs") == ["no file in . fits *.rs."]
 
 
-async def test_listing_hostile_things(tree: Path) -> None:
-    assert "outside" in (await listed(tree, path=".."))[0]
-    assert "outside" in (await listed(tree, path="up"))[0]
-    assert "no directory" in (await listed(tree, path="a.txt"))[0]
+async def test_listing_survives_hostile_names_and_links(tree: Path) -> None:
+    assert "outside" in (await list_lines(tree, path=".."))[0]
+    assert "outside" in (await list_lines(tree, path="up"))[0]
+    assert "no directory" in (await list_lines(tree, path="a.txt"))[0]
     (tree / ("a" * 200)).write_text("")
     for pattern in ("a*" * 400 + "b", "**/" * 300 + "b", "[" * 900, "../*"):
-        assert (await listed(tree, pattern=pattern))[0].startswith("no file")
+        assert (await list_lines(tree, pattern=pattern))[0].startswith("no file")
     many = tree / "many"
     many.mkdir()
     for n in range(MOST_NAMES + 5):
         (many / f"{n}.x").touch()
-    names = await listed(tree, pattern="*.x")
+    names = await list_lines(tree, pattern="*.x")
     assert len(names) == MOST_NAMES + 1
     assert "narrow the pattern" in names[-1]
 
@@ -225,7 +223,7 @@ async def run(command: Any, turn: RecordingTurn | None = None, **options: Any) -
     return await use(turn, "run_command", {"command": command}, tools=["command"], **options)
 
 
-async def test_a_command_is_asked_about_and_runs_in_the_directory_of_the_turn(tmp_path: Path) -> None:
+async def test_a_command_needs_approval_and_runs_in_the_directory_of_the_turn(tmp_path: Path) -> None:
     turn = RecordingTurn(answers=["yes"], workdir=str(tmp_path))
     output = await run("pwd; echo to error >&2; cat; echo $MIDWATCH_TASK", turn)
     assert output == ToolOutput(f"{tmp_path}\nto error\n{turn.task_id}/1\n")
@@ -236,14 +234,14 @@ async def test_a_command_is_asked_about_and_runs_in_the_directory_of_the_turn(tm
     assert asked.command == "pwd; echo to error >&2; cat; echo $MIDWATCH_TASK"
 
 
-async def test_arguments_are_not_for_a_shell() -> None:
+async def test_arguments_are_not_interpreted_by_a_shell() -> None:
     turn = RecordingTurn(answers=["yes"])
     output = await run(["echo", "$HOME", "a b; exit 3"], turn)
     assert output.text == "$HOME a b; exit 3\n"
     assert turn.asked[0].command == "echo '$HOME' 'a b; exit 3'"
 
 
-async def test_what_is_not_allowed_is_not_run(tmp_path: Path) -> None:
+async def test_a_denied_command_is_not_run(tmp_path: Path) -> None:
     turn = RecordingTurn(answers=[Answer("denied", "no", "not today")], workdir=str(tmp_path))
     output = await run("touch here", turn)
     assert output.is_error
@@ -266,30 +264,30 @@ async def test_what_is_not_allowed_is_not_run(tmp_path: Path) -> None:
         (7, "should be a valid"),
     ],
 )
-async def test_a_command_that_fails_is_told(command: Any, told: str) -> None:
+async def test_a_failing_command_is_reported(command: Any, told: str) -> None:
     output = await run(command)
     assert output.is_error
     assert told in output.text
 
 
-async def test_a_directory_that_is_gone_is_told(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     output = await run("pwd", RecordingTurn(answers=["yes"], workdir=str(tmp_path / "gone")))
     assert output.text == f"the working directory {tmp_path / 'gone'} does not exist."
 
 
-async def test_much_output_is_cut_in_the_middle() -> None:
+async def test_long_output_is_truncated_in_the_middle() -> None:
     output = await run(f"{sys.executable} -c \"print('a' * 5_000_000 + 'the end')\"")
     assert len(output.text) < OUTPUT_LIMIT + 200
     assert "bytes left out" in output.text
     assert output.text.endswith("the end\n")
 
 
-async def test_half_characters_and_nul_are_bearable() -> None:
+async def test_invalid_characters_and_nul_are_replaced() -> None:
     output = await run(r"printf 'a\000b\377c'")
     assert output.text == "ab\ufffdc"
 
 
-async def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path) -> None:
+async def test_a_command_that_times_out_is_ended_with_all_its_processes(tmp_path: Path) -> None:
     turn = RecordingTurn(answers=["yes"], workdir=str(tmp_path))
     code = "import subprocess, os; p = subprocess.Popen(['sleep', '300'], start_new_session=True); print(p.pid)"
     output = await run(
@@ -304,15 +302,15 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_pa
         assert b"sleep" not in Path(f"/proc/{away}/cmdline").read_bytes()
 
 
-async def test_a_model_may_want_less_time_and_not_more() -> None:
+async def test_a_model_may_shorten_the_timeout_but_not_extend_it() -> None:
     turn = RecordingTurn(answers=["yes", "yes"])
-    async with boxed(turn, tools=["command"], command_timeout=0.3) as box:
+    async with open_toolkit(turn, tools=["command"], command_timeout=0.3) as box:
         for wish in (0.1, 1000):
             output = await box.run("run_command", {"command": "sleep 300", "timeout": wish}, turn)
             assert f"ended after {min(wish, 0.3):g} s" in output.text
 
 
-async def test_what_is_left_in_the_background_is_ended() -> None:
+async def test_background_processes_are_ended() -> None:
     turn = RecordingTurn(answers=["yes"])
     output = await run("sleep 300 & echo done", turn)
     assert output.text == "done\n"
@@ -331,8 +329,8 @@ async def test_a_command_ends_with_its_turn(tmp_path: Path) -> None:
     assert not members(turn.groups[0])
 
 
-async def test_commands_beside_each_other_do_not_end_each_other() -> None:
+async def test_parallel_commands_do_not_end_each_other() -> None:
     turn = RecordingTurn(answers=["yes"] * 4)
-    async with boxed(turn, tools=["command"]) as box:
+    async with open_toolkit(turn, tools=["command"]) as box:
         calls = [box.run("run_command", {"command": f"sleep 0.{n}; echo {n}"}, turn) for n in range(4)]
         assert [output.text for output in await asyncio.gather(*calls)] == ["0\n", "1\n", "2\n", "3\n"]

@@ -100,7 +100,7 @@ class Pages(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving() -> Iterator[str]:
+def serve_page() -> Iterator[str]:
     Pages.stop.clear()
     Pages.asked.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
@@ -126,8 +126,8 @@ async def fetch(url: str, allows: Allows = anything, *, seconds: float = 60.0, a
     return output
 
 
-async def test_a_page_comes_as_its_words() -> None:
-    with serving() as url:
+async def test_a_page_is_returned_as_text() -> None:
+    with serve_page() as url:
         assert (await fetch(url)).text == "Tide table\n\nFaro & Olhão\n\nHigh water\nat six"
         assert Pages.asked == [("/", url.removeprefix("http://"))]
         assert (await fetch(f"{url}/json?x=1#part")).text == '{"a": 1}'
@@ -148,15 +148,15 @@ async def test_a_page_comes_as_its_words() -> None:
         ("/nowhere", "cannot be fetched"),
     ],
 )
-async def test_what_is_no_text_is_told(path: str, told: str) -> None:
-    with serving() as url:
+async def test_a_page_that_is_no_text_is_reported(path: str, told: str) -> None:
+    with serve_page() as url:
         output = await fetch(url + path)
         assert output.is_error
         assert told in output.text
 
 
-async def test_a_page_without_end_is_cut_and_a_slow_one_given_up() -> None:
-    with serving() as url:
+async def test_an_endless_page_is_truncated_and_a_slow_one_times_out() -> None:
+    with serve_page() as url:
         endless = await fetch(f"{url}/endless")
         assert not endless.is_error
         assert len(endless.text) < MOST_BYTES
@@ -175,21 +175,21 @@ async def test_a_page_without_end_is_cut_and_a_slow_one_given_up() -> None:
         "http://0x7f.1/", "http://100.64.0.1/",
     ],
 )  # fmt: skip
-async def test_private_addresses_are_refused_however_they_are_written(url: str) -> None:
+async def test_private_addresses_are_refused_in_every_notation(url: str) -> None:
     output = await fetch(url, is_public)
     assert output.is_error
     assert "address of this machine or its network" in output.text or "there is no host" in output.text
 
 
-async def test_a_server_of_this_machine_is_not_reached_unless_it_may_be() -> None:
-    with serving() as url:
+async def test_a_server_on_this_machine_is_reached_only_if_allowed() -> None:
+    with serve_page() as url:
         assert (await fetch(url, is_public)).is_error
         assert not Pages.asked
 
 
-async def test_a_redirect_into_the_network_is_refused() -> None:
+async def test_a_redirect_to_a_private_address_is_refused() -> None:
     """The first address is taken for public, as a real one would be; where it leads is not."""
-    with serving() as url:
+    with serve_page() as url:
         output = await fetch(f"{url}/to-metadata", lambda one: str(one) == "127.0.0.1")
         assert "169.254.169.254 is an address of this machine or its network" in output.text
 
@@ -208,21 +208,21 @@ async def test_a_redirect_into_the_network_is_refused() -> None:
         ("http://[::1", "is no address"),
     ],
 )
-async def test_addresses_of_no_use_are_told(url: str, told: str) -> None:
+async def test_unusable_addresses_are_reported(url: str, told: str) -> None:
     output = await fetch(url)
     assert output.is_error
     assert told in output.text
 
 
-async def test_nothing_is_fetched_without_a_yes() -> None:
-    with serving() as url:
+async def test_nothing_is_fetched_without_approval() -> None:
+    with serve_page() as url:
         output = await fetch(url, answer="no")
         assert output.is_error
         assert "not allowed" in output.text
         assert not Pages.asked
 
 
-async def test_a_port_where_nobody_listens_is_told() -> None:
+async def test_a_refused_connection_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         output = await fetch(f"http://127.0.0.1:{taken.getsockname()[1]}/")
@@ -238,11 +238,11 @@ async def test_a_port_where_nobody_listens_is_told() -> None:
         ("224.0.0.1", False), ("255.255.255.255", False),
     ],
 )  # fmt: skip
-def test_which_addresses_are_public(address: str, public: bool) -> None:
+def test_public_addresses_are_recognised(address: str, public: bool) -> None:
     assert is_public(ip_address(address)) is public
 
 
-def test_words_of_torn_pages() -> None:
+def test_text_of_broken_html_is_extracted() -> None:
     assert extract_text("<p>a<p>b<script>x") == "a\nb"
     assert extract_text("</script></style>still <b>here") == "still here"
     assert extract_text("<div>" * 20_000 + "deep") == "deep"

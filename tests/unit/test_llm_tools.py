@@ -48,7 +48,7 @@ def test_a_function_is_described_by_its_docstring_and_annotations() -> None:
     assert weather.schema["additionalProperties"] is False
 
 
-async def test_arguments_are_checked_and_become_what_is_annotated() -> None:
+async def test_arguments_are_validated_and_converted_to_their_annotations() -> None:
     good = await run(weather, '{"place": {"city": "Faro"}, "days": 3}')
     assert json.loads(good.text) == {"place": "Faro", "country": "PT", "days": 3}
     assert not good.is_error
@@ -70,18 +70,18 @@ async def test_arguments_are_checked_and_become_what_is_annotated() -> None:
         ({"place": 7}, "place: Input should be"),
     ],
 )
-async def test_wrong_arguments_are_told(arguments: Any, told: str) -> None:
+async def test_wrong_arguments_are_reported(arguments: Any, told: str) -> None:
     output = await run(weather, arguments)
     assert output.is_error
     assert told in output.text
 
 
-async def test_a_tool_that_is_not_there_is_told_with_those_that_are() -> None:
+async def test_an_unknown_tool_is_reported_with_the_known_ones() -> None:
     output = await Toolbox([weather]).run("wheather", "{}", RecordingTurn())
     assert output == ToolOutput("there is no tool 'wheather'; the tools are: weather.", is_error=True)
 
 
-def test_what_can_be_no_tool_is_refused() -> None:
+def test_an_object_that_cannot_be_a_tool_is_refused() -> None:
     def starred(*names: str) -> None: ...
     def unknown(handle: threading.Thread) -> None: ...
 
@@ -109,7 +109,7 @@ def ask_plain(text: str, turn: Turn) -> str:
     return f"{turn.ask(text).choice} on {threading.current_thread().name}"  # type: ignore[attr-defined]
 
 
-async def test_a_function_gets_the_turn_where_it_wants_it() -> None:
+async def test_a_function_gets_the_turn_if_it_takes_it() -> None:
     for one, answer in ((ask_async, "yes"), (ask_plain, "yes on midwatch-tool")):
         turn = RecordingTurn(answers=["yes"])
         assert "turn" not in one.schema["properties"]
@@ -154,7 +154,7 @@ def endless() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("value", [object(), {1, object()}, b"\xff\xfe", endless(), threading.Lock()])
-async def test_a_result_that_is_no_json_is_told(value: Any) -> None:
+async def test_a_result_that_is_no_json_is_reported(value: Any) -> None:
     @tool
     async def give() -> Any:
         return value
@@ -164,7 +164,7 @@ async def test_a_result_that_is_no_json_is_told(value: Any) -> None:
     assert "is no JSON" in output.text
 
 
-async def test_a_result_in_a_circle_is_told() -> None:
+async def test_a_circular_result_is_reported() -> None:
     circle: list[Any] = []
     circle.append(circle)
 
@@ -175,7 +175,7 @@ async def test_a_result_in_a_circle_is_told() -> None:
     assert "is no JSON" in (await run(give)).text
 
 
-async def test_a_large_result_is_cut() -> None:
+async def test_a_large_result_is_truncated() -> None:
     @tool
     def give(kind: str) -> Any:
         return "x" * 10_000_000 if kind == "text" else ["x" * 1000] * 10_000
@@ -194,7 +194,7 @@ async def test_a_large_result_is_cut() -> None:
     "problem",
     [ValueError("bad luck"), SystemExit("bad luck"), KeyboardInterrupt("bad luck"), StopIteration("bad luck")],
 )
-async def test_a_tool_that_raises_is_told(problem: BaseException) -> None:
+async def test_a_tool_that_raises_is_reported(problem: BaseException) -> None:
     @tool
     def fail() -> None:
         raise problem
@@ -204,7 +204,7 @@ async def test_a_tool_that_raises_is_told(problem: BaseException) -> None:
     assert "bad luck" in output.text
 
 
-async def test_a_tool_that_cancels_itself_is_told_and_a_cancelled_call_is_cancelled() -> None:
+async def test_a_tool_that_cancels_itself_is_reported_and_a_cancelled_call_is_cancelled() -> None:
     hanging = asyncio.Event()
 
     @tool
@@ -222,7 +222,7 @@ async def test_a_tool_that_cancels_itself_is_told_and_a_cancelled_call_is_cancel
         await call
 
 
-async def test_a_plain_function_that_hangs_holds_up_nobody() -> None:
+async def test_a_hanging_plain_function_blocks_nobody() -> None:
     go_on, hanging = threading.Event(), threading.Event()
 
     @tool

@@ -36,7 +36,7 @@ def addresses(page: str) -> list[str | None]:
     return [attributes["href"] for _, attributes in elements(page) if "href" in attributes]
 
 
-def test_it_renders_what_people_write() -> None:
+def test_common_markdown_is_rendered() -> None:
     page = render("# Title\n\nSome *soft* and **strong** `code`, ~~gone~~.\n\n- one\n- two\n\n3. three")
     for part in ("<h1>Title</h1>", "<em>soft</em>", "<strong>strong</strong>", "<code>code</code>", "<s>gone</s>"):
         assert part in page
@@ -52,7 +52,7 @@ def test_tables_keep_their_alignment_without_inline_styles() -> None:
     assert "style" not in page
 
 
-def test_fenced_code_is_shown_as_it_is() -> None:
+def test_fenced_code_is_not_changed() -> None:
     assert render("```html\n<b>&amp;</b>\n```") == "<pre><code>&lt;b&gt;&amp;amp;&lt;/b&gt;\n</code></pre>\n"
 
 
@@ -71,7 +71,7 @@ def test_images_become_links_and_are_never_loaded() -> None:
     assert ">https://example.org/y.png</a>" in page
 
 
-def test_links_open_apart_and_tell_nobody() -> None:
+def test_links_open_in_a_new_tab_without_a_referrer() -> None:
     page = render("[web](https://example.org/?a=1&b=2) <mailto:a@example.org>")
     assert 'href="https://example.org/?a=1&amp;b=2"' in page
     assert 'href="mailto:a@example.org"' in page
@@ -98,12 +98,12 @@ def test_links_open_apart_and_tell_nobody() -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["[x]({})", "![x]({})", "<{}>", "[x]: {}\n\n[x]"])
-def test_addresses_lead_only_to_the_web_or_to_mail(form: str, address: str) -> None:
+def test_only_web_and_mail_links_are_allowed(form: str, address: str) -> None:
     page = render(form.format(address))
     assert addresses(page) == []
 
 
-def test_an_attribute_cannot_be_broken_out_of() -> None:
+def test_text_cannot_escape_from_an_attribute() -> None:
     page = render('[x](https://e.org/"onmouseover=alert(1)) !["><img src=x onerror=alert(1)>](https://e.org/\'>)')
     assert "<img" not in page
     assert {name for name, _ in elements(page)} <= {"p", "a"}
@@ -111,7 +111,7 @@ def test_an_attribute_cannot_be_broken_out_of() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from(list("<>&\"'`*_~[]()!#|\\/:- \n\tabcjavscript=0")), max_size=200))
-def test_nothing_but_the_allowed_tags_ever_comes_out(text: str) -> None:
+def test_only_allowed_tags_are_produced(text: str) -> None:
     page = render(text)
     for name, attributes in elements(page):
         assert name in TAGS
@@ -124,11 +124,11 @@ def test_any_text_can_be_rendered(text: str) -> None:
     assert isinstance(render(text), str)
 
 
-def test_half_a_surrogate_pair_and_a_zero_byte_do_no_harm() -> None:
+def test_unpaired_surrogates_and_nul_do_no_harm() -> None:
     assert isinstance(render("a \ud800 b \x00 c"), str)
 
 
-def test_a_long_text_is_rendered_in_part_and_says_so() -> None:
+def test_a_long_text_is_rendered_in_part_and_marked() -> None:
     page = render("word " * 100_000)
     assert page.endswith(NOTE)
     assert len(page) < 60_000
@@ -136,7 +136,7 @@ def test_a_long_text_is_rendered_in_part_and_says_so() -> None:
     assert wide.endswith(NOTE) and "\ufffd" not in wide
 
 
-def test_deep_nesting_ends() -> None:
+def test_deeply_nested_text_is_rendered() -> None:
     for text in (">" * 50_000, "[" * 20_000, "*a" * 20_000, "- " * 5_000, "![" * 20_000):
         assert isinstance(render(text), str)
 
@@ -156,7 +156,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_nobody_keeps_the_server_busy_with_a_text(text: str) -> None:
+def test_no_text_keeps_the_server_busy(text: str) -> None:
     """A tenth of the limit is usual; without bounds some of these take ten times it, or hundreds of megabytes."""
     began = time.process_time()
     page = render(text)
@@ -164,14 +164,14 @@ def test_nobody_keeps_the_server_busy_with_a_text(text: str) -> None:
     assert len(page) < 1_000_000
 
 
-def test_what_is_alike_as_far_as_it_is_shown_is_rendered_once() -> None:
+def test_texts_with_the_same_shown_part_are_rendered_once() -> None:
     markdown._render_page.cache_clear()
     pages = {render("word " * 20_000 + str(number)) for number in range(5)}
     assert len(pages) == 1
     assert markdown._render_page.cache_info().misses == 1
 
 
-def test_what_cannot_be_rendered_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_cannot_be_rendered_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(page: str) -> str:
         raise RuntimeError("no sanitiser today")
 

@@ -171,7 +171,7 @@ Fake = tuple[httpx2.AsyncClient, Model]
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_it_answers_remembers_and_counts(fake: Fake, dialect: Dialect, stream: bool) -> None:
+async def test_the_server_answers_remembers_and_counts(fake: Fake, dialect: Dialect, stream: bool) -> None:
     text, calls, tokens = await ask(fake[0], dialect, "Hello there.", stream=stream)
     assert (text, calls, tokens) == ("You said: Hello there.", [], 1)
     text, _, _ = await ask(fake[0], dialect, "I am Ada.", "I like tea.", "[[recall]]", stream=stream)
@@ -179,7 +179,7 @@ async def test_it_answers_remembers_and_counts(fake: Fake, dialect: Dialect, str
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_tool_is_called_as_the_request_offers_it_and_its_result_ends_the_script(
+async def test_a_tool_is_called_as_offered_and_its_result_ends_the_script(
     fake: Fake, dialect: Dialect, stream: bool
 ) -> None:
     script = "[[shell ls -l]] [[say all done]]"
@@ -197,12 +197,12 @@ async def test_a_tool_that_is_not_offered_is_not_called(fake: Fake, dialect: Dia
     assert (text, calls) == ("No tool for shell among: .", [])
 
 
-async def test_an_errand_does_not_see_the_script(fake: Fake, dialect: Dialect) -> None:
+async def test_a_request_without_tools_does_not_run_the_script(fake: Fake, dialect: Dialect) -> None:
     text, calls, _ = await ask(fake[0], dialect, "Write a title for: [[shell ls]]", tools=False)
     assert (text, calls) == ("Fake title", [])
 
 
-async def test_a_limit_tells_when_it_ends_and_ends_then(fake: Fake, dialect: Dialect) -> None:
+async def test_a_limit_reports_its_end_and_ends_then(fake: Fake, dialect: Dialect) -> None:
     http, _ = fake
     asked = dialect.body(["[[limit 1 a]] [[say back]]"], True, True)
     began = time.monotonic()
@@ -240,7 +240,7 @@ async def test_a_bad_key_is_refused(fake: Fake, dialect: Dialect) -> None:
     assert "API key" in reply.json()["error"]["message"]
 
 
-async def test_an_answer_holds_until_it_is_released(fake: Fake, dialect: Dialect) -> None:
+async def test_an_answer_waits_until_it_is_released(fake: Fake, dialect: Dialect) -> None:
     http, model = fake
     asking = asyncio.create_task(ask(http, dialect, "[[hold a]] [[say done]]"))
     await model.until(lambda seen: "a" in seen.held)
@@ -254,7 +254,7 @@ async def test_a_dropped_answer_breaks_the_connection(fake: Fake, dialect: Diale
         await ask(fake[0], dialect, "[[drop]]")
 
 
-async def test_a_pause_and_a_slow_answer_take_their_time(fake: Fake, dialect: Dialect) -> None:
+async def test_pauses_and_slow_answers_take_time(fake: Fake, dialect: Dialect) -> None:
     began = time.monotonic()
     text, _, _ = await ask(fake[0], dialect, "[[pause 0.2]] [[slow 4 0.2]] [[long 100]]")
     assert time.monotonic() - began > 0.39
@@ -262,7 +262,7 @@ async def test_a_pause_and_a_slow_answer_take_their_time(fake: Fake, dialect: Di
     assert text.count("\n") == 100
 
 
-async def test_what_agents_ask_beside_is_answered(fake: Fake) -> None:
+async def test_side_requests_of_agents_are_answered(fake: Fake) -> None:
     http, model = fake
     assert (await http.get("/v1/models")).json()["data"][0]["id"] == "fake-model"
     counted = await http.post("/v1/messages/count_tokens", json=anthropic_body(["Hello."], False, False))
@@ -273,7 +273,7 @@ async def test_what_agents_ask_beside_is_answered(fake: Fake) -> None:
     assert model.requests[-1]["path"] == "/v1/nothing"
 
 
-async def test_a_schema_is_obeyed(fake: Fake) -> None:
+async def test_an_answer_matches_the_requested_schema(fake: Fake) -> None:
     schema = {
         "type": "object",
         "properties": {"title": {"type": "string"}, "n": {"type": "integer"}},

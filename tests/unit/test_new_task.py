@@ -121,12 +121,12 @@ def made_by(changes: Changes) -> tuple[Task, Event]:
     return task, submitted
 
 
-def test_every_cause_has_its_cases() -> None:
+def test_every_cause_has_test_cases() -> None:
     assert {made_by(make())[0].cause for make, _ in MADE.values()} == set(CAUSES)
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_the_record_has_what_its_cause_says(name: str) -> None:
+def test_the_record_has_the_values_of_its_cause(name: str) -> None:
     make, expected = MADE[name]
     task, _ = made_by(make())
     assert {field: getattr(task, field) for field in expected} == expected
@@ -138,7 +138,7 @@ def test_the_record_has_what_its_cause_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_the_event_says_what_the_record_says(name: str) -> None:
+def test_the_event_matches_the_record(name: str) -> None:
     task, event = made_by(MADE[name][0]())
     assert event.payload == {
         "prompt": task.prompt, "agent": task.agent, "cause": task.cause, "priority": task.priority,
@@ -149,14 +149,14 @@ def test_the_event_says_what_the_record_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_a_task_without_a_request_has_no_trace_but_that_of_the_work_it_comes_from(name: str) -> None:
+def test_a_task_without_a_request_inherits_the_trace_of_its_source(name: str) -> None:
     task, _ = made_by(MADE[name][0]())
     assert task.trace == (EARLIER if name == "message" else None)
 
 
 @pytest.mark.usefixtures("request_trace")
 @pytest.mark.parametrize("name", MADE)
-def test_a_task_that_a_request_causes_belongs_to_its_trace(name: str) -> None:
+def test_a_task_of_a_request_belongs_to_its_trace(name: str) -> None:
     task, _ = made_by(MADE[name][0]())
     assert task.trace == (EARLIER if name == "message" else TRACE)
 
@@ -166,13 +166,13 @@ def test_a_message_left_by_a_task_without_a_trace_belongs_to_the_request_that_en
     assert made_by(leave_message(trace=None))[0].trace == TRACE
 
 
-def test_a_run_that_somebody_asks_for_is_told_of_them() -> None:
+def test_a_requested_run_records_its_requester() -> None:
     task, changes = automation.run_now(AUTOMATION, NOW, TERMS, actor="bob")
     assert [event.actor for event in changes.events] == ["bob", "bob"]
     assert task.creator == "ada"
 
 
-def test_a_message_keeps_its_place_among_those_that_wait() -> None:
+def test_a_message_keeps_its_place_in_the_queue() -> None:
     steer = a_steer(SOURCE, "and this")
     task, event = made_by(steering.requeue_steers(SOURCE, [steer], NOW, closed=False))
     assert (task.id, task.due_at, task.wait, event.payload["due_at"]) == (steer.id, steer.created_at, None, None)
@@ -192,7 +192,7 @@ async def test_the_store_writes_a_task_with_its_event(memory: Store) -> None:
 
 
 @pytest.mark.usefixtures("request_trace")
-async def test_the_service_keeps_what_a_person_sets(memory: Store) -> None:
+async def test_the_service_keeps_all_requested_values(memory: Store) -> None:
     tasks = Tasks(memory, SystemClock(), KnownAgents("demo"), str)
     first = await tasks.submit("do it", actor="ada", priority=5, session_key="chat:1", cause="message")
     assert (first.priority, first.cause, first.trace, first.root_id) == (5, "message", TRACE, first.id)
@@ -205,7 +205,7 @@ async def test_the_service_keeps_what_a_person_sets(memory: Store) -> None:
     assert told == [(5, None), (5, first.id)]
 
 
-async def test_a_task_that_is_tried_again_stays_in_its_trace(memory: Store) -> None:
+async def test_a_retried_task_stays_in_its_trace(memory: Store) -> None:
     await memory.submit(old := a_task(trace=EARLIER, prompt="do it"))
     await memory.apply(end(old, SystemClock().now(), outcome="cancelled")[1])
     token = incoming.set(TRACE)

@@ -33,7 +33,7 @@ async def delivery(store: SqliteStore, status: str = "pending", name: str = "d_1
         await store.apply(step)
 
 
-async def test_a_failed_delivery_is_tried_as_if_for_the_first_time(
+async def test_a_retried_delivery_starts_over(
     notifications: Notifications, store: SqliteStore, clock: FakeClock
 ) -> None:
     await delivery(store, "failed")
@@ -46,7 +46,9 @@ async def test_a_failed_delivery_is_tried_as_if_for_the_first_time(
 
 
 @pytest.mark.parametrize("status", ["pending", "sent"])
-async def test_others_are_not_tried_again(notifications: Notifications, store: SqliteStore, status: str) -> None:
+async def test_other_deliveries_cannot_be_retried(
+    notifications: Notifications, store: SqliteStore, status: str
+) -> None:
     await delivery(store, status)
     with pytest.raises(Conflict, match=status):
         await notifications.retry("d_1")
@@ -54,7 +56,7 @@ async def test_others_are_not_tried_again(notifications: Notifications, store: S
     assert await store.read_events(0, EVERYTHING, 10) == []
 
 
-async def test_of_two_who_try_again_the_second_is_told(
+async def test_of_two_concurrent_retries_the_second_is_a_conflict(
     notifications: Notifications, store: SqliteStore, clock: FakeClock
 ) -> None:
     await delivery(store, "failed")
@@ -79,13 +81,13 @@ async def test_deliveries_are_listed_by_task_and_status(notifications: Notificat
     assert len(await notifications.list(limit=2)) == 2
 
 
-async def test_what_is_not_there_is_not_found(notifications: Notifications) -> None:
+async def test_unknown_ids_are_not_found(notifications: Notifications) -> None:
     for missing in (notifications.get("d_1"), notifications.retry("d_1")):
         with pytest.raises(NotFound, match="delivery"):
             await missing
 
 
-def test_a_route_leads_to_a_channel_that_exists(notifications: Notifications) -> None:
+def test_a_route_needs_an_existing_channel(notifications: Notifications) -> None:
     assert notifications.check_route(" desk:ann ") == "desk:ann"
     with pytest.raises(InvalidInput, match="known channels: desk") as refused:
         notifications.check_route("nowhere")

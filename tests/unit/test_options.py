@@ -49,7 +49,7 @@ async def submit(prompt: Prompt, **request: Any) -> Reply:
     return reply(request)
 
 
-def said(*arguments: str) -> dict[str, Any]:
+def run_options(*arguments: str) -> dict[str, Any]:
     result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return json.loads(result.output)
@@ -60,12 +60,12 @@ def help_of(command: str) -> str:
 
 
 def test_only_what_is_given_reaches_the_command() -> None:
-    assert said("add", "Look around") == {"prompt": "Look around"}
-    assert said("submit", "Look around") == {"workdir": "/here"}
+    assert run_options("add", "Look around") == {"prompt": "Look around"}
+    assert run_options("submit", "Look around") == {"workdir": "/here"}
 
 
-def test_options_have_the_names_of_requests_and_the_types_of_fields() -> None:
-    given = said(
+def test_options_have_the_request_names_and_field_types() -> None:
+    given = run_options(
         "add", "Look", "--cron", "@daily", "--tz", "UTC", "-a", "demo", "--max-runs", "3", "--timeout", "10m",
         "--fresh", "--missed", "skip", "--tag", "a", "--tag", "b", "--session", "chat:1",
     )  # fmt: skip
@@ -81,17 +81,17 @@ def test_what_cannot_be_is_refused(wrong: str) -> None:
 
 
 def test_a_change_can_switch_off_and_take_away() -> None:
-    given = said("edit", "am_1", "--no-fresh", "--max-runs", "0", "--agent", "", "--cron", "")
+    given = run_options("edit", "am_1", "--no-fresh", "--max-runs", "0", "--agent", "", "--cron", "")
     assert given == {"id": "am_1", "fresh": False, "max_runs": 0, "agent": "", "cron": ""}
     empty = ("route", "quiet", "workdir", "timeout", "on_crash", "name", "jitter", "tag", "budget", "approvals")
-    assert said("edit", "am_1", *(word for name in empty for word in (f"--{name.replace('_', '-')}", ""))) == {
+    assert run_options("edit", "am_1", *(word for name in empty for word in (f"--{name.replace('_', '-')}", ""))) == {
         "id": "am_1", "route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "",
         "jitter": 0, "tags": [], "budget": None, "approvals": None,
     }  # fmt: skip
 
 
 def test_an_empty_text_is_no_wish_for_the_default_of_a_task() -> None:
-    assert said("submit", "Look", "--agent", "", "--priority", "0")["agent"] == ""
+    assert run_options("submit", "Look", "--agent", "", "--priority", "0")["agent"] == ""
 
 
 def test_what_is_set_only_once_has_no_option_to_change_it() -> None:
@@ -101,22 +101,22 @@ def test_what_is_set_only_once_has_no_option_to_change_it() -> None:
 
 def test_a_text_can_be_read_into_something_else(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert said("add", "Look", "--budget", "tokens=7", "--workdir", "sub", "--approvals", '{"allow": []}') == {
+    assert run_options("add", "Look", "--budget", "tokens=7", "--workdir", "sub", "--approvals", '{"allow": []}') == {
         "prompt": "Look", "budget": {"tokens": 7}, "workdir": str(tmp_path / "sub"), "approvals": {"allow": []},
     }  # fmt: skip
     with pytest.raises(InvalidInput, match="JSON"):
-        said("add", "Look", "--approvals", "[]")
+        run_options("add", "Look", "--approvals", "[]")
 
 
 def test_a_number_that_is_no_duration_is_a_number() -> None:
-    assert said("set", "x", "--max-usd", "1.5", "--max-time", "2h") == {
+    assert run_options("set", "x", "--max-usd", "1.5", "--max-time", "2h") == {
         "deadline": None, "max_usd": 1.5, "max_seconds": "2h",
     }  # fmt: skip
 
 
 def test_an_option_of_the_command_itself_replaces_that_of_the_field() -> None:
     assert "--deadline" not in help_of("set")
-    assert said("set", "x", "--key", "k") == {"deadline": "k"}
+    assert run_options("set", "x", "--key", "k") == {"deadline": "k"}
 
 
 def test_help_is_that_of_the_definition() -> None:

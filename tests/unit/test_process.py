@@ -60,7 +60,7 @@ class Heard:
 
 
 @asynccontextmanager
-async def started(program: Program, turn: RecordingTurn | None = None) -> AsyncIterator[tuple[Child, Heard]]:
+async def start_child(program: Program, turn: RecordingTurn | None = None) -> AsyncIterator[tuple[Child, Heard]]:
     turn = turn or RecordingTurn()
     heard = Heard()
     child = await Child.spawn(program, turn, heard.output, Output())
@@ -85,23 +85,23 @@ async def run(program: Program, turn: RecordingTurn | None = None, stdin: bytes 
 # -- starting ----------------------------------------------------------------------------------------------------
 
 
-async def test_both_streams_and_the_exit_code() -> None:
+async def test_both_streams_and_the_exit_code_are_returned() -> None:
     child, out, err = await run(shell("echo one; echo two >&2; exit 7"))
     assert (child.returncode, out, err) == (7, "one\n", "two\n")
 
 
-async def test_stdin_after_the_gate_belongs_to_the_program() -> None:
+async def test_standard_input_after_the_gate_belongs_to_the_program() -> None:
     given = b"go\n" + b"line\n" * 200_000
     _, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/", sandbox=None), stdin=given)
     assert out.encode() == given
 
 
-async def test_input_that_is_not_read_does_not_hold_up_the_end() -> None:
+async def test_unread_input_does_not_delay_the_end() -> None:
     child, _, _ = await run(shell("exit 0"), stdin=b"x" * 5_000_000)
     assert child.returncode == 0
 
 
-async def test_the_program_runs_only_after_its_group_is_known(tmp_path: Path) -> None:
+async def test_the_program_runs_only_after_its_group_was_recorded(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
 
     class Slow(RecordingTurn):
@@ -117,7 +117,7 @@ async def test_the_program_runs_only_after_its_group_is_known(tmp_path: Path) ->
     assert ran.exists()
 
 
-async def test_without_the_word_the_program_never_runs(tmp_path: Path) -> None:
+async def test_without_the_go_signal_the_program_never_runs(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     child = await Child.spawn(shell(f"touch {ran}"), RecordingTurn(), Output(), Output())
     child.end_input()
@@ -127,7 +127,7 @@ async def test_without_the_word_the_program_never_runs(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
-async def test_a_refused_group_is_ended_before_it_ran(tmp_path: Path) -> None:
+async def test_a_refused_group_is_ended_before_it_runs(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
 
     class Refused(RecordingTurn):
@@ -149,7 +149,7 @@ async def test_a_refused_group_is_ended_before_it_ran(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
-async def test_environment_ours_then_the_agents_then_the_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environment_variables_are_merged_from_server_agent_and_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MW_A", "MW_B", "MW_C"):
         monkeypatch.setenv(name, "ours")
     turn = RecordingTurn(env={"MW_C": "turn"})
@@ -158,7 +158,7 @@ async def test_environment_ours_then_the_agents_then_the_turns(monkeypatch: pyte
     assert out.split() == ["ours", "agent", "turn", f"{turn.task_id}/1"]
 
 
-async def test_a_missing_program_is_told_before_anything_starts(tmp_path: Path) -> None:
+async def test_a_missing_program_is_reported_before_anything_starts(tmp_path: Path) -> None:
     turn = RecordingTurn()
     with pytest.raises(AgentError, match=r"program 'no-such-x' is not installed .* change agents\.x\.argv"):
         await Child.spawn(Program(agent="x", argv=("no-such-x",), workdir="/", sandbox=None), turn, Output(), Output())
@@ -168,7 +168,7 @@ async def test_a_missing_program_is_told_before_anything_starts(tmp_path: Path) 
     assert turn.groups == []
 
 
-async def test_programs_are_found_as_the_child_would_find_them(tmp_path: Path) -> None:
+async def test_programs_are_found_in_the_path_of_the_child(tmp_path: Path) -> None:
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho found\n")
     tool.chmod(0o755)
@@ -180,12 +180,12 @@ async def test_programs_are_found_as_the_child_would_find_them(tmp_path: Path) -
     assert Program(agent="x", argv=("./tool",), workdir="/", sandbox=None).problem() is not None
 
 
-def test_a_missing_working_directory_is_told(tmp_path: Path) -> None:
+def test_a_missing_working_directory_is_reported(tmp_path: Path) -> None:
     problem = shell("true", workdir=str(tmp_path / "gone")).problem()
     assert problem is not None and "does not exist" in problem and "agents.x.workdir" in problem
 
 
-def test_what_may_pass_is_told_apart() -> None:
+def test_temporary_failures_are_distinguished() -> None:
     convert = shell("true")._convert_error
     assert isinstance(convert(OSError(11, "Resource temporarily unavailable")), TransientError)
     assert not isinstance(convert(OSError(13, "Permission denied")), TransientError)
@@ -194,43 +194,43 @@ def test_what_may_pass_is_told_apart() -> None:
 # -- output ------------------------------------------------------------------------------------------------------
 
 
-def received(output: Output, *chunks: bytes) -> str:
+def read_output(output: Output, *chunks: bytes) -> str:
     for chunk in chunks:
         output.data_received(chunk)
     return output.text()
 
 
-def test_output_within_the_limit_is_whole() -> None:
-    assert received(Output(10), b"01234", b"56789") == "0123456789"
+def test_output_within_the_limit_is_complete() -> None:
+    assert read_output(Output(10), b"01234", b"56789") == "0123456789"
 
 
 def test_of_too_much_output_head_and_tail_are_kept() -> None:
-    text = received(Output(10), *(bytes([48 + n % 10]) for n in range(1000)))
+    text = read_output(Output(10), *(bytes([48 + n % 10]) for n in range(1000)))
     assert text == "01234\n… 990 bytes left out …\n56789"
 
 
-def test_no_character_is_torn_at_the_cut() -> None:
+def test_no_character_is_split_at_the_cut() -> None:
     sign = "€".encode()
-    assert received(Output(10), sign * 100) == "€\n… 294 bytes left out …\n€"
+    assert read_output(Output(10), sign * 100) == "€\n… 294 bytes left out …\n€"
 
 
-def test_broken_bytes_and_nul_do_no_harm() -> None:
-    assert received(Output(), b"a\xff\0b\xe2\x82") == "a\ufffdb\ufffd"
+def test_invalid_bytes_and_nul_do_no_harm() -> None:
+    assert read_output(Output(), b"a\xff\0b\xe2\x82") == "a\ufffdb\ufffd"
 
 
-def test_a_character_that_comes_in_two_reads_is_told_whole() -> None:
+def test_a_character_split_over_two_reads_is_sent_whole() -> None:
     told: list[str] = []
-    received(Output(tell=told.append), "€".encode()[:1], "€".encode()[1:] + b"\0!")
+    read_output(Output(tell=told.append), "€".encode()[:1], "€".encode()[1:] + b"\0!")
     assert told == ["€!"]
 
 
-def test_nothing_is_told_beyond_the_limit() -> None:
+def test_no_output_is_sent_above_the_limit() -> None:
     told: list[str] = []
-    received(Output(10, told.append), b"123456", b"7890AB", b"CD")
+    read_output(Output(10, told.append), b"123456", b"7890AB", b"CD")
     assert "".join(told) == "1234567890"
 
 
-def test_fifty_megabytes_cost_bounded_memory() -> None:
+def test_fifty_megabytes_use_limited_memory() -> None:
     output, chunk = Output(1_000_000), b"x" * 65536
     tracemalloc.start()
     try:
@@ -245,7 +245,7 @@ def test_fifty_megabytes_cost_bounded_memory() -> None:
     assert peak < 10_000_000
 
 
-async def test_fifty_megabytes_from_a_child_do_not_stall_the_loop() -> None:
+async def test_fifty_megabytes_from_a_child_do_not_block_the_loop() -> None:
     out, turn = Output(), RecordingTurn()
     worst = 0.0
 
@@ -271,9 +271,9 @@ async def test_fifty_megabytes_from_a_child_do_not_stall_the_loop() -> None:
 # -- ending ------------------------------------------------------------------------------------------------------
 
 
-async def test_each_interrupt_is_its_signal_to_the_whole_group() -> None:
+async def test_each_interrupt_sends_its_signal_to_the_whole_group() -> None:
     script = "trap 'echo int' INT; trap 'echo term' TERM; echo ready; while :; do sleep 0.01; done"
-    async with started(shell(script)) as (child, heard):
+    async with start_child(shell(script)) as (child, heard):
         await heard.until("ready")
         child.interrupt("stop")
         await heard.until("int")
@@ -286,15 +286,15 @@ async def test_each_interrupt_is_its_signal_to_the_whole_group() -> None:
         assert members(child.pgid) == set()
 
 
-async def test_a_child_that_ignores_everything_is_ended_all_the_same() -> None:
-    async with started(shell("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")) as (child, heard):
+async def test_a_child_that_ignores_signals_is_killed() -> None:
+    async with start_child(shell("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")) as (child, heard):
         await heard.until("ready")
         await child.end()
         assert child.returncode == -signal.SIGKILL
         assert members(child.pgid) == set()
 
 
-async def test_what_the_leader_leaves_in_its_group_is_ended(tmp_path: Path) -> None:
+async def test_remaining_processes_of_the_group_are_ended(tmp_path: Path) -> None:
     polite = "sleep 600 &"
     stubborn = "(trap '' TERM; touch on; while :; do sleep 0.05; done) & while ! test -e on; do sleep 0.01; done"
     for script in (polite, stubborn):
@@ -316,7 +316,7 @@ def leaver(*arguments: str) -> Program:
     return Program(agent="x", argv=(sys.executable, "-c", LEAVER, *arguments), workdir="/", sandbox=None)
 
 
-async def test_one_that_left_the_group_and_holds_the_output_does_not_hold_up_the_end() -> None:
+async def test_a_process_that_left_the_group_does_not_delay_the_end() -> None:
     turn = RecordingTurn()
     child, out, _ = await run(leaver(), turn)
     stray = int(out)
@@ -329,8 +329,8 @@ async def test_one_that_left_the_group_and_holds_the_output_does_not_hold_up_the
     assert not alive(stray)
 
 
-async def test_an_interrupted_child_takes_those_that_left_with_it() -> None:
-    async with started(leaver("stay"), RecordingTurn()) as (child, heard):
+async def test_an_interrupt_ends_processes_that_left_the_group() -> None:
+    async with start_child(leaver("stay"), RecordingTurn()) as (child, heard):
         await heard.until("\n")
         stray = int(heard.text)
         assert os.getpgid(stray) != child.pgid
@@ -339,7 +339,7 @@ async def test_an_interrupted_child_takes_those_that_left_with_it() -> None:
         assert not alive(stray)
 
 
-async def test_strays_are_gone_when_they_are_said_to_be() -> None:
+async def test_end_strays_returns_after_the_processes_are_gone() -> None:
     turn = RecordingTurn()
     heavy = "x = b'x' * 200_000_000; print(flush=True); import time; time.sleep(600)"  # its memory goes first, slowly
     with subprocess.Popen(
@@ -350,7 +350,7 @@ async def test_strays_are_gone_when_they_are_said_to_be() -> None:
         assert not alive(stray.pid)
 
 
-async def test_an_abandoned_turn_leaves_nothing() -> None:
+async def test_an_abandoned_turn_leaves_no_process() -> None:
     class Talk(ProcessConversation):
         async def work(self, turn: Turn) -> TurnResult:
             async with self.child(shell("trap '' TERM; sleep 600"), turn, Output(), Output()) as child:
@@ -380,7 +380,7 @@ async def test_an_interrupt_before_the_child_exists_is_not_lost() -> None:
     assert (await Talk().turn(RecordingTurn())).text == str(-signal.SIGTERM)
 
 
-def test_a_child_hears_sigint_even_if_we_were_started_deaf(tmp_path: Path) -> None:
+def test_a_child_receives_sigint_although_the_server_ignores_it(tmp_path: Path) -> None:
     parent = f"""
 import asyncio, signal, sys
 sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
@@ -402,19 +402,19 @@ asyncio.run(main())
     assert subprocess.run(deaf, capture_output=True, text=True, timeout=60).stdout == "heard\n"
 
 
-async def test_where_the_system_has_no_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_processes_work_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     child, out, _ = await run(shell("echo hello; exit 5"))
     assert (child.returncode, out) == (5, "hello\n")
 
 
 @pytest.mark.parametrize("run_loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_the_same_on_every_event_loop(run_loop: Callable[..., None]) -> None:
+def test_processes_work_on_every_event_loop(run_loop: Callable[..., None]) -> None:
     async def scenario() -> None:
         given = b"x" * 1_000_000
         child, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/", sandbox=None), stdin=given)
         assert (child.returncode, len(out)) == (0, len(given))
-        async with started(HANGING) as (child, heard):
+        async with start_child(HANGING) as (child, heard):
             await heard.until("ready")
             child.interrupt("stop")
             await child.exited.wait()
@@ -427,7 +427,7 @@ def test_the_same_on_every_event_loop(run_loop: Callable[..., None]) -> None:
 # -- a mark that tells processes apart ---------------------------------------------------------------------------
 
 
-async def test_a_mark_outlives_exec_and_differs_between_processes() -> None:
+async def test_a_process_mark_survives_exec_and_is_unique() -> None:
     turn = RecordingTurn()
     heard = Heard()
     child = await Child.spawn(shell("echo ready; exec sleep 600"), turn, heard.output, Output())
@@ -440,8 +440,8 @@ async def test_a_mark_outlives_exec_and_differs_between_processes() -> None:
     assert identify(child.pgid) == ""
 
 
-async def test_a_group_is_ended_only_if_its_mark_is_right() -> None:
-    async with started(shell("sleep 600 & echo ready; wait")) as (child, heard):
+async def test_a_group_is_ended_only_if_its_mark_matches() -> None:
+    async with start_child(shell("sleep 600 & echo ready; wait")) as (child, heard):
         await heard.until("ready")
         mark = identify(child.pgid)
         boot, start, _ = mark.split(":")
@@ -452,9 +452,9 @@ async def test_a_group_is_ended_only_if_its_mark_is_right() -> None:
         await child.exited.wait()
 
 
-async def test_reap_ends_the_group_and_the_strays_and_counts_them() -> None:
+async def test_reap_ends_the_group_and_processes_that_left_it() -> None:
     turn = RecordingTurn()
-    async with started(leaver("stay"), turn) as (child, heard):
+    async with start_child(leaver("stay"), turn) as (child, heard):
         await heard.until("\n")
         assert await reap(turn.task_id, turn.attempt, child.pgid, identify(child.pgid)) == 2
         assert not alive(int(heard.text))
@@ -462,9 +462,9 @@ async def test_reap_ends_the_group_and_the_strays_and_counts_them() -> None:
     assert await reap(turn.task_id, turn.attempt, None, None) == 0
 
 
-async def test_reap_finds_strays_of_the_attempt_that_began_the_conversation() -> None:
+async def test_reap_finds_processes_of_the_attempt_that_opened_the_conversation() -> None:
     first, later = RecordingTurn(), RecordingTurn()
-    async with started(leaver("stay"), first) as (child, heard):
+    async with start_child(leaver("stay"), first) as (child, heard):
         await heard.until("\n")
         mark = identify(child.pgid)
         child.interrupt("kill")
@@ -473,7 +473,7 @@ async def test_reap_finds_strays_of_the_attempt_that_began_the_conversation() ->
         assert not alive(int(heard.text))
 
 
-async def test_where_there_is_no_proc_nothing_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_without_proc_nothing_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(reaper, "PROC", tmp_path / "none")
     monkeypatch.setattr(reaper, "boot_id", lambda: "")
     assert identify(os.getpid()) == ""
@@ -524,7 +524,7 @@ def parent(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[st
         made.stdout.close()
 
 
-async def test_when_we_are_killed_the_guard_ends_our_groups(
+async def test_the_guard_ends_all_groups_when_the_server_is_killed(
     parent: Callable[[str], tuple[subprocess.Popen[str], list[int]]], tmp_path: Path
 ) -> None:
     dying, (pgid,) = parent("run")
@@ -533,7 +533,7 @@ async def test_when_we_are_killed_the_guard_ends_our_groups(
     assert await eventually(lambda: not members(pgid))
 
 
-async def test_killed_before_the_word_the_program_never_ran(
+async def test_a_server_killed_before_the_go_signal_never_runs_the_program(
     parent: Callable[[str], tuple[subprocess.Popen[str], list[int]]], tmp_path: Path
 ) -> None:
     dying, (pgid,) = parent("gate")
@@ -543,7 +543,7 @@ async def test_killed_before_the_word_the_program_never_ran(
     assert not (tmp_path / "ran").exists()
 
 
-async def test_a_fork_of_ours_does_not_keep_the_guard_waiting(
+async def test_a_fork_of_the_server_does_not_keep_the_guard_alive(
     parent: Callable[[str], tuple[subprocess.Popen[str], list[int]]],
 ) -> None:
     dying, (pgid, copy) = parent("fork")
@@ -555,7 +555,7 @@ async def test_a_fork_of_ours_does_not_keep_the_guard_waiting(
         os.kill(copy, signal.SIGKILL)
 
 
-async def test_at_our_own_end_the_guard_ends_without_a_word() -> None:
+async def test_the_guard_exits_silently_with_the_server() -> None:
     code = f"""
 import asyncio, sys
 sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
@@ -596,7 +596,7 @@ def orphan(own: Guard) -> None:
     own._let_go()
 
 
-def test_the_guard_remembers_hundreds_and_forgets_the_right_ones(
+def test_the_guard_tracks_hundreds_of_groups_correctly(
     sleeper: Callable[[], subprocess.Popen[bytes]],
 ) -> None:
     kept, forgotten = sleeper(), sleeper()
@@ -611,7 +611,7 @@ def test_the_guard_remembers_hundreds_and_forgets_the_right_ones(
     assert forgotten.poll() is None
 
 
-def test_a_guard_that_died_is_replaced_by_one_that_knows_all(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
+def test_a_dead_guard_is_replaced_with_all_groups(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
     first, second = sleeper(), sleeper()
     own = Guard()
     own.watch(first.pid)
@@ -626,7 +626,7 @@ def test_a_guard_that_died_is_replaced_by_one_that_knows_all(sleeper: Callable[[
     assert first.wait(timeout=30) == second.wait(timeout=30) == -signal.SIGKILL
 
 
-def test_a_guard_that_does_not_read_holds_up_nobody(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
+def test_a_guard_that_does_not_read_blocks_nobody(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
     kept = sleeper()
     own = Guard()
     own.watch(kept.pid)
@@ -641,7 +641,7 @@ def test_a_guard_that_does_not_read_holds_up_nobody(sleeper: Callable[[], subpro
     assert kept.wait(timeout=30) == -signal.SIGKILL
 
 
-def test_the_guard_rests_only_when_nothing_is_left_to_watch() -> None:
+def test_the_guard_is_idle_only_without_groups() -> None:
     own = Guard()
     own.close()
     own.watch(NOWHERE)
@@ -653,6 +653,6 @@ def test_the_guard_rests_only_when_nothing_is_left_to_watch() -> None:
     assert own.pid is None and not alive(watching)
 
 
-async def test_the_guard_forgets_a_group_that_is_gone() -> None:
+async def test_the_guard_removes_a_group_that_ended() -> None:
     child, _, _ = await run(shell("exit 0"))
     assert child.pgid not in guard._groups

@@ -21,20 +21,20 @@ def install(folder: Path, *names: str) -> None:
         program.chmod(0o755)
 
 
-def test_the_known_programs() -> None:
+def test_the_known_programs_are_listed() -> None:
     assert list(KNOWN) == [
         "claude", "codex", "gemini", "opencode", "aider", "goose", "qwen", "copilot",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("known", KNOWN.values(), ids=lambda known: known.name)
-def test_every_program_has_its_words(known: KnownProgram) -> None:
+def test_every_program_has_a_title_and_commands_to_install_and_sign_in(known: KnownProgram) -> None:
     assert known.argv[0] == known.name
     assert known.argv.count("{prompt}") == 1
     assert known.title and known.install and known.sign_in
 
 
-def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
+def test_no_agent_is_detected_without_programs(tmp_path: Path) -> None:
     assert detect(str(tmp_path)) == []
 
 
@@ -48,7 +48,7 @@ def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
         (("aider",), "aider", ("terminal", "command")),
     ],
 )
-def test_the_best_way_is_that_of_what_is_installed(
+def test_the_best_connection_for_the_installed_programs_is_chosen(
     tmp_path: Path, installed: tuple[str, ...], name: str, ways: tuple[str, ...]
 ) -> None:
     install(tmp_path, *installed)
@@ -61,7 +61,7 @@ def test_the_best_way_is_that_of_what_is_installed(
     assert str(tmp_path / name) in agent.description
 
 
-def test_what_a_better_way_needs_is_said(tmp_path: Path) -> None:
+def test_requirements_of_a_better_connection_are_named(tmp_path: Path) -> None:
     install(tmp_path, "claude", "other")
     (found,) = detect(str(tmp_path))
     assert found.why.endswith("`npm install -g @agentclientprotocol/claude-agent-acp`")
@@ -70,7 +70,7 @@ def test_what_a_better_way_needs_is_said(tmp_path: Path) -> None:
     assert "inbox" in found.why and "npm" not in found.why
 
 
-async def test_what_is_found_becomes_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_detected_program_becomes_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "aider")
     (tmp_path / "codex").write_text("not executable")
     (found,) = detect(str(tmp_path))
@@ -83,7 +83,7 @@ async def test_what_is_found_becomes_an_agent(tmp_path: Path, monkeypatch: pytes
     guard.close()
 
 
-def test_advice_is_for_what_is_known() -> None:
+def test_advice_is_given_for_known_programs() -> None:
     told = advise("codex")
     assert told is not None and "npm install -g @openai/codex" in told
     assert advise("nobody") is None

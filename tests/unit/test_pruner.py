@@ -15,7 +15,7 @@ from midwatch.loops.pruner import FIRST_PRUNE_SECONDS, PRUNE_SECONDS, Pruner, Re
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.verbs import event
 from midwatch.testing import FakeClock, settle
-from records import fence, progress, put, running
+from records import fence, progress, put, submit_and_claim
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def pruner(store: Any, clock: FakeClock, *, tasks: int = 100, events: int = 1000
 async def end_tasks(store: Any, clock: FakeClock, count: int) -> None:
     """Have tasks that ended well."""
     for _ in range(count):
-        task = await running(store)
+        task = await submit_and_claim(store)
         await store.apply(end(task, clock.now(), outcome="ok", result="")[1])
 
 
@@ -62,7 +62,7 @@ async def pass_time(store: Store, clock: FakeClock, seconds: float) -> None:
             await store.count_tasks()
 
 
-async def test_pruning_ends_and_leaves_what_is_kept(store: Any, clock: FakeClock) -> None:
+async def test_pruning_ends_and_keeps_recent_data(store: Any, clock: FakeClock) -> None:
     await end_tasks(store, clock, 30)
     waiting = await put(store)
     few = pruner(store, clock, tasks=10, events=40)
@@ -84,8 +84,8 @@ async def test_pruning_in_many_steps_ends_too(small: SmallSteps, clock: FakeCloc
     assert (await small.read_log_bounds()).oldest_seq == 61
 
 
-async def test_the_events_of_an_open_task_do_not_end_the_pruning_of_others(small: SmallSteps, clock: FakeClock) -> None:
-    long_one = await running(small)
+async def test_events_of_an_open_task_do_not_stop_the_pruning_of_others(small: SmallSteps, clock: FakeClock) -> None:
+    long_one = await submit_and_claim(small)
     for _ in range(5):
         await small.apply(Changes(fence=fence(long_one), events=(progress(long_one),)))
     await end_tasks(small, clock, 5)

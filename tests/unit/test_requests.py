@@ -16,7 +16,7 @@ from midwatch.services.request_checks import check
 NAN, INF = float("nan"), float("inf")
 
 
-def refused(prompt: str = "do it", *, most: int = MAX_PROMPT, **wish: Any) -> InvalidInput:
+def check_refused(prompt: str = "do it", *, most: int = MAX_PROMPT, **wish: Any) -> InvalidInput:
     with pytest.raises(InvalidInput) as caught:
         check(prompt, wish, most)  # type: ignore[arg-type]
     return caught.value
@@ -24,12 +24,12 @@ def refused(prompt: str = "do it", *, most: int = MAX_PROMPT, **wish: Any) -> In
 
 @pytest.mark.parametrize("prompt", ["", " ", "\n\t ", "\u3000"])
 def test_an_empty_prompt_is_refused(prompt: str) -> None:
-    assert refused(prompt).field == "prompt"
+    assert check_refused(prompt).field == "prompt"
 
 
-def test_a_prompt_is_bounded_and_its_length_told() -> None:
+def test_a_prompt_is_limited_and_the_error_names_its_length() -> None:
     check("x" * 10, {}, 10)
-    problem = refused("x" * 11, most=10)
+    problem = check_refused("x" * 11, most=10)
     assert problem.field == "prompt"
     assert "11" in str(problem) and "10" in str(problem)
 
@@ -63,8 +63,8 @@ BAD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "value"), BAD, ids=lambda v: str(v)[:20])
-def test_what_makes_no_sense_is_refused_by_name_in_one_line(field: str, value: Any) -> None:
-    problem = refused(**{field: value})
+def test_invalid_values_are_refused_by_name_in_one_line(field: str, value: Any) -> None:
+    problem = check_refused(**{field: value})
     assert problem.field == field
     assert len(str(problem).splitlines()) == 1
 
@@ -89,37 +89,37 @@ GOOD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "value"), GOOD, ids=lambda v: str(v)[:20])
-def test_the_bounds_themselves_are_fine(field: str, value: Any) -> None:
+def test_the_limits_themselves_are_accepted(field: str, value: Any) -> None:
     check("do it", {field: value}, MAX_PROMPT)  # type: ignore[misc]
 
 
-def test_a_link_to_a_directory_is_one(tmp_path: Path) -> None:
+def test_a_symlink_to_a_directory_is_accepted(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     check("x", {"workdir": str(link)}, 10)
     link.unlink()
     link.symlink_to(link)
-    assert refused(workdir=str(link)).field == "workdir"
+    assert check_refused(workdir=str(link)).field == "workdir"
 
 
-def test_a_path_the_system_cannot_take_is_refused_like_any_other() -> None:
-    assert refused(workdir="/" + "x" * 5000).field == "workdir"
+def test_a_path_the_system_cannot_use_is_refused() -> None:
+    assert check_refused(workdir="/" + "x" * 5000).field == "workdir"
 
 
 @pytest.mark.parametrize("workdir", [".", ""])
-def test_a_relative_path_is_refused_for_it_means_another_place_in_another_process(workdir: str) -> None:
-    assert refused(workdir=workdir).field == "workdir"
+def test_a_relative_path_is_refused(workdir: str) -> None:
+    assert check_refused(workdir=workdir).field == "workdir"
 
 
 def test_an_unknown_cause_is_refused() -> None:
-    assert refused(cause="whim").field == "cause"
+    assert check_refused(cause="whim").field == "cause"
 
 
 @pytest.mark.parametrize("text", ["half of a pair: \ud83d", "a\x00b"])
 @pytest.mark.parametrize("field", ["prompt", "session_key", "origin_session", "origin_channel", "route", "agent"])
-def test_what_is_no_text_is_refused(field: str, text: str) -> None:
+def test_values_that_are_no_text_are_refused(field: str, text: str) -> None:
     said = {"prompt": "do it", field: text}
-    assert refused(**said).field == field
+    assert check_refused(**said).field == field
 
 
 # -- the body ----------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ WISHES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 
 
 @given(WISHES, st.randoms())
-def test_the_order_of_wishes_and_what_is_not_wished_do_not_count(wish: dict[str, Any], shuffle: Any) -> None:
+def test_the_order_and_defaults_of_options_do_not_change_the_hash(wish: dict[str, Any], shuffle: Any) -> None:
     names = list(wish)
     shuffle.shuffle(names)
     mixed = {name: wish[name] for name in names}
@@ -147,12 +147,12 @@ def test_the_order_of_wishes_and_what_is_not_wished_do_not_count(wish: dict[str,
 
 
 @given(WISHES, WISHES)
-def test_other_wishes_are_another_body(one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_other_options_change_the_hash(one: dict[str, Any], other: dict[str, Any]) -> None:
     said = [{k: v for k, v in wish.items() if v not in (None, 0)} for wish in (one, other)]
     assert (body_hash("x", one) == body_hash("x", other)) == (said[0] == said[1])  # type: ignore[arg-type]
 
 
-def test_the_prompt_counts_and_the_key_does_not() -> None:
+def test_the_prompt_is_hashed_and_the_key_is_not() -> None:
     assert body_hash("x", {}) != body_hash("y", {})
     assert body_hash("x", {"idempotency_key": "k"}) == body_hash("x", {"idempotency_key": "l"})
 
@@ -167,6 +167,6 @@ def test_the_hash_is_the_same_in_every_process_and_version() -> None:
     ("one", "other"),
     [({"timeout": 600}, {"timeout": 600.0}), ({"priority": 0}, {}), ({"delay": 0}, {"delay": 0.0}), ({"delay": 0}, {})],
 )
-def test_wishes_that_mean_the_same_are_one_body(one: Submission, other: Submission) -> None:
+def test_equivalent_options_have_the_same_hash(one: Submission, other: Submission) -> None:
     """A client sends the number, the other leaves the default out: the same key is the same task."""
     assert body_hash("x", one) == body_hash("x", other)

@@ -24,7 +24,7 @@ from midwatch.services.approvals import Approvals
 from midwatch.services.task_endings import TaskEndings
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock, settle
-from records import a_task, asking, fence, put
+from records import a_task, claim_request, fence, put
 
 NOW = 1_700_000_000 * SECOND
 HOUR = 3600.0
@@ -70,7 +70,7 @@ class Desk:
     async def held(self, owner: str = OTHER, **fields: Any) -> Task:
         """A task that runs in another process."""
         task = await put(self.store, **fields)
-        ((made, _),) = (await self.store.claim(asking(1, owner=owner), task.due_at)).taken
+        ((made, _),) = (await self.store.claim(claim_request(1, owner=owner), task.due_at)).taken
         return made  # type: ignore[no-any-return]
 
     async def now(self, task: Task) -> Task:
@@ -102,7 +102,7 @@ RULES = [
 
 
 @pytest.mark.parametrize(("on_crash", "rescues", "stop"), RULES)
-def test_what_becomes_of_a_task_whose_process_died(on_crash: Any, rescues: int, stop: Any) -> None:
+def test_a_task_of_a_dead_process_follows_its_crash_rule(on_crash: Any, rescues: int, stop: Any) -> None:
     task = a_task(status="running", attempt=3, on_crash=on_crash, rescues=rescues, stop_requested=stop, lease_owner="i")
     before = tuple(task)
     step, action = rescue(task, NOW)
@@ -129,15 +129,15 @@ def test_what_becomes_of_a_task_whose_process_died(on_crash: Any, rescues: int, 
     assert finished == ([] if fields["status"] == "pending" else ["task_finished"])
 
 
-def test_the_event_says_what_became_of_a_cancelled_task() -> None:
+def test_the_event_of_a_cancelled_task_has_its_outcome() -> None:
     step, action = rescue(a_task(status="running", on_crash="rerun", stop_requested="cancel"), NOW)
     assert step.changes.events[0].payload["action"] == action
 
 
-async def test_a_task_that_keeps_killing_its_process_is_given_up(desk: Desk) -> None:
+async def test_a_task_that_keeps_killing_its_process_fails(desk: Desk) -> None:
     task = await put(desk.store, on_crash="rerun", route="console")
     for number in range(MAX_RESCUES + 1):
-        await desk.store.claim(asking(owner=f"i_{number}"), task.due_at)
+        await desk.store.claim(claim_request(owner=f"i_{number}"), task.due_at)
         desk.engine.buried.add(f"i_{number}")
         assert not await desk.dog.rescue()
     ended = await desk.now(task)
@@ -150,7 +150,7 @@ async def test_a_task_that_keeps_killing_its_process_is_given_up(desk: Desk) -> 
 # -- rescue ------------------------------------------------------------------------------------------------------
 
 
-async def test_only_tasks_of_the_dead_are_rescued_after_their_processes_were_ended(desk: Desk) -> None:
+async def test_tasks_of_dead_processes_are_recovered_after_their_children_were_ended(desk: Desk) -> None:
     dead, alive = await desk.held("i_dead", on_crash="rerun"), await desk.held("i_alive")
     mine = await desk.held(ME)
     desk.engine.buried |= {"i_dead", ME}  # this process knows better than to rescue its own
@@ -162,7 +162,7 @@ async def test_only_tasks_of_the_dead_are_rescued_after_their_processes_were_end
     assert desk.reaped == [dead.id, alive.id]
 
 
-async def test_what_a_dead_attempt_left_open_is_closed(desk: Desk) -> None:
+async def test_open_events_of_a_dead_attempt_are_closed(desk: Desk) -> None:
     task = await desk.held(on_crash="rerun")
     told = (TurnStart(user_message="x"), ToolExecStart(tool="dig", tool_call_id="1"))
     about = {**meta(task), "turn_id": f"{task.id}.1"}
@@ -181,7 +181,7 @@ async def test_what_a_dead_attempt_left_open_is_closed(desk: Desk) -> None:
     assert ends[0].payload["is_error"] and ends[1].payload["status"] == "aborted"
 
 
-async def test_a_task_that_somebody_else_rescued_is_left_alone(desk: Desk) -> None:
+async def test_a_task_recovered_by_another_process_is_not_changed(desk: Desk) -> None:
     task = await desk.held(on_crash="rerun")
     other = await desk.held(on_crash="rerun")
 
@@ -196,7 +196,7 @@ async def test_a_task_that_somebody_else_rescued_is_left_alone(desk: Desk) -> No
     assert (await desk.kinds(task)).count("task_rescued") == 1
 
 
-async def test_a_cancel_that_came_last_is_kept(desk: Desk) -> None:
+async def test_a_concurrent_cancel_is_kept(desk: Desk) -> None:
     """A stop written after the dead process's tasks were read fails the guard; the next look sees it."""
     task = await desk.held(on_crash="rerun")
 
@@ -213,7 +213,7 @@ async def test_a_cancel_that_came_last_is_kept(desk: Desk) -> None:
     assert (await desk.now(task)).status == "cancelled"
 
 
-async def test_a_task_whose_processes_cannot_be_ended_does_not_hold_up_the_others(desk: Desk) -> None:
+async def test_a_task_whose_processes_cannot_be_ended_does_not_delay_others(desk: Desk) -> None:
     bad, good = await desk.held(on_crash="rerun"), await desk.held(on_crash="rerun")
 
     async def reap(dying: Task) -> None:
@@ -227,7 +227,7 @@ async def test_a_task_whose_processes_cannot_be_ended_does_not_hold_up_the_other
     assert (await desk.now(good)).status == "pending"
 
 
-async def test_dead_processes_are_forgotten_and_live_ones_are_not(desk: Desk) -> None:
+async def test_dead_processes_are_removed_and_live_ones_are_kept(desk: Desk) -> None:
     for number, name in enumerate((ME, "i_dead", "i_alive")):
         await desk.store.add_instance(
             Instance(id=name, role="library", host="h", boot_id="b", pid=number, agents=(), slots=1, started_at=number)
@@ -253,14 +253,14 @@ async def _idle(desk: Desk) -> None:
         await settle()
 
 
-async def test_it_begins_by_rescuing_what_an_earlier_process_left(desk: Desk) -> None:
+async def test_tasks_of_earlier_processes_are_recovered_at_startup(desk: Desk) -> None:
     task = await desk.held(on_crash="rerun")
     desk.engine.buried.add(OTHER)
     await desk.dog.start()
     assert (await desk.now(task)).status == "pending"
 
 
-async def test_a_process_that_does_not_lead_touches_nothing_until_it_does(desk: Desk) -> None:
+async def test_a_process_that_does_not_lead_changes_nothing(desk: Desk) -> None:
     desk.engine.leading = False
     task = await desk.held(on_crash="rerun")
     desk.engine.buried.add(OTHER)
@@ -273,7 +273,7 @@ async def test_a_process_that_does_not_lead_touches_nothing_until_it_does(desk: 
     assert (await desk.now(task)).status == "pending"
 
 
-async def test_the_lives_of_others_are_looked_at_while_they_run_tasks(desk: Desk) -> None:
+async def test_other_processes_are_checked_while_they_run_tasks(desk: Desk) -> None:
     task = await desk.held(on_crash="rerun")
     await desk.dog.start()
     await later(desk, LIFE_CHECK_SECONDS)
@@ -306,7 +306,7 @@ async def test_a_question_expires_soon_after_the_clock_was_set_forward(desk: Des
     assert len(await desk.store.list_approvals("expired")) == 1
 
 
-async def test_it_goes_on_after_the_store_failed(desk: Desk) -> None:
+async def test_the_rescuer_continues_after_a_store_failure(desk: Desk) -> None:
     failures: list[Exception] = [StoreUnavailable("full"), RuntimeError("odd")]
     real = desk.store
 
@@ -330,7 +330,7 @@ async def test_it_goes_on_after_the_store_failed(desk: Desk) -> None:
     assert len(await real.list_approvals("expired")) == 1
 
 
-async def test_stopping_is_safe_twice_and_leaves_nothing(desk: Desk) -> None:
+async def test_stopping_twice_is_safe_and_leaves_nothing(desk: Desk) -> None:
     before = asyncio.all_tasks()
     await desk.dog.stop()
     await desk.dog.start()
@@ -341,7 +341,7 @@ async def test_stopping_is_safe_twice_and_leaves_nothing(desk: Desk) -> None:
     await later(desk, 2 * HOUR)  # no timer is left that would wake it
 
 
-async def test_very_many_questions_do_not_make_it_spin(desk: Desk) -> None:
+async def test_many_questions_do_not_make_it_loop(desk: Desk) -> None:
     class Counted:
         looks = 0
 

@@ -49,12 +49,12 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("asked", "risk"), HINTS)
-def test_what_is_asked_for_has_a_hint(asked: dict[str, Any], risk: str | None) -> None:
+def test_every_kind_of_question_has_a_risk_hint(asked: dict[str, Any], risk: str | None) -> None:
     assert hint(Question(**{"text": "May I?", **asked}), ROOT) == risk
 
 
 @pytest.mark.parametrize(("command", "risk"), COMMANDS)
-def test_a_command_has_a_hint(command: str, risk: str) -> None:
+def test_a_command_has_a_risk_hint(command: str, risk: str) -> None:
     assert hint(Question(text="May I?", kind="execute", command=command), ROOT) == risk
 
 

@@ -15,7 +15,7 @@ async def nothing() -> None:
     pass
 
 
-async def test_it_runs_after_each_interval_and_only_while_it_leads() -> None:
+async def test_a_routine_runs_after_each_interval_only_while_it_leads() -> None:
     clock, leads = FakeClock(), [True]
     routines = Routines(clock)
     one = routines.register("look", 60, nothing)
@@ -34,7 +34,7 @@ async def test_it_runs_after_each_interval_and_only_while_it_leads() -> None:
     assert one.runs == 2
 
 
-async def test_it_never_overlaps_itself_and_a_failure_is_contained() -> None:
+async def test_a_routine_never_overlaps_itself_and_its_failure_is_contained() -> None:
     clock, go_on = FakeClock(), asyncio.Event()
     routines = Routines(clock)
 
@@ -64,7 +64,7 @@ async def test_a_routine_needs_a_name_and_an_interval(name: str, seconds: float)
         Routines(FakeClock()).register(name, seconds, nothing)
 
 
-async def test_a_name_is_used_once() -> None:
+async def test_a_name_can_be_used_once() -> None:
     routines = Routines(FakeClock())
     routines.register("b", 1, nothing)
     routines.register("a", 1, nothing)

@@ -41,7 +41,7 @@ def policy(**said: Any) -> list[tuple[str, Policy]]:
     return [("config", Policy.from_data(said))]
 
 
-def decided(asked: Question, root: Path | None, *rules: Rule, **said: Any) -> str:
+def decide_verdict(asked: Question, root: Path | None, *rules: Rule, **said: Any) -> str:
     return decide(asked, None if root is None else str(root), policy(**said), rules).verdict
 
 
@@ -58,39 +58,39 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("command", ATTACKS)
-def test_an_allowed_command_allows_nothing_beside_it(root: Path, command: str) -> None:
-    assert decided(run(command), root, allow=[{"command": "git log *"}, {"command": "git log"}]) == "ask"
+def test_an_allowed_command_allows_no_other_command(root: Path, command: str) -> None:
+    assert decide_verdict(run(command), root, allow=[{"command": "git log *"}, {"command": "git log"}]) == "ask"
 
 
 @pytest.mark.parametrize(
     "command", ["git log", "git  log", '"git" log', "git log src", "git log in/a.py", "bash -lc 'git log main'"]
 )
-def test_an_allowed_command_is_allowed_however_it_is_written(root: Path, command: str) -> None:
+def test_an_allowed_command_is_recognised_in_every_notation(root: Path, command: str) -> None:
     found = decide(run(command), str(root), policy(allow=[{"command": "git log *"}]))
     assert found == Decision("allow", "rule:config", "allow `git log *`")
 
 
-def test_an_absolute_path_inside_the_directory_is_no_way_out(root: Path) -> None:
-    assert decided(run(f"git log {root}/src"), root, allow=[{"command": "git log *"}]) == "allow"
-    assert decided(run(f"git log {root}-x/src"), root, allow=[{"command": "git log *"}]) == "ask"
-    assert decided(run("git log src"), None, allow=[{"command": "git log *"}]) == "ask"
-    assert decided(run("git log"), None, allow=[{"command": "git log *"}]) == "allow"
+def test_an_absolute_path_inside_the_directory_is_allowed(root: Path) -> None:
+    assert decide_verdict(run(f"git log {root}/src"), root, allow=[{"command": "git log *"}]) == "allow"
+    assert decide_verdict(run(f"git log {root}-x/src"), root, allow=[{"command": "git log *"}]) == "ask"
+    assert decide_verdict(run("git log src"), None, allow=[{"command": "git log *"}]) == "ask"
+    assert decide_verdict(run("git log"), None, allow=[{"command": "git log *"}]) == "allow"
 
 
-def test_a_command_that_names_files_outside_is_asked_about(root: Path) -> None:
+def test_a_command_with_outside_files_needs_approval(root: Path) -> None:
     said = {"allow": [{"command": "git log"}, {"kind": "execute"}]}
-    assert decided(run("git log", paths=("src/a.py",)), root, **said) == "allow"
-    assert decided(run("git log", paths=("leak",)), root, **said) == "ask"
-    assert decided(run("git log", paths=("/etc/x",)), root, **said) == "ask"
+    assert decide_verdict(run("git log", paths=("src/a.py",)), root, **said) == "allow"
+    assert decide_verdict(run("git log", paths=("leak",)), root, **said) == "ask"
+    assert decide_verdict(run("git log", paths=("/etc/x",)), root, **said) == "ask"
 
 
 def test_a_kind_allows_plain_commands_and_no_others(root: Path) -> None:
-    assert decided(run("make"), root, allow=[{"kind": "execute"}]) == "allow"
+    assert decide_verdict(run("make"), root, allow=[{"kind": "execute"}]) == "allow"
     for command in ("make; make", "make > x", None):
-        assert decided(run(command), root, allow=[{"kind": "execute"}]) == "ask"
-    assert decided(run("make"), root, allow=[{"kind": "edit", "path": "**"}]) == "ask"
+        assert decide_verdict(run(command), root, allow=[{"kind": "execute"}]) == "ask"
+    assert decide_verdict(run("make"), root, allow=[{"kind": "edit", "path": "**"}]) == "ask"
     named = run("rm -rf src", paths=("src/a.py",))
-    assert decided(named, root, allow=[{"kind": "edit", "path": "**"}, {"kind": "read"}]) == "ask"
+    assert decide_verdict(named, root, allow=[{"kind": "edit", "path": "**"}, {"kind": "read"}]) == "ask"
 
 
 # -- paths ---------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_a_kind_allows_plain_commands_and_no_others(root: Path) -> None:
         ("a\0b", None), ("loop", "loop"),
     ],
 )  # fmt: skip
-def test_a_path_is_where_its_links_lead(root: Path, path: str, real: str | None) -> None:
+def test_symlinks_in_a_path_are_resolved(root: Path, path: str, real: str | None) -> None:
     assert located(path, str(root)) == real
     assert located(path, None) is None
 
@@ -122,18 +122,18 @@ def test_a_path_is_where_its_links_lead(root: Path, path: str, real: str | None)
     ],
 )  # fmt: skip
 def test_a_glob_stays_inside_the_directory(root: Path, glob: str, path: str, allowed: bool) -> None:
-    assert decided(edit(path), root, allow=[{"kind": "edit", "path": glob}]) == ("allow" if allowed else "ask")
+    assert decide_verdict(edit(path), root, allow=[{"kind": "edit", "path": glob}]) == ("allow" if allowed else "ask")
 
 
-def test_all_files_have_to_fit_and_one_has_to_be_named(root: Path) -> None:
+def test_every_file_must_match_and_one_must_be_named(root: Path) -> None:
     said = {"allow": [{"kind": "edit", "path": "src/**"}]}
-    assert decided(edit("src/a.py", "src/b.py"), root, **said) == "allow"
-    assert decided(edit("src/a.py", "b.py"), root, **said) == "ask"
-    assert decided(edit(), root, **said) == "ask"
-    assert decided(edit(), root, allow=[{"kind": "edit"}]) == "ask"
-    assert decided(edit("src/a.py"), None, **said) == "ask"
-    assert decided(edit("src/a.py", kind="delete"), root, **said) == "ask"
-    assert decided(Question(text="?", kind="search"), root, allow=[{"kind": "search"}]) == "allow"
+    assert decide_verdict(edit("src/a.py", "src/b.py"), root, **said) == "allow"
+    assert decide_verdict(edit("src/a.py", "b.py"), root, **said) == "ask"
+    assert decide_verdict(edit(), root, **said) == "ask"
+    assert decide_verdict(edit(), root, allow=[{"kind": "edit"}]) == "ask"
+    assert decide_verdict(edit("src/a.py"), None, **said) == "ask"
+    assert decide_verdict(edit("src/a.py", kind="delete"), root, **said) == "ask"
+    assert decide_verdict(Question(text="?", kind="search"), root, allow=[{"kind": "search"}]) == "allow"
 
 
 # -- denying -------------------------------------------------------------------------------------------------------
@@ -162,37 +162,37 @@ def test_all_files_have_to_fit_and_one_has_to_be_named(root: Path) -> None:
         ({"kind": "execute", "command": "git push"}, run("git push")),
     ],
 )
-def test_what_is_denied_is_denied_whatever_else_is_allowed(root: Path, said: Any, asked: Question) -> None:
+def test_a_deny_rule_overrides_every_allow_rule(root: Path, said: Any, asked: Question) -> None:
     everything = [{"kind": kind} for kind in ("execute", "read", "edit", "delete")]
     found = decide(asked, str(root), policy(deny=[said], allow=everything, default="allow"))
     assert (found.verdict, found.by) == ("deny", "rule:config") and (found.rule or "").startswith("deny ")
 
 
-def test_other_things_are_not_denied(root: Path) -> None:
+def test_other_commands_are_not_denied(root: Path) -> None:
     said = {"deny": [{"command": "git push"}, {"kind": "edit", "path": "secret/**"}], "default": "allow"}
-    assert decided(run("git pull"), root, **said) == "allow"
-    assert decided(edit("src/a.py"), root, **said) == "allow"
-    assert decided(edit("secret/x", kind="read"), root, **said) == "allow"
+    assert decide_verdict(run("git pull"), root, **said) == "allow"
+    assert decide_verdict(edit("src/a.py"), root, **said) == "allow"
+    assert decide_verdict(edit("secret/x", kind="read"), root, **said) == "allow"
 
 
-def test_what_could_hide_something_denied_is_asked_about(root: Path) -> None:
+def test_a_command_that_could_hide_a_denied_one_needs_approval(root: Path) -> None:
     said = {"deny": [{"command": "git push"}], "allow": [{"kind": "execute"}], "default": "allow"}
     for hidden in ("$(echo Z2l0IHB1c2g= | base64 -d)", "g?t pus?", None):
-        assert decided(run(hidden), root, **said) == "ask"
-    assert decided(edit(), root, deny=[{"path": ".env"}], default="allow") == "ask"
-    assert decided(run("a; b"), root, deny=[{"kind": "delete"}], default="allow") == "allow"
-    assert decided(run("ls " + "x " * 20_000 + "; git push"), root, **said) == "ask"
+        assert decide_verdict(run(hidden), root, **said) == "ask"
+    assert decide_verdict(edit(), root, deny=[{"path": ".env"}], default="allow") == "ask"
+    assert decide_verdict(run("a; b"), root, deny=[{"kind": "delete"}], default="allow") == "allow"
+    assert decide_verdict(run("ls " + "x " * 20_000 + "; git push"), root, **said) == "ask"
 
 
-def test_very_much_at_once_is_a_persons_to_look_through(root: Path) -> None:
+def test_a_very_large_request_needs_approval(root: Path) -> None:
     many = [f"src/{n}" for n in range(MOST_PATHS + 1)]
     said = {"allow": [{"kind": "edit", "path": "**"}], "deny": [{"path": ".env"}], "default": "allow"}
-    assert decided(edit(*many[:-1]), root, **said) == "allow"
-    assert decided(edit(*many), root, **said) == "ask"
-    assert decided(edit(*many, ".env"), root, **said) == "ask"
+    assert decide_verdict(edit(*many[:-1]), root, **said) == "allow"
+    assert decide_verdict(edit(*many), root, **said) == "ask"
+    assert decide_verdict(edit(*many, ".env"), root, **said) == "ask"
     huge, rules = run("x" * 10_000_000), [{"command": f"bad{n}"} for n in range(200)]
     began = time.process_time()
-    assert decided(huge, root, deny=rules, default="allow") == "ask"
+    assert decide_verdict(huge, root, deny=rules, default="allow") == "ask"
     assert time.process_time() - began < 2
 
 
@@ -203,23 +203,23 @@ def rule(effect: Any, **fields: Any) -> Rule:
     return Rule(id="r_1", agent="claude", effect=effect, **fields)
 
 
-def test_denying_comes_first_then_allowing_then_the_default(root: Path) -> None:
+def test_deny_comes_before_allow_and_allow_before_the_default(root: Path) -> None:
     asked = run("make")
-    assert decided(asked, root) == "ask"
-    assert decided(asked, root, default="deny") == "deny"
-    assert decided(asked, root, default="allow") == "allow"
-    assert decided(asked, root, allow=[{"command": "make"}], deny=[{"command": "make"}]) == "deny"
-    assert decided(asked, root, allow=[{"command": "make"}], default="deny") == "allow"
-    assert decided(asked, root, rule("allow", command="make"), default="deny") == "allow"
-    assert decided(asked, root, rule("deny", command="make"), allow=[{"command": "make"}]) == "deny"
-    assert decided(asked, root, rule("allow", command="make"), deny=[{"command": "make"}]) == "deny"
-    assert decided(asked, root, rule("allow", command="make", revoked_at=1)) == "ask"
+    assert decide_verdict(asked, root) == "ask"
+    assert decide_verdict(asked, root, default="deny") == "deny"
+    assert decide_verdict(asked, root, default="allow") == "allow"
+    assert decide_verdict(asked, root, allow=[{"command": "make"}], deny=[{"command": "make"}]) == "deny"
+    assert decide_verdict(asked, root, allow=[{"command": "make"}], default="deny") == "allow"
+    assert decide_verdict(asked, root, rule("allow", command="make"), default="deny") == "allow"
+    assert decide_verdict(asked, root, rule("deny", command="make"), allow=[{"command": "make"}]) == "deny"
+    assert decide_verdict(asked, root, rule("allow", command="make"), deny=[{"command": "make"}]) == "deny"
+    assert decide_verdict(asked, root, rule("allow", command="make", revoked_at=1)) == "ask"
     found = decide(asked, str(root), [], [rule("allow", command="make")])
     assert found == Decision("allow", "rule:r_1", "always allow `make` for claude")
     assert decide(asked, None, policy(default="deny")) == Decision("deny", "rule:config", "default: deny")
 
 
-def test_an_automation_adds_its_rules_and_its_default_counts(root: Path) -> None:
+def test_an_automation_adds_rules_and_its_default_applies(root: Path) -> None:
     agent = Policy.from_data({"default": "deny", "allow": [{"command": "make"}], "deny": [{"command": "rm"}]})
     own = Policy.from_data({"default": "allow", "allow": [{"command": "ls"}], "deny": [{"command": "make x"}]})
     both = [("config", agent), ("automation", own)]
@@ -235,26 +235,26 @@ def test_an_automation_adds_its_rules_and_its_default_counts(root: Path) -> None
     assert decide(run("pwd"), str(root), [("config", agent), ("automation", Policy())]).verdict == "deny"
 
 
-def test_a_plain_question_is_a_persons_unless_everything_is_denied(root: Path) -> None:
+def test_a_plain_question_goes_to_a_person_unless_everything_is_denied(root: Path) -> None:
     plain = Question(text="Deploy?", command="make", paths=("src/a.py",))
     everything: dict[str, Any] = {"allow": [{"kind": kind} for kind in ("execute", "other")]}
-    assert decided(plain, root, default="allow", **everything) == "ask"
-    assert decided(plain, root, default="deny") == "deny"
+    assert decide_verdict(plain, root, default="allow", **everything) == "ask"
+    assert decide_verdict(plain, root, default="deny") == "deny"
 
 
-def test_a_rule_of_one_directory_holds_nowhere_else(root: Path) -> None:
+def test_a_rule_of_one_directory_does_not_apply_elsewhere(root: Path) -> None:
     kept = rule("allow", command="make", root=str(root))
-    assert decided(run("make"), root, kept) == "allow"
-    assert decided(run("make"), root.parent / "root" / "in" / "..", kept) == "allow"
-    assert decided(run("make"), root / "src", kept) == "ask"
-    assert decided(run("make"), root.parent, kept) == "ask"
-    assert decided(run("make"), None, kept) == "ask"
+    assert decide_verdict(run("make"), root, kept) == "allow"
+    assert decide_verdict(run("make"), root.parent / "root" / "in" / "..", kept) == "allow"
+    assert decide_verdict(run("make"), root / "src", kept) == "ask"
+    assert decide_verdict(run("make"), root.parent, kept) == "ask"
+    assert decide_verdict(run("make"), None, kept) == "ask"
 
 
 # -- always --------------------------------------------------------------------------------------------------------
 
 
-def test_the_narrowest_rule_is_the_very_command_or_the_very_file(root: Path) -> None:
+def test_the_narrowest_rule_is_the_exact_command_or_file(root: Path) -> None:
     place = str(root)
     assert narrow(run("git  status"), place) == Pattern("execute", "git status", None, place)
     assert narrow(run("bash -lc 'git commit -m \"a b\"'"), place) == Pattern(
@@ -273,7 +273,7 @@ def test_the_narrowest_rule_is_the_very_command_or_the_very_file(root: Path) -> 
         Question(text="?", kind="choice", command="ls"),
     ],
 )  # fmt: skip
-def test_no_rule_is_made_of_what_cannot_be_told_again_for_certain(root: Path, asked: Question) -> None:
+def test_no_rule_is_made_of_an_ambiguous_question(root: Path, asked: Question) -> None:
     assert narrow(asked, str(root)) is None
 
 
@@ -317,19 +317,19 @@ def test_a_rule_made_of_a_question_answers_it_again_and_little_else(root: Path) 
         ({"deny": [{"command": "x"}] * 201}, "list of up to 200"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_remedy(said: Any, told: str) -> None:
+def test_invalid_rules_are_refused_with_a_remedy(said: Any, told: str) -> None:
     with pytest.raises(InvalidInput, match=told):
         Policy.from_data(said)
 
 
-def test_a_policy_is_kept_as_it_was_said() -> None:
+def test_a_policy_is_read_back_unchanged() -> None:
     said = {"default": "deny", "allow": [{"kind": "edit", "path": "src/**"}], "deny": [{"path": "/etc/**"}]}
     assert Policy.from_data(said).data() == said
     assert Policy.from_data({"expires": "2h"}).data() == {"expires": 7200.0}
     assert Policy.from_data({}).data() == {}
 
 
-def test_a_rule_tells_itself_in_words() -> None:
+def test_a_rule_is_described_in_words() -> None:
     assert rule("allow", command="git status", root="/r").text == "always allow `git status` for claude in /r"
     assert rule("deny", kind="edit", path="a.py").text == "always deny edit of a.py for claude"
     assert Pattern(path="/etc/**").words() == "any use of /etc/**"

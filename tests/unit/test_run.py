@@ -56,7 +56,7 @@ def run(folder: Path, *parts: str, **files: str) -> Told:
     return Told(done.returncode, done.stdout.splitlines())
 
 
-def test_what_fails_once_is_flaky_and_passes_whatever_way_it_failed(tmp_path: Path) -> None:
+def test_a_test_that_fails_once_is_flaky_and_passes(tmp_path: Path) -> None:
     told = run(tmp_path, "most", "chaos", test_a="""
 def test_well(): pass
 def test_left_out(): pytest.skip()
@@ -74,7 +74,7 @@ def test_by_teardown(ending): pass
     assert (told.status, told.of("failed"), told.of("problem")) == (0, [], [])
 
 
-def test_what_fails_again_or_kills_servers_or_cannot_be_loaded_fails_the_run(tmp_path: Path) -> None:
+def test_a_test_that_fails_again_or_kills_servers_or_cannot_be_loaded_fails_the_run(tmp_path: Path) -> None:
     told = run(
         tmp_path, "most+chaos",
         test_a="def test_well(): pass\ndef test_wrong(): assert False",
@@ -90,14 +90,14 @@ def test_what_fails_again_or_kills_servers_or_cannot_be_loaded_fails_the_run(tmp
     assert told.status == 1
 
 
-def test_more_than_three_flaky_ones_fail_the_run(tmp_path: Path) -> None:
+def test_more_than_three_flaky_tests_fail_the_run(tmp_path: Path) -> None:
     told = run(tmp_path, "most", test_a="\n".join(f"def test_{n}(): assert not first('{n}')" for n in range(4)))
     assert len(told.of("flaky")) == 4
     assert told.of("problem") == ["4 tests are flaky, more than 3"]
     assert (told.status, told.lines[-1]) == (1, "tests: 4 passed, 0 failed, 0 skipped")
 
 
-def test_many_failures_are_not_tried_again_and_an_empty_part_is_no_success(tmp_path: Path) -> None:
+def test_many_failures_are_not_run_again_and_an_empty_part_fails(tmp_path: Path) -> None:
     wrong = "@pytest.mark.parametrize('n', range(21))\ndef test_wrong(n): assert not first(str(n))"
     told = run(tmp_path, "most", "chaos", test_a=wrong, chaos__test_b="")
     assert told.of("problem") == ["21 tests failed, too many to run them again", "chaos: pytest ended with status 5"]

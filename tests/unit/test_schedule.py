@@ -55,7 +55,7 @@ def cron(expression: str, zone: str = "UTC") -> Schedule:
     return Schedule.make(cron=expression, zone=zone)
 
 
-def shown(schedule: Schedule, after: str, count: int) -> list[str]:
+def list_runs(schedule: Schedule, after: str, count: int) -> list[str]:
     return [local_iso(run, schedule.zone) for run in upcoming(schedule, moment(after), count)]
 
 
@@ -119,7 +119,7 @@ def shown(schedule: Schedule, after: str, count: int) -> list[str]:
         ({"cron": "* * */20 * 1L"}, "cron", "never runs"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_remedy(said: dict, field: str, says: str) -> None:
+def test_invalid_schedules_are_refused_with_a_remedy(said: dict, field: str, says: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         Schedule.make(**{"zone": "UTC", "anchor": 0, **said})
     assert caught.value.field == field
@@ -130,7 +130,7 @@ def test_what_makes_no_sense_is_refused_with_the_remedy(said: dict, field: str, 
 @pytest.mark.parametrize(
     "said", [{"every": 60}, {"every": "24h"}, {"every": 120.0}, {"at": 0}, {"cron": " 0  9 * * * "}]
 )
-def test_what_makes_sense_is_kept(said: dict) -> None:
+def test_valid_schedules_are_kept(said: dict) -> None:
     made = Schedule.make(zone=BERLIN, anchor=5, **said)
     kept = {"every": made.every, "at": made.at, "cron": made.cron}
     meant = {"every": {"24h": 86400, 120.0: 120, 60: 60}, "at": {0: 0}, "cron": {" 0  9 * * * ": "0 9 * * *"}}
@@ -139,7 +139,7 @@ def test_what_makes_sense_is_kept(said: dict) -> None:
     assert made.anchor == (5 if name == "every" else None)
 
 
-def test_an_alias_is_its_expression() -> None:
+def test_an_alias_is_replaced_by_its_expression() -> None:
     for alias, fields in ALIASES.items():
         after = moment("2026-05-05T05:05")
         assert upcoming(cron(alias.upper(), BERLIN), after, 30) == upcoming(cron(fields, BERLIN), after, 30)
@@ -150,7 +150,7 @@ def test_an_alias_is_its_expression() -> None:
 @example("0 0 LW/2 * *")
 @example("0 0 * * 1#2,5L")
 @settings(max_examples=300, deadline=None)
-def test_an_expression_is_refused_or_runs_and_can_be_told(expression: str) -> None:
+def test_an_expression_is_refused_or_has_runs_and_a_description(expression: str) -> None:
     try:
         made = cron(expression, BERLIN)
     except InvalidInput:
@@ -170,11 +170,11 @@ SCHEDULES = st.one_of(
 
 
 @given(SCHEDULES)
-def test_json_and_back(made: Schedule) -> None:
+def test_json_is_read_back_unchanged(made: Schedule) -> None:
     assert Schedule.from_data(json.loads(json.dumps(made.snapshot()))) == made
 
 
-def test_json_has_only_what_there_is() -> None:
+def test_json_omits_missing_values() -> None:
     assert cron("@daily", BERLIN).snapshot() == {"cron": "@daily", "zone": BERLIN}
     every = Schedule.make(every=3600, anchor=moment("2026-01-01"), zone="UTC")
     assert every.snapshot() == {"every": 3600, "anchor": "2026-01-01T00:00:00.000000Z", "zone": "UTC"}
@@ -195,7 +195,7 @@ def test_json_has_only_what_there_is() -> None:
         ({"cron_expr": "@daily", "zone": "UTC"}, "schedule"),
     ],
 )
-def test_data_that_is_no_schedule_is_refused(data: dict, field: str) -> None:
+def test_invalid_json_data_is_refused(data: dict, field: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         Schedule.from_data(data)
     assert caught.value.field == field
@@ -213,14 +213,14 @@ def test_data_that_is_no_schedule_is_refused(data: dict, field: str) -> None:
         (Schedule.make(at=moment("2026-03-29T07:00:05"), zone=BERLIN), "once, 2026-03-29 09:00:05 (Europe/Berlin)"),
     ],
 )
-def test_in_words(made: Schedule, words: str) -> None:
+def test_schedules_are_described_in_words(made: Schedule, words: str) -> None:
     assert made.describe() == words
 
 
 # -- when it runs ------------------------------------------------------------------------------------------------------
 
 
-def test_a_moment_runs_once_and_then_never() -> None:
+def test_a_single_time_runs_once() -> None:
     made = Schedule.make(at=1000, zone="UTC")
     assert [next_run_at(made, after) for after in (0, 999, 1000, 1001)] == [1000, 1000, None, None]
 
@@ -276,21 +276,21 @@ def test_a_moment_runs_once_and_then_never() -> None:
         ("0 0 30 12 *", NEW_YORK, "9997-12-31", ["9998-12-30T00:00:00-05:00"]),
     ],
 )  # fmt: skip
-def test_cron_runs(expression: str, zone: str, after: str, runs: list[str]) -> None:
-    assert shown(cron(expression, zone), after, len(runs)) == runs
+def test_cron_runs_are_computed(expression: str, zone: str, after: str, runs: list[str]) -> None:
+    assert list_runs(cron(expression, zone), after, len(runs)) == runs
 
 
 @pytest.mark.parametrize(
     "made", [cron("@yearly", BERLIN), cron("* * * * *"), Schedule.make(every=MAX_EVERY, anchor=0, zone="UTC")]
 )
-def test_time_has_an_end(made: Schedule) -> None:
+def test_there_is_no_run_after_the_last_date(made: Schedule) -> None:
     assert next_run_at(made, moment("9998-12-31T23:59:59")) is None
     assert next_run_at(made, 2**62) is None
 
 
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK, LORD_HOWE])
 @pytest.mark.parametrize("at", ["00:00", "01:30", "01:45", "02:00", "02:15", "02:30", "03:00", "09:00", "23:59"])
-def test_a_daily_run_comes_once_on_each_day_of_a_year_at_its_wall_time(zone: str, at: str) -> None:
+def test_a_daily_run_happens_once_a_day_at_its_wall_time(zone: str, at: str) -> None:
     place, due = ZoneInfo(zone), time.fromisoformat(at)
     made = cron(f"{due.minute} {due.hour} * * *", zone)
     run, runs = int(datetime(2026, 1, 1, tzinfo=place).timestamp() * SECOND) - 1, []
@@ -327,7 +327,7 @@ def test_24_hours_are_24_hours_over_clock_changes() -> None:
     assert local_iso(runs[1], BERLIN) == "2026-03-29T10:00:00+02:00"
 
 
-def test_an_interval_that_is_counted_from_later_begins_there() -> None:
+def test_an_interval_can_start_at_a_later_time() -> None:
     made = Schedule.make(every=60, anchor=DAY, zone="UTC")
     assert upcoming(made, 0, 2) == [DAY, DAY + 60 * SECOND]
 
@@ -424,7 +424,7 @@ def windows(draw: Callable) -> tuple[str, int, int]:
 
 @given(EXPRESSIONS, windows())
 @settings(max_examples=300, deadline=None)
-def test_cron_runs_as_a_walk_minute_by_minute_finds(expression: Expression, window: tuple[str, int, int]) -> None:
+def test_cron_runs_match_a_search_minute_by_minute(expression: Expression, window: tuple[str, int, int]) -> None:
     zone, after, until = window
     try:
         made = cron(str(expression), zone)
@@ -458,7 +458,7 @@ def test_missed_runs_are_counted_up_to_a_limit(made: Schedule, begin: int, span:
     assert count_missed(made, since, since + span, limit) == min(len(runs), limit)
 
 
-def test_years_of_missed_minutes_cost_no_more_than_the_limit() -> None:
+def test_years_of_missed_minutes_are_computed_quickly() -> None:
     until = moment("2029-06-01T00:00:30")
     assert count_missed(cron("* * * * *", BERLIN), moment("2026-01-01"), until) == 1000
     assert count_missed(cron("* 3 1 1 *"), moment("2006-01-01"), until) == 1000
@@ -500,11 +500,11 @@ NOW = "2026-03-27T12:00:00.5+01:00"  # a Friday; the clock changes on Sunday
         ("thursday 00:00", "2026-04-02T00:00:00+02:00"),
     ],
 )
-def test_times_as_people_write_them(text: str, meant: str) -> None:
+def test_times_are_parsed(text: str, meant: str) -> None:
     assert local_iso(parse_moment(text, moment(NOW), BERLIN), BERLIN) == meant
 
 
-def test_a_time_that_is_shown_twice_is_the_first() -> None:
+def test_an_ambiguous_time_is_the_first() -> None:
     between = moment("2026-10-25T02:40:00+02:00")
     assert local_iso(parse_moment("02:50", between, BERLIN), BERLIN) == "2026-10-25T02:50:00+02:00"
     assert local_iso(parse_moment("02:30", between, BERLIN), BERLIN) == "2026-10-26T02:30:00+01:00"
@@ -518,7 +518,7 @@ def test_a_time_that_is_shown_twice_is_the_first() -> None:
         "2026-03-29T09:00+25:00", "\0", "\ud800", "x" * 10_000, "\u0660\u0669:\u0660\u0660",
     ],
 )  # fmt: skip
-def test_what_is_no_time_is_refused_with_the_forms(text: str) -> None:
+def test_an_invalid_time_is_refused_with_the_known_formats(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_moment(text, moment(NOW), BERLIN)
     assert caught.value.field == "at"
@@ -532,13 +532,13 @@ def test_times_beyond_the_calendar_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", FORMS.split(", "))
-def test_the_forms_that_are_listed_are_read(text: str) -> None:
+def test_the_documented_formats_are_parsed(text: str) -> None:
     parse_moment(text, moment(NOW), BERLIN)
 
 
 @given(st.text(st.sampled_from("0123456789:-+.TZW infrdaymow½\ud800\0"), max_size=20))
 @settings(max_examples=300)
-def test_any_text_is_a_time_or_refused(text: str) -> None:
+def test_any_text_is_a_time_or_is_refused(text: str) -> None:
     try:
         read = parse_moment(text, moment(NOW), BERLIN)
     except InvalidInput:
@@ -564,7 +564,7 @@ def test_any_text_is_a_time_or_refused(text: str) -> None:
         ({}, None, None, "UTC"),
     ],
 )
-def test_the_zone_of_the_machine(
+def test_the_zone_of_the_machine_is_found(
     environ: dict, timezone: str | None, link: str | None, zone: str, tmp_path: Path
 ) -> None:
     if timezone is not None:
@@ -612,7 +612,7 @@ def test_a_preview_begins_now_in_the_zone_of_the_machine(capsys, monkeypatch) ->
     assert timedelta(0) < runs[4] - datetime.now(UTC) <= timedelta(minutes=25)
 
 
-def test_a_preview_for_people(capsys) -> None:
+def test_a_preview_is_formatted_for_people(capsys) -> None:
     said = ["--tz", BERLIN, "--after", "2026-03-28T12:00"]
     assert execute(["automation", "preview", "--cron", "30 2 * * *", "--count", "1", *said]) == 0
     assert capsys.readouterr().out == "at 02:30 every day (Europe/Berlin)\n  2026-03-29T03:00:00+02:00\n"
@@ -633,7 +633,7 @@ def test_a_preview_for_people(capsys) -> None:
         (["--cron", "@daily", "--count", "0"], "--count"),
     ],
 )
-def test_a_preview_of_nonsense_is_one_line(said: list[str], says: str, capsys) -> None:
+def test_a_preview_of_an_invalid_schedule_prints_one_line(said: list[str], says: str, capsys) -> None:
     assert execute(["automation", "preview", *said]) == 2
     told = capsys.readouterr()
     assert told.out == ""

@@ -112,13 +112,13 @@ async def has_run(store: Watched, made: Automation) -> None:
             pass
 
 
-async def fired(store: Watched) -> list[str]:
+async def list_fired(store: Watched) -> list[str]:
     """Ids of the automations that were fired, in order."""
     events = await store.read_events(0, EventFilter(kinds=("automation_fired",)))
     return [made.payload["automation_id"] for made in events]
 
 
-async def test_while_nothing_is_due_it_writes_nothing_and_says_when(
+async def test_an_idle_scheduler_writes_nothing_and_returns_the_next_time(
     store: Watched, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     assert await scheduler.look() is None
@@ -130,7 +130,9 @@ async def test_while_nothing_is_due_it_writes_nothing_and_says_when(
     assert (store.writes, store.version()) == (writes, version)
 
 
-async def test_paused_deleted_and_never_are_not_due(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_paused_deleted_and_unscheduled_automations_are_not_due(
+    store: Watched, clock: FakeClock, scheduler: Scheduler
+) -> None:
     now = clock.now()
     await put(store, clock, status="paused", next_run_at=now)
     await put(store, clock, status="deleted", next_run_at=now)
@@ -140,7 +142,7 @@ async def test_paused_deleted_and_never_are_not_due(store: Watched, clock: FakeC
     assert store.writes == writes
 
 
-async def test_a_due_one_is_fired_in_one_write(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_a_due_automation_is_fired_in_one_write(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     writes = store.writes
     assert await scheduler.look() == clock.now() + HOUR
@@ -150,21 +152,21 @@ async def test_a_due_one_is_fired_in_one_write(store: Watched, clock: FakeClock,
     assert run.internal_key == f"{made.id}@{clock.now()}"
 
 
-async def test_many_are_fired_earliest_first_each_once(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_many_automations_are_fired_once_earliest_first(
+    store: Watched, clock: FakeClock, scheduler: Scheduler
+) -> None:
     now = clock.now()
     made = [an_automation(now, id=f"am_{n:04}", session_key=f"s:{n}", next_run_at=now - n) for n in range(BATCH + 50)]
     await store.apply(Changes(records=tuple(made)))
     writes = store.writes
     await scheduler.look()
-    order = await fired(store)
+    order = await list_fired(store)
     assert sorted(order) == [one.id for one in made]
     assert set(order[:BATCH]) == {one.id for one in made[-BATCH:]}  # the earliest; within a batch they go together
     assert store.writes == writes + len(made)
 
 
-async def test_a_busy_conversation_makes_it_wait_as_a_task(
-    store: Watched, clock: FakeClock, scheduler: Scheduler
-) -> None:
+async def test_a_run_for_a_busy_session_waits_as_a_task(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
     first = await put(store, clock, next_run_at=clock.now(), session_key="chat:1")
     second = await put(store, clock, next_run_at=clock.now(), session_key="chat:1")
     await scheduler.look()
@@ -176,7 +178,7 @@ async def test_a_busy_conversation_makes_it_wait_as_a_task(
         assert await store.find_open_run(one.id) is not None
 
 
-async def test_an_open_run_leaves_out_the_next(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_an_open_run_skips_the_next(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     await scheduler.look()
     clock.set(clock.now() + HOUR)
@@ -186,13 +188,13 @@ async def test_an_open_run_leaves_out_the_next(store: Watched, clock: FakeClock,
     assert (missed.payload["reason"], missed.payload["scheduled_for"]) == ("overlap", iso(clock.now()))
 
 
-async def test_one_that_cannot_be_read_is_paused_and_holds_up_nobody(
+async def test_an_unreadable_automation_is_paused_and_delays_no_other(
     store: Watched, clock: FakeClock, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     odd = await put(store, clock, next_run_at=clock.now() - 5, schedule={"cron": "0 9 * * *", "zone": "No/Where"})
     good = await put(store, clock, next_run_at=clock.now())
     assert await scheduler.look() == clock.now() + HOUR
-    assert await fired(store) == [good.id]
+    assert await list_fired(store) == [good.id]
     found = await store.get_automation(odd.id)
     assert found is not None
     assert (found.status, found.next_run_at) == ("paused", None)
@@ -203,12 +205,12 @@ async def test_one_that_cannot_be_read_is_paused_and_holds_up_nobody(
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
 
 
-async def test_a_time_that_had_its_run_is_not_run_again(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_a_time_that_was_run_is_not_run_again(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     due = clock.now()
     await scheduler.look()
     (task,) = await store.list_runs(made.id)
-    await store.apply(Changes(updates=(_ended(task, clock),)))
+    await store.apply(Changes(updates=(_make_end(task, clock),)))
     found = await store.get_automation(made.id)
     assert found is not None
     await store.apply(Changes(updates=(update_record(found, clock.now(), next_run_at=due),)))  # a clock was set back
@@ -220,12 +222,12 @@ async def test_a_time_that_had_its_run_is_not_run_again(store: Watched, clock: F
     assert (after.run_count, after.status) == (1, "active")
 
 
-def _ended(task: Task, clock: FakeClock) -> Update:
+def _make_end(task: Task, clock: FakeClock) -> Update:
     fields = {"status": "cancelled", "outcome": "cancelled", "completed_at": clock.now()}
     return Update("task", task.id, fields, {"status": "pending"})
 
 
-async def test_a_closed_conversation_pauses_it_and_tells(
+async def test_a_closed_session_pauses_the_automation_with_a_notice(
     store: Watched, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     talk = Session(key="chat:1", agent="demo", gate_key="chat:1", created_at=1, updated_at=1)
@@ -241,9 +243,7 @@ async def test_a_closed_conversation_pauses_it_and_tells(
     assert notice.text.endswith(f"then resume it: midwatch automation resume {made.id}")
 
 
-async def test_a_run_retried_by_hand_leaves_out_the_next(
-    store: Watched, clock: FakeClock, scheduler: Scheduler
-) -> None:
+async def test_a_retry_by_hand_skips_the_next_run(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     await store.apply(Changes(records=(a_task(cause="automation", cause_id=made.id, retry_of="t_0"),)))
     store.hide_runs = True  # it came after the look
@@ -263,7 +263,7 @@ class Stubborn(Watched):
         await super().apply(changes)
 
 
-async def test_what_cannot_be_moved_on_does_not_spin(tmp_path: Path, clock: FakeClock) -> None:
+async def test_an_automation_that_cannot_advance_does_not_loop(tmp_path: Path, clock: FakeClock) -> None:
     store = Stubborn(tmp_path / "midwatch.db")
     try:
         await put(store, clock, id="am_stuck", next_run_at=clock.now() - 5)
@@ -271,12 +271,12 @@ async def test_what_cannot_be_moved_on_does_not_spin(tmp_path: Path, clock: Fake
         scheduler = Scheduler(store, clock, lambda: True, terms, stop)
         async with asyncio.timeout(30):
             assert await scheduler.look() == clock.now() + int(PAUSE_SECONDS * SECOND)
-        assert await fired(store) == [good.id]
+        assert await list_fired(store) == [good.id]
     finally:
         await store.close()
 
 
-async def test_a_failing_agent_list_holds_up_nobody_else(
+async def test_a_failing_agent_list_delays_no_other_automation(
     store: Watched, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def odd_terms(agent: str) -> AgentTerms:
@@ -288,18 +288,18 @@ async def test_a_failing_agent_list_holds_up_nobody_else(
     good = await put(store, clock, next_run_at=clock.now())
     scheduler = Scheduler(store, clock, lambda: True, odd_terms, stop)
     assert await scheduler.look() == clock.now() + int(PAUSE_SECONDS * SECOND)
-    assert await fired(store) == [good.id]
+    assert await list_fired(store) == [good.id]
     assert "could not be fired" in caplog.text
 
 
-async def test_somebody_who_was_quicker_is_no_trouble(store: Watched, clock: FakeClock) -> None:
+async def test_a_run_fired_by_another_process_is_no_error(store: Watched, clock: FakeClock) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     await asyncio.gather(*(Scheduler(store, clock, lambda: True, terms, stop).look() for _ in range(5)))
     assert len(await store.list_runs(made.id)) == 1
-    assert await fired(store) == [made.id]
+    assert await list_fired(store) == [made.id]
 
 
-async def test_it_sleeps_until_the_next_time(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_the_scheduler_sleeps_until_the_next_time(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
     made = await put(store, clock, next_run_at=clock.now() + 3600 * SECOND)
     await scheduler.start()
     await scheduler.start()
@@ -310,7 +310,7 @@ async def test_it_sleeps_until_the_next_time(store: Watched, clock: FakeClock, s
     await clock.advance(1)
     await store.until(lambda: store.looks >= 2)
     await has_run(store, made)
-    assert await fired(store) == [made.id]
+    assert await list_fired(store) == [made.id]
 
 
 async def asleep(clock: FakeClock) -> None:
@@ -320,7 +320,7 @@ async def asleep(clock: FakeClock) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_machine_that_slept_is_noticed_within_half_a_minute(
+async def test_a_suspended_machine_is_noticed_within_half_a_minute(
     store: Watched, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     made = await put(store, clock, next_run_at=clock.now() + 5 * HOUR, missed="once")
@@ -333,7 +333,7 @@ async def test_a_machine_that_slept_is_noticed_within_half_a_minute(
     assert (missed.payload["reason"], missed.payload["count"]) == ("caught_up", 4)
 
 
-async def test_a_clock_that_was_set_back_makes_it_wait_longer(
+async def test_a_clock_set_back_makes_the_scheduler_wait_longer(
     store: Watched, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     automation = await put(store, clock, next_run_at=clock.now() + 60 * SECOND)
@@ -346,7 +346,7 @@ async def test_a_clock_that_was_set_back_makes_it_wait_longer(
     await has_run(store, automation)
 
 
-async def test_a_bell_wakes_it(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_a_wake_up_call_wakes_the_scheduler(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
     await scheduler.start()
     await store.until(lambda: store.looks == 1)
     made = await put(store, clock, next_run_at=clock.now())
@@ -354,7 +354,7 @@ async def test_a_bell_wakes_it(store: Watched, clock: FakeClock, scheduler: Sche
     await has_run(store, made)
 
 
-async def test_who_does_not_lead_fires_nothing(store: Watched, clock: FakeClock) -> None:
+async def test_a_process_that_does_not_lead_fires_nothing(store: Watched, clock: FakeClock) -> None:
     leads = False
     made = await put(store, clock, next_run_at=clock.now())
     scheduler = Scheduler(store, clock, lambda: leads, terms, stop)
@@ -372,7 +372,7 @@ async def test_who_does_not_lead_fires_nothing(store: Watched, clock: FakeClock)
         await scheduler.stop()
 
 
-async def test_a_store_that_is_away_is_asked_again(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_an_unavailable_store_is_queried_again(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     store.fails = StoreUnavailable("the disk is full.")
     await scheduler.start()
@@ -381,10 +381,10 @@ async def test_a_store_that_is_away_is_asked_again(store: Watched, clock: FakeCl
     store.fails = None
     await clock.advance(PAUSE_SECONDS)
     await has_run(store, made)
-    assert await fired(store) == [made.id]
+    assert await list_fired(store) == [made.id]
 
 
-async def test_a_deleted_or_changed_one_is_not_fired_by_an_old_look(
+async def test_an_automation_deleted_or_changed_since_the_query_is_not_fired(
     store: Watched, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     made = await put(store, clock, next_run_at=clock.now())

@@ -39,7 +39,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("key", "visible", "scope"), TABLE)
-def test_the_parts_of_a_key(key: str, visible: str, scope: str) -> None:
+def test_a_key_has_parts(key: str, visible: str, scope: str) -> None:
     assert (visibility_key(key), thread_scope(key), gate_key(key)) == (visible, scope, visible + scope)
 
 
@@ -61,7 +61,7 @@ CONFLICTS = [
 
 
 @pytest.mark.parametrize(("one", "other", "conflict"), CONFLICTS)
-def test_which_sessions_share_a_lock(one: str, other: str, conflict: bool) -> None:
+def test_sessions_with_the_same_gate_key_share_a_lock(one: str, other: str, conflict: bool) -> None:
     assert (gate_key(one) == gate_key(other)) == conflict
     assert (gate_key(other) == gate_key(one)) == conflict
 
@@ -76,13 +76,13 @@ KEYS = st.one_of(
 
 @given(KEYS, KEYS)
 @example("chat:1|seed:a", "chat:1|work:a")
-def test_two_keys_conflict_iff_their_visible_parts_and_their_threads_are_equal(one: str, other: str) -> None:
+def test_two_keys_conflict_only_with_equal_visible_parts_and_threads(one: str, other: str) -> None:
     same = visibility_key(one) == visibility_key(other) and thread_scope(one) == thread_scope(other)
     assert (gate_key(one) == gate_key(other)) == same
 
 
 @given(KEYS)
-def test_a_gate_key_is_its_own_gate_key(key: str) -> None:
+def test_the_gate_key_of_a_gate_key_is_itself(key: str) -> None:
     assert gate_key(gate_key(key)) == gate_key(key)
 
 
@@ -92,19 +92,19 @@ def test_a_message_token_never_changes_the_lock(key: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["chat:1", "  chat:1\n", "a", "größe:ü|thread:1", "x" * MAX_KEY])
-def test_a_good_key_is_stripped_and_kept(key: str) -> None:
+def test_a_valid_key_is_stripped_and_kept(key: str) -> None:
     assert check_key(key) == key.strip()
 
 
 @pytest.mark.parametrize("key", ["", "   ", "a\nb", "a\x00b", "x" * (MAX_KEY + 1), "\ud800", "a\u200bb"])
-def test_a_bad_key_is_refused_by_name(key: str) -> None:
+def test_an_invalid_key_is_refused_by_name(key: str) -> None:
     with pytest.raises(InvalidInput, match="session key") as refused:
         check_key(key)
     assert refused.value.field == "session_key"
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_records_are_frozen_and_show_no_lock() -> None:
+def test_records_are_immutable_and_hide_the_gate_key() -> None:
     session = Session(key="chat:1|message:2", agent="demo", gate_key="chat:1", created_at=SECOND)
     message = Message(session_key="chat:1", role="user", text="hi", time=SECOND)
     with pytest.raises(dataclasses.FrozenInstanceError):

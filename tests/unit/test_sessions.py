@@ -14,7 +14,7 @@ from midwatch.services.sessions import PAGE, Sessions
 from midwatch.services.tasks import Tasks
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import FakeClock
-from records import KnownAgents, take
+from records import KnownAgents, claim_tasks
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def kinds(store: SqliteStore) -> list[str]:
     return [made.kind for made in await store.read_events(0, EVERYTHING, 1000)]
 
 
-async def test_a_session_without_a_key_gets_one_of_its_own(sessions: Sessions, store: SqliteStore) -> None:
+async def test_a_session_without_a_key_gets_a_new_one(sessions: Sessions, store: SqliteStore) -> None:
     first, made = await sessions.create(actor="ann")
     second, _ = await sessions.create(key="")
     assert made
@@ -41,7 +41,7 @@ async def test_a_session_without_a_key_gets_one_of_its_own(sessions: Sessions, s
     assert (await kinds(store))[:2] == ["session_opened", "status_change"]
 
 
-async def test_the_first_thing_is_said_once(sessions: Sessions, store: SqliteStore) -> None:
+async def test_the_first_message_is_sent_once(sessions: Sessions, store: SqliteStore) -> None:
     for _ in range(2):
         view, _ = await sessions.begin("hello", idempotency_key="k", actor="ann")
         assert view.queued == 1
@@ -55,7 +55,7 @@ async def test_the_first_thing_is_said_once(sessions: Sessions, store: SqliteSto
 
 
 @pytest.mark.parametrize("key", ["bg:t_1", "bg:", ".", "..", " ", "a\nb", "a\x7f"])
-async def test_some_keys_are_nobodys(sessions: Sessions, store: SqliteStore, key: str) -> None:
+async def test_reserved_keys_are_refused(sessions: Sessions, store: SqliteStore, key: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         await sessions.create(key=key)
     assert refused.value.field == "key"
@@ -67,7 +67,7 @@ async def test_an_agent_must_be_known(sessions: Sessions) -> None:
         await sessions.create(agent="nobody")
 
 
-async def test_a_session_is_one_agents_in_one_directory(sessions: Sessions, tmp_path: Path) -> None:
+async def test_a_session_has_one_agent_and_one_directory(sessions: Sessions, tmp_path: Path) -> None:
     await sessions.create(key="k", workdir=str(tmp_path))
     assert (await sessions.create(key="k", workdir=str(tmp_path)))[1] is False
     for closed in (False, True):
@@ -89,7 +89,7 @@ async def test_a_message_is_a_task_of_the_session(sessions: Sessions, tmp_path: 
     assert (await sessions.get("k")).queued == 1
 
 
-async def test_what_is_wrong_with_a_message_is_called_by_its_name(sessions: Sessions) -> None:
+async def test_an_invalid_message_is_refused_with_its_field(sessions: Sessions) -> None:
     await sessions.create(key="k")
     with pytest.raises(InvalidInput, match="the text is empty") as refused:
         await sessions.send("k", " ")
@@ -99,11 +99,11 @@ async def test_what_is_wrong_with_a_message_is_called_by_its_name(sessions: Sess
     assert refused.value.field == "idempotency_key"
 
 
-async def test_an_interrupt_stops_what_runs_and_nothing_else(sessions: Sessions, store: SqliteStore) -> None:
+async def test_an_interrupt_stops_only_the_running_task(sessions: Sessions, store: SqliteStore) -> None:
     await sessions.create(key="k")
     assert await sessions.interrupt("k") is None
     first = await sessions.send("k", "a")
-    await take(store)
+    await claim_tasks(store)
     second = await sessions.send("k", "b")
     assert await sessions.interrupt("k", actor="ann") == first.id
     assert await sessions.interrupt("k") == first.id, "it is still being stopped"
@@ -113,14 +113,12 @@ async def test_an_interrupt_stops_what_runs_and_nothing_else(sessions: Sessions,
     assert (stopped.stop_requested, waiting.status) == ("cancel", "pending")
 
 
-async def test_closing_leaves_nothing_that_waits_however_much_there_is(
-    sessions: Sessions, store: SqliteStore, clock: FakeClock
-) -> None:
+async def test_closing_cancels_all_waiting_tasks(sessions: Sessions, store: SqliteStore, clock: FakeClock) -> None:
     await sessions.create(key="k")
     count = 2 * PAGE + 10
     for number in range(count):
         await sessions.send("k", f"m{number}")
-    await take(store)
+    await claim_tasks(store)
     view = await sessions.close("k", actor="ann")
     assert (view.status, view.queued) == ("closed", 0)
     (running,) = await store.list_running_tasks()
@@ -131,7 +129,7 @@ async def test_closing_leaves_nothing_that_waits_however_much_there_is(
     assert (await kinds(store)).count("session_closed") == 1
 
 
-async def test_a_message_that_crosses_the_close_is_not_taken(sessions: Sessions, store: SqliteStore) -> None:
+async def test_a_message_that_races_with_the_close_is_refused(sessions: Sessions, store: SqliteStore) -> None:
     await sessions.create(key="k")
     submit = store.submit
 
@@ -145,7 +143,7 @@ async def test_a_message_that_crosses_the_close_is_not_taken(sessions: Sessions,
     assert await store.list_tasks(TaskFilter()) == []
 
 
-async def test_what_is_said_again_with_its_key_is_the_first_task_also_in_a_closed_session(
+async def test_a_repeated_message_returns_its_first_task_even_in_a_closed_session(
     sessions: Sessions, store: SqliteStore
 ) -> None:
     await sessions.create(key="k")
@@ -154,7 +152,7 @@ async def test_what_is_said_again_with_its_key_is_the_first_task_also_in_a_close
     assert (await sessions.send("k", "x", idempotency_key="once")).id == first.id
 
 
-async def test_what_is_not_there_is_not_found(sessions: Sessions) -> None:
+async def test_unknown_ids_are_not_found(sessions: Sessions) -> None:
     for missing in (
         sessions.get("k"), sessions.send("k", "x"), sessions.interrupt("k"), sessions.close("k"),
     ):  # fmt: skip

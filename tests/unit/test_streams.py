@@ -36,13 +36,13 @@ def read(name: str, case: str) -> list[steps.Step]:
     return [*told, *parser.end()]
 
 
-def of(kind: type[S], told: Iterable[Any]) -> list[S]:
+def steps_of_kind(kind: type[S], told: Iterable[Any]) -> list[S]:
     return [step for step in told if isinstance(step, kind)]
 
 
-def written(told: list[steps.Step]) -> str:
+def answer_of(told: list[steps.Step]) -> str:
     """The answer: of the result, or the last text."""
-    done = of(steps.Done, told)
+    done = steps_of_kind(steps.Done, told)
     if done and done[-1].text is not None:
         return done[-1].text
     last, pieces = "", ""
@@ -57,32 +57,36 @@ def written(told: list[steps.Step]) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_plain_answer(name: str) -> None:
+def test_a_plain_answer_is_read(name: str) -> None:
     told = read(name, "plain")
-    assert written(told).strip() == "hello there"
-    assert of(steps.Done, told) and not of(steps.Failed, told) and not of(steps.Denied, told)
-    threads = {step.id for step in of(steps.Thread, told)}
+    assert answer_of(told).strip() == "hello there"
+    assert (
+        steps_of_kind(steps.Done, told)
+        and not steps_of_kind(steps.Failed, told)
+        and not steps_of_kind(steps.Denied, told)
+    )
+    threads = {step.id for step in steps_of_kind(steps.Thread, told)}
     assert len(threads) == (0 if name == "goose" else 1)  # goose is told its own
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_conversation_that_is_taken_up(name: str) -> None:
+def test_a_resumed_conversation_is_read(name: str) -> None:
     told = read(name, "resumed")
-    assert "My name is Ada" in written(told)
+    assert "My name is Ada" in answer_of(told)
     if name != "goose":
-        assert of(steps.Thread, told)[0] == of(steps.Thread, read(name, "plain"))[0]
+        assert steps_of_kind(steps.Thread, told)[0] == steps_of_kind(steps.Thread, read(name, "plain"))[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_work_with_tools(name: str) -> None:
+def test_tool_calls_are_read(name: str) -> None:
     told = read(name, "work")
-    starts, ends = of(steps.ToolStart, told), of(steps.ToolEnd, told)
+    starts, ends = steps_of_kind(steps.ToolStart, told), steps_of_kind(steps.ToolEnd, told)
     assert [one.id for one in starts] == [one.id for one in ends]
     assert not any(one.is_error for one in ends)
     assert [guess_kind(one.name) for one in starts] == ["execute", "execute" if name == "codex" else "edit"]
     assert "echo one" in make_title(starts[0].name, starts[0].arguments)
     assert "one" in ends[0].result
-    assert written(told).rstrip().endswith("all done")
+    assert answer_of(told).rstrip().endswith("all done")
     if name != "codex":  # it has no tool for writing
         (change,) = ends[1].diffs
         assert change["path"].startswith("/home/me/project/") and "+hello" in change["patch"]
@@ -93,8 +97,8 @@ def test_work_with_tools(name: str) -> None:
     ("name", "sent", "made"),
     [("claude", 2832, 2), ("codex", 5242, 2), ("gemini", 146, 2), ("goose", 1171, 2), ("opencode", 2448, 2)],
 )
-def test_figures_are_those_the_program_told(name: str, sent: int, made: int) -> None:
-    (spent,) = of(steps.Spent, read(name, "plain"))
+def test_usage_is_as_reported_by_the_program(name: str, sent: int, made: int) -> None:
+    (spent,) = steps_of_kind(steps.Spent, read(name, "plain"))
     assert spent.input_tokens is not None and abs(spent.input_tokens - sent) < 200  # prompts hold paths and dates
     assert spent.output_tokens == made
     assert spent.of_thread == (name in ("codex", "goose"))
@@ -102,64 +106,64 @@ def test_figures_are_those_the_program_told(name: str, sent: int, made: int) -> 
 
 
 def test_the_cost_of_a_turn_is_not_that_of_the_conversation() -> None:
-    first, second = (of(steps.Spent, read("claude", case))[0].cost_usd for case in ("plain", "resumed"))
+    first, second = (steps_of_kind(steps.Spent, read("claude", case))[0].cost_usd for case in ("plain", "resumed"))
     assert first and second and second < 1.5 * first
 
 
-def test_what_is_not_told_is_unknown() -> None:
-    assert of(steps.Spent, read("copilot", "plain")) == []
+def test_missing_values_are_unknown() -> None:
+    assert steps_of_kind(steps.Spent, read("copilot", "plain")) == []
 
 
 @pytest.mark.parametrize(
     ("name", "tool"), [("claude", "Bash"), ("codex", "shell"), ("copilot", "bash"), ("opencode", "bash")]
 )
-def test_a_denied_tool(name: str, tool: str) -> None:
+def test_a_denied_tool_is_recognised(name: str, tool: str) -> None:
     told = read(name, "denied")
-    assert {one.tool for one in of(steps.Denied, told)} == {tool}
-    assert bool(of(steps.Done, told)) == (name != "opencode")  # it ends there
+    assert {one.tool for one in steps_of_kind(steps.Denied, told)} == {tool}
+    assert bool(steps_of_kind(steps.Done, told)) == (name != "opencode")  # it ends there
 
 
-def test_a_question_nobody_hears_is_no_denial() -> None:
+def test_a_tool_that_only_asks_does_not_count_as_denied() -> None:
     denials = [{"tool_name": "ExitPlanMode"}, {"tool_name": "AskUserQuestion"}, {"tool_name": "Edit"}]
     told = steps_of(ClaudeStream(), {"type": "result", "is_error": False, "result": "x", "permission_denials": denials})
-    assert of(steps.Denied, told) == [steps.Denied("Edit")]
+    assert steps_of_kind(steps.Denied, told) == [steps.Denied("Edit")]
 
 
 @pytest.mark.parametrize("name", ["claude", "codex", "copilot", "gemini"])
-def test_a_limit(name: str) -> None:
+def test_a_usage_limit_is_recognised(name: str) -> None:
     told = read(name, "limit")
-    (failed,) = of(steps.Failed, told)
-    assert failed.fault.kind == "limit" and not of(steps.Done, told)
+    (failed,) = steps_of_kind(steps.Failed, told)
+    assert failed.fault.kind == "limit" and not steps_of_kind(steps.Done, told)
     assert (failed.fault.resets_at is not None) == (name in ("claude", "codex"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_refused_key(name: str) -> None:
+def test_a_refused_key_is_recognised(name: str) -> None:
     told = read(name, "auth")
-    (failed,) = of(steps.Failed, told)
-    assert failed.fault.kind == "auth" and not of(steps.Done, told)
-    assert not of(steps.Text, told) and not of(steps.TextPiece, told), "an error is no answer"
+    (failed,) = steps_of_kind(steps.Failed, told)
+    assert failed.fault.kind == "auth" and not steps_of_kind(steps.Done, told)
+    assert not steps_of_kind(steps.Text, told) and not steps_of_kind(steps.TextPiece, told), "an error is no answer"
 
 
 @pytest.mark.parametrize("name", ["claude", "codex", "goose"])
-def test_an_overloaded_provider(name: str) -> None:
+def test_an_overloaded_provider_is_recognised(name: str) -> None:
     told = read(name, "overloaded")
-    (failed,) = of(steps.Failed, told)
-    assert failed.fault.kind == "passing" and not of(steps.Done, told)
-    assert bool(of(steps.Retry, told)) == (name != "goose")
+    (failed,) = steps_of_kind(steps.Failed, told)
+    assert failed.fault.kind == "passing" and not steps_of_kind(steps.Done, told)
+    assert bool(steps_of_kind(steps.Retry, told)) == (name != "goose")
 
 
-def test_a_limit_of_opencode_is_in_its_log() -> None:
+def test_a_usage_limit_of_opencode_is_read_from_its_log() -> None:
     line = (
         'timestamp=2026-11-15T09:52:23.052Z level=ERROR run=cfe6f66c message="stream error" providerID=fake '
         'error.error="AI_APICallError: This request would exceed your account\'s rate limit."'
     )
-    (retry,) = of(steps.Retry, OpencodeStream().aside(line))
+    (retry,) = steps_of_kind(steps.Retry, OpencodeStream().aside(line))
     assert retry.fault.kind == "limit"
     assert list(OpencodeStream().aside("timestamp=1 level=ERROR message=other")) == []
 
 
-def test_a_refusal_of_codex_may_be_in_its_log_only() -> None:
+def test_a_denial_of_codex_may_be_in_its_log_only() -> None:
     line = (
         "2026-11-15T10:53:52.696989Z ERROR codex_core::tools::router: error=approval policy is Never; reject "
         "command \u2014 you cannot ask for escalated permissions if the approval policy is Never"
@@ -172,7 +176,7 @@ def steps_of(parser: Parser, *lines: dict[str, Any]) -> list[steps.Step]:
     return [step for line in lines for step in parser.read(line)]
 
 
-def test_thoughts() -> None:
+def test_thoughts_are_read() -> None:
     block = {"type": "thinking", "thinking": "hm"}
     delta = {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "h"}}
     claude: list[dict[str, Any]] = [
@@ -190,12 +194,12 @@ def test_thoughts() -> None:
     assert steps.ThoughtPiece("hm") in steps_of(GooseStream(), {"type": "message", "message": message})
 
 
-def test_plans() -> None:
+def test_plans_are_read() -> None:
     todos = [{"content": "look", "status": "completed"}, {"content": "act", "status": "in_progress"}]
     plan = [("look", "completed"), ("act", "in_progress")]
 
     def entries(told: list[steps.Step]) -> list[tuple[str, str]]:
-        return [(one["content"], one["status"]) for one in of(steps.Plan, told)[-1].entries]
+        return [(one["content"], one["status"]) for one in steps_of_kind(steps.Plan, told)[-1].entries]
 
     block = {"type": "tool_use", "id": "1", "name": "TodoWrite", "input": {"todos": todos}}
     assert entries(steps_of(ClaudeStream(), {"type": "assistant", "message": {"content": [block]}})) == plan
@@ -210,7 +214,7 @@ def test_plans() -> None:
     assert read_plan("none") == read_plan([1, {"status": "pending"}]) == ()
 
 
-def test_a_plan_that_claude_keeps_task_by_task() -> None:
+def test_a_plan_of_claude_made_of_single_tasks_is_read() -> None:
     parser = ClaudeStream()
 
     def used(number: str, name: str, given: dict[str, Any], told: dict[str, Any]) -> list[steps.Step]:
@@ -225,29 +229,29 @@ def test_a_plan_that_claude_keeps_task_by_task() -> None:
     used("a", "TaskCreate", {"subject": "look"}, {"task": {"id": "1", "subject": "look"}})
     used("b", "TaskCreate", {"subject": "act"}, {"task": {"id": "2", "subject": "act"}})
     told = used("c", "TaskUpdate", {"taskId": "1", "status": "completed"}, {"success": True})
-    assert [one["status"] for one in of(steps.Plan, told)[0].entries] == ["completed", "pending"]
+    assert [one["status"] for one in steps_of_kind(steps.Plan, told)[0].entries] == ["completed", "pending"]
     told = used("d", "TaskUpdate", {"taskId": "2", "status": "deleted"}, {"success": True})
-    assert [one["content"] for one in of(steps.Plan, told)[0].entries] == ["look"]
-    assert not of(steps.Plan, used("e", "TaskUpdate", {"taskId": "9", "status": "completed"}, {}))
+    assert [one["content"] for one in steps_of_kind(steps.Plan, told)[0].entries] == ["look"]
+    assert not steps_of_kind(steps.Plan, used("e", "TaskUpdate", {"taskId": "9", "status": "completed"}, {}))
 
 
-def test_what_a_subagent_says_is_not_the_answer_but_its_tools_are_shown() -> None:
+def test_text_of_a_subagent_is_not_the_answer_but_its_tools_are_shown() -> None:
     blocks = [{"type": "text", "text": "inner"}, {"type": "tool_use", "id": "1", "name": "Read", "input": {}}]
     told = steps_of(ClaudeStream(), {"type": "assistant", "parent_tool_use_id": "t", "message": {"content": blocks}})
     assert [type(step) for step in told] == [steps.ToolStart]
 
 
-def test_a_patch_claude_has_made() -> None:
+def test_a_patch_of_claude_is_read() -> None:
     hunk = {"oldStart": 3, "oldLines": 1, "newStart": 3, "newLines": 2, "lines": ["-a", "+b", "+c"]}
     back = {"type": "tool_result", "tool_use_id": "1", "content": "ok"}
     changed = {"filePath": "/p/x.py", "structuredPatch": [hunk]}
     told = steps_of(ClaudeStream(), {"type": "user", "message": {"content": [back]}, "tool_use_result": changed})
-    (change,) = of(steps.ToolEnd, told)[0].diffs
+    (change,) = steps_of_kind(steps.ToolEnd, told)[0].diffs
     assert change["patch"] == "--- a/p/x.py\n+++ b/p/x.py\n@@ -3,1 +3,2 @@\n-a\n+b\n+c\n"
     assert (change["added"], change["removed"]) == (2, 1)
 
 
-def test_changes_of_files_in_codex_have_their_places() -> None:
+def test_file_changes_of_codex_have_their_paths() -> None:
     item = {"id": "1", "type": "file_change", "changes": [{"path": "/p/x.py", "kind": "update"}], "status": "completed"}
     start, end = steps_of(CodexStream(), {"type": "item.completed", "item": item})
     assert isinstance(start, steps.ToolStart) and start.locations == ("/p/x.py",)
@@ -255,26 +259,26 @@ def test_changes_of_files_in_codex_have_their_places() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_parser_survives_anything(name: str) -> None:
+def test_a_parser_survives_any_input(name: str) -> None:
     """Every value of every line of its recordings, replaced by something odd."""
     odd: tuple[Any, ...] = (None, 7, -1, "x", [], [1, None], {}, {"type": {}}, True)
     for path in sorted((RECORDINGS / name).glob("*.jsonl")):
         for line in path.read_text().splitlines():
-            for strange in spoiled(json.loads(line), odd):
+            for strange in spoil(json.loads(line), odd):
                 list(PROFILES[name].parser().read(strange))
 
 
-def spoiled(value: Any, odd: tuple[Any, ...]) -> Iterator[Any]:
+def spoil(value: Any, odd: tuple[Any, ...]) -> Iterator[Any]:
     if isinstance(value, dict):
         for key in value:
             yield {k: v for k, v in value.items() if k != key}
             yield from ({**value, key: one} for one in odd)
-            yield from ({**value, key: inner} for inner in spoiled(value[key], odd))
+            yield from ({**value, key: inner} for inner in spoil(value[key], odd))
     elif isinstance(value, list) and value:
-        yield from ([*value[:-1], inner] for inner in spoiled(value[-1], odd))
+        yield from ([*value[:-1], inner] for inner in spoil(value[-1], odd))
 
 
-def test_how_the_programs_are_called() -> None:
+def test_the_programs_get_their_arguments() -> None:
     claude = PROFILES["claude"].arguments("th", resumed=True, model="opus", allowed="edit", own=("--add-dir", "/x"))
     assert claude[-2:] == ("--resume", "th")
     assert claude[5:] == ("--model", "opus", "--permission-mode", "acceptEdits", "--add-dir", "/x", "--resume", "th")
@@ -291,25 +295,25 @@ def test_how_the_programs_are_called() -> None:
 NOW = int(datetime(2026, 11, 15, 9, 41, 52, tzinfo=UTC).timestamp()) * SECOND
 
 
-def at(*when: int) -> int:
+def make_time(*when: int) -> int:
     return int(datetime(*when, tzinfo=UTC).timestamp()) * SECOND  # type: ignore[arg-type]  # year, month, ...
 
 
 @pytest.mark.parametrize(
     ("text", "resets"),
     [
-        ("You've hit your 5-hour limit · resets 10:44am (UTC)", at(2026, 11, 15, 10, 45)),
-        ("Your limit will reset at 3pm (America/New_York)", at(2026, 11, 15, 20, 1)),
-        ("resets 9am (UTC)", at(2026, 11, 16, 9, 1)),
+        ("You've hit your 5-hour limit · resets 10:44am (UTC)", make_time(2026, 11, 15, 10, 45)),
+        ("Your limit will reset at 3pm (America/New_York)", make_time(2026, 11, 15, 20, 1)),
+        ("resets 9am (UTC)", make_time(2026, 11, 16, 9, 1)),
         ("resets 9:41am (UTC)", NOW + 60 * SECOND),
-        ("You've hit your weekly limit · resets Nov 20, 9am (UTC)", at(2026, 11, 20, 9, 1)),
-        ("try again at Nov 20th, 2026 9:42 AM (UTC)", at(2026, 11, 20, 9, 43)),
-        ("resets Jan 2 at 5am (UTC)", at(2027, 1, 2, 5, 1)),
+        ("You've hit your weekly limit · resets Nov 20, 9am (UTC)", make_time(2026, 11, 20, 9, 1)),
+        ("try again at Nov 20th, 2026 9:42 AM (UTC)", make_time(2026, 11, 20, 9, 43)),
+        ("resets Jan 2 at 5am (UTC)", make_time(2027, 1, 2, 5, 1)),
         ("Claude AI usage limit reached|1794739455", 1794739455 * SECOND),
         ("You exceeded your current quota. Please retry in 30s.", NOW + 30 * SECOND),
         ('"retryDelay": "1.5s"', NOW + 3 * SECOND // 2),
         ("try again in 3 days 4 hours 5 minutes.", NOW + (3 * 86400 + 4 * 3600 + 300) * SECOND),
-        ("limit resets at 2026-11-15T10:00:00Z", at(2026, 11, 15, 10)),
+        ("limit resets at 2026-11-15T10:00:00Z", make_time(2026, 11, 15, 10)),
         ("rate limit, retry after 1h30m", NOW + 5400 * SECOND),
         ("resets Feb 31, 9am (UTC)", None),
         ("resets 99pm (UTC)", None),
@@ -317,11 +321,11 @@ def at(*when: int) -> int:
         ("quota exceeded", None),
     ],
 )
-def test_when_a_limit_ends(text: str, resets: int | None) -> None:
+def test_the_end_of_a_limit_is_read(text: str, resets: int | None) -> None:
     assert find_reset_time(text, NOW) == resets
 
 
-def test_a_time_without_a_zone_is_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
     here = datetime.fromtimestamp(NOW / SECOND).astimezone()
     told = f"try again at {here.replace(hour=23, minute=59):%I:%M %p}."
     found = find_reset_time(told, NOW)
@@ -350,7 +354,7 @@ def test_a_time_without_a_zone_is_of_this_machine(monkeypatch: pytest.MonkeyPatc
         ("", None, "other"),
     ],
 )
-def test_what_an_error_means(text: str, status: int | None, kind: str) -> None:
+def test_error_messages_are_classified(text: str, status: int | None, kind: str) -> None:
     assert judge(text, now=NOW, status=status).kind == kind
 
 
@@ -363,7 +367,7 @@ def test_commands_are_shown_without_their_shell() -> None:
     assert unwrap_command("echo 'torn") == "echo 'torn"
 
 
-def test_titles_are_one_line() -> None:
+def test_titles_have_one_line() -> None:
     assert make_title("Bash", {"command": "make\nmake test"}) == "Bash: make"
     assert make_title("Bash", None) == "Bash"
     assert len(make_title("Bash", {"command": "x" * 500})) == 120
@@ -376,11 +380,11 @@ def test_titles_are_one_line() -> None:
         ("google_web_search", "fetch"), ("list_directory", "search"), ("TodoWrite", "think"), ("mcp.x", "other"),
     ],
 )  # fmt: skip
-def test_kinds_of_tools(name: str, kind: str) -> None:
+def test_tools_have_kinds(name: str, kind: str) -> None:
     assert guess_kind(name) == kind
 
 
-def test_what_arguments_change() -> None:
+def test_file_changes_are_read_from_arguments() -> None:
     (change,) = read_change({"file_path": "/p/x", "old_string": "a\n", "new_string": "b\n"})
     assert (change["added"], change["removed"]) == (1, 1)
     assert read_change({"command": "x"}) == read_change(None) == read_change({"path": "/p/x"}) == ()
@@ -389,7 +393,7 @@ def test_what_arguments_change() -> None:
 # -- lines -------------------------------------------------------------------------------------------------------
 
 
-async def fed(*data: bytes) -> tuple[list[dict[str, Any]], Lines]:
+async def feed_lines(*data: bytes) -> tuple[list[dict[str, Any]], Lines]:
     lines = Lines(lambda: None)
     for one in data:
         lines.data_received(one)
@@ -400,30 +404,30 @@ async def fed(*data: bytes) -> tuple[list[dict[str, Any]], Lines]:
     return found, lines
 
 
-async def test_lines_may_come_in_pieces_and_without_an_end() -> None:
-    found, lines = await fed(b'{"a"', b":1}\n{", b'"b":2}')
+async def test_lines_may_arrive_in_pieces_and_without_an_end() -> None:
+    found, lines = await feed_lines(b'{"a"', b":1}\n{", b'"b":2}')
     assert found == [{"a": 1}, {"b": 2}]
     assert (lines.objects, lines.noise, lines.too_long) == (2, 0, 0)
 
 
-async def test_noise_is_left_out_and_counted() -> None:
-    found, lines = await fed(b"banner\n\n[1]\n{broken\n", b'{"a":1}\n\xff\xfe\n')
+async def test_noise_is_ignored_and_counted() -> None:
+    found, lines = await feed_lines(b"banner\n\n[1]\n{broken\n", b'{"a":1}\n\xff\xfe\n')
     assert found == [{"a": 1}]
     assert (lines.noise, lines.first_noise) == (4, "banner")
 
 
-async def test_a_line_that_is_too_long_is_left_out() -> None:
-    found, lines = await fed(b'{"a":"' + b"x" * LINE_LIMIT, b'y"}\n{"b":1}\n')
+async def test_a_line_that_is_too_long_is_ignored() -> None:
+    found, lines = await feed_lines(b'{"a":"' + b"x" * LINE_LIMIT, b'y"}\n{"b":1}\n')
     assert found == [{"b": 1}]
     assert (lines.too_long, lines.noise) == (1, 0)
 
 
-async def test_half_characters_are_replaced() -> None:
-    found, _ = await fed(b'{"a":"\\ud83d\\ude42 \\ud83d \\u0000","b":["\\udc00"]}\n')
+async def test_invalid_characters_are_replaced() -> None:
+    found, _ = await feed_lines(b'{"a":"\\ud83d\\ude42 \\ud83d \\u0000","b":["\\udc00"]}\n')
     assert found == [{"a": "🙂 \ufffd \ufffd", "b": ["\ufffd"]}]
 
 
-async def test_waiting_has_an_end() -> None:
+async def test_waiting_is_limited() -> None:
     lines = Lines(lambda: None)
     with pytest.raises(TimeoutError):
         await lines.next(0.01)

@@ -40,7 +40,7 @@ class Place:
         await self.store.close()
 
 
-async def opened(file: Path, **patience: float) -> Place:
+async def open_place(file: Path, **patience: float) -> Place:
     place = Place(await SqliteStore.open(file), **patience)
     await place.bus.start()
     place.store.on_commit(place.bus.receive_commit)
@@ -49,7 +49,7 @@ async def opened(file: Path, **patience: float) -> Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    made = await opened(tmp_path / "midwatch.db")
+    made = await open_place(tmp_path / "midwatch.db")
     yield made
     await made.close()
 
@@ -79,7 +79,7 @@ def fail(_: Event) -> None:
     raise RuntimeError("no")
 
 
-async def test_one_that_hangs_and_one_that_fails_delay_and_lose_nothing_for_another(
+async def test_hanging_and_failing_subscribers_do_not_affect_others(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     never = asyncio.Event()
@@ -102,7 +102,7 @@ async def test_one_that_hangs_and_one_that_fails_delay_and_lose_nothing_for_anot
     assert counted == {"failing": 5000, "hung": 0, "quick": 0, "tap": 0}
 
 
-async def test_one_that_takes_too_long_is_passed_over(place: Place) -> None:
+async def test_a_subscriber_that_times_out_is_skipped(place: Place) -> None:
     never = asyncio.Event()
     slow = Told(lambda told: never.wait() if told.payload["text"] == "1" else None)
     one = await place.subscriptions.add("slow", slow, seconds=0.01)
@@ -111,9 +111,7 @@ async def test_one_that_takes_too_long_is_passed_over(place: Place) -> None:
     assert await eventually(lambda: (one.handled, one.failed) == (1, 1))
 
 
-async def test_a_failing_one_does_not_fill_the_log_of_the_program(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failing_subscriber_does_not_fill_the_log_file(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     failing = await place.subscriptions.add("failing", Told(fail))
     await place.write(*numbers(1, 200))
     assert await eventually(lambda: failing.failed == 200)
@@ -121,11 +119,11 @@ async def test_a_failing_one_does_not_fill_the_log_of_the_program(
     assert "subscription failing failed over task_progress" in caplog.text
 
 
-async def test_a_durable_one_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_durable_subscriber_resumes_at_its_position(tmp_path: Path) -> None:
     file = tmp_path / "midwatch.db"
     told = Told()
     for run in range(3):
-        place = await opened(file)
+        place = await open_place(file)
         await place.write(f"{run} before")
         await place.subscriptions.add("mine", told, durable=True)
         await place.write(f"{run} after")
@@ -134,23 +132,23 @@ async def test_a_durable_one_goes_on_where_it_was(tmp_path: Path) -> None:
     assert told.texts == ["0 after", "1 before", "1 after", "2 before", "2 after"]
 
 
-async def test_what_was_not_handled_is_told_again_after_a_crash(tmp_path: Path) -> None:
+async def test_an_unhandled_event_is_delivered_again_after_a_crash(tmp_path: Path) -> None:
     file = tmp_path / "midwatch.db"
     never = asyncio.Event()
-    place = await opened(file)
+    place = await open_place(file)
     first = Told(lambda told: never.wait() if told.payload["text"] == "2" else None)
     await place.subscriptions.add("mine", first, durable=True)
     await place.write("1", "2", "3")
     assert await eventually(lambda: first.texts == ["1", "2"])
     await place.close()  # the handler is cancelled in the middle of the second
-    place, again = await opened(file), Told()
+    place, again = await open_place(file), Told()
     await place.subscriptions.add("mine", again, durable=True)
     assert await eventually(lambda: again.texts == ["2", "3"])
     await place.close()
 
 
-async def test_a_handler_that_finds_no_store_is_told_again(tmp_path: Path) -> None:
-    place = await opened(tmp_path / "midwatch.db", pause_seconds=0.01)
+async def test_a_handler_without_a_store_gets_the_event_again(tmp_path: Path) -> None:
+    place = await open_place(tmp_path / "midwatch.db", pause_seconds=0.01)
     refusals = ["no", "no"]
 
     def refuse(_: Event) -> None:
@@ -165,12 +163,12 @@ async def test_a_handler_that_finds_no_store_is_told_again(tmp_path: Path) -> No
     await place.close()
 
 
-async def test_a_gap_is_told_and_counted_once(tmp_path: Path) -> None:
+async def test_a_gap_is_delivered_and_counted_once(tmp_path: Path) -> None:
     file = tmp_path / "midwatch.db"
-    place = await opened(file)
+    place = await open_place(file)
     await place.subscriptions.add("mine", Told(), durable=True)
     await place.close()
-    place, told = await opened(file), Told()
+    place, told = await open_place(file), Told()
     await place.write(*numbers(1, 10))
     await place.store.prune_events(0, 3)
     one = await place.subscriptions.add("mine", told, durable=True)
@@ -180,7 +178,7 @@ async def test_a_gap_is_told_and_counted_once(tmp_path: Path) -> None:
     await place.close()
 
 
-async def test_a_live_one_drops_what_does_not_fit_and_says_where(place: Place) -> None:
+async def test_a_live_subscriber_drops_overflow_and_gets_a_gap(place: Place) -> None:
     go = asyncio.Event()
     told = Told(lambda _: go.wait())
     one = await place.subscriptions.add("tap", told, EventFilter(kinds=("task_*", "message_*")), live=True, most=3)
@@ -199,7 +197,7 @@ async def test_a_live_one_drops_what_does_not_fit_and_says_where(place: Place) -
     assert one.lag == 0
 
 
-async def test_only_what_was_asked_for_is_told(place: Place) -> None:
+async def test_only_matching_events_are_delivered(place: Place) -> None:
     told = Told()
     await place.subscriptions.add("mine", told, EventFilter(kinds=("err*",)))
     await place.write("1")
@@ -222,10 +220,8 @@ async def test_a_name_is_used_once_until_it_is_removed(place: Place) -> None:
     await place.subscriptions.add("mine", told)
 
 
-async def test_a_handler_that_does_not_want_to_end_keeps_nobody_waiting(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    place = await opened(tmp_path / "midwatch.db", stop_seconds=0.01)
+async def test_a_handler_that_does_not_end_blocks_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = await open_place(tmp_path / "midwatch.db", stop_seconds=0.01)
     go = asyncio.Event()
 
     async def stubborn() -> None:

@@ -43,7 +43,7 @@ from midwatch.domain.task import (
     start_notice,
 )
 from midwatch.services.tasks import Limits, Tasks
-from records import CLOCK, a_task, asking, fence, running, take
+from records import CLOCK, a_task, claim_request, claim_tasks, fence, submit_and_claim
 
 NOW = 1_700_000_000 * SECOND
 
@@ -94,7 +94,7 @@ def tasks(memory: Store, registry: AgentRegistry) -> Tasks:
 # -- tables ------------------------------------------------------------------------------------------------------
 
 
-def test_every_status_has_its_row_and_ended_ones_absorb() -> None:
+def test_every_status_has_transitions_and_final_ones_have_none() -> None:
     assert set(TRANSITIONS) == set(STATUSES) == set(get_args(Status))
     assert {status for status, after in TRANSITIONS.items() if after} == OPEN
     for after in TRANSITIONS.values():
@@ -109,7 +109,7 @@ def test_every_outcome_ends_a_running_task() -> None:
     assert set(STATUS_OF.values()) == set(STATUSES) - OPEN
 
 
-def test_a_pending_task_ends_only_by_being_cancelled() -> None:
+def test_a_pending_task_ends_only_by_a_cancel() -> None:
     assert TRANSITIONS["pending"] - {"running"} == {"cancelled"}
     assert [outcome for outcome, status in STATUS_OF.items() if status == "cancelled"] == ["cancelled"]
 
@@ -131,11 +131,11 @@ def as_told(task: Task) -> tuple[Any, ...]:
 
 
 @given(CLAIMABLE)
-def test_rank_orders_messages_first_then_priority(found: list[Task]) -> None:
+def test_messages_rank_first_then_priority(found: list[Task]) -> None:
     assert sorted(found, key=lambda t: (t.rank, t.due_at, t.id)) == sorted(found, key=as_told)
 
 
-async def test_the_store_claims_in_that_order(memory: Store) -> None:
+async def test_the_store_claims_by_rank(memory: Store) -> None:
     shuffle = random.Random(7)
     made = [
         a_task(
@@ -148,7 +148,7 @@ async def test_the_store_claims_in_that_order(memory: Store) -> None:
         await memory.submit(task)
     taken: list[str] = []
     for free in (1, 7, 100):
-        taken += [task.id for task in await take(memory, free, agents={"demo": 100})]
+        taken += [task.id for task in await claim_tasks(memory, free, agents={"demo": 100})]
     assert taken == [task.id for task in sorted(made, key=as_told)]
 
 
@@ -173,18 +173,18 @@ TEXTS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "text"), TEXTS)
-def test_status_text(fields: dict[str, Any], text: str) -> None:
+def test_a_status_is_described_in_words(fields: dict[str, Any], text: str) -> None:
     shown = a_task(**fields).status_text
     assert shown.startswith(text)
     assert ("until" in shown) == ("until" in text)
 
 
 @pytest.mark.parametrize("stop", get_args(Stop))
-def test_every_stop_is_shown_while_the_task_runs(stop: Any) -> None:
+def test_every_stop_request_is_shown_while_the_task_runs(stop: Any) -> None:
     assert stop in a_task(status="running", stop_requested=stop).status_text
 
 
-def test_a_snapshot_shows_what_is_promised_and_no_secret() -> None:
+def test_a_snapshot_shows_the_documented_fields_and_no_secret() -> None:
     task = a_task(
         token_hash="SECRET", body_hash="SECRET", lease_owner="SECRET", pgid_mark="SECRET", idempotency_key="SECRET",
         submitter="SECRET", progress="SECRET", route="webhook:https://example.org/SECRET",
@@ -210,7 +210,7 @@ def test_a_snapshot_shows_what_is_promised_and_no_secret() -> None:
         ({"input_tokens": 3, "output_tokens": 4}, 7),
     ],
 )
-def test_unknown_tokens_are_unknown(usage: dict[str, Any] | None, tokens: int | None) -> None:
+def test_unknown_tokens_are_shown_as_unknown(usage: dict[str, Any] | None, tokens: int | None) -> None:
     assert a_task(usage=usage).tokens_used == tokens
 
 
@@ -218,7 +218,7 @@ def test_unknown_tokens_are_unknown(usage: dict[str, Any] | None, tokens: int | 
 
 
 @pytest.mark.parametrize("outcome", get_args(Outcome))
-def test_end_is_pure_and_guarded_by_what_was_known(outcome: Any) -> None:
+def test_end_is_pure_and_guards_the_known_state(outcome: Any) -> None:
     task = a_task(status="running", attempt=2, stop_requested="yield", lease_owner="i", pgid=3, token_hash="x")
     before = tuple(task)
     ended, changes = end(task, NOW, outcome=outcome, result="r", error="e")
@@ -235,7 +235,7 @@ def test_end_is_pure_and_guarded_by_what_was_known(outcome: Any) -> None:
     assert again[1].updates == changes.updates
 
 
-def test_what_was_used_before_is_kept_when_the_end_does_not_tell() -> None:
+def test_earlier_usage_is_kept_when_the_end_reports_none() -> None:
     task = a_task(status="running", usage={"input_tokens": 3})
     assert end(task, NOW, outcome="ok")[0].usage == {"input_tokens": 3}
     assert end(task, NOW, outcome="ok", usage={"input_tokens": 5})[0].usage == {"input_tokens": 5}
@@ -253,7 +253,7 @@ NOTICES = [
 
 
 @pytest.mark.parametrize(("outcome", "result", "error", "notice", "text"), NOTICES)
-def test_the_route_is_told_how_it_ended(outcome: Any, result: Any, error: Any, notice: str, text: str) -> None:
+def test_the_route_gets_a_notice_of_the_end(outcome: Any, result: Any, error: Any, notice: str, text: str) -> None:
     task = a_task(status="running", route="webhook:https://example.org/hook")
     (told,) = end(task, NOW, outcome=outcome, result=result, error=error)[1].deliveries
     assert (told.notice, told.channel, told.target) == (notice, "webhook", "https://example.org/hook")
@@ -261,13 +261,13 @@ def test_the_route_is_told_how_it_ended(outcome: Any, result: Any, error: Any, n
     assert (told.due_at, told.status) == (NOW, "pending")
 
 
-def test_silence_and_no_route_tell_nobody() -> None:
+def test_a_silent_outcome_or_a_missing_route_sends_no_notice() -> None:
     assert end(a_task(status="running", route="console"), NOW, outcome="silent")[1].deliveries == ()
     assert end(a_task(status="running"), NOW, outcome="ok")[1].deliveries == ()
     assert start_notice(a_task(), NOW) == ()
 
 
-def test_long_texts_are_cut_in_notices_and_whole_in_the_record() -> None:
+def test_long_texts_are_truncated_in_notices_and_complete_in_the_record() -> None:
     task = a_task(status="running", route="console", prompt="p" * 1000)
     ended, changes = end(task, NOW, outcome="ok", result="r" * 10_000)
     (told,) = changes.deliveries
@@ -277,7 +277,7 @@ def test_long_texts_are_cut_in_notices_and_whole_in_the_record() -> None:
     assert started.notice == "started" and len(started.text) < 150
 
 
-def test_where_the_result_is_said() -> None:
+def test_the_result_is_posted_to_its_session_or_origin() -> None:
     private = a_task(status="running", origin_session="chat:9")
     assert [(m.session_key, m.role) for m in end(private, NOW, outcome="ok", result="x")[1].messages] == [
         ("chat:9", "result")
@@ -294,7 +294,7 @@ def test_where_the_result_is_said() -> None:
 
 
 @given(st.integers(1, 100))
-def test_pauses_double_are_jittered_and_bounded(failures: int) -> None:
+def test_pauses_double_with_jitter_up_to_a_limit(failures: int) -> None:
     plain = min(300.0, 2.0 * 2 ** (failures - 1))
     assert all(plain * 0.5 <= retry_delay(failures) <= plain * 1.5 for _ in range(5))
 
@@ -302,7 +302,7 @@ def test_pauses_double_are_jittered_and_bounded(failures: int) -> None:
 # -- submit ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_inherits_its_agents_terms_unless_told_otherwise(tasks: Tasks) -> None:
+async def test_a_task_inherits_its_agents_terms_by_default(tasks: Tasks) -> None:
     plain = await tasks.submit("x", agent="odd")
     assert (plain.timeout_seconds, plain.on_crash, plain.max_attempts) == (None, "resume", 7)
     told = await tasks.submit("x", agent="odd", timeout=3, on_crash="fail", max_attempts=1)
@@ -312,7 +312,7 @@ async def test_a_task_inherits_its_agents_terms_unless_told_otherwise(tasks: Tas
     assert (default.status, default.attempt, default.root_id, default.submitter) == ("pending", 0, default.id, "i_me")
 
 
-async def test_a_delayed_task_is_due_later_and_says_so(tasks: Tasks, memory: Store) -> None:
+async def test_a_delayed_task_is_due_later_and_reports_it(tasks: Tasks, memory: Store) -> None:
     task = await tasks.submit("x", delay=90.5)
     assert (task.wait, task.due_at - task.created_at) == ("delay", 90_500_000)
     (told,) = await memory.read_events(0)
@@ -320,7 +320,7 @@ async def test_a_delayed_task_is_due_later_and_says_so(tasks: Tasks, memory: Sto
     assert (await tasks.get(task.id)).status_text.startswith("pending: waits for its time until")
 
 
-async def test_nothing_is_written_for_what_is_refused(tasks: Tasks, memory: Store) -> None:
+async def test_a_refused_task_writes_nothing(tasks: Tasks, memory: Store) -> None:
     for prompt, wish, problem in (
         ("", {}, InvalidInput),
         ("x", {"agent": "nobody"}, UnknownAgent),
@@ -337,7 +337,7 @@ async def test_nothing_is_written_for_what_is_refused(tasks: Tasks, memory: Stor
 
 
 @pytest.mark.parametrize("field", ["session_key", "origin_session"])
-async def test_the_private_session_of_a_task_is_its_own(tasks: Tasks, field: str) -> None:
+async def test_the_private_session_of_a_task_cannot_be_used_by_another(tasks: Tasks, field: str) -> None:
     """Else it would wait in front of it, go on in its thread, or speak there."""
     other = await tasks.submit("x")
     for key in (other.session_key, f" {other.session_key}|message:1", "bg:anything"):
@@ -348,17 +348,17 @@ async def test_the_private_session_of_a_task_is_its_own(tasks: Tasks, field: str
     assert (await tasks.retry(other.id)).session_key == other.session_key
 
 
-async def test_an_agent_that_only_another_process_has_is_known(tasks: Tasks) -> None:
+async def test_an_agent_of_another_process_is_known(tasks: Tasks) -> None:
     assert (await tasks.submit("x", agent="theirs")).timeout_seconds == AgentTerms().timeout_seconds
 
 
-async def test_an_unknown_agent_is_told_with_those_that_are_known(tasks: Tasks) -> None:
+async def test_an_unknown_agent_is_refused_with_the_known_ones(tasks: Tasks) -> None:
     with pytest.raises(UnknownAgent, match="demo") as caught:
         await tasks.submit("x", agent="nobody")
     assert caught.value.field == "agent"
 
 
-async def test_keys_and_limits(tasks: Tasks) -> None:
+async def test_keys_and_limits_are_checked(tasks: Tasks) -> None:
     first = await tasks.submit("x", idempotency_key="k", actor="me")
     assert await tasks.submit("x", idempotency_key="k", actor="me") == first
     with pytest.raises(KeyReused, match=first.id):
@@ -375,12 +375,10 @@ async def test_keys_and_limits(tasks: Tasks) -> None:
 # -- look --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_pending_task_waits_for_is_worked_out(
-    tasks: Tasks, registry: AgentRegistry, memory: Store
-) -> None:
+async def test_the_reason_a_task_waits_is_computed(tasks: Tasks, registry: AgentRegistry, memory: Store) -> None:
     first = await tasks.submit("x", session_key="chat:1")
     assert (await tasks.get(first.id)).wait == "slot"
-    await take(memory)
+    await claim_tasks(memory)
     second = await tasks.submit("x", session_key="chat:1|message:2")
     assert (await tasks.get(second.id)).wait == "session"
     assert (await tasks.get(first.id)).wait is None
@@ -391,14 +389,14 @@ async def test_what_a_pending_task_waits_for_is_worked_out(
         await tasks.get("t_none")
 
 
-async def test_a_list_says_the_same_of_a_task_as_a_look_at_it(tasks: Tasks) -> None:
+async def test_a_list_shows_the_same_status_as_a_single_read(tasks: Tasks) -> None:
     task = await tasks.submit("x", agent="odd", delay=60)  # known here, but nobody alive has it
     (listed,) = await tasks.list()
     assert listed.status_text == (await tasks.get(task.id)).status_text
 
 
 @pytest.mark.parametrize("limit", [0, -1, 501])
-async def test_a_list_is_bounded(tasks: Tasks, limit: int) -> None:
+async def test_a_list_has_a_maximum_length(tasks: Tasks, limit: int) -> None:
     with pytest.raises(InvalidInput) as caught:
         await tasks.list(TaskFilter(limit=limit))
     assert caught.value.field == "limit"
@@ -406,7 +404,7 @@ async def test_a_list_is_bounded(tasks: Tasks, limit: int) -> None:
 
 async def test_only_a_done_task_has_a_result(tasks: Tasks, memory: Store) -> None:
     async def ended(outcome: Any, **said: Any) -> str:
-        task = await running(memory)
+        task = await submit_and_claim(memory)
         await memory.apply(end(task, CLOCK.now(), outcome=outcome, **said)[1])
         return await tasks.result(task.id)
 
@@ -424,12 +422,12 @@ async def test_only_a_done_task_has_a_result(tasks: Tasks, memory: Store) -> Non
 # -- cancel ------------------------------------------------------------------------------------------------------
 
 
-async def test_cancelling_twice(tasks: Tasks, memory: Store) -> None:
+async def test_cancelling_twice_is_harmless(tasks: Tasks, memory: Store) -> None:
     waiting = await tasks.submit("x")
     assert (await tasks.cancel(waiting.id, actor="me")).status == "cancelled"
     with pytest.raises(AlreadyFinished, match="already cancelled"):
         await tasks.cancel(waiting.id)
-    busy = await running(memory)
+    busy = await submit_and_claim(memory)
     first = await tasks.cancel(busy.id)
     assert (first.status, first.stop_requested) == ("running", "cancel")
     assert await tasks.cancel(busy.id) == first
@@ -437,14 +435,14 @@ async def test_cancelling_twice(tasks: Tasks, memory: Store) -> None:
     assert (told.task_id, told.actor) == (waiting.id, "me")
 
 
-async def test_a_cancel_outranks_a_yield(tasks: Tasks, memory: Store) -> None:
-    busy = await running(memory)
+async def test_a_cancel_overrides_a_yield(tasks: Tasks, memory: Store) -> None:
+    busy = await submit_and_claim(memory)
     await memory.apply(Changes(updates=(Update("task", busy.id, {"stop_requested": "yield"}, guard_ownership(busy)),)))
     assert (await tasks.cancel(busy.id)).stop_requested == "cancel"
 
 
-async def test_who_cancelled_a_running_task_is_known(tasks: Tasks, memory: Store) -> None:
-    busy = await running(memory)
+async def test_the_actor_who_cancelled_a_running_task_is_recorded(tasks: Tasks, memory: Store) -> None:
+    busy = await submit_and_claim(memory)
     await tasks.cancel(busy.id, actor="me")
     assert await memory.read_events(0, EventFilter(actor="me", task_id=busy.id)) != []
 
@@ -472,20 +470,20 @@ def on(store: Fickle) -> Tasks:
     return Tasks(store, SystemClock(), AgentRegistry(), console_only)  # type: ignore[arg-type]
 
 
-async def test_a_cancel_that_always_conflicts_gives_up_after_five_tries() -> None:
+async def test_a_cancel_that_always_conflicts_fails_after_five_tries() -> None:
     store = Fickle(a_task(), conflicts=99)
     with pytest.raises(Conflict, match="keeps changing; try again"):
         await on(store).cancel(store.task.id)
     assert len(store.tried) == TRIES == 5
 
 
-async def test_a_cancel_that_conflicts_four_times_still_lands() -> None:
+async def test_a_cancel_that_conflicts_four_times_succeeds() -> None:
     store = Fickle(a_task(), conflicts=4)
     assert (await on(store).cancel(store.task.id)).status == "cancelled"
     assert len(store.tried) == 5
 
 
-async def test_a_cancel_that_meets_the_start_stops_the_running_task() -> None:
+async def test_a_cancel_that_races_with_the_start_stops_the_task() -> None:
     store = Fickle(a_task(), 1, lambda task: task._replace(status="running", attempt=1))
     after = await on(store).cancel(store.task.id)
     assert (after.status, after.stop_requested) == ("running", "cancel")
@@ -493,7 +491,7 @@ async def test_a_cancel_that_meets_the_start_stops_the_running_task() -> None:
     assert (dict(update.fields), update.guard["attempt"]) == ({"stop_requested": "cancel"}, 1)
 
 
-async def test_a_cancel_that_meets_the_end_says_so() -> None:
+async def test_a_cancel_that_races_with_the_end_reports_it() -> None:
     store = Fickle(a_task(status="running"), 1, lambda task: task._replace(status="done"))
     with pytest.raises(AlreadyFinished, match="already done"):
         await on(store).cancel(store.task.id)
@@ -503,13 +501,13 @@ async def test_a_cancel_that_meets_the_end_says_so() -> None:
 # -- retry -------------------------------------------------------------------------------------------------------
 
 
-async def test_only_what_failed_or_was_cancelled_is_tried_again(tasks: Tasks, memory: Store) -> None:
+async def test_only_failed_or_cancelled_tasks_can_be_retried(tasks: Tasks, memory: Store) -> None:
     with pytest.raises(NotFound):
         await tasks.retry("t_none")
     waiting = await tasks.submit("x")
     with pytest.raises(Conflict, match=f"still pending; cancel it first with `midwatch cancel {waiting.id}`"):
         await tasks.retry(waiting.id)
-    busy = await running(memory)
+    busy = await submit_and_claim(memory)
     with pytest.raises(Conflict, match="still running"):
         await tasks.retry(busy.id)
     await memory.apply(end(busy, CLOCK.now(), outcome="ok", result="x")[1])
@@ -518,12 +516,12 @@ async def test_only_what_failed_or_was_cancelled_is_tried_again(tasks: Tasks, me
     assert (await memory.count_tasks()).total == 2
 
 
-async def test_a_retry_is_a_new_task_with_the_old_ones_wishes_and_progress(tasks: Tasks, memory: Store) -> None:
+async def test_a_retry_is_a_new_task_with_the_same_options_and_progress(tasks: Tasks, memory: Store) -> None:
     first = await tasks.submit(
         "x", session_key="chat:1", route="console", priority=9, timeout=5, on_crash="resume", actor="me",
         origin_session="chat:2", idempotency_key="k", budget={"tokens": 9},
     )  # fmt: skip
-    (held,) = await take(memory)
+    (held,) = await claim_tasks(memory)
     await memory.apply(Changes(fence=fence(held), updates=(Update("task", held.id, {"progress": {"step": 2}}),)))
     current = await memory.get_task(first.id)
     assert current is not None
@@ -542,7 +540,7 @@ async def test_a_retry_is_a_new_task_with_the_old_ones_wishes_and_progress(tasks
     assert (third.retry_of, third.root_id, third.creator) == (first.id, first.id, "you")
 
 
-async def test_a_retry_is_never_refused_for_want_of_room(tasks: Tasks) -> None:
+async def test_max_open_does_not_limit_retries(tasks: Tasks) -> None:
     first = await tasks.submit("x")
     await tasks.cancel(first.id)
     for _ in range(3):
@@ -561,10 +559,10 @@ async def test_a_retry_needs_its_agent(tasks: Tasks, memory: Store) -> None:
 # -- a stale end -------------------------------------------------------------------------------------------------
 
 
-async def test_an_end_computed_before_a_stop_was_known_is_refused(memory: Store, tasks: Tasks) -> None:
-    busy = await running(memory)
+async def test_an_end_computed_before_a_stop_request_is_refused(memory: Store, tasks: Tasks) -> None:
+    busy = await submit_and_claim(memory)
     computed = end(busy, CLOCK.now(), outcome="ok", result="x")[1]
     await tasks.cancel(busy.id)
     with pytest.raises(Conflict):
         await memory.apply(replace(computed, fence=fence(busy)))
-    assert (await memory.claim(asking(), CLOCK.now())).taken == []
+    assert (await memory.claim(claim_request(), CLOCK.now())).taken == []

@@ -50,7 +50,7 @@ def bare(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", cases("format/*/*/msg.txt"), ids=name)
-def test_recorded_messages_are_found(path: Path) -> None:
+def test_recorded_messages_are_extracted(path: Path) -> None:
     message, user = read(path), read(path.with_name("user.txt"))
     kind = path.parts[-3]
     text, calls = format_tool_calls(kind, format_agent_message(kind, message, user))
@@ -98,7 +98,7 @@ def test_the_echo_of_the_prompt_is_removed(message: str, typed: str, left: str) 
         ("opencode", "┃ ask me\nreply", "reply"),
     ],
 )
-def test_the_frame_around_the_echo_goes_with_it(kind: str, message: str, left: str) -> None:
+def test_the_frame_around_the_echo_is_removed(kind: str, message: str, left: str) -> None:
     assert remove_user_input(message, "ask me", kind) == left
 
 
@@ -125,7 +125,7 @@ def test_the_input_box_is_removed(kind: str, screen: str, message: str) -> None:
     assert format_agent_message(kind, screen, "") == message
 
 
-def test_the_separators_of_ascii_are_not_blank() -> None:
+def test_ascii_separators_are_not_blank() -> None:
     assert format_agent_message("custom", "\x1c\nreply\n\x1f", "") == "\x1c\nreply\n\x1f"
 
 
@@ -137,17 +137,17 @@ CLAUDE_CALL = (
 CODEX_CALL = '• Called\n  └ Coder.coder_report_task({})\n    {{"message": "Thanks for reporting!"}}'
 
 
-def test_report_calls_of_claude_are_taken_out_and_told_back_to_front() -> None:
+def test_report_calls_of_claude_are_removed_and_returned_in_reverse() -> None:
     one, two = CLAUDE_CALL.format("one"), CLAUDE_CALL.format("two")
     assert format_tool_calls("claude", f"{one}\n\n● Hello\n\n{two}\n\n● Bye") == ("● Hello\n\n\n● Bye", [two, one])
 
 
-def test_a_half_drawn_call_of_claude_is_taken_out_and_not_told() -> None:
+def test_a_half_drawn_report_call_of_claude_is_removed_and_not_returned() -> None:
     half = '● Hello\n● coder - coder_report_task (MCP)(summary:\n  "x"\n\nafter\nthat'
     assert format_tool_calls("claude", half) == ("● Hello\nafter\nthat", [])
 
 
-def test_report_calls_of_codex_are_taken_out() -> None:
+def test_report_calls_of_codex_are_removed() -> None:
     one, two = CODEX_CALL.format("one"), CODEX_CALL.format("two")
     text, calls = format_tool_calls("codex", f"• Hello\n\n{one}\n\n• More\n{two}\n")
     assert (text, calls) == ("• Hello\n\n• More", [f"{two}\n", f"{one}\n"])
@@ -164,5 +164,5 @@ OTHERS = {"q": "amazonq", "cursor-agent": "cursor", "/usr/bin/claude": "custom",
 
 
 @pytest.mark.parametrize(("given", "kind"), [*zip(TYPES, TYPES, strict=True), *OTHERS.items()])
-def test_an_agent_has_its_type_by_its_name(given: str, kind: str) -> None:
+def test_an_agent_type_is_derived_from_its_name(given: str, kind: str) -> None:
     assert find_agent_type(given) == kind

@@ -63,7 +63,7 @@ def replay(request: pytest.FixtureRequest) -> Iterator[Replay]:
     made.screen.close()
 
 
-def test_replies_are_read_whole_when_the_agent_is_idle_and_not_before(replay: Replay) -> None:
+def test_replies_are_read_when_the_agent_is_idle_and_not_before(replay: Replay) -> None:
     working, replies = False, 0
     for item, now in replay.steps():
         if "enter" in item:
@@ -79,7 +79,7 @@ def test_replies_are_read_whole_when_the_agent_is_idle_and_not_before(replay: Re
     assert replies >= 5
 
 
-def test_long_replies_have_every_line(replay: Replay) -> None:
+def test_long_replies_are_complete(replay: Replay) -> None:
     (counted,) = [item["reply"] for item in replay.items if item.get("prompt", "").startswith("Count")]
     found = [line.strip() for line in counted.split("\n") if line.strip()]
     expected = [f"line {n} of a long answer" for n in range(120)]
@@ -104,14 +104,14 @@ def test_questions_are_recognised_with_their_choices(replay: Replay) -> None:
     assert any("touch made.txt" in item["text"] for item in asked) or replay.about["agent"] in ("claude", "goose")
 
 
-def test_recordings_say_how_they_were_made_and_name_no_machine(replay: Replay) -> None:
+def test_recordings_describe_their_origin_and_name_no_machine(replay: Replay) -> None:
     assert replay.about["version"] and replay.about["command"]
     assert replay.about["made_by"] == f"tests/record-terminal {replay.about['agent']}"
     told = b"".join(base64.b64decode(item["out"]) for item in replay.items if "out" in item)
     assert not re.search(rb"/(root|home|Users)/", told) and str(ROOT).encode() not in told
 
 
-def test_the_page_tells_which_profiles_were_tried() -> None:
+def test_the_documentation_lists_the_tested_profiles() -> None:
     page = (ROOT / "docs/terminal.md").read_text()
     recorded = {folder.name for folder in FOLDERS}
     for name, profile in PROFILES.items():
@@ -123,7 +123,7 @@ def test_the_page_tells_which_profiles_were_tried() -> None:
             assert "untested" in row
 
 
-def test_the_echo_of_a_prompt_whose_middle_is_hidden_is_removed_whole() -> None:
+def test_the_echo_of_a_partly_hidden_prompt_is_removed() -> None:
     prompt = "\n".join(f"This is line {n} of a long prompt." for n in range(40))
     shown = prompt.split("\n")
     echo = [f"❯ {shown[0]}", *shown[1:5], "──── (30 lines hidden) ────", *shown[35:]]

@@ -17,7 +17,7 @@ from midwatch.testing import FakeClock, RecordingChannel, RecordingTurn, Scripte
 # -- FakeClock ---------------------------------------------------------------------------------------------------
 
 
-async def test_time_stands_still_until_it_is_moved() -> None:
+async def test_the_fake_clock_stands_still_until_it_is_advanced() -> None:
     clock = FakeClock(now=5 * SECOND)
     began = clock.monotonic()
     await clock.advance(1.5)
@@ -25,7 +25,7 @@ async def test_time_stands_still_until_it_is_moved() -> None:
     assert clock.monotonic() == began + 1.5
 
 
-async def test_timers_fire_in_order_at_their_own_time() -> None:
+async def test_timers_fire_in_order_at_their_time() -> None:
     clock = FakeClock(now=0)
     fired: list[tuple[str, int]] = []
 
@@ -45,7 +45,7 @@ async def test_timers_fire_in_order_at_their_own_time() -> None:
     assert fired[-1] == ("later", 9 * SECOND)
 
 
-async def test_sleepers_wake_at_their_time_and_run_before_the_next() -> None:
+async def test_sleeping_tasks_wake_in_order() -> None:
     clock = FakeClock(now=0)
     woken: list[int] = []
 
@@ -67,7 +67,7 @@ async def test_sleepers_wake_at_their_time_and_run_before_the_next() -> None:
 # -- ScriptedAgent and RecordingTurn -----------------------------------------------------------------------------
 
 
-async def test_a_script_uses_everything_a_turn_offers() -> None:
+async def test_a_script_uses_every_method_of_a_turn() -> None:
     agent = ScriptedAgent(
         testing.save({"n": 1}), testing.load(), testing.delta("par", 0), testing.tool("grep", {"q": 1}, "found"),
         testing.emit(TaskProgress(text="half")), testing.own_group(77), testing.ask("Go?", ("go", "stop")),
@@ -95,13 +95,13 @@ async def test_a_script_uses_everything_a_turn_offers() -> None:
         (testing.delta("live"), ""),
     ],
 )
-async def test_what_the_last_step_returns_is_the_result(step: testing.Step, text: str) -> None:
+async def test_the_result_is_that_of_the_last_step(step: testing.Step, text: str) -> None:
     turn = RecordingTurn(answers=["no"], messages=["hurry"], progress={"a": 1})
     talk = await ScriptedAgent(step).open(turn.session())
     assert (await talk.turn(turn)).text == text
 
 
-async def test_a_function_is_a_script() -> None:
+async def test_a_function_can_be_a_script() -> None:
     async def script(turn: Turn) -> str:
         return turn.prompt.upper()
 
@@ -116,7 +116,7 @@ async def test_a_script_can_fail() -> None:
         await talk.turn(turn)
 
 
-async def test_interrupts_are_heard_remembered_and_can_be_ignored() -> None:
+async def test_interrupts_are_recorded_and_can_be_ignored() -> None:
     never = asyncio.Event()
     agent = ScriptedAgent(testing.delta("on"), testing.wait_for(never), deaf_to=("stop", "terminate"))
     turn = RecordingTurn()
@@ -133,14 +133,14 @@ async def test_interrupts_are_heard_remembered_and_can_be_ignored() -> None:
     assert agent.interrupts == ["stop", "terminate", "kill"]
 
 
-async def test_answers_are_given_in_order_and_run_out() -> None:
+async def test_answers_are_given_in_order_and_end() -> None:
     turn = RecordingTurn(answers=["yes", "no", Answer("expired", None, "late")])
     assert [(await turn.ask("?")).status for _ in range(3)] == ["granted", "denied", "expired"]
     with pytest.raises(AgentError, match="gave no answer"):
         await turn.ask("?")
 
 
-async def test_a_turn_tells_when_something_was_seen() -> None:
+async def test_until_waits_for_a_condition() -> None:
     turn = RecordingTurn()
     waiting = asyncio.create_task(turn.until(lambda t: t.text() == "ab"))
     for offset, letter in enumerate("ab"):
@@ -157,7 +157,7 @@ def delivery(number: int) -> Delivery:
     return Delivery(id=f"d_{number}", task_id="t", channel="recording", notice="done", text="ended")
 
 
-async def test_a_channel_remembers_and_fails_as_often_as_told() -> None:
+async def test_a_channel_records_messages_and_fails_as_often_as_requested() -> None:
     channel = RecordingChannel(fail=2, permanent=True)
     for _ in range(2):
         with pytest.raises(DeliveryError) as failed:

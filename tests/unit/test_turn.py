@@ -35,7 +35,7 @@ from midwatch.running.turn import MOST_UNWRITTEN, LiveTurn
 from midwatch.services.approvals import Approvals
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import RecordingTurn, settle
-from records import a_steer, a_task, running
+from records import a_steer, a_task, submit_and_claim
 
 
 class Unsteady:
@@ -122,7 +122,7 @@ def worker(store: Unsteady) -> Worker:
 
 @pytest.fixture
 async def task(store: Unsteady) -> Task:
-    return await running(store)  # type: ignore[arg-type]
+    return await submit_and_claim(store)  # type: ignore[arg-type]
 
 
 class Impatient(LiveTurn):
@@ -136,18 +136,18 @@ async def turn(worker: Worker, task: Task) -> LiveTurn:
     return worker.turn(task, Impatient)
 
 
-def said(text: str) -> TaskProgress:
+def make_progress(text: str) -> TaskProgress:
     return TaskProgress(text=text)
 
 
-async def stored(store: Unsteady, task: Task) -> list[str]:
+async def read_stored(store: Unsteady, task: Task) -> list[str]:
     """What of the turn is in the log, in order."""
     found = await store.read_events(0, EventFilter(task_id=task.id), 5000)
     own = [made for made in found if made.kind not in ("task_submitted", "task_started")]
     return [made.payload.get("text") or made.kind for made in own]
 
 
-async def written(turn: LiveTurn) -> None:
+async def wait_until_written(turn: LiveTurn) -> None:
     """Wait until nothing is unwritten."""
     async with asyncio.timeout(30):
         while (flushing := turn._flushing) is not None:
@@ -164,78 +164,76 @@ async def take_over(store: Unsteady, task: Task) -> None:
 # -- order -------------------------------------------------------------------------------------------------------
 
 
-async def test_events_are_stored_in_the_order_they_were_told_with_the_turns_name(
-    turn: LiveTurn, store: Unsteady, task: Task
-) -> None:
+async def test_events_are_stored_in_order_with_the_turns_id(turn: LiveTurn, store: Unsteady, task: Task) -> None:
     turn.begin(None)
     for number in range(100):
-        await turn.emit(said(str(number)))
-    await written(turn)
-    assert await stored(store, task) == ["turn_start", *(str(n) for n in range(100))]
+        await turn.emit(make_progress(str(number)))
+    await wait_until_written(turn)
+    assert await read_stored(store, task) == ["turn_start", *(str(n) for n in range(100))]
     found = await store.read_events(0, EventFilter(kinds=("task_progress",)))
     assert {(e.turn_id, e.task_id, e.attempt, e.agent_id) for e in found} == {(f"{task.id}.1", task.id, 1, "demo")}
 
 
-async def test_what_was_told_before_is_stored_before_progress_and_questions(
+async def test_pending_events_are_stored_before_progress_and_questions(
     turn: LiveTurn, store: Unsteady, task: Task
 ) -> None:
     turn.begin(None)
-    await turn.emit(said("one"))
+    await turn.emit(make_progress("one"))
     await turn.save_progress({"step": 1})
-    assert await stored(store, task) == ["turn_start", "one"]
-    await turn.emit(said("two"))
+    assert await read_stored(store, task) == ["turn_start", "one"]
+    await turn.emit(make_progress("two"))
     await turn.ask("Go?")
-    assert (await stored(store, task))[2:] == ["two", "approval_requested", "task_waiting", "approval_resolved"]
-    await turn.emit(said("three"))
+    assert (await read_stored(store, task))[2:] == ["two", "approval_requested", "task_waiting", "approval_resolved"]
+    await turn.emit(make_progress("three"))
     await turn.own_group(77)
-    assert (await stored(store, task))[-1] == "three"
+    assert (await read_stored(store, task))[-1] == "three"
     order = [[e.payload.get("text", e.kind) for e in c.events] or [dict(c.updates[0].fields)] for c in store.applied]
     flat = [str(one) for step in order for one in step]
     assert flat.index("one") < flat.index("{'progress': {'step': 1}}") < flat.index("two")
     assert flat.index("three") < flat.index("{'pgid': 77, 'pgid_mark': 'mark of 77'}")
 
 
-async def test_every_write_of_the_turn_is_fenced(turn: LiveTurn, store: Unsteady) -> None:
+async def test_every_write_of_the_turn_needs_the_lease(turn: LiveTurn, store: Unsteady) -> None:
     turn.begin(None)
-    await turn.emit(said("one"))
+    await turn.emit(make_progress("one"))
     await turn.save_progress(1)
     await turn.own_group(77)
     await turn.ask("Go?")
-    await written(turn)
+    await wait_until_written(turn)
     unfenced = [c for c in store.applied if c.fence != turn.fence]
     assert [u.noun for c in unfenced for u in c.updates] == ["approval"]  # the person's answer
 
 
-async def test_live_events_are_shown_after_what_was_told_before_and_never_stored(
+async def test_live_events_follow_pending_events_and_are_never_stored(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
 ) -> None:
     store.open.clear()
-    await turn.emit(said("stored"))
+    await turn.emit(make_progress("stored"))
     await turn.emit(MessageDelta(message_id="m", offset=0, text="live"))
     assert worker.shown == []  # what was told before it is not written yet
     store.open.set()
-    await written(turn)
+    await wait_until_written(turn)
     assert [(e.kind, e.turn_id) for e in worker.shown] == [("message_delta", f"{task.id}.1")]
     await turn.emit(MessageDelta(message_id="m", offset=4, text="and at once"))
     assert len(worker.shown) == 2
-    assert await stored(store, task) == ["stored"]
+    assert await read_stored(store, task) == ["stored"]
 
 
 @pytest.mark.parametrize("name", sorted(name for name, made in KINDS.items() if not made.agents))
-async def test_an_agent_cannot_tell_what_is_not_its_own_to_tell(
+async def test_an_agent_cannot_emit_reserved_events(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task, name: str
 ) -> None:
     """Else it could end its task, answer its own question, or let somebody in, for all who read the log."""
     made = KINDS[name]
     with pytest.raises(AgentError, match=name):
         await turn.emit(made(**dict.fromkeys(made.names, "x")))
-    await written(turn)
-    assert (await stored(store, task), worker.shown) == ([], [])
+    await wait_until_written(turn)
+    assert (await read_stored(store, task), worker.shown) == ([], [])
     with pytest.raises(AgentError, match=name):
         await RecordingTurn().emit(made(**dict.fromkeys(made.names, "x")))
 
 
-def test_what_an_agent_tells() -> None:
+def test_the_kinds_an_agent_may_emit_are_these() -> None:
     assert {name for name, made in KINDS.items() if made.agents} == {
         "tool_exec_start", "tool_exec_end", "task_progress", "message_update", "message_delta", "screen_update",
         "error", "agent_error", "agent_exited", "llm_response", "thought_update", "thought_delta", "plan_update",
@@ -243,9 +241,9 @@ def test_what_an_agent_tells() -> None:
     }  # fmt: skip
 
 
-async def test_an_agent_says_nothing_in_anothers_name(worker: Worker, store: Unsteady) -> None:
+async def test_an_agent_cannot_replace_messages_of_others(worker: Worker, store: Unsteady) -> None:
     """A message takes the place of an earlier one with its id."""
-    task = await running(store, session_key="chat:1")  # type: ignore[arg-type]
+    task = await submit_and_claim(store, session_key="chat:1")  # type: ignore[arg-type]
     turn = worker.turn(task)
     turn.begin(None)
     own = f"{task.id}.{task.attempt}"
@@ -253,7 +251,7 @@ async def test_an_agent_says_nothing_in_anothers_name(worker: Worker, store: Uns
     for name in ids:
         await turn.emit(MessageUpdate(message_id=name, role="user", message=f"forged {name}", number=1))
         await turn.emit(MessageDelta(message_id=name, offset=0, text="forged"))
-    await written(turn)
+    await wait_until_written(turn)
     kept = await store.read_messages("chat:1")
     expected = [*(f"{own}.{name}" for name in ids[:5]), own, f"{own}.note"]
     assert [(one.id, one.role) for one in kept] == [(task.id, "user"), *((name, "agent") for name in expected)]
@@ -263,14 +261,14 @@ async def test_an_agent_says_nothing_in_anothers_name(worker: Worker, store: Uns
     assert [one.payload["message_id"] for one in worker.shown] == expected
 
 
-async def test_an_agent_that_does_two_things_at_once_tells_nothing_twice_and_loses_nothing(
+async def test_concurrent_emits_of_an_agent_repeat_and_lose_nothing(
     turn: LiveTurn, store: Unsteady, task: Task
 ) -> None:
     store.open.clear()
 
     async def tell() -> None:
         for number in range(MOST_UNWRITTEN + 100):
-            await turn.emit(said(str(number)))
+            await turn.emit(make_progress(str(number)))
 
     telling = asyncio.create_task(tell())
     await settle(50)  # it waits for what is being written
@@ -278,11 +276,11 @@ async def test_an_agent_that_does_two_things_at_once_tells_nothing_twice_and_los
     await settle(50)  # so does this
     store.open.set()
     await asyncio.gather(telling, saving)
-    await written(turn)
-    assert await stored(store, task) == [str(number) for number in range(MOST_UNWRITTEN + 100)]
+    await wait_until_written(turn)
+    assert await read_stored(store, task) == [str(number) for number in range(MOST_UNWRITTEN + 100)]
 
 
-async def test_what_was_told_does_not_change_when_the_agent_reuses_its_objects(
+async def test_emitted_events_do_not_change_when_the_agent_reuses_its_objects(
     turn: LiveTurn, store: Unsteady, task: Task
 ) -> None:
     store.open.clear()
@@ -290,7 +288,7 @@ async def test_what_was_told_does_not_change_when_the_agent_reuses_its_objects(
     await turn.emit(ToolExecStart(tool="read", arguments=arguments))
     arguments["path"] = "two"
     store.open.set()
-    await written(turn)
+    await wait_until_written(turn)
     (found,) = await store.read_events(0, EventFilter(kinds=("tool_exec_start",)))
     assert found.payload["arguments"] == {"path": "one"}
 
@@ -298,7 +296,7 @@ async def test_what_was_told_does_not_change_when_the_agent_reuses_its_objects(
 # -- back-pressure -----------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_that_tells_more_than_can_be_written_has_to_wait(
+async def test_an_agent_that_emits_faster_than_the_store_writes_must_wait(
     turn: LiveTurn, store: Unsteady, task: Task
 ) -> None:
     store.open.clear()
@@ -306,7 +304,7 @@ async def test_an_agent_that_tells_more_than_can_be_written_has_to_wait(
 
     async def tell() -> None:
         for number in range(2 * MOST_UNWRITTEN):
-            await turn.emit(said(str(number)))
+            await turn.emit(make_progress(str(number)))
             told.append(number)
 
     telling = asyncio.create_task(tell())
@@ -316,18 +314,18 @@ async def test_an_agent_that_tells_more_than_can_be_written_has_to_wait(
     store.open.set()
     async with asyncio.timeout(30):
         await telling
-    await written(turn)
-    assert await stored(store, task) == [str(number) for number in range(2 * MOST_UNWRITTEN)]
+    await wait_until_written(turn)
+    assert await read_stored(store, task) == [str(number) for number in range(2 * MOST_UNWRITTEN)]
 
 
-async def test_an_agent_that_waits_can_be_cancelled_without_losing_what_it_told(
+async def test_a_waiting_agent_can_be_cancelled_without_losing_events(
     turn: LiveTurn, store: Unsteady, task: Task
 ) -> None:
     store.open.clear()
 
     async def tell() -> None:
         for number in range(MOST_UNWRITTEN + 1):
-            await turn.emit(said(str(number)))
+            await turn.emit(make_progress(str(number)))
 
     telling = asyncio.create_task(tell())
     await settle(100)
@@ -335,31 +333,31 @@ async def test_an_agent_that_waits_can_be_cancelled_without_losing_what_it_told(
     await asyncio.wait({telling})
     assert telling.cancelled()
     store.open.set()
-    await written(turn)
-    assert len(await stored(store, task)) == MOST_UNWRITTEN + 1
+    await wait_until_written(turn)
+    assert len(await read_stored(store, task)) == MOST_UNWRITTEN + 1
 
 
-async def test_many_events_are_written_in_few_steps(turn: LiveTurn, store: Unsteady) -> None:
+async def test_many_events_are_written_in_few_transactions(turn: LiveTurn, store: Unsteady) -> None:
     store.open.clear()
     for number in range(200):
-        await turn.emit(said(str(number)))
+        await turn.emit(make_progress(str(number)))
     store.open.set()
-    await written(turn)
+    await wait_until_written(turn)
     assert len(store.applied) <= 2
 
 
 # -- a lost lease ------------------------------------------------------------------------------------------------
 
 
-async def test_a_turn_that_lost_its_task_writes_nothing_more_and_its_worker_is_told(
+async def test_a_turn_without_its_lease_writes_nothing_and_reports_it(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
 ) -> None:
     turn.begin(None)
-    await turn.emit(said("mine"))
-    await written(turn)
+    await turn.emit(make_progress("mine"))
+    await wait_until_written(turn)
     await take_over(store, task)
-    await turn.emit(said("no longer mine"))
-    await written(turn)
+    await turn.emit(make_progress("no longer mine"))
+    await wait_until_written(turn)
     assert turn._run.reason == "lost"
     with pytest.raises(LeaseLost):
         await turn.save_progress("no longer mine")
@@ -368,9 +366,9 @@ async def test_a_turn_that_lost_its_task_writes_nothing_more_and_its_worker_is_t
     with pytest.raises(LeaseLost):
         await turn.ask("May I?")
     for number in range(2 * MOST_UNWRITTEN):  # and is never held up
-        await turn.emit(said(str(number)))
-    await written(turn)
-    assert await stored(store, task) == ["turn_start", "mine"]
+        await turn.emit(make_progress(str(number)))
+    await wait_until_written(turn)
+    assert await read_stored(store, task) == ["turn_start", "mine"]
     found = await store.get_task(task.id)
     assert found is not None and (found.progress, found.pgid, found.wait) == (None, None, None)
     assert await store.list_approvals() == []
@@ -381,20 +379,20 @@ async def test_a_turn_that_lost_its_task_writes_nothing_more_and_its_worker_is_t
 
 
 @pytest.mark.parametrize("refusals", [1, 2, 10])
-async def test_events_wait_for_the_store_and_are_written_once_and_in_order(
+async def test_events_wait_for_the_store_and_are_written_once_in_order(
     turn: LiveTurn, store: Unsteady, task: Task, refusals: int
 ) -> None:
     turn.begin(None)
     store.refuse = refusals
     for number in range(20):
-        await turn.emit(said(str(number)))
+        await turn.emit(make_progress(str(number)))
         await settle(number % 3)
-    await written(turn)
+    await wait_until_written(turn)
     assert store.refuse == 0
-    assert await stored(store, task) == ["turn_start", *(str(n) for n in range(20))]
+    assert await read_stored(store, task) == ["turn_start", *(str(n) for n in range(20))]
 
 
-async def test_progress_that_could_not_be_kept_is_told_to_the_agent(turn: LiveTurn, store: Unsteady) -> None:
+async def test_progress_that_could_not_be_stored_is_an_error_for_the_agent(turn: LiveTurn, store: Unsteady) -> None:
     await turn.save_progress("first")
     store.refuse = 1
     with pytest.raises(StoreUnavailable):
@@ -404,15 +402,17 @@ async def test_progress_that_could_not_be_kept_is_told_to_the_agent(turn: LiveTu
     assert await turn.load_progress() == "third"
 
 
-async def test_what_the_store_did_not_take_goes_with_the_end(turn: LiveTurn, store: Unsteady, task: Task) -> None:
+async def test_events_the_store_did_not_take_are_written_with_the_end(
+    turn: LiveTurn, store: Unsteady, task: Task
+) -> None:
     turn.begin(None)
     store.refuse = 10**9
     for number in range(3):
-        await turn.emit(said(str(number)))
+        await turn.emit(make_progress(str(number)))
     async with asyncio.timeout(30):
         tail = await turn.finish("completed", 2, 5)
     assert [e.kind for e in tail.events] == ["turn_start", *["task_progress"] * 3, "turn_end"]
-    assert await stored(store, task) == []
+    assert await read_stored(store, task) == []
     last = tail.events[-1].payload
     assert (last["status"], last["iterations"], last["final_content_len"]) == ("completed", 2, 5)
 
@@ -420,24 +420,24 @@ async def test_what_the_store_did_not_take_goes_with_the_end(turn: LiveTurn, sto
 # -- the end of a turn -------------------------------------------------------------------------------------------
 
 
-async def test_the_end_hands_over_only_what_is_not_written_yet(turn: LiveTurn, store: Unsteady, task: Task) -> None:
+async def test_the_end_contains_only_unwritten_events(turn: LiveTurn, store: Unsteady, task: Task) -> None:
     turn.begin(None)
-    await turn.emit(said("one"))
-    await written(turn)
+    await turn.emit(make_progress("one"))
+    await wait_until_written(turn)
     tail = await turn.finish("error", None, 0)
     assert [e.kind for e in tail.events] == ["turn_end"]
     with pytest.raises(LeaseLost):
-        await turn.emit(said("too late"))
-    assert await stored(store, task) == ["turn_start", "one"]
+        await turn.emit(make_progress("too late"))
+    assert await read_stored(store, task) == ["turn_start", "one"]
 
 
-async def test_tools_that_are_open_at_the_end_are_closed_in_the_order_they_began(turn: LiveTurn) -> None:
+async def test_open_tools_are_closed_at_the_end_in_order(turn: LiveTurn) -> None:
     turn.begin(None)
     for tool, call in (("a", "1"), ("b", None), ("a", "2"), ("c", "3")):
         await turn.emit(ToolExecStart(tool=tool, tool_call_id=call))
     await turn.emit(ToolExecEnd(tool="a", tool_call_id="1"))
     await turn.emit(ToolExecEnd(tool="never begun", tool_call_id="9"))
-    await written(turn)
+    await wait_until_written(turn)
     tail = await turn.finish("aborted", None, 0)
     closed = [(e.payload["tool"], e.payload["tool_call_id"]) for e in tail.events if e.kind == "tool_exec_end"]
     assert closed == [("b", None), ("a", "2"), ("c", "3")]
@@ -446,14 +446,14 @@ async def test_tools_that_are_open_at_the_end_are_closed_in_the_order_they_began
 
 
 @pytest.mark.parametrize(("session", "said_it"), [("chat:1", 1), (None, 0)])
-async def test_the_prompt_is_said_in_a_conversation_only(
+async def test_the_prompt_is_a_message_only_in_a_session(
     worker: Worker, store: Unsteady, session: str | None, said_it: int
 ) -> None:
-    task = await running(store, **({"session_key": session} if session else {}))  # type: ignore[arg-type]
+    task = await submit_and_claim(store, **({"session_key": session} if session else {}))  # type: ignore[arg-type]
     turn = worker.turn(task)
     turn.begin(None)
     turn.flush_soon()
-    await written(turn)
+    await wait_until_written(turn)
     found = await store.read_messages(task.session_key)
     assert [(m.role, m.text) for m in found] == [("user", "do it")] * said_it
 
@@ -462,7 +462,7 @@ async def test_the_prompt_is_said_in_a_conversation_only(
     ("on_crash", "rescues", "interruptions", "resumed"),
     [("resume", 0, 0, False), ("resume", 1, 0, True), ("resume", 0, 1, True), ("rerun", 1, 1, False)],
 )
-async def test_a_turn_goes_on_only_where_its_task_says_so(
+async def test_a_turn_is_resumed_only_if_its_crash_rule_allows_it(
     on_crash: Any, rescues: int, interruptions: int, resumed: bool
 ) -> None:
     task = a_task(on_crash=on_crash, rescues=rescues, interruptions=interruptions, attempt=2)
@@ -474,7 +474,7 @@ async def test_a_turn_goes_on_only_where_its_task_says_so(
 
 
 @pytest.mark.parametrize("status", ["granted", "denied", "expired"])
-async def test_a_question_gives_back_the_slot_waits_and_goes_on(
+async def test_a_question_releases_the_slot_waits_and_continues(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task, status: Any
 ) -> None:
     worker.people.status = status
@@ -488,13 +488,13 @@ async def test_a_question_gives_back_the_slot_waits_and_goes_on(
     assert question.expires_at - question.created_at == 100 * SECOND
 
 
-async def test_a_question_may_expire_sooner(turn: LiveTurn, store: Unsteady) -> None:
+async def test_a_question_may_have_a_shorter_expiry(turn: LiveTurn, store: Unsteady) -> None:
     await turn.ask("Go?", expires=2.5)
     (question,) = await store.list_approvals()
     assert question.expires_at - question.created_at == 2_500_000
 
 
-async def test_a_question_left_open_by_a_stop_ends_the_turn(turn: LiveTurn, worker: Worker) -> None:
+async def test_a_question_interrupted_by_a_stop_ends_the_turn(turn: LiveTurn, worker: Worker) -> None:
     worker.people.status = "pending"
     turn._run.interrupt("cancel")
     with pytest.raises(AgentError, match="being stopped"):
@@ -502,7 +502,7 @@ async def test_a_question_left_open_by_a_stop_ends_the_turn(turn: LiveTurn, work
     assert worker.slots.calls[-1] == "resume"
 
 
-async def test_the_turn_goes_on_even_when_waiting_failed(turn: LiveTurn, worker: Worker) -> None:
+async def test_the_slot_is_taken_back_although_waiting_failed(turn: LiveTurn, worker: Worker) -> None:
     async def broken(approval_id: str) -> Approval:
         raise StoreUnavailable("gone")
 
@@ -517,7 +517,7 @@ LEAVE = Question(
 )
 
 
-def judging(ruling: Ruling) -> Judge:
+def make_judge(ruling: Ruling) -> Judge:
     async def judge(task: Task, asked: Question) -> Ruling:
         return ruling
 
@@ -525,10 +525,10 @@ def judging(ruling: Ruling) -> Judge:
 
 
 @pytest.mark.parametrize(("verdict", "answer"), [("allow", ("granted", "Yes")), ("deny", ("denied", "No"))])
-async def test_what_a_rule_answers_nobody_is_asked(
+async def test_a_question_answered_by_a_rule_is_not_asked(
     turn: LiveTurn, worker: Worker, store: Unsteady, verdict: Any, answer: tuple[str, str]
 ) -> None:
-    worker.people.judge = judging(Ruling(Decision(verdict, "rule:r_1", "the rule")))
+    worker.people.judge = make_judge(Ruling(Decision(verdict, "rule:r_1", "the rule")))
     store.applied.clear()
     assert (await turn.ask(LEAVE))[:2] == answer
     assert (worker.slots.calls, len(store.applied), turn.asked) == ([], 1, False)
@@ -536,45 +536,47 @@ async def test_what_a_rule_answers_nobody_is_asked(
     assert (kept.status, kept.answered_by, kept.rule) == (answer[0], "rule:r_1", "the rule")
 
 
-async def test_a_rule_answers_nobody_who_lost_the_task(
+async def test_a_rule_does_not_answer_without_the_lease(
     turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
 ) -> None:
-    worker.people.judge = judging(Ruling(Decision("allow", "rule:config", "x")))
+    worker.people.judge = make_judge(Ruling(Decision("allow", "rule:config", "x")))
     await store.apply(Changes(updates=(Update("task", task.id, {"attempt": 7}),)))
     with pytest.raises(LeaseLost):
         await turn.ask(LEAVE)
     assert (turn._run.reason, await store.list_approvals()) == ("lost", [])
 
 
-async def test_the_shortest_time_counts_and_a_deadline_ends_it(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
-    worker.people.judge = judging(Ruling(expires=50.0))
+async def test_the_shortest_expiry_applies_and_a_deadline_limits_it(
+    turn: LiveTurn, worker: Worker, store: Unsteady
+) -> None:
+    worker.people.judge = make_judge(Ruling(expires=50.0))
     await turn.ask(LEAVE)
     await turn.ask(LEAVE, expires=2.0)
     await turn.ask(LEAVE, expires=70.0)
-    worker.people.judge = judging(Ruling(until=(until := worker.clock.now() + 9 * SECOND)))
+    worker.people.judge = make_judge(Ruling(until=(until := worker.clock.now() + 9 * SECOND)))
     await turn.ask(LEAVE)
     found = await store.list_approvals()
     spans = [(one.expires_at - one.created_at) // SECOND for one in found if one.expires_at != until]
     assert (sorted(spans), len(found)) == ([2, 50, 50], 4)
 
 
-async def test_when_the_deadline_has_passed_nobody_is_asked(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
-    worker.people.judge = judging(Ruling(until=1))
+async def test_after_the_deadline_nothing_is_asked(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
+    worker.people.judge = make_judge(Ruling(until=1))
     answer = await turn.ask(LEAVE)
     assert (answer.status, answer.granted, answer.why) == ("expired", False, "the goal's deadline has passed")
     assert worker.slots.calls == []
-    worker.people.judge = judging(Ruling(Decision("allow", "rule:config", "x"), until=1))
+    worker.people.judge = make_judge(Ruling(Decision("allow", "rule:config", "x"), until=1))
     assert (await turn.ask(LEAVE)).granted
 
 
-async def test_a_senseless_question_is_not_asked(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
+async def test_an_invalid_question_is_not_asked(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
     for question, choices in (("", ("yes",)), ("Go?", ())):
         with pytest.raises(InvalidInput):
             await turn.ask(question, choices)
     assert (worker.slots.calls, await store.list_approvals()) == ([], [])
 
 
-async def test_a_question_nobody_will_wait_for_is_not_left_in_the_inbox(
+async def test_a_question_above_the_limit_is_not_left_in_the_inbox(
     turn: LiveTurn, worker: Worker, store: Unsteady
 ) -> None:
     worker.slots._max_paused = 0
@@ -598,7 +600,7 @@ async def test_messages_reach_the_turn_in_order_and_once(turn: LiveTurn, store: 
     assert await turn.load_steps() == [{"kind": "said"}]
 
 
-async def test_a_turn_that_hears_of_nothing_new_is_not_woken(turn: LiveTurn, task: Task) -> None:
+async def test_a_turn_without_new_messages_is_not_woken(turn: LiveTurn, task: Task) -> None:
     sent = a_steer(task, "one")
     turn._run.inbox.fill([sent])
     waiting = asyncio.create_task(turn.steered())
@@ -611,8 +613,8 @@ async def test_a_turn_that_hears_of_nothing_new_is_not_woken(turn: LiveTurn, tas
     assert [steer.text for steer in turn.steers("interrupt", "stop")] == ["two"]
 
 
-async def test_steps_are_kept_in_order_over_attempts(worker: Worker, store: Unsteady) -> None:
-    task = await running(store)  # type: ignore[arg-type]
+async def test_steps_are_kept_in_order_across_attempts(worker: Worker, store: Unsteady) -> None:
+    task = await submit_and_claim(store)  # type: ignore[arg-type]
     first = worker.turn(task)
     first.begin("th_1")
     await first.save_step(["a"])
@@ -623,7 +625,7 @@ async def test_steps_are_kept_in_order_over_attempts(worker: Worker, store: Unst
     await again.save_step(["c"])
     assert await again.load_steps() == [["a"], ["b"], ["c"]]
     assert await again.history() == []  # its own steps are no history yet
-    other = await running(store)  # type: ignore[arg-type]
+    other = await submit_and_claim(store)  # type: ignore[arg-type]
     for thread_id, steps in (("th_1", [["a"], ["b"], ["c"]]), (None, [])):
         later = worker.turn(other)
         later.begin(thread_id)
@@ -639,10 +641,8 @@ async def test_an_open_model_call_is_closed_with_the_turn(turn: LiveTurn) -> Non
     assert [(one["request_id"], one["finish_reason"]) for one in ends][-1] == ("r2", "cut_off")
 
 
-async def test_a_stop_written_meanwhile_does_not_refuse_what_the_turn_tells(
-    turn: LiveTurn, store: Unsteady, task: Task
-) -> None:
+async def test_a_concurrent_stop_does_not_refuse_the_turns_events(turn: LiveTurn, store: Unsteady, task: Task) -> None:
     await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
-    await turn.emit(said("cleaning up"))
+    await turn.emit(make_progress("cleaning up"))
     await turn.save_progress("cleaned")
-    assert await stored(store, task) == ["cleaning up"]
+    assert await read_stored(store, task) == ["cleaning up"]

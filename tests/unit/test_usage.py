@@ -26,7 +26,7 @@ def quarter(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1_000_000) // QUARTER
 
 
-def test_nothing_has_cost_nothing_and_nobody_knows_its_tokens() -> None:
+def test_the_sum_of_no_tasks_has_unknown_tokens_and_cost() -> None:
     assert add_up([]) == {
         "tasks": 0, "done": 0, "failed": 0, "cancelled": 0, "untold": 0, "unpriced": 0, "seconds": 0.0,
         "input_tokens": None, "output_tokens": None, "cost_usd": None,
@@ -34,23 +34,23 @@ def test_nothing_has_cost_nothing_and_nobody_knows_its_tokens() -> None:
     assert group_rows([], ("actor",), HERE) == []
 
 
-def test_a_figure_of_nothing_is_not_an_unknown_one() -> None:
+def test_zero_is_not_unknown() -> None:
     total = add_up([UsageRow(tasks=1, input_tokens=0.0, micros=1_500_000), UsageRow(tasks=2, micros=1)])
     assert (total["input_tokens"], total["output_tokens"], total["cost_usd"]) == (0, None, None)
     assert (total["tasks"], total["seconds"]) == (3, 1.5)
 
 
-def test_tokens_are_whole_and_money_is_not_wider_than_it_is() -> None:
+def test_tokens_are_integers_and_costs_are_rounded() -> None:
     total = add_up([UsageRow(cost_usd=0.1, input_tokens=3.0), UsageRow(cost_usd=0.2, output_tokens=1e300)])
     assert (total["cost_usd"], total["input_tokens"], total["output_tokens"]) == (0.3, 3, int(1e300))
     assert isinstance(total["input_tokens"], int)
 
 
-def test_a_figure_beyond_all_numbers_is_unknown() -> None:
+def test_an_infinite_value_is_unknown() -> None:
     assert add_up([UsageRow(tasks=1, input_tokens=float("inf"))])["input_tokens"] is None
 
 
-def test_rows_are_ordered_by_how_much_was_done() -> None:
+def test_rows_are_sorted_by_the_number_of_tasks() -> None:
     rows = [
         UsageRow(actor="b", agent="x", tasks=2),
         UsageRow(actor="a", agent="y", tasks=1),
@@ -60,7 +60,7 @@ def test_rows_are_ordered_by_how_much_was_done() -> None:
     assert found == [("b", "x"), ("a", "x"), ("a", "y")]
 
 
-def test_days_are_those_of_the_zone_and_in_order() -> None:
+def test_days_are_those_of_the_zone_in_order() -> None:
     late = quarter("2026-03-28T22:45:00+00:00")  # a quarter to midnight in Berlin
     rows = [UsageRow(quarter=late + 1, tasks=5), UsageRow(quarter=late, tasks=1), UsageRow(quarter=late + 93, tasks=7)]
     days = [(row["day"], row["tasks"]) for row in group_rows(rows, ("day",), HERE)]
@@ -75,7 +75,7 @@ def test_rows_without_a_name_have_none() -> None:
 
 
 @given(st.lists(spent, max_size=30))
-def test_the_rows_together_are_the_total(found: list[UsageRow]) -> None:
+def test_the_rows_add_up_to_the_total(found: list[UsageRow]) -> None:
     total, rows = add_up(found), group_rows(found, ("actor", "agent"), HERE)
     for name in COUNTS:
         assert sum(row[name] for row in rows) == total[name]
@@ -85,7 +85,7 @@ def test_the_rows_together_are_the_total(found: list[UsageRow]) -> None:
     assert len({(row["actor"], row["agent"]) for row in rows}) == len(rows)
 
 
-def test_what_was_not_told_is_told() -> None:
+def test_tasks_without_usage_or_cost_are_counted() -> None:
     assert describe_gaps(add_up([])) == ""
     assert describe_gaps(add_up([UsageRow(tasks=12)])) == ""
     assert describe_gaps(add_up([UsageRow(tasks=12, untold=3, unpriced=3)])) == "of 12 tasks 3 told nothing"

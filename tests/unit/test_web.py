@@ -19,19 +19,19 @@ def text(name: str) -> str:
     return ASSETS[name].body.decode()
 
 
-def test_every_file_has_a_type_and_a_name_of_its_content() -> None:
+def test_every_file_has_a_type_and_a_content_hash() -> None:
     assert {"index.html", "app.js", "app.css", "tokens.css", "mark.svg"} <= set(ASSETS)
     assert all(PurePosixPath(name).suffix in TYPES for name in ASSETS)
     assert len({asset.etag for asset in ASSETS.values()}) == len(ASSETS)
 
 
-def test_what_the_page_refers_to_exists() -> None:
+def test_files_the_page_refers_to_exist() -> None:
     found = re.findall(r'(?:src|href)="/web/([^"]+)"', text("index.html"))
     assert found and set(found) <= set(ASSETS)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_what_a_script_imports_exists(name: str) -> None:
+def test_modules_a_script_imports_exist(name: str) -> None:
     for path in IMPORT.findall(text(name)):
         parts: list[str] = list(PurePosixPath(name).parent.parts)
         for step in path.split("/"):
@@ -42,7 +42,7 @@ def test_what_a_script_imports_exists(name: str) -> None:
         assert "/".join(parts) in ASSETS, f"{name} imports {path}"
 
 
-def test_nothing_inline_and_nothing_from_elsewhere() -> None:
+def test_there_is_no_inline_code_and_nothing_from_elsewhere() -> None:
     page = text("index.html")
     assert not re.search(r"<script(?![^>]*\bsrc=)", page)
     assert not re.search(r"\s(?:style|on[a-z]+)=", page)
@@ -52,13 +52,13 @@ def test_nothing_inline_and_nothing_from_elsewhere() -> None:
         assert set(outside) <= {"http://www.w3.org/2000/svg"}, name
 
 
-def test_every_kind_of_event_has_a_line() -> None:
+def test_every_kind_of_event_has_a_text() -> None:
     lines = re.search(r"const LINES = \{(.*?)\n\};", text("model.js"), re.S)
     assert lines is not None
     assert set(re.findall(r"^  (\w+): ", lines[1], re.M)) == set(KINDS)
 
 
-def test_html_is_inserted_in_one_place_only() -> None:
+def test_html_is_inserted_at_one_place_only() -> None:
     users = [
         name for name in SCRIPTS if re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text(name))
     ]
@@ -66,5 +66,5 @@ def test_html_is_inserted_in_one_place_only() -> None:
     assert text("dom.js").count("innerHTML") == 1
 
 
-def test_no_script_grows_large() -> None:
+def test_scripts_are_small() -> None:
     assert all(len(text(name).splitlines()) < 400 for name in SCRIPTS)
