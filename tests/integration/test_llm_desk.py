@@ -90,7 +90,7 @@ async def test_an_agent_that_may_not_submit_gets_the_name_of_the_setting(tmp_pat
         assert (await desk.tasks.summary()).done == 1
         assert not await desk.automations.list()
     assert {one.text for one in boss.outputs} == {
-        "agent boss may not hand in work; to let it, set agents.boss.submits."
+        "agent boss may not submit work; to allow it, set agents.boss.submits."
     }
 
 

@@ -64,7 +64,7 @@ async def test_an_agent_submits_only_in_its_directory_and_to_its_own_route(memor
         await rights.restrict(agent_of(task), {"priority": 1}, TASK_FIELDS)
     with pytest.raises(Forbidden, match="its own directory only"):
         await rights.restrict(agent_of(task), {"workdir": "/"}, TASK_FIELDS)
-    with pytest.raises(Forbidden, match="may not hand in work"):
+    with pytest.raises(Forbidden, match="may not submit work"):
         await Authorization(memory, make_terms(submits=False)).restrict_task(agent_of(task), {})
     assert await rights.restrict_task(ANN, {"priority": 1}) == {"priority": 1}
 

@@ -427,7 +427,7 @@ class _CallServer:
             wanted = question if isinstance(question, str) else read_question(question)
             return tuple(await turn.ask(wanted, tuple(choices), expires=expires))
         if name not in OFFERED:
-            raise AgentError(f"a turn has no {name!r} for functions in a process of their own.")
+            raise AgentError(f"turn.{name} is not available to a function in a process of its own.")
         value = await call_turn(turn, name, arguments)
         if isinstance(value, Transfer):
             self.transfers[value.handoff.id] = value

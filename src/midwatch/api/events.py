@@ -69,5 +69,5 @@ def resume_point(last_event_id: str | None, after: int | None) -> int | None:
     if not last_event_id:
         return after
     if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19):
-        raise InvalidInput("Last-Event-ID is the seq of the last event seen.", field="Last-Event-ID")
+        raise InvalidInput("Last-Event-ID must be the seq of the last event that you have read.", field="Last-Event-ID")
     return int(last_event_id)

@@ -83,7 +83,7 @@ class Schedule:
         names = [name for name, value in (("at", at), ("every", every), ("cron", cron)) if value is not None]
         if len(names) != 1:
             got = " and ".join(names) or "none"
-            raise InvalidInput(f"a schedule is exactly one of at, every and cron; got {got}.", field="schedule")
+            raise InvalidInput(f"give exactly one of at, every and cron; got {got}.", field="schedule")
         find_zone(zone)
         if at is not None:
             return cls(zone=zone, at=_check_moment(at, "at"))
@@ -330,7 +330,7 @@ def _below_zoneinfo(path: str) -> str:
 
 def _check_moment(moment: int, field: str) -> int:
     if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment < LAST:
-        raise InvalidInput(f"{field} is a moment between the years 1970 and 9998; got {moment!r}.", field=field)
+        raise InvalidInput(f"{field} must be between the years 1970 and 9998; got {moment!r}.", field=field)
     return moment
 
 

@@ -42,7 +42,7 @@ async def events(
 ) -> int:
     """Print stored events, oldest first; with --json one object per line."""
     if before is not None and (follow or after):
-        raise InvalidInput("--before goes back from a seq; leave out --after and --follow.", field="before")
+        raise InvalidInput("--before reads backwards from a seq; leave out --after and --follow.", field="before")
     which: Which = {
         "kinds": check_kinds(kind or []), "task_id": task, "turn_id": turn, "session_key": session, "agent": agent,
         "actor": actor,

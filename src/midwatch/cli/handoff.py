@@ -153,7 +153,7 @@ async def find_agent(desk: Desk, target: Target) -> Target:
 
 def refuse_constant(word: str) -> None:
     """Raise ValueError for NaN and Infinity, which are not JSON."""
-    raise ValueError(f"{word} is no number that JSON knows")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def parse_input(text: str | None) -> Any:

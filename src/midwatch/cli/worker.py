@@ -39,7 +39,7 @@ def worker(db: Db = None, agents: Agents = None, slots: Slots = None, as_json: A
         raise BadConfig(NO_DATABASE)
     only = None if agents is None else [name.strip() for name in agents.split(",") if name.strip()]
     if only == []:
-        raise InvalidInput("--agents names nobody; name one or more, separated by commas.", field="agents")
+        raise InvalidInput("--agents is empty; name one or more agents, separated by commas.", field="agents")
     write_log(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run_worker(settings, only, as_json))

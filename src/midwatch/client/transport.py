@@ -72,7 +72,7 @@ class Transport:
         self, path: str, body: Mapping[str, Any] | None = None, /, *, idempotency_key: str | None = None, **fields: Any
     ) -> T:
         if idempotency_key is not None and not (idempotency_key.isascii() and idempotency_key.isprintable()):
-            raise InvalidInput("an idempotency key is printable ASCII here.", field="idempotency_key")
+            raise InvalidInput("an idempotency key must be printable ASCII.", field="idempotency_key")
         key = drop_none({"idempotency-key": idempotency_key})
         return cast(T, await self._send("POST", path, {**(body or {}), **drop_none(fields)}, key))
 
@@ -115,7 +115,7 @@ class Transport:
 def quoted(key: str) -> str:
     """Return `key` as one part of a path."""
     if not key or key in (".", ".."):
-        raise InvalidInput(f"{key!r} cannot be the name of anything; list what there is.", field="id")
+        raise InvalidInput(f"{key!r} cannot be an id; list the records to find the right one.", field="id")
     return quote(key, safe="", errors="replace")
 
 

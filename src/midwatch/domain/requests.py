@@ -62,9 +62,7 @@ def refuse_first(*problems: tuple[str, bool, str]) -> None:
 def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:
     """Raise InvalidInput for a wish that does not exist, so that a misspelt one is not lost."""
     if unknown := sorted(set(wish) - known):
-        raise InvalidInput(
-            f"{unknown[0]} cannot be set here; what can be: {', '.join(sorted(known))}.", field=unknown[0]
-        )
+        raise InvalidInput(f"{unknown[0]} cannot be set here; allowed: {', '.join(sorted(known))}.", field=unknown[0])
 
 
 def is_plain(said: str) -> bool:

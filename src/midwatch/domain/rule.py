@@ -193,7 +193,7 @@ def _check_glob(glob: str, effect: Effect) -> None:
     if ".." in steps or "." in steps or "\0" in glob:
         raise _wrong(f"the path {glob!r} is to be written without . and .. steps.")
     if effect == "allow" and (glob.startswith(("/", "~")) or "" in steps[:-1]):
-        raise _wrong(f"what is allowed is inside the working directory; write {glob!r} from there on.")
+        raise _wrong(f"a rule covers only paths inside the working directory; write {glob!r} relative to it.")
 
 
 def _patterns(data: Mapping[str, Any], effect: Effect) -> tuple[Pattern, ...]:

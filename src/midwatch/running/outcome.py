@@ -81,9 +81,7 @@ async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
     if not isinstance(result, TurnResult):
         raise AgentError(f"the agent returned {type(result).__name__} instead of a TurnResult.")
     if result.outcome not in STATUS_OF or not isinstance(result.text, str):
-        raise AgentError(
-            f"the agent returned an outcome {result.outcome!r} that does not exist, or a text that is none."
-        )
+        raise AgentError(f"the agent returned an unknown outcome {result.outcome!r}, or a text that is not a string.")
     return result
 
 

@@ -76,7 +76,7 @@ class Authorization:
     # -- agents of running tasks ---------------------------------------------------------------------------------
 
     async def restrict_task(self, actor: AnyActor, wish: Submission) -> Submission:
-        """Return what the actor may submit as a task. The result of an agent's one goes into its conversation."""
+        """Return the request as the actor may submit it. An agent gets the result of its task as a message."""
         task = agent_task(actor)
         if task is None:
             return wish
@@ -94,7 +94,7 @@ class Authorization:
             return dict(wish)
         await self.check_submits(task)
         if extra := sorted(set(wish) - allowed):
-            raise Forbidden(f"an agent cannot set {extra[0]} of what it hands in; leave it out.")
+            raise Forbidden(f"an agent cannot set {extra[0]} of the work it submits; leave it out.")
         workdir = wish.get("workdir") or task.workdir
         if workdir is not None and not _is_inside(workdir, task.workdir):
             workdir = await self.choose_workdir(task, workdir)
@@ -103,7 +103,7 @@ class Authorization:
     async def check_submits(self, task: Task) -> None:
         """Raise Forbidden unless the agent of a task may submit work: others, who may be allowed more, would do it."""
         if not (await self._terms(task.agent)).submits:
-            raise Forbidden(f"agent {task.agent} may not hand in work; to let it, set agents.{task.agent}.submits.")
+            raise Forbidden(f"agent {task.agent} may not submit work; to allow it, set agents.{task.agent}.submits.")
 
     async def choose_workdir(self, task: Task, wanted: str | None) -> str | None:
         """Return the directory for work that the agent of a task gives away: its own one, or one below it."""
@@ -113,7 +113,7 @@ class Authorization:
         own = tree.workdir if tree else task.workdir or (session.workdir if session else None)
         own = own or (await self._terms(task.agent)).workdir
         if wanted is not None and not _is_inside(wanted, own):
-            raise Forbidden(f"an agent gives others work in its own directory only, which is {own or 'none'}.")
+            raise Forbidden(f"an agent may submit work only in its own directory, {own or 'which it does not have'}.")
         return wanted or own
 
 

@@ -98,7 +98,9 @@ class Goals(ManagedRecords[Goal]):
     async def _agent(self, wanted: str | None, session: Session | None) -> str:
         """Return the agent of a new goal; in a session it is the agent of that session, who knows the conversation."""
         if session is not None and wanted not in (None, session.agent):
-            raise InvalidInput(f"session {session.key} is with agent {session.agent}; name that one.", field="agent")
+            raise InvalidInput(
+                f"session {session.key} belongs to agent {session.agent}; name that agent.", field="agent"
+            )
         return await self._tasks.known_agent(session.agent if session else wanted)
 
     async def get(self, goal_id: str) -> Goal:

@@ -137,7 +137,7 @@ class Tasks:
         wanted = bool(wish.get("worktree"))
         known = await self._store.get_session(session) if session else None
         if known is not None and known.worktree is None and wanted:
-            raise InvalidInput(f"session {session} has no worktree; open another one with it.", field="worktree")
+            raise InvalidInput(f"session {session} has no worktree; open a new session with one.", field="worktree")
         if known is not None and known.worktree is not None:
             return {"id": known.worktree}
         if wanted:

@@ -101,7 +101,7 @@ class Worktrees:
         return require(await self._store.get_worktree(worktree_id) if worktree_id else None, "worktree", key)
 
     async def get(self, key: str) -> Worktree:
-        """Return the same; its changes are read again if it is on this machine and nothing runs in it."""
+        """Return a worktree. Its changes are read again if it is on this machine and no task runs in it."""
         tree = await self.find(key)
         if tree.status not in ("kept", "merged") or tree.host != self._host or await self._runner(tree):
             return tree

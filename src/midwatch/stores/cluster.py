@@ -65,7 +65,7 @@ def check_address(url: str) -> None:
         raise BadConfig(f"setting db: it cannot be read as an address; {FORM}.") from None
     ports = str(parts.get("port") or "0").split(",")
     if "@" in str(parts.get("host", "")) or not all(port.isdigit() for port in ports if port):
-        raise BadConfig(f"setting db: its host and port make no sense; {FORM}.")
+        raise BadConfig(f"setting db: its host or port is invalid; {FORM}.")
 
 
 # -- verbs of `midwatch.engines.queue_upkeep.SharedStore` --------------------------------------------------------

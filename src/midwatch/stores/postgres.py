@@ -200,7 +200,7 @@ class PostgresStore(VerbStore):
                     raise
                 if not tries_left:
                     name = problem.diag.constraint_name or problem
-                    raise Conflict(f"another record is in the way ({name}); look again.") from problem
+                    raise Conflict(f"a record with this key already exists ({name}); read it and retry.") from problem
             except psycopg.Error as problem:
                 lost = self._drop(connection, problem)
                 if lost and tx.committing and self._is_kept(tx, last_seq, problem):

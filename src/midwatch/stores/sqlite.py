@@ -234,7 +234,7 @@ class SqliteStore(VerbStore):
             del tx.events[events:]
             tx.topics = topics
             if isinstance(problem, sqlite3.IntegrityError):
-                problem = Conflict(f"another record is in the way ({problem}); look again.")
+                problem = Conflict(f"a record with this key already exists ({problem}); read it and retry.")
             answer = Answer(op, None, problem)
         if savepoint:
             self._connection.execute("RELEASE verb")
@@ -296,7 +296,9 @@ def open_database(path: str, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Conn
             connection.close()
             raise
     except OSError as problem:
-        raise StoreUnavailable(f"{path} cannot be opened: {problem.strerror}.") from None
+        raise StoreUnavailable(
+            f"{path} cannot be opened: {problem.strerror}; check the path and its permissions."
+        ) from None
     except sqlite3.Error as problem:
         raise translate(problem, path) from None
     return connection

@@ -93,7 +93,7 @@ async def goal_delay(
 def _read_goal(turn: Turn) -> str:
     goal = turn.env.get("MIDWATCH_GOAL")
     if not goal:
-        raise ToolError("this task does not belong to a goal, so there is none to tell of.")
+        raise ToolError("this task does not belong to a goal, so there is no goal to report on.")
     return quote(goal, safe="")
 
 

@@ -91,7 +91,7 @@ def _parse(url: str) -> httpx2.URL:
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ToolError(f"{url[:200]!r} cannot be fetched; write an address that begins with http:// or https://.")
     if parsed.userinfo:
-        raise ToolError("an address with a user's name in it is not fetched; leave that out.")
+        raise ToolError("an address with a user name is not fetched; remove the user name.")
     return parsed
 
 

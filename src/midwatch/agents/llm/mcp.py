@@ -109,7 +109,7 @@ class Running:
         if self._ready.done():
             return
         if not life.done():
-            raise TransientError(f"{self._where}: it did not tell its tools within {limit:g} s.{self._last_output()}")
+            raise TransientError(f"{self._where}: it did not list its tools within {limit:g} s.{self._last_output()}")
         problem = _find_first(life.exception())
         if isinstance(problem, MidwatchError):
             raise problem
