@@ -346,8 +346,8 @@ def _check_own(place: str) -> None:
         if os.path.lexists(folder / ".git"):
             if os.path.lexists(folder / ".git" / "commondir"):
                 raise Conflict(
-                    f"{folder}/.git/commondir makes git use other settings than the repository's. git does not create it; "
-                    "look at it, then remove it."
+                    f"{folder}/.git/commondir makes git use other settings than the repository's. git does not "
+                    "create it; look at it, then remove it."
                 )
             return
 
