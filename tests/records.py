@@ -111,7 +111,7 @@ class KnownAgents:
     def known(self) -> frozenset[str]:
         return frozenset(self.names)
 
-    async def advertised(self, agent: str) -> AgentTerms | None:
+    async def find_advertised(self, agent: str) -> AgentTerms | None:
         return None
 
     async def live(self) -> frozenset[str]:

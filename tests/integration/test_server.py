@@ -32,7 +32,7 @@ from midwatch.api.server import listen
 from midwatch.base.errors import BadConfig
 from midwatch.desk.config import Settings
 from midwatch.runtime.runtime import Runtime
-from midwatch.runtime.serve import address_of, reached_at
+from midwatch.runtime.serve import address_of, list_addresses
 from midwatch.stores.verbs.event import MOST_READ
 from servers import PATIENCE, PROGRAM, Server, environment, eventually
 
@@ -805,8 +805,8 @@ def test_an_exposed_server_listens_on_all_addresses_by_default(home: Path) -> No
     assert address_of(Settings.load(home, expose=True)) == "0.0.0.0"
     chosen = Settings.load(home, expose=True, host="127.0.0.1")
     assert address_of(chosen) == "127.0.0.1"
-    assert reached_at(chosen, 7171) == ["http://127.0.0.1:7171"]
-    assert reached_at(Settings.load(home, expose=True), 80)[0] == f"http://{socket.gethostname()}:80"
+    assert list_addresses(chosen, 7171) == ["http://127.0.0.1:7171"]
+    assert list_addresses(Settings.load(home, expose=True), 80)[0] == f"http://{socket.gethostname()}:80"
 
 
 def test_a_detached_server_can_be_exposed_and_reports_it(home: Path) -> None:

@@ -37,7 +37,7 @@ class One:
     def known(self) -> frozenset[str]:
         return frozenset({"demo"})
 
-    async def advertised(self, agent: str) -> AgentTerms | None:
+    async def find_advertised(self, agent: str) -> AgentTerms | None:
         return None
 
     async def live(self) -> frozenset[str]:

@@ -27,7 +27,7 @@ from midwatch.domain.event import EVERYTHING
 from midwatch.domain.identity import Actor
 from midwatch.domain.session import Session
 from midwatch.domain.task import Outcome, Task, end
-from midwatch.services.automations import CHANGEABLE, KEPT_SECONDS, Automations, kept_since
+from midwatch.services.automations import CHANGEABLE, KEPT_SECONDS, Automations, compute_retention_start
 from midwatch.services.task_endings import TaskEndings
 from midwatch.services.tasks import Tasks
 from midwatch.testing import FakeClock
@@ -477,9 +477,9 @@ async def test_a_deleted_automation_is_removed_after_thirty_days(
     made = await automations.create("x", every=3600)
     await automations.delete(made.id)
     await clock.advance(KEPT_SECONDS)
-    assert await store.prune_automations(kept_since(clock.now())) == 0
+    assert await store.prune_automations(compute_retention_start(clock.now())) == 0
     clock.set(clock.now() + 1)
-    assert await store.prune_automations(kept_since(clock.now())) == 1
+    assert await store.prune_automations(compute_retention_start(clock.now())) == 1
     with pytest.raises(NotFound):
         await automations.resume(made.id)
 

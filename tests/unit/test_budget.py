@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midwatch.agents.prices import listed_cost
+from midwatch.agents.prices import find_listed_cost
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import BadConfig, InvalidInput, StoreUnavailable
 from midwatch.desk.config import Settings
@@ -164,10 +164,10 @@ def test_the_price_of_a_model_is_found_for_every_version(model: str, known: str 
 
 def test_known_models_have_a_price_and_others_are_unknown() -> None:
     pytest.importorskip("genai_prices")
-    cost = listed_cost("openai:gpt-4o-mini", {"input_tokens": 1_000_000, "output_tokens": 0})
+    cost = find_listed_cost("openai:gpt-4o-mini", {"input_tokens": 1_000_000, "output_tokens": 0})
     assert cost is not None and 0 < cost < 10
-    assert listed_cost("openai:no-such-model-at-all", USED) is None
-    assert listed_cost("nobody:gpt-4o-mini", USED) is None
+    assert find_listed_cost("openai:no-such-model-at-all", USED) is None
+    assert find_listed_cost("nobody:gpt-4o-mini", USED) is None
 
 
 def test_settings_of_budgets_are_validated(tmp_path: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from midwatch.base import errors
 from midwatch.base.errors import InvalidInput, MidwatchError, NotFound, NotRunning, Pruned, Unauthorized
-from midwatch.client import BY_CODE, Client, quoted
+from midwatch.client import BY_CODE, Client, quote_key
 
 
 @dataclass
@@ -262,7 +262,7 @@ async def test_the_client_uses_the_routes_of_goals() -> None:
     ]  # fmt: skip
 
 
-SINCE = f"GET /usage?since={quoted(datetime(2026, 3, 1, tzinfo=UTC).astimezone().isoformat())}"
+SINCE = f"GET /usage?since={quote_key(datetime(2026, 3, 1, tzinfo=UTC).astimezone().isoformat())}"
 
 
 async def test_a_key_with_characters_no_header_allows_is_refused() -> None:
@@ -288,13 +288,13 @@ async def test_an_id_with_a_slash_is_not_found() -> None:
 
 @pytest.mark.parametrize(("key", "path"), [("t_1", "t_1"), ("a/b c|d", "a%2Fb%20c%7Cd"), ("ü", "%C3%BC")])
 def test_ids_are_one_part_of_the_path(key: str, path: str) -> None:
-    assert quoted(key) == path
+    assert quote_key(key) == path
 
 
 @pytest.mark.parametrize("key", ["", ".", ".."])
 def test_an_id_that_would_change_the_path_is_refused(key: str) -> None:
     with pytest.raises(InvalidInput):
-        quoted(key)
+        quote_key(key)
 
 
 async def read_followed(client: Client, count: int, **asked) -> list[tuple[int, str]]:

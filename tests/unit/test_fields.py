@@ -22,10 +22,10 @@ from midwatch.domain.fields import (
     changeable,
     clearable,
     fields_of,
+    list_shown_fields,
     name_as_record,
     open_to_agents,
     settable,
-    shown_fields,
     to_json,
 )
 from midwatch.domain.goal import Goal
@@ -198,7 +198,7 @@ def test_defaults_are_those_of_the_definition() -> None:
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 def test_no_record_shows_internal_fields(record: type) -> None:
-    shown = {field.name for field in shown_fields(record)}
+    shown = {field.name for field in list_shown_fields(record)}
     assert not [name for name in shown if any(part in name for part in SECRET)]
     assert "target" not in shown or record is Worktree  # there it is a branch, and in a delivery it may be a secret
 

@@ -11,7 +11,7 @@ import pytest
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.agent import Question
 from midwatch.domain.rule import MOST_PATHS, Decision, Pattern, Policy, Rule
-from midwatch.services.rule_decision import Look, allows, decide, denies, located, narrow
+from midwatch.services.rule_decision import Look, allows, decide, denies, narrow, resolve_path
 
 
 def run(command: str | None, **fields: Any) -> Question:
@@ -106,8 +106,8 @@ def test_a_kind_allows_plain_commands_and_no_others(root: Path) -> None:
     ],
 )  # fmt: skip
 def test_symlinks_in_a_path_are_resolved(root: Path, path: str, real: str | None) -> None:
-    assert located(path, str(root)) == real
-    assert located(path, None) is None
+    assert resolve_path(path, str(root)) == real
+    assert resolve_path(path, None) is None
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ class AgentRegistry:
     def known(self) -> frozenset[str]:
         return frozenset()
 
-    async def advertised(self, agent: str) -> AgentTerms | None:
+    async def find_advertised(self, agent: str) -> AgentTerms | None:
         return AgentTerms() if agent in await self.live() else None
 
     async def live(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def listed_cost(model: str, usage: Mapping[str, Any]) -> float | None:
+def find_listed_cost(model: str, usage: Mapping[str, Any]) -> float | None:
     """Return the cost of a usage by the list. None if the model is not in it, or there is no list here."""
     try:
         from genai_prices import Usage, calc_price

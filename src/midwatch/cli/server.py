@@ -92,9 +92,9 @@ def find_addresses(info: ServerInfo, settings: Settings) -> list[str]:
     """Return the addresses where other machines reach the server."""
     from urllib.parse import urlsplit
 
-    from midwatch.runtime.serve import reached_at
+    from midwatch.runtime.serve import list_addresses
 
-    return reached_at(settings, urlsplit(info.url).port or 0) if settings.expose else []
+    return list_addresses(settings, urlsplit(info.url).port or 0) if settings.expose else []
 
 
 def describe_server(info: ServerInfo, settings: Settings, home: Home) -> dict[str, object]:

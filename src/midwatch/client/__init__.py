@@ -15,10 +15,10 @@ from midwatch.client.streams import EventCalls, Which
 from midwatch.client.system import DeskCalls
 from midwatch.client.tasks import TaskCalls
 from midwatch.client.terminals import TerminalCalls
-from midwatch.client.transport import BY_CODE, quoted
+from midwatch.client.transport import BY_CODE, quote_key
 from midwatch.client.worktrees import WorktreeCalls
 
-__all__ = ("BY_CODE", "Client", "Which", "quoted")
+__all__ = ("BY_CODE", "Client", "Which", "quote_key")
 
 
 class Client(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from midwatch.client.transport import Transport, format_moment, path_of, quoted
+from midwatch.client.transport import Transport, format_moment, path_of, quote_key
 
 if TYPE_CHECKING:
     from midwatch.wire.agents import AgentInfo
@@ -102,7 +102,7 @@ class DeskCalls(Transport):
 
     async def revoke_token(self, key: str) -> TokenInfo:
         """Revoke a token, by its id or name."""
-        return await self._delete(f"/tokens/{quoted(key)}")
+        return await self._delete(f"/tokens/{quote_key(key)}")
 
     async def health(self) -> Health:
         """Return the health of the server, if it answers."""

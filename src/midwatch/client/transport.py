@@ -112,7 +112,7 @@ class Transport:
             self._http.base_url = httpx2.URL(f"{url}/api/v1")
 
 
-def quoted(key: str) -> str:
+def quote_key(key: str) -> str:
     """Return `key` as one part of a path."""
     if not key or key in (".", ".."):
         raise InvalidInput(f"{key!r} cannot be an id; list the records to find the right one.", field="id")
@@ -124,12 +124,12 @@ def path_of(noun: str, key: str, action: str = "") -> str:
     if "/" in key:
         raise NotFound(noun, key)
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"/{plural}/{quoted(key)}/{action}".rstrip("/")
+    return f"/{plural}/{quote_key(key)}/{action}".rstrip("/")
 
 
 def session_path(key: str, action: str = "") -> str:
     """Return the path of a session, whose key may have slashes, or of an action on it."""
-    return f"/sessions/{quoted(key)}/{action}".rstrip("/")
+    return f"/sessions/{quote_key(key)}/{action}".rstrip("/")
 
 
 def format_moment(moment: datetime | None) -> str | None:

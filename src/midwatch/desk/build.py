@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from midwatch.agents.function import FunctionAgent
-from midwatch.agents.prices import listed_cost
+from midwatch.agents.prices import find_listed_cost
 from midwatch.agents.profiles import detect
 from midwatch.agents.registry import build as build_agent
 from midwatch.base.clock import Clock
@@ -94,7 +94,7 @@ def build_budgets(settings: Settings, store: Store, clock: Clock, agents: Mappin
     day = DayBudget(store, clock, host_zone(), desk, by_agent) if limited else None
 
     def find_cost(agent: str, model: str, usage: Mapping[str, Any]) -> float | None:
-        return listed_cost(model, usage) if agents[agent].kind == "llm" else None
+        return find_listed_cost(model, usage) if agents[agent].kind == "llm" else None
 
     return Budgets(prices, day, find_cost)
 

@@ -145,7 +145,7 @@ def _default(definition: Any, name: str, kind: Any) -> Any:
 
 
 @cache
-def shown_fields(definition: type) -> tuple[Field, ...]:
+def list_shown_fields(definition: type) -> tuple[Field, ...]:
     """Return the fields that replies show."""
     return tuple(field for field in fields_of(definition).values() if HIDDEN not in field.marks)
 
@@ -171,7 +171,7 @@ class JsonRecord:
 
 @cache
 def _changes(definition: type) -> tuple[tuple[str, str, Callable[[Any], Any] | None], ...]:
-    return tuple((field.reply_name, field.name, field.shown.change) for field in shown_fields(definition))
+    return tuple((field.reply_name, field.name, field.shown.change) for field in list_shown_fields(definition))
 
 
 def inputs(*definitions: type) -> Iterator[tuple[Field, Input]]:

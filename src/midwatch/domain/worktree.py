@@ -181,14 +181,14 @@ def short_id(worktree_id: str) -> str:
     return worktree_id[-12:]
 
 
-def wanted_id(task: Task) -> str | None:
+def find_worktree_id(task: Task) -> str | None:
     """Return the id of the worktree a task wants, or None."""
     return None if task.worktree is None else str(task.worktree["id"])
 
 
 def plan_worktree(task: Task, place: Place, home: str, host: str, now: int) -> Worktree:
     """Return the worktree of a task, before it is made."""
-    worktree_id = wanted_id(task)
+    worktree_id = find_worktree_id(task)
     assert worktree_id is not None
     name = short_id(worktree_id)
     return Worktree(

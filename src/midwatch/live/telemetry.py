@@ -96,7 +96,7 @@ def telemetry() -> Telemetry | None:
     return Telemetry()
 
 
-def named(**values: Any) -> dict[str, Any]:
+def name_attributes(**values: Any) -> dict[str, Any]:
     """Return attributes by their full names; those with None are left out."""
     return {NAMES[name]: value for name, value in values.items() if value is not None}
 
@@ -148,7 +148,7 @@ class Telemetry:
         """Write the span over all turns of a goal, or of a task with children; `root` is the id of either."""
         from opentelemetry.trace import SpanKind
 
-        attributes = named(operation="invoke_workflow", workflow=name, **about)
+        attributes = name_attributes(operation="invoke_workflow", workflow=name, **about)
         self.ids.next_trace, self.ids.next_span = trace_number(root), span_number(root)
         span = self.tracer.start_span(
             f"invoke_workflow {name}", inside or _nothing(), SpanKind.INTERNAL, attributes, start_time=began * 1000
@@ -192,7 +192,7 @@ class TurnSpans:
         self._open: dict[str, _Call] = {}
         self._model: str | None = None
         self._used: dict[str, float] = {}
-        attributes = named(
+        attributes = name_attributes(
             operation="invoke_agent", provider="midwatch", agent=task.agent, agent_id=task.agent,
             session=task.session_key, task=task.id, turn=f"{task.id}.{task.attempt}", attempt=task.attempt,
             cause=task.cause, actor=task.creator, goal=task.cause_id if task.cause == "goal" else None,
@@ -248,8 +248,8 @@ class TurnSpans:
         provider, _, name = (model or "").rpartition(":")
         if model and self._model is None:
             self._model = model
-            self._span.set_attributes(named(provider=provider or None, model=name))
-        about = named(
+            self._span.set_attributes(name_attributes(provider=provider or None, model=name))
+        about = name_attributes(
             operation="chat", provider=provider or "midwatch", model=name or None, max_tokens=most, temperature=warm,
             agent=self._task.agent, session=self._task.session_key, task=self._task.id,
         )  # fmt: skip
@@ -279,7 +279,7 @@ class TurnSpans:
         if key not in self._open:  # most agents report a call only when the model has answered
             self._start_chat(key, event.time - int((payload.get("latency") or 0) * 1e6), payload.get("model"))
         call, usage, how = self._open.pop(key), payload.get("usage") or {}, payload.get("finish_reason")
-        about = named(
+        about = name_attributes(
             answered_by=(payload.get("model") or "").rpartition(":")[2] or None, finish=[how] if how else None,
             cost=usage.get("cost_usd"), cache_read_tokens=usage.get("cache_read_tokens"),
             cache_write_tokens=usage.get("cache_write_tokens"),
@@ -294,7 +294,7 @@ class TurnSpans:
         self._close(call, max(event.time, call.at), how if how in UNANSWERED else None)
 
     def _tool_exec_start(self, event: Event, payload: Mapping[str, Any]) -> None:
-        about = named(
+        about = name_attributes(
             operation="execute_tool", tool=payload["tool"], tool_call_id=payload.get("tool_call_id"),
             tool_type="function", agent=self._task.agent, session=self._task.session_key, task=self._task.id,
             arguments=text(payload.get("arguments")) if self._telemetry.content else None,
@@ -311,12 +311,12 @@ class TurnSpans:
         self._close(call, max(event.time, call.at), "tool_error" if payload.get("is_error") else None)
 
     def _turn_end(self, event: Event, payload: Mapping[str, Any]) -> None:
-        self._span.set_attributes(named(status=payload["status"]))
+        self._span.set_attributes(name_attributes(status=payload["status"]))
         self._end(event.time, None if payload["status"] == "completed" else payload["status"])
 
     def _close(self, call: _Call, at: int, error: str | None) -> None:
         _end_span(call.span, at, error)
-        measured = {**call.measured(), **named(error=error)}
+        measured = {**call.measured(), **name_attributes(error=error)}
         self._telemetry.duration.record(max(0, at - call.at) / 1e6, measured)
 
     def _end(self, at: int, error: str | None) -> None:
@@ -325,7 +325,9 @@ class TurnSpans:
         for call in self._open.values():
             self._close(call, max(at, call.at), error or "cut_off")
         self._open.clear()
-        self._span.set_attributes(named(input_tokens=self._used.get("input"), output_tokens=self._used.get("output")))
+        self._span.set_attributes(
+            name_attributes(input_tokens=self._used.get("input"), output_tokens=self._used.get("output"))
+        )
         _end_span(self._span, at, error)
 
 

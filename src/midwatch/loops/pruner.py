@@ -9,7 +9,7 @@ from typing import NamedTuple
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.domain.store import Store
 from midwatch.loops.leader_loop import LeaderLoop
-from midwatch.services.automations import kept_since
+from midwatch.services.automations import compute_retention_start
 
 log = logging.getLogger("midwatch.pruner")
 
@@ -56,7 +56,7 @@ class Pruner(LeaderLoop):
     async def prune(self) -> tuple[int, int]:
         """Remove ended tasks and events beyond the limits. Return how many of each were removed."""
         kept, now = self._retention, self._clock.now()
-        await self._store.prune_automations(kept_since(now))
+        await self._store.prune_automations(compute_retention_start(now))
         tasks = events = 0
         while gone := await self._store.prune_tasks(now - int(kept.task_age * SECOND), kept.tasks):
             tasks += gone

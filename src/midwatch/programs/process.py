@@ -260,7 +260,7 @@ class Child:
         if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(data)
 
-    async def drained(self) -> None:
+    async def wait_for_drain(self) -> None:
         """Return when the standard input takes more data, or nobody reads it any more."""
         await self._input.ready.wait()
 

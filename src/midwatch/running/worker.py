@@ -131,7 +131,7 @@ class Worker:
             outcome = await self._work(run, turn, steered)
             stuck = await self._close(run, turn, outcome)
             if run.task.worktree is not None and run.reason != "lost":
-                run.task = await self._worktrees.done(run.task)
+                run.task = await self._worktrees.finish_task(run.task)
             await self._end_attempt(run, turn, outcome)
             if run.delegations.leave_work:
                 await self._host.handoffs.call_off()

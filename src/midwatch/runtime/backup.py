@@ -65,7 +65,7 @@ async def restore(settings: Settings, file: Path, report: OnProgress, *, force: 
     home = Home(settings.home)
     if not _try_to_look(file.is_file):
         raise NotFound("backup", str(file))
-    with transfer.sealed_side(file):
+    with transfer.open_backup(file):
         home.prepare()
     with _alone(home):
         if settings.db:
@@ -181,7 +181,7 @@ def _back_up(settings: Settings, home: Home, file: Path, report: OnProgress) -> 
             tables = target.tables()
             tallies = transfer.copy(source, target, tables, report)
         transfer.seal(str(copy))
-        with transfer.sealed_side(copy) as reopened:
+        with transfer.open_backup(copy) as reopened:
             transfer.compare(reopened, tables, tallies)
             copied = _count_copied(tallies, reopened)
         _put(copy, file)

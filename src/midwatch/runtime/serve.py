@@ -90,7 +90,7 @@ def address_of(settings: Settings) -> str:
     return EVERYWHERE[0] if settings.expose and "host" not in settings.model_fields_set else settings.host
 
 
-def reached_at(settings: Settings, port: int) -> list[str]:
+def list_addresses(settings: Settings, port: int) -> list[str]:
     """Where others find an exposed server, as far as this machine knows."""
     host = address_of(settings)
     if host not in EVERYWHERE:

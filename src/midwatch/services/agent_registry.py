@@ -58,13 +58,13 @@ class AgentRegistry:
 
     async def terms_or_none(self, agent: str) -> AgentTerms | None:
         """Return the terms of an agent in any process, or None if no process offers it."""
-        return self.terms(agent) or await self.advertised(agent)
+        return self.terms(agent) or await self.find_advertised(agent)
 
     def known(self) -> frozenset[str]:
         """Return the names of the agents of this process."""
         return frozenset(self.agents)
 
-    async def advertised(self, agent: str) -> AgentTerms | None:
+    async def find_advertised(self, agent: str) -> AgentTerms | None:
         """Return the terms of an agent that some live process offers, or None."""
         for instance in await self._living():
             if agent in instance.agents:

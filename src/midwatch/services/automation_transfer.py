@@ -97,7 +97,7 @@ class AutomationTransfer:
         """Return the values of an automation's fields; raise InvalidInput for those that cannot be used here."""
         values = {name: shot[name] for name in NEW_SETTINGS if name in shot}
         values["schedule"] = Schedule.from_data(values["schedule"]).snapshot()
-        values["agent"] = await self._tasks.known_agent(values["agent"])
+        values["agent"] = await self._tasks.check_agent(values["agent"])
         if values.get("route"):
             values["route"] = self._check_route(values["route"])
         if "tags" in values:

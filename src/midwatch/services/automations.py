@@ -80,7 +80,7 @@ class Automations(ManagedRecords[Automation]):
         )  # fmt: skip
         if times.at is not None and times.at <= now:
             raise InvalidInput("that time has passed already; choose a later one.", field="at")
-        agent = await self._tasks.known_agent(wish.pop("agent", None))
+        agent = await self._tasks.check_agent(wish.pop("agent", None))
         route = wish.pop("route", None) or self._default_route
         session = wish.pop("session_key", None)
         refuse_unknown(wish, SETTABLE)
@@ -166,7 +166,7 @@ class Automations(ManagedRecords[Automation]):
         if empty := [name for name, value in values.items() if value is None and name not in CLEARABLE]:
             raise InvalidInput(f"{empty[0]} cannot be null; leave it out, or give it a value.", field=empty[0])
         if "agent" in values:
-            values = {**values, "agent": await self._tasks.known_agent(values["agent"])}
+            values = {**values, "agent": await self._tasks.check_agent(values["agent"])}
 
         async def change(automation: Automation, now: int) -> Changes:
             _refuse_deleted(automation)
@@ -347,6 +347,6 @@ def check_automation(automation: Automation) -> None:
     check(automation.prompt, {"workdir": automation.workdir, "timeout": timeout, "on_crash": on_crash}, MAX_PROMPT)
 
 
-def kept_since(now: int) -> int:
+def compute_retention_start(now: int) -> int:
     """Return the time before which deleted automations are removed for ever."""
     return now - int(KEPT_SECONDS * SECOND)

@@ -74,7 +74,7 @@ class Goals(ManagedRecords[Goal]):
         session = await self._store.get_session(key) if key else None
         agent = await self._agent(wish.pop("agent", None), session)
         if wish.get("verifier"):
-            await self._tasks.known_agent(wish["verifier"])
+            await self._tasks.check_agent(wish["verifier"])
         route = wish.pop("route", None) or self._default_route
         draft = Goal(
             id=new_id("g", now), objective=objective, agent=agent, creator=creator,
@@ -101,7 +101,7 @@ class Goals(ManagedRecords[Goal]):
             raise InvalidInput(
                 f"session {session.key} belongs to agent {session.agent}; name that agent.", field="agent"
             )
-        return await self._tasks.known_agent(session.agent if session else wanted)
+        return await self._tasks.check_agent(session.agent if session else wanted)
 
     async def get(self, goal_id: str) -> Goal:
         """Return the goal, or raise NotFound."""

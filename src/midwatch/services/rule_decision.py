@@ -49,7 +49,7 @@ class Look:
     @cached_property
     def inside(self) -> list[str] | None:
         """Return the files relative to the working directory; None when one of them is elsewhere."""
-        paths = [located(path, self.root) for path in self.question.paths]
+        paths = [resolve_path(path, self.root) for path in self.question.paths]
         return None if None in paths else [path for path in paths if path is not None]
 
     @cached_property
@@ -107,7 +107,7 @@ def allows(pattern: Pattern, look: Look) -> bool:
     wanted = CommandPattern.parse(pattern.command)
     if wanted is None or look.argv is None:
         return False
-    return wanted.allows(look.argv, lambda place: located(place, look.root) is not None)
+    return wanted.allows(look.argv, lambda place: resolve_path(place, look.root) is not None)
 
 
 def denies(pattern: Pattern, look: Look) -> bool:
@@ -138,7 +138,7 @@ def narrow(question: Question, root: str | None) -> Pattern | None:
             return None
         pattern = Pattern(question.kind, shlex.join(look.argv), None, look.place)
     elif question.kind in TARGETED and len(question.paths) == 1:
-        inside = located(question.paths[0], root)
+        inside = resolve_path(question.paths[0], root)
         if inside is None or inside == "." or len(inside) > LONGEST or re.search(r"[*?\[\]\\]", inside):
             return None
         pattern = Pattern(question.kind, None, inside, look.place)
@@ -147,7 +147,7 @@ def narrow(question: Question, root: str | None) -> Pattern | None:
     return pattern if allows(pattern, look) else None
 
 
-def located(path: str, root: str | None) -> str | None:
+def resolve_path(path: str, root: str | None) -> str | None:
     """Return the real path relative to the working directory; None when it is outside or unclear."""
     if root is None or not path or path.startswith("~") or "://" in path or "\0" in path:
         return None

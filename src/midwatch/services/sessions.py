@@ -65,7 +65,7 @@ class Sessions:
         the first request is returned as it is, also when it is closed; KeyReused if that request was another one.
         """
         now, creator = self._clock.now(), actor_name(actor)
-        name = await self._tasks.known_agent(agent)
+        name = await self._tasks.check_agent(agent)
         check("-", {"workdir": workdir, "idempotency_key": idempotency_key}, 1)
         if idempotency_key is not None and key:
             raise InvalidInput("a session is named by a key or by an idempotency key, not by both.", field="key")

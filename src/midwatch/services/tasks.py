@@ -264,7 +264,7 @@ class Tasks:
     async def _insert(self, task: Task, limits: Limits | None) -> Task:
         return (await self._store.submit(task, *_most_open(task, limits))).task
 
-    async def known_agent(self, agent: str | None) -> str:
+    async def check_agent(self, agent: str | None) -> str:
         """Return the agent of that name, or the default one; UnknownAgent when no process has it."""
         name = agent or self._agents.default
         await self._terms(name)
@@ -288,7 +288,7 @@ class Tasks:
         terms = self._agents.terms(agent)
         if terms is not None:
             return terms
-        terms = await self._agents.advertised(agent)
+        terms = await self._agents.find_advertised(agent)
         if terms is None:
             raise UnknownAgent(
                 agent, sorted(await self._agents.live() | self._agents.known()), self._agents.advice(agent)

@@ -57,7 +57,7 @@ class Worktrees:
 
     async def ready(self, task: Task, workdir: str | None) -> Worktree:
         """Return the worktree of a running task; create or repair it first if necessary."""
-        worktree_id = rules.wanted_id(task)
+        worktree_id = rules.find_worktree_id(task)
         assert worktree_id is not None
         async with self._held(worktree_id):
             tree = await self._store.get_worktree(worktree_id)
@@ -76,9 +76,9 @@ class Worktrees:
                 return await self._write(tree, task, status="kept", base=await self._git.tip(tree))
             return await self._write(tree, task)
 
-    async def done(self, task: Task) -> Task:
+    async def finish_task(self, task: Task) -> Task:
         """Return a task whose turn has ended, with the changes in its worktree; errors are only logged."""
-        worktree_id = rules.wanted_id(task)
+        worktree_id = rules.find_worktree_id(task)
         if worktree_id is None:
             return task
         try:
@@ -97,7 +97,7 @@ class Worktrees:
         worktree_id: str | None = key
         if key.startswith("t_"):
             task = await self._store.get_task(key)
-            worktree_id = rules.wanted_id(task) if task is not None else None
+            worktree_id = rules.find_worktree_id(task) if task is not None else None
         return require(await self._store.get_worktree(worktree_id) if worktree_id else None, "worktree", key)
 
     async def get(self, key: str) -> Worktree:
@@ -244,7 +244,7 @@ class Worktrees:
 
     async def _runner(self, tree: Worktree) -> str | None:
         running = await self._store.list_running_tasks()
-        return next((task.id for task in running if rules.wanted_id(task) == tree.id), None)
+        return next((task.id for task in running if rules.find_worktree_id(task) == tree.id), None)
 
     async def _remove(self, tree: Worktree, actor: str | None) -> Worktree:
         await self._git.remove(tree)

@@ -159,7 +159,7 @@ def sqlite_side(path: str, *, alone: bool) -> Iterator[SqliteSide]:
 
 
 @contextmanager
-def sealed_side(file: Path) -> Iterator[SqliteSide]:
+def open_backup(file: Path) -> Iterator[SqliteSide]:
     """Open a backup to read it; StoreCorrupt when it is no backup."""
     with _read_backup(file) as connection:
         yield SqliteSide(connection, str(file))

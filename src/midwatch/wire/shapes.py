@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 
 from typing_extensions import TypedDict
 
-from midwatch.domain.fields import REQUIRED, Example, Field, shown_fields
+from midwatch.domain.fields import REQUIRED, Example, Field, list_shown_fields
 
 Shape = TypeVar("Shape", bound=type[dict[str, Any]])
 
@@ -23,7 +23,7 @@ def shape_of(definition: type, /, *, partial: bool = False, **others: Any) -> Ca
     """
 
     def derive(base: Shape) -> Shape:
-        keys = {field.reply_name: reply_type(field, partial) for field in shown_fields(definition)} | others
+        keys = {field.reply_name: reply_type(field, partial) for field in list_shown_fields(definition)} | others
         shape = cast(Any, TypedDict)(base.__name__, keys, total=not partial)
         shape.__doc__, shape.__module__ = base.__doc__, base.__module__
         shape.__pydantic_config__ = {"defer_build": True}  # replies are described, never checked

@@ -58,7 +58,7 @@ class Wire:
     async def send(self, message: dict[str, Any]) -> None:
         """Write a message. Wait while the agent does not read."""
         self._child.write(orjson.dumps(message, default=str) + b"\n")
-        await self._child.drained()
+        await self._child.wait_for_drain()
 
     async def receive(self) -> dict[str, Any] | None:
         """Return the next message that is no update; None at the end."""

@@ -247,7 +247,7 @@ async def _receive(lines: Lines, incoming: Any) -> None:
 async def _send(child: Child, sent: Any) -> None:
     async for message in sent:
         child.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-        await child.drained()
+        await child.wait_for_drain()
 
 
 async def _end(child: Child) -> None:
