@@ -384,11 +384,11 @@ def test_a_child_receives_sigint_although_the_server_ignores_it(tmp_path: Path) 
     parent = f"""
 import asyncio, signal, sys
 sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
-from test_process import HANGING, guard, started
+from test_process import HANGING, guard, start_child
 assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 async def main():
-    async with started(HANGING) as (child, heard):
+    async with start_child(HANGING) as (child, heard):
         await heard.until("ready")
         child.interrupt("stop")
         await child.exited.wait()
