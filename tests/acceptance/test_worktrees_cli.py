@@ -196,4 +196,4 @@ async def test_an_agent_does_not_see_the_worktrees_of_others(home: Path, repo: P
         await wait_for_end(client, task["id"])
         said = (await client.get(task["id"]))["error"] or ""
         assert "not shown what others did" in said
-        assert "may only look" in said
+        assert "may only read" in said

@@ -97,7 +97,7 @@ async def test_an_added_agent_gets_work_at_once_and_a_removed_one_gets_none(
     ):
         with pytest.raises(UnknownAgent):
             await other.tasks.submit("x", agent="late")
-        with pytest.raises(Conflict, match="nothing is run in this process"):
+        with pytest.raises(Conflict, match="this process runs no tasks"):
             await other.handoffs.register(FunctionAgent("late", echo))
         await desk.handoffs.register(FunctionAgent("late", echo, terms=AgentTerms(timeout_seconds=777.0)))
         first = await other.tasks.submit("from another process", agent="late")
@@ -189,7 +189,7 @@ async def test_an_invalid_registration_is_reported_and_changes_nothing(
             await desk.handoffs.register(thing)  # type: ignore[arg-type]
     with pytest.raises(UnknownAgent, match=r"'nobody'.*Register it first"):
         await desk.handoffs.register(LlmAgent("model", "openai:fake", delegates=["nobody"]))
-    with pytest.raises(UnknownAgent, match=r"'nobody'.*in this process"):
+    with pytest.raises(UnknownAgent, match=r"'nobody'.*of this process"):
         await desk.handoffs.unregister("nobody")
 
     async def broken(*_: object) -> None:

@@ -19,7 +19,7 @@ from midwatch.base.errors import LimitReached
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.claiming import ClaimRequest
 from midwatch.domain.task import end
-from midwatch.engines import procrastinate
+from midwatch.engines import jobs
 from midwatch.running.slots import Slots
 from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import ScriptedAgent
@@ -85,7 +85,7 @@ async def test_a_single_task_runs_next_although_another_actor_has_five_hundred(
 
 
 async def test_a_single_task_runs_next_in_a_cluster_too(home: Path, database: str) -> None:
-    await procrastinate.prepare(database)
+    await jobs.prepare(database)
     stage = Stage(2)
     async with desk_with(home, stage, slots=2, db=database) as desk:
         await submit(desk, "ann", 50)

@@ -79,7 +79,7 @@ async def test_an_agent_submits_tasks_and_reads_them(tmp_path: Path) -> None:
         assert boss.told(4)["next_runs"][0].startswith("20")
         problems = [(one.is_error, one.text) for one in boss.outputs[5:]]
         assert all(wrong for wrong, _ in problems)
-        assert [text.partition(" ")[0] for _, text in problems] == ["there", "no", "a", "this"], problems
+        assert [text.partition(" ")[0] for _, text in problems] == ["there", "no", "give", "this"], problems
 
 
 async def test_an_agent_that_may_not_submit_gets_the_name_of_the_setting(tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ class Attempt:
         ("/automations", {"prompt": "x", "every": "1h", "approvals": {"default": "allow"}}, "cannot set approvals"),
         ("/automations", {"prompt": "x", "every": "1h", "session_key": "chat:other"}, "cannot set session_key"),
         ("/automations", {"prompt": "x", "every": "1h", "scope_id": "bob"}, "cannot set scope_id"),
-        ("/automations/import", {"automations": []}, "may only look"),
-        ("/tasks/t_1/cancel", {}, "may only look"),
-        ("/goals", {"objective": "x"}, "may only look"),
-        ("/tokens", {"name": "x", "role": "owner"}, "may only look"),
+        ("/automations/import", {"automations": []}, "may only read"),
+        ("/tasks/t_1/cancel", {}, "may only read"),
+        ("/goals", {"objective": "x"}, "may only read"),
+        ("/tokens", {"name": "x", "role": "owner"}, "may only read"),
     ],
 )
 async def test_an_attempt_cannot_grant_more_than_it_has(

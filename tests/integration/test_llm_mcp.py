@@ -179,8 +179,8 @@ async def test_a_server_that_does_not_exit_is_killed() -> None:
     [
         ({"command": ["no-such-server-here"]}, "program 'no-such-server-here' is not installed", AgentError),
         ({"command": ["sh", "-c", "echo wrong key >&2; exit 1"]}, "wrong key", TransientError),
-        ({**fake("--mute"), "start_timeout": 0.5}, "did not tell its tools within 0.5 s", TransientError),
-        ({"command": ["sleep", "300"], "start_timeout": 0.5}, "did not tell its tools within 0.5 s", TransientError),
+        ({**fake("--mute"), "start_timeout": 0.5}, "did not list its tools within 0.5 s", TransientError),
+        ({"command": ["sleep", "300"], "start_timeout": 0.5}, "did not list its tools within 0.5 s", TransientError),
         ({"command": ["yes"], "start_timeout": 30}, "it could not be used", TransientError),
         ({"url": "http://127.0.0.1:9/mcp"}, "it could not be used", TransientError),
     ],

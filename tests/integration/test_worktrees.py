@@ -151,7 +151,7 @@ async def test_the_turns_of_a_session_share_a_worktree_which_is_announced_and_re
 
 async def test_each_run_of_an_automation_has_its_own_worktree(desk: Runtime, repo: Path) -> None:
     wish = {"every": 3600, "workdir": str(repo), "worktree": True}
-    with pytest.raises(InvalidInput, match="runs are fresh"):
+    with pytest.raises(InvalidInput, match="must be fresh"):
         await desk.automations.create("echo x >> x; cat x", **wish)
     with pytest.raises(InvalidInput, match="in no git repository"):
         await desk.automations.create("x", **{**wish, "workdir": "/"}, fresh=True)
@@ -421,7 +421,7 @@ async def test_git_settings_written_by_an_agent_are_ignored(desk: Runtime, repo:
     (repo / ".gitattributes").write_text("* filter=e\n")
     (repo / ".git" / "commondir").write_text(f"{tmp_path}/evil\n")
     for look in (desk.worktrees.merge(tree), desk.worktrees.diff(tree), desk.worktrees.remove(tree)):
-        with pytest.raises(Conflict, match=r"\.git/commondir has git use other settings"):
+        with pytest.raises(Conflict, match=r"\.git/commondir makes git use other settings"):
             await look
     assert not trap.exists()
     (repo / ".git" / "commondir").unlink()
