@@ -403,7 +403,7 @@ async def test_commands_use_the_goal_from_the_environment(either: Desk) -> None:
     made = either.told("goal", "set", "x", "--session", "chat:1")
     assert either.told("goal", "show", MIDWATCH_GOAL=made["id"])["id"] == made["id"]
     assert either.told("goal", "complete", MIDWATCH_GOAL=made["id"])["status"] == "complete"
-    assert "only an active one" in either.refused(4, "goal", "delay", "30m", "why", MIDWATCH_GOAL=made["id"])
+    assert "only an active goal" in either.refused(4, "goal", "delay", "30m", "why", MIDWATCH_GOAL=made["id"])
     assert "midwatch goal list" in either.refused(2, "goal", "complete", "--evidence", "x")
 
 

@@ -525,7 +525,7 @@ BAD_INPUT = [
     (2, ("events", "--before", "5", "--follow"), "leave out --after and --follow"),
     (2, ("usage", "--since", "yesterday"), "7d"),
     (2, ("usage", "--by", "week"), "'actor', 'agent'"),
-    (2, ("show", "."), "list what there is"),
+    (2, ("show", "."), "list the records"),
     (2, ("session", "new", "--agent", "nobody"), "midwatch agents"),
     (2, ("session", "new", "--key", "bg:1"), "choose another"),
     (2, ("session", "new", "--workdir", "/no/such/place"), "/no/such/place"),
