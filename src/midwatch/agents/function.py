@@ -86,6 +86,7 @@ class FunctionAgent(BaseAgent):
         self.target = target
         self.workdir = workdir
         self._on_loop = on_loop
+        self._call = None if isinstance(target, str) else accept_turn(target)  # once: it reads the signature
         self._path = tuple(str(Path(place).expanduser().absolute()) for place in path)
         self._env = dict(env or {})
 
@@ -101,7 +102,7 @@ class FunctionAgent(BaseAgent):
         """Open a conversation. Nothing is started before the first turn."""
         if isinstance(self.target, str):
             return InChild(self, self.target, session)
-        return OnLoop(accept_turn(self.target)) if self._on_loop else OnThread(self.target, self.name)
+        return OnLoop(self._call or self.target) if self._on_loop else OnThread(self.target, self.name)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the function, and whether its package can be found."""

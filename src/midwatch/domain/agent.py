@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypedDict, TypeGuard, Unpack
 
 from midwatch.base.directories import directory_of
@@ -38,7 +38,8 @@ class Usage:
 
     def data(self) -> dict[str, Any] | None:
         """Return the known figures, or None when there are none."""
-        return {name: value for name, value in asdict(self).items() if value is not None} or None
+        values = ((name, getattr(self, name)) for name in ("input_tokens", "output_tokens", "cost_usd", "model"))
+        return {name: value for name, value in values if value is not None} or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
