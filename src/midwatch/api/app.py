@@ -9,26 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from midwatch.api import (
-    agents,
-    approvals,
-    automations,
-    cluster,
-    deliveries,
-    describe,
-    events,
-    goals,
-    handoffs,
-    identity,
-    now,
-    rules,
-    sessions,
-    system,
-    tasks,
-    terminals,
-    web,
-    worktrees,
-)  # fmt: skip
+from midwatch.api import describe, identity, routes, sessions, web
 from midwatch.api.admission import Admission
 from midwatch.api.agentapi.app import mount as mount_agentapi
 from midwatch.api.agentapi.console import NO_TELEMETRY
@@ -40,11 +21,6 @@ from midwatch.api.sse import Streams
 from midwatch.base.errors import InvalidInput, MidwatchError
 from midwatch.base.version import __version__
 from midwatch.desk.desk import Desk
-
-NOUNS = (
-    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules, agents,
-    deliveries, identity, cluster,
-)  # fmt: skip
 
 
 def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
@@ -65,8 +41,7 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
     app.state.desk = desk
     app.state.streams = Streams(max(10, desk.settings.max_connections * 3 // 5))
     app.state.failures = identity.Failures(desk.clock)
-    for noun in NOUNS:
-        app.router.routes.extend(noun.router.routes)  # include_router would build every route a second time
+    app.router.routes.extend(routes.list_routes())
     mount_agentapi(app, desk, handle_unexpected)
     web.mount(app)
     app.add_middleware(sessions.Keys)

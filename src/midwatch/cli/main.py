@@ -15,32 +15,7 @@ from typer.models import CommandInfo
 
 from midwatch.base.errors import MidwatchError
 from midwatch.base.version import __version__
-from midwatch.cli import (
-    agentapi,
-    agents,
-    approvals,
-    attach,
-    automation,
-    backup,
-    chat,
-    cluster,
-    deliveries,
-    doctor,
-    events,
-    goal,
-    handoff,
-    open,
-    rules,
-    server,
-    sessions,
-    status,
-    tasks,
-    token,
-    usage,
-    watchdog,
-    worker,
-    worktrees,
-)
+from midwatch.cli.app import app
 from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import home_path
 from midwatch.cli.output import clean, note, say
@@ -48,15 +23,6 @@ from midwatch.cli.output import clean, note, say
 UNEXPECTED = 70
 COMPLETION = "_MIDWATCH_COMPLETE"
 """The variable that a shell sets to complete a command that is being typed."""
-
-app = typer.Typer(
-    name="midwatch",
-    help="Mission control for AI agents: background work that survives anything.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 
 @app.callback()
@@ -67,27 +33,11 @@ def start(ctx: typer.Context, version: Annotated[bool, Option("--version", help=
         say(ctx.get_help())
 
 
+@app.command()
 @command()
 async def version() -> Reply:
     """Print the version."""
     return Reply({"version": find_version()}, find_version())
-
-
-for function in (
-    server.up, server.down, worker.worker, tasks.run, tasks.submit, tasks.tasks, tasks.show, status.status,
-    tasks.result, tasks.cancel, tasks.retry, chat.chat, sessions.sessions, attach.attach, worktrees.worktrees,
-    events.events, approvals.approvals, approvals.approval, approvals.approve, approvals.deny, deliveries.deliveries,
-    deliveries.redeliver, usage.usage, open.open, cluster.cluster, watchdog.watchdog, doctor.doctor, backup.backup,
-    backup.restore, backup.migrate, version,
-):  # fmt: skip
-    app.command()(function)
-
-for name, group in (
-    ("agents", agents.app), ("session", sessions.app), ("agentapi", agentapi.app), ("worktree", worktrees.app),
-    ("token", token.app), ("automation", automation.app), ("goal", goal.app), ("handoff", handoff.app),
-    ("rules", rules.app),
-):  # fmt: skip
-    app.add_typer(group, name=name)
 
 
 def find_version() -> str:

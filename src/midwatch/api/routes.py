@@ -1,0 +1,34 @@
+"""The routes of all nouns, in the order of the documentation."""
+
+from __future__ import annotations
+
+from starlette.routing import BaseRoute
+
+from midwatch.api import (
+    agents,
+    approvals,
+    automations,
+    cluster,
+    deliveries,
+    events,
+    goals,
+    handoffs,
+    identity,
+    now,
+    rules,
+    sessions,
+    system,
+    tasks,
+    terminals,
+    worktrees,
+)
+
+NOUNS = (
+    system, now, tasks, terminals, sessions, worktrees, automations, goals, handoffs, events, approvals, rules, agents,
+    deliveries, identity, cluster,
+)  # fmt: skip
+
+
+def list_routes() -> list[BaseRoute]:
+    """Return the routes of all nouns. `include_router` would build each of them a second time."""
+    return [route for noun in NOUNS for route in noun.router.routes]
