@@ -22,8 +22,9 @@ def send(
             return first
         replay = task.find_key(tx, wanted.actor, wanted.idempotency_key) is not None
     if not replay:
+        sent = _attach(tx, wanted)  # first, because the end of a turn locks the task before the session, too
         task.check_open(tx, wanted.session_key)
-        if (sent := _attach(tx, wanted)) is not None:
+        if sent is not None:
             return sent
     return Sent(task.submit(tx, otherwise, max_open, max_of_actor).task) if otherwise else None
 
