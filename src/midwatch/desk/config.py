@@ -298,9 +298,7 @@ class Settings(BaseSettings):
         ["127.0.0.0/8", "::1"], description="Addresses and networks of trusted proxies."
     )
     proxy_role: Role = Field("operator", description="Role of the actors that a proxy names.")
-    slots: int = Field(
-        64, ge=1, le=10_000, description="Maximum number of tasks at once in one process, over all agents."
-    )
+    slots: int = Field(64, ge=1, le=10_000, description="Maximum number of tasks at once, per process.")
     default_agent: str = Field("demo", description="Agent of a task that names none.")
     notify: str | None = Field(None, description="Route of a task that names none: `channel` or `channel:target`.")
     max_open: int = Field(1000, ge=1, description="Maximum number of open tasks; further submissions are refused.")
@@ -310,9 +308,7 @@ class Settings(BaseSettings):
     max_running_per_actor: int | None = Field(
         None, ge=1, description="Maximum number of tasks of one actor at once in one process. Default: no limit."
     )
-    max_waiting: int = Field(
-        1000, ge=1, description="Maximum number of tasks that wait for answers at once, per process."
-    )
+    max_waiting: int = Field(1000, ge=1, description="Maximum number of tasks that wait for answers, per process.")
     keep_open: Seconds = Field(
         1800.0, gt=0, description="How long an agent's process stays open for the next message of its session."
     )
