@@ -1,4 +1,4 @@
-# midwatch with what it needs for a shared PostgreSQL. Add your agents' programs in an image of your own, FROM this one.
+# midwatch with support for PostgreSQL. To add the programs of your agents, build your own image FROM this one.
 FROM python:3.12-slim
 WORKDIR /usr/src/midwatch
 COPY pyproject.toml README.md LICENSE ./

@@ -129,7 +129,7 @@ def test_every_event_error_and_setting_is_on_its_page() -> None:
     } == codes
     nested = {"agents", "channels", "day_budget", "goals", "handoffs", "prices", "retention"}
     top = set(Settings.model_fields) - nested
-    assert top <= set(first_cells(section(read("settings.md"), "## At the top")))
+    assert top <= set(first_cells(section(read("settings.md"), "## Top-level settings")))
 
 
 # -- links and paths ---------------------------------------------------------------------------------------------------

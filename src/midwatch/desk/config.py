@@ -92,13 +92,13 @@ class _Section(BaseModel):
 class ApprovalSettings(_Section):
     """What an agent may do without asking, `[agents.NAME.approvals]`; see the approvals page."""
 
-    default: Literal["ask", "deny", "allow"] = Field("ask", description="What becomes of a question no rule answers.")
+    default: Literal["ask", "deny", "allow"] = Field("ask", description="Answer to a question that no rule answers.")
     allow: list[dict[str, Any]] = Field(
         default_factory=list, description="Rules that allow: tables of kind, command and path."
     )
-    deny: list[dict[str, Any]] = Field(default_factory=list, description="Rules that deny; they come first.")
+    deny: list[dict[str, Any]] = Field(default_factory=list, description="Rules that deny; they are checked first.")
     expires: Seconds | None = Field(
-        None, gt=0, description="A question nobody answers expires after this. Default: the setting approval_expiry."
+        None, gt=0, description="Time until an unanswered question expires. Default: the setting approval_expiry."
     )
 
     @model_validator(mode="after")
@@ -135,18 +135,18 @@ class DayBudgetSettings(_Section):
 class PriceSettings(_Section):
     """What a model costs, `[prices."MODEL"]`: dollars for a million tokens. MODEL is `provider:model` or a name."""
 
-    input: float = Field(ge=0, description="Of what is sent to it.")
-    output: float = Field(ge=0, description="Of what it answers.")
-    cached: float | None = Field(None, ge=0, description="Of what is sent and was cached. Default: as `input`.")
+    input: float = Field(ge=0, description="Price of input tokens.")
+    output: float = Field(ge=0, description="Price of output tokens.")
+    cached: float | None = Field(None, ge=0, description="Price of cached input tokens. Default: as `input`.")
 
 
 class CapabilitySettings(_Section):
-    """What an agent is given handed-over work for, `[[agents.NAME.capabilities]]`; see the handoffs page."""
+    """Work that an agent accepts by handoff, `[[agents.NAME.capabilities]]`; see the handoffs page."""
 
-    name: str = Field(min_length=1, max_length=200, description="What it is called.")
-    description: str = Field("", description="What lists and other agents are told.")
-    task_types: list[str] = Field(default_factory=list, description="Types of work it is for; none: all types.")
-    priority: int = Field(0, ge=-1000, le=1000, description="Who fits a type better is chosen: the higher.")
+    name: str = Field(min_length=1, max_length=200, description="Name of the capability.")
+    description: str = Field("", description="Description for lists and for other agents.")
+    task_types: list[str] = Field(default_factory=list, description="Types of work; none means all types.")
+    priority: int = Field(0, ge=-1000, le=1000, description="The agent with the highest priority is chosen.")
 
     def capability(self) -> AgentCapability:
         """Return the capability of the agent."""
@@ -159,43 +159,41 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: str = Field("command", description="One of the kinds below, or package.module:Class of your own.")
-    timeout: Seconds | None = Field(None, gt=0, description="Longest a task may work. Default: its kind's.")
+    kind: str = Field("command", description="One of the kinds below, or package.module:Class of your own code.")
+    timeout: Seconds | None = Field(None, gt=0, description="Time limit of a task. Default: that of its kind.")
     on_crash: Literal["resume", "rerun", "fail"] | None = Field(
-        None, description="What happens to a task whose process died. Default: its kind's."
+        None, description="What happens to a task when its process dies. Default: that of its kind."
     )
     max_attempts: int | None = Field(
-        None, ge=1, le=100, description="Tries of a task that fails in a way that may pass."
+        None, ge=1, le=100, description="How often a task is tried when it fails temporarily."
     )
-    slots: int | None = Field(None, ge=1, le=10_000, description="How many of its tasks may run at once here.")
+    slots: int | None = Field(None, ge=1, le=10_000, description="Maximum number of its tasks at once, per process.")
     silent_after: Seconds | None = Field(
-        None, gt=0, description="Told of when nothing is heard for this long. Default: the setting silent_after."
+        None, gt=0, description="Alert after this time without any event. Default: the setting silent_after."
     )
     share_workdir: bool | None = Field(
-        None, description="Whether its tasks work beside others in one directory. Default: coding agents do not."
+        None, description="Whether its tasks may share a directory with other tasks. Default: coding agents do not."
     )
     sandbox: Literal["none", "bwrap"] | Annotated[list[str], Field(min_length=1)] = Field(
         "none",
-        description="What keeps its programs in: none, bwrap, or the command line of a program that starts them.",
+        description="The sandbox of its programs: none, bwrap, or the command line of another sandbox.",
     )
-    sandbox_paths: list[str] = Field(default_factory=list, description="What it may also write, in a sandbox of bwrap.")
-    sandbox_read: list[str] = Field(
-        default_factory=list, description="What of the hidden it may read, in a sandbox of bwrap."
-    )
+    sandbox_paths: list[str] = Field(default_factory=list, description="More paths that it may write, with bwrap.")
+    sandbox_read: list[str] = Field(default_factory=list, description="Hidden paths that it may read, with bwrap.")
     submits: bool | None = Field(
-        None, description="Whether it may hand in tasks and automations itself. Default: only with the tool desk."
+        None, description="Whether it may submit tasks and automations. Default: only with the tool desk."
     )
-    description: str = Field("", description="Shown in lists.")
+    description: str = Field("", description="Description for lists.")
     approvals: ApprovalSettings | None = Field(None, description="What it may do without asking.")
     budget: Annotated[dict[str, Any] | None, BeforeValidator(_budget)] = Field(
         None, description="What each of its tasks may spend: tokens, usd, steps, seconds. Default: no limit."
     )
     day_budget: DayBudgetSettings | None = Field(None, description="What all its tasks may spend in a day.")
     capabilities: list[CapabilitySettings] = Field(
-        default_factory=list, description="What it is given handed-over work for; none: only when it is named."
+        default_factory=list, description="Work that it accepts by handoff; none means only work that names it."
     )
     handoffs: bool | list[Any] = Field(
-        True, description="Whether work may be handed to it. Of kind llm also: the agents it may hand over to."
+        True, description="Whether it accepts handoffs. For kind llm also: the agents that it may hand over to."
     )
 
     def options(self) -> dict[str, Any]:
@@ -209,7 +207,7 @@ class ChannelSettings(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: str = Field(description="What kind of channel it is: console, webhook, apprise.")
+    kind: str = Field(description="Kind of the channel: console, webhook, apprise.")
 
     def options(self) -> dict[str, Any]:
         """Return the options of its kind."""
@@ -219,34 +217,32 @@ class ChannelSettings(BaseModel):
 class RetentionSettings(_Section):
     """How long ended work is kept, `[retention]`."""
 
-    tasks: int = Field(10_000, ge=0, description="Ended tasks kept at most, with their full results.")
+    tasks: int = Field(10_000, ge=0, description="Maximum number of ended tasks, with full results.")
     task_age: Seconds = Field(30 * 86400.0, gt=0, description="Ended tasks older than this are removed.")
-    events: int = Field(1_000_000, ge=1000, description="Events kept at most.")
+    events: int = Field(1_000_000, ge=1000, description="Maximum number of stored events.")
     event_age: Seconds = Field(30 * 86400.0, gt=0, description="Events older than this are removed.")
 
 
 class GoalSettings(_Section):
     """Goals, `[goals]`.
 
-    In a prompt `{objective}`, `{now}`, `{deadline}`, `{elapsed}`, `{remaining}`, `{evidence}` are filled in; all other
+    In a prompt `{objective}`, `{now}`, `{deadline}`, `{elapsed}`, `{remaining}`, `{evidence}` are replaced; all other
     text is literal.
     """
 
-    deadline: Seconds = Field(DEADLINE_SECONDS, gt=0, description="Time a goal has that names no deadline.")
-    max_steps: int = Field(0, ge=0, description="Steps of a goal that names no such budget; 0 for no limit.")
-    max_tokens: int = Field(0, ge=0, description="Tokens of a goal that names no such budget; 0 for no limit.")
+    deadline: Seconds = Field(DEADLINE_SECONDS, gt=0, description="Time until the deadline of a goal that sets none.")
+    max_steps: int = Field(0, ge=0, description="Step limit of a goal that sets none; 0 for no limit.")
+    max_tokens: int = Field(0, ge=0, description="Token limit of a goal that sets none; 0 for no limit.")
     max_seconds: Seconds = Field(
-        0.0, ge=0, description="Working time of a goal that names no such budget; 0: no limit."
+        0.0, ge=0, description="Limit on working time of a goal that sets none; 0 for no limit."
     )
-    max_usd: float = Field(0.0, ge=0, description="Dollars of a goal that names no such budget; 0 for no limit.")
-    continue_prompt: GoalPrompt | None = Field(
-        None, description="What an agent is told at each step. Default: built in."
-    )
+    max_usd: float = Field(0.0, ge=0, description="Limit in dollars of a goal that sets none; 0 for no limit.")
+    continue_prompt: GoalPrompt | None = Field(None, description="Prompt of each step. Default: built in.")
     wrap_up_prompt: GoalPrompt | None = Field(
-        None, description="What it is told when the deadline has passed. Default: built in."
+        None, description="Prompt of the last step, after the deadline. Default: built in."
     )
     verify_prompt: GoalPrompt | None = Field(
-        None, description="What the agent is told that verifies a claim. Default: built in."
+        None, description="Prompt of the agent that verifies a claim. Default: built in."
     )
 
     def templates(self) -> Templates:
@@ -261,13 +257,13 @@ class GoalSettings(_Section):
 class HandoffSettings(_Section):
     """Handoffs, `[handoffs]`."""
 
-    depth: int = Field(Limits().depth, ge=1, le=100, description="Handoffs in a row, one out of the other.")
+    depth: int = Field(Limits().depth, ge=1, le=100, description="Maximum length of a chain of handoffs.")
     revisits: int = Field(
-        Limits().revisits, ge=0, le=100, description="How often work may come to an agent that had it already."
+        Limits().revisits, ge=0, le=100, description="How often work may return to an agent that already had it."
     )
-    total: int = Field(Limits().total, ge=1, le=100_000, description="Handoffs that come from one task in all.")
-    timeout: Seconds = Field(TIMEOUT_SECONDS, gt=0, description="Time a handoff has that names none.")
-    nest_history: bool = Field(False, description="Whether what was said before goes along as one message.")
+    total: int = Field(Limits().total, ge=1, le=100_000, description="Maximum number of handoffs from one task.")
+    timeout: Seconds = Field(TIMEOUT_SECONDS, gt=0, description="Time limit of a handoff that sets none.")
+    nest_history: bool = Field(False, description="Whether the earlier conversation is passed on as one message.")
 
     def limits(self) -> Limits:
         """Return the limits of the handoff service."""
@@ -282,17 +278,17 @@ class Settings(BaseSettings):
     )
 
     home: Annotated[Path, AfterValidator(_place)] = Field(
-        Path("~/.midwatch"), description="Where midwatch keeps everything. Only from the environment."
+        Path("~/.midwatch"), description="The directory with all data. Only from the environment."
     )
     db: Database | None = Field(
         None, description="Address of a shared PostgreSQL, postgresql://user@host/name. Default: SQLite in the home."
     )
-    host: str = Field("127.0.0.1", description="Address the server listens on; with `expose` all, unless it is set.")
-    port: int = Field(7171, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
-    expose: bool = Field(False, description="Listen beyond loopback; without it `host` must be a loopback address.")
-    max_connections: int = Field(1000, ge=1, le=100_000, description="Connections the server holds open at once.")
+    host: str = Field("127.0.0.1", description="Address that the server listens on. Default with `expose`: all.")
+    port: int = Field(7171, ge=0, le=65535, description="Port that the server listens on; 0 takes a free one.")
+    expose: bool = Field(False, description="Let other machines connect; without it `host` must be a loopback address.")
+    max_connections: int = Field(1000, ge=1, le=100_000, description="Maximum number of open connections.")
     hosts: list[Annotated[str, AfterValidator(_host)]] = Field(
-        default_factory=list, description="Names the server may be called by, beside localhost and the machine's own."
+        default_factory=list, description="Host names of the server, besides localhost and the machine's own name."
     )
     origins: list[Annotated[str, AfterValidator(_origin)]] = Field(
         default_factory=list, description="Other web sites whose pages may use the interface with a token."
@@ -301,44 +297,45 @@ class Settings(BaseSettings):
     proxy_addresses: Annotated[list[str], AfterValidator(_networks)] = Field(
         ["127.0.0.0/8", "::1"], description="Addresses and networks of trusted proxies."
     )
-    proxy_role: Role = Field("operator", description="What actors named by a proxy may do.")
-    slots: int = Field(64, ge=1, le=10_000, description="Tasks that may run at once in one process, over all agents.")
+    proxy_role: Role = Field("operator", description="Role of the actors that a proxy names.")
+    slots: int = Field(64, ge=1, le=10_000, description="Maximum number of tasks at once, per process.")
     default_agent: str = Field("demo", description="Agent of a task that names none.")
     notify: str | None = Field(None, description="Route of a task that names none: `channel` or `channel:target`.")
-    max_open: int = Field(1000, ge=1, description="Open tasks accepted from outside before submitting is refused.")
+    max_open: int = Field(1000, ge=1, description="Maximum number of open tasks; further submissions are refused.")
     max_open_per_actor: int | None = Field(
-        None, ge=1, description="Of these, those of one actor. Default: as many as `max_open` allows."
+        None, ge=1, description="Maximum number of open tasks of one actor. Default: no limit."
     )
     max_running_per_actor: int | None = Field(
-        None, ge=1, description="Tasks of one actor that may run at once in one process. Default: slots are shared."
+        None, ge=1, description="Maximum number of tasks of one actor at once in one process. Default: no limit."
     )
-    max_waiting: int = Field(1000, ge=1, description="Tasks that may wait for an answer at once.")
+    max_waiting: int = Field(1000, ge=1, description="Maximum number of tasks that wait for answers, per process.")
     keep_open: Seconds = Field(
-        1800.0, gt=0, description="An agent's process that waits for its session's next message is ended after this."
+        1800.0, gt=0, description="How long an agent's process stays open for the next message of its session."
     )
-    max_live: int = Field(50, ge=0, description="Agents' processes that may wait for a message at once.")
-    approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="A question nobody answers expires after this.")
+    max_live: int = Field(50, ge=0, description="Maximum number of agents' processes that stay open for a message.")
+    approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="Time until an unanswered question expires.")
     manage_tasks: ManageMode = Field(
         "scope_all", description="Who may cancel and retry a task: creator_only, or scope_all for every operator."
     )
     completion_hook: list[str] = Field(
-        default_factory=list, description="Program told of every task that has ended, on its standard input as JSON."
+        default_factory=list,
+        description="Program that is started for every ended task, with the task as JSON on standard input.",
     )
     silent_after: Seconds = Field(
-        1800.0, gt=0, description="A running task nothing is heard of for this long is told of."
+        1800.0, gt=0, description="Alert after this time without any event of a running task."
     )
-    shutdown_grace: Seconds = Field(5.0, ge=0, description="Time running tasks get to end by themselves on shutdown.")
-    detect_agents: bool = Field(True, description="Offer agent programs found on the PATH without configuration.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What the server logs.")
-    retention: RetentionSettings = Field(default_factory=RetentionSettings, description="What is kept.")
+    shutdown_grace: Seconds = Field(5.0, ge=0, description="Time for running tasks to end by themselves on shutdown.")
+    detect_agents: bool = Field(True, description="Offer known agent programs on the PATH without configuration.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level in the log.")
+    retention: RetentionSettings = Field(
+        default_factory=RetentionSettings, description="Age and number of stored records."
+    )
     goals: GoalSettings = Field(default_factory=GoalSettings, description="Defaults and prompts of goals.")
     day_budget: DayBudgetSettings = Field(
-        default_factory=DayBudgetSettings, description="What the whole desk may spend in a day."
+        default_factory=DayBudgetSettings, description="Budget of all tasks together for a day."
     )
-    prices: dict[str, PriceSettings] = Field(default_factory=dict, description="What models cost, by name.")
-    handoffs: HandoffSettings = Field(
-        default_factory=HandoffSettings, description="How far and how long work is passed on."
-    )
+    prices: dict[str, PriceSettings] = Field(default_factory=dict, description="Prices of models, by name.")
+    handoffs: HandoffSettings = Field(default_factory=HandoffSettings, description="Limits and defaults of handoffs.")
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
 
