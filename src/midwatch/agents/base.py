@@ -8,7 +8,7 @@ import shlex
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, Unpack
 
 from pydantic import Field
 
@@ -37,20 +37,34 @@ class ProgramOptions(KindOptions):
     workdir: str | None = Field(None, description="Working directory of tasks that name none.")
 
 
+class SharedSettings(TypedDict, total=False):
+    """The settings that agents of every kind have.
+
+    `why` is the reason for the kind, if midwatch chose it. `sandbox` is for kinds that start programs.
+    """
+
+    terms: AgentTerms | None
+    description: str
+    capabilities: tuple[AgentCapability, ...]
+    sandbox: Sandbox | None
+    why: str | None
+
+
 class BaseAgent:
-    """Base class of all agents: name, terms and description."""
+    """Base class of all agents: the name and the shared settings."""
 
     kind: ClassVar[str]
-    starts_programs: ClassVar[bool] = False  # whether it starts programs, inside `sandbox`
+    starts_programs: ClassVar[bool] = False
     terms = AgentTerms()
-    sandbox: Sandbox | None = None
+    capabilities: tuple[AgentCapability, ...] = ()
 
-    def __init__(self, name: str, *, terms: AgentTerms | None = None, description: str = "") -> None:
+    def __init__(self, name: str, **shared: Unpack[SharedSettings]) -> None:
         self.name = name
-        self.terms = terms or type(self).terms
-        self.description = description
-        self.capabilities: tuple[AgentCapability, ...] = ()
-        self.why: str | None = None  # why midwatch uses this kind for the program, if midwatch chose the kind
+        self.terms = shared.get("terms") or type(self).terms
+        self.description = shared.get("description", "")
+        self.capabilities = shared.get("capabilities") or type(self).capabilities
+        self.sandbox = shared.get("sandbox")
+        self.why = shared.get("why")
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
@@ -86,15 +100,15 @@ class ProgramAgent(BaseAgent, Generic[Chosen]):
     starts_programs = True
     options_class: ClassVar[type[ProgramOptions]]
 
-    def __init__(self, name: str, options: Chosen, *, terms: AgentTerms | None = None, description: str = "") -> None:
-        super().__init__(name, terms=terms, description=description)
+    def __init__(self, name: str, options: Chosen, **shared: Unpack[SharedSettings]) -> None:
+        super().__init__(name, **shared)
         self.options = options
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
         """Return the agent that `[agents.NAME]` describes."""
         checked: Any = cls.options_class.read(name, options)
-        return cls(name, checked, terms=terms, description=description)
+        return cls(name, checked, **shared)
 
     def command_line(self) -> tuple[str, ...]:
         """Return the program and its arguments for a new conversation."""

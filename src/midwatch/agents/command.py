@@ -7,11 +7,11 @@ import re
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, Unpack
 
 from pydantic import AfterValidator, Field
 
-from midwatch.agents.base import ProgramAgent, ProgramOptions, last_lines, message_id
+from midwatch.agents.base import ProgramAgent, ProgramOptions, SharedSettings, last_lines, message_id
 from midwatch.agents.live_text import LiveText
 from midwatch.agents.streams.reading import get_text
 from midwatch.base.errors import AgentError, BadConfig, TransientError
@@ -63,10 +63,10 @@ class CommandAgent(ProgramAgent[CommandOptions]):
         return cls.terms._replace(on_crash="resume") if options.get("resume_argv") else cls.terms
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
         """Return the agent that `[agents.NAME]` describes."""
-        agent = super().from_options(name, options, terms, description)
-        if terms.on_crash == "resume" and not agent.options.resume_argv:
+        agent = super().from_options(name, options, **shared)
+        if agent.terms.on_crash == "resume" and not agent.options.resume_argv:
             raise BadConfig(
                 f"agents.{name}.on_crash: resume needs agents.{name}.resume_argv; write it, or fail or rerun."
             )

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, Unpack
 
-from midwatch.agents.base import BaseAgent, KindOptions, message_id
+from midwatch.agents.base import BaseAgent, KindOptions, SharedSettings, message_id
 from midwatch.agents.function import OnLoop
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.base.text import cut
@@ -37,17 +37,16 @@ class DemoAgent(BaseAgent):
     kind = "demo"
     terms = AgentTerms(timeout_seconds=1800.0, on_crash="rerun", slots=16)
 
-    def __init__(
-        self, name: str, *, terms: AgentTerms | None = None, description: str = "", streaming: float = STREAMING
-    ) -> None:
-        super().__init__(name, terms=terms, description=description)
+    def __init__(self, name: str, *, streaming: float = STREAMING, **shared: Unpack[SharedSettings]) -> None:
+        super().__init__(name, **shared)
         self._streaming = streaming
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> DemoAgent:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> DemoAgent:
         """Return the agent that `[agents.NAME]` describes."""
         DemoOptions.read(name, options)
-        return cls(name, terms=terms, description=description or "built in; shows how midwatch works, not intelligent")
+        shared["description"] = shared.get("description") or "built in; shows how midwatch works, not intelligent"
+        return cls(name, **shared)
 
     async def open(self, session: Session) -> OnLoop:
         """Open a conversation."""

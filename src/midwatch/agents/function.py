@@ -19,12 +19,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from midwatch.agents import function_child
-from midwatch.agents.base import BaseAgent, ProgramOptions, convert_error, last_lines
+from midwatch.agents.base import BaseAgent, ProgramOptions, SharedSettings, convert_error, last_lines
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async, wants_turn, write_text
 from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
 from midwatch.domain.agent import AgentTerms, Choice, Conversation, Interrupt, Question, Turn, TurnResult, Usage
@@ -75,10 +75,9 @@ class FunctionAgent(BaseAgent):
         path: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
         workdir: str | None = None,
-        terms: AgentTerms | None = None,
-        description: str = "",
+        **shared: Unpack[SharedSettings],
     ) -> None:
-        super().__init__(name, terms=terms, description=description)
+        super().__init__(name, **shared)
         if on_loop and (isinstance(target, str) or not is_async(target)):
             raise BadConfig(f"agent {name!r}: on_loop needs an async function; leave it out to use a thread.")
         takes_turn = isinstance(target, str) or wants_turn(target)  # of a path nobody knows before it runs
@@ -91,12 +90,10 @@ class FunctionAgent(BaseAgent):
         self._env = dict(env or {})
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> FunctionAgent:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> FunctionAgent:
         """Return the agent that `[agents.NAME]` describes."""
         read = FunctionOptions.read(name, options)
-        return cls(
-            name, read.target, path=read.path, env=read.env, workdir=read.workdir, terms=terms, description=description
-        )
+        return cls(name, read.target, path=read.path, env=read.env, workdir=read.workdir, **shared)
 
     async def open(self, session: Session) -> Conversation:
         """Open a conversation. Nothing is started before the first turn."""
@@ -341,14 +338,13 @@ class InChild(ProcessConversation):
 
     async def work(self, turn: Turn) -> TurnResult:
         """Start the child, answer its calls and wait for its end."""
-        serving = _CallServer(turn)
+        serving = _CallServer(turn, self._write)
         lines, printed = _Lines(serving.hear), Output(PRINTED_KEPT)
         facts = {name: getattr(turn, name) for name in FACTS} | {"env": dict(turn.env)}
         order = {"target": self._target, "path": self._agent.import_path(), "facts": facts}
         program = self._agent.program(turn.workdir or self._session.workdir)
         try:
             async with self.child(program, turn, lines, printed) as child:
-                serving.child = child
                 await child.admit(turn, json.dumps(order).encode() + b"\n", more=True)
                 await serving.until_over(child)
         finally:
@@ -360,17 +356,21 @@ class InChild(ProcessConversation):
             raise AgentError(f"the function's process ended with code {child.returncode} before it returned: {why}")
         return _read_end(serving.end, serving.transfers)
 
+    def _write(self, data: bytes) -> None:
+        if self._child is not None:
+            self._child.write(data)
+
 
 class _CallServer:
     """Answers the calls of a child. Each call has a task of its own, because some take long."""
 
-    def __init__(self, turn: Turn) -> None:
-        self.child: Child | None = None
+    def __init__(self, turn: Turn, write: Callable[[bytes], None]) -> None:
         self.end: Mapping[str, Any] | None = None
         self.refused: LeaseLost | None = None
         self.transfers: dict[str, Transfer] = {}
         self._over = asyncio.Event()
         self._turn = turn
+        self._write = write
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hear(self, line: bytes) -> None:
@@ -415,8 +415,7 @@ class _CallServer:
         except Exception as problem:
             reply["problem"] = str(convert_error(problem))
         reply["deadline"] = self._turn.deadline
-        if self.child is not None:
-            self.child.write(json.dumps(reply).encode() + b"\n")
+        self._write(json.dumps(reply).encode() + b"\n")
 
     async def _answer(self, name: str, arguments: list[Any]) -> Any:
         turn = self._turn

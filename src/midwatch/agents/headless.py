@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, Unpack
 
 from pydantic import Field
 
-from midwatch.agents.base import ProgramAgent, ProgramOptions, build_prompt, last_lines
+from midwatch.agents.base import ProgramAgent, ProgramOptions, SharedSettings, build_prompt, last_lines
 from midwatch.agents.streams import PROFILES, steps
 from midwatch.agents.streams.base import Parser, Permissions
 from midwatch.agents.streams.faults import Fault, find_reset_time, judge, make_error
@@ -74,16 +74,16 @@ class HeadlessAgent(ProgramAgent[HeadlessOptions]):
 
     patience = Patience()
 
-    def __init__(self, name: str, options: HeadlessOptions, **more: Any) -> None:
-        super().__init__(name, options, **more)
+    def __init__(self, name: str, options: HeadlessOptions, **shared: Unpack[SharedSettings]) -> None:
+        super().__init__(name, options, **shared)
         self.profile = PROFILES[options.profile]
         self.totals: dict[str, steps.Spent] = {}
         """Usage of conversations up to their last turn, for programs that report no usage of a single turn."""
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
         """Return the agent that `[agents.NAME]` describes."""
-        agent = super().from_options(name, {"profile": name, **options}, terms, description)
+        agent = super().from_options(name, {"profile": name, **options}, **shared)
         permissions, offered = agent.options.permissions, agent.profile.permissions
         if permissions is not None and permissions not in offered:
             raise BadConfig(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from midwatch.agents.base import SharedSettings
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.agents.llm.model import Connection
 from midwatch.agents.llm.options import LlmOptions
@@ -101,7 +102,7 @@ class LocalAgent(LlmAgent):
     terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=1)
 
     def __init__(self, name: str, *, options: LocalOptions | None = None, **more: Any) -> None:
-        shared = {key: more.pop(key) for key in ("tools", "output", "terms", "description") if key in more}
+        shared = {key: more.pop(key) for key in ("tools", "output", *SharedSettings.__annotations__) if key in more}
         names = tuple(key for key in shared.get("tools", ()) if isinstance(key, str))
         checked = options or LocalOptions.read(name, {"tools": names, **more})
         super().__init__(name, options=checked, **shared)

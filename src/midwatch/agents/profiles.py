@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from midwatch.agents.acp.profiles import PROFILES as ACP
-from midwatch.agents.base import BaseAgent
 from midwatch.agents.command import CommandAgent, CommandOptions
 from midwatch.agents.known import KNOWN, KnownProgram
 from midwatch.agents.registry import build
@@ -86,12 +85,8 @@ class Found:
         name, description = self.program.name, f"{self.program.title}, found at {self.path}"
         if self.way == "command":
             options, terms = CommandOptions(argv=self.program.argv), TERMS._replace(workdir=str(Path.cwd()))
-            agent: Agent = CommandAgent(name, options, terms=terms, description=description)
-        else:
-            agent = build(name, self.way, {"profile": name}, description=description)
-        if isinstance(agent, BaseAgent):
-            agent.why = self.why
-        return agent
+            return CommandAgent(name, options, terms=terms, description=description, why=self.why)
+        return build(name, self.way, {"profile": name}, description=description, why=self.why)
 
 
 def detect(path: str | None = None) -> list[Found]:

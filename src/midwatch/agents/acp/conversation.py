@@ -153,14 +153,14 @@ class AcpConversation:
         return link
 
     async def _open_session(self, turn: Turn, link: Link, session: str | None) -> None:
-        """Resume the session `wanted`, or begin a new one."""
+        """Resume the session, or begin a new one if there is none to resume."""
         servers = [server.wire() for server in self._agent.options.mcp_servers]
         request = {"cwd": link.program.workdir, "mcpServers": servers}
         answer: Mapping[str, Any] | None = None
         self._id, self._ledger = None, Ledger(running_total=self._profile.running_total)
         if session is not None:
             answer = await self._resume(turn, link, {**request, "sessionId": session})
-            self._ledger.loaded = answer is not None
+        resumed = answer is not None
         if answer is None:
             answer = await self._request_before_prompt(link.ask("session/new", request), link)
             session = answer.get("sessionId")
@@ -170,6 +170,9 @@ class AcpConversation:
         self._thread = session
         assert session is not None
         await turn.keep_thread(session)
+        offered = settings.read_offer("model", answer)
+        model = self._agent.options.model or (offered.label if offered else None)
+        self._ledger.open_session(model, resumed=resumed)
         await self._choose_settings(link, session, answer)
         self._id, self._resuming = session, None
 
@@ -207,8 +210,6 @@ class AcpConversation:
         )
         for setting, wanted, required in wishes:
             offered = settings.read_offer(setting, answer)
-            if setting == "model":
-                self._ledger.model = options.model or (offered.label if offered else None)
             if wanted is None:
                 continue
             try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from midwatch.agents.acp.conversation import AcpConversation
 from midwatch.agents.acp.options import AcpOptions
 from midwatch.agents.acp.profiles import PROFILES, UNKNOWN_AGENT, Profile
-from midwatch.agents.base import ProgramAgent
+from midwatch.agents.base import ProgramAgent, SharedSettings
 from midwatch.base.errors import BadConfig
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.session import Session
@@ -28,13 +28,13 @@ class AcpAgent(ProgramAgent[AcpOptions]):
         return PROFILES[self.options.profile] if self.options.profile else UNKNOWN_AGENT
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
         """Return the agent that `[agents.NAME]` describes; without a profile and a program, the known one NAME."""
         if options.get("profile") is None and not options.get("argv"):
             if name not in PROFILES:
                 raise BadConfig(f"agents.{name}: write profile ({', '.join(PROFILES)}) or argv.")
             options = {**options, "profile": name}
-        return super().from_options(name, options, terms, description)
+        return super().from_options(name, options, **shared)
 
     async def open(self, session: Session) -> AcpConversation:
         """Open a conversation. The program starts with the first turn."""

@@ -41,7 +41,7 @@ class Ledger:
 
     def __init__(self, *, running_total: bool) -> None:
         self.model: str | None = None
-        self.loaded = False  # whether the session is older than this process, so that its earlier cost is not known
+        self._resumed = False  # whether the session is older than this process, so that its earlier cost is unknown
         self._running_total = running_total
         self._totals: dict[str, int] = {}
         self._cost: float | None = None
@@ -49,10 +49,14 @@ class Ledger:
         self._cost_told = False
         self._used: dict[str, int] = {}
 
+    def open_session(self, model: str | None, *, resumed: bool) -> None:
+        """Note the model of the session, and whether it was resumed."""
+        self.model, self._resumed = model, resumed
+
     def begin(self) -> None:
         """Begin a turn."""
         self._used = {}
-        known = self._cost is not None or not self.loaded
+        known = self._cost is not None or not self._resumed
         self._cost_before = (self._cost or 0.0) if known else None
         self._cost_told = False
 

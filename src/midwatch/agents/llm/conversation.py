@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from midwatch.agents.base import cancel, message_id
 from midwatch.agents.function import OnLoop
 from midwatch.agents.llm import history
-from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool
+from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool, TurnTransfer
 from midwatch.agents.llm.history import Call, Transcript, Window, newest
 from midwatch.agents.llm.model import Caller, Connection, Fault, Live
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
-from midwatch.agents.llm.tools import Toolbox, Toolkit, ToolOutput, running_call
+from midwatch.agents.llm.tools import RunningCall, Toolbox, Toolkit, ToolOutput, running_call
 from midwatch.agents.streams.reading import find_paths, make_title
 from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shorten
 from midwatch.base.errors import AgentError
@@ -103,11 +103,8 @@ class Loop:
             ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=dict(tool.schema))
             for tool in box.tools.values()
         ]
-        transfers = [tool for tool in box.tools.values() if isinstance(tool, TransferTool)]
-        self._passing = transfers[0].passing if transfers else None
-        talk.transfers = frozenset(tool.name for tool in transfers)
-        if self._passing is not None:
-            self._passing.talk = talk
+        transfers = (tool.turn_transfer for tool in box.tools.values() if isinstance(tool, TransferTool))
+        self._transfer = next(transfers, TurnTransfer(frozenset()))
         tokens = options.context_tokens or model.profile.get("context_window")
         overhead = len(agent.system) + len(str(self._definitions))
         self._window = Window(tokens, options.max_tokens or min(8192, (tokens or 0) // 4), overhead)
@@ -118,7 +115,7 @@ class Loop:
 
     async def run(self) -> TurnResult:
         """Run until there is an answer, or the budget is spent."""
-        turn, talk = self._turn, self._talk
+        turn, talk, names = self._turn, self._talk, self._transfer.names
         if not talk.begun or (talk.complete and talk.task_id != turn.task_id):  # a retry of what was done is done anew
             await self._keep(
                 history.make_text_step(turn.prompt.replace("\0", ""), "prompt", **await self._read_handoff())
@@ -130,7 +127,7 @@ class Loop:
                 return self._build_result()
             if spent := turn.over_budget():
                 return replace(self._build_result(), text=talk.text, outcome="budget", error=spent)
-            if calls := sorted(talk.open_calls(), key=lambda call: call.name in talk.transfers):  # transfers come last
+            if calls := sorted(talk.open_calls(), key=lambda call: call.name in names):  # transfers come last
                 await self._run_tool(calls[0])
                 continue
             await self.before_model()
@@ -318,7 +315,8 @@ class Loop:
         return await self._run(call)
 
     async def _run(self, call: Call) -> ToolOutput:
-        running_call.set(f"{self._talk.turn}.{self._talk.requests}.{call.place}")
+        key = f"{self._talk.turn}.{self._talk.requests}.{call.place}"
+        running_call.set(RunningCall(key, self._talk))
         return await self._box.run(call.name, call.part.args, self._turn)
 
     async def after_tool(self, call: Call, output: ToolOutput, duration: float) -> None:
@@ -342,15 +340,15 @@ class Loop:
 
     async def _find_transfer(self) -> Transfer | None:
         """Return who takes over, if the model gave the work to another agent. Every call is answered before."""
-        if self._passing is None or (call := self._talk.find_transfer()) is None:
+        if (call := self._talk.find_transfer(self._transfer.names)) is None:
             return None
-        if self._passing.ready is None:  # an earlier attempt was cut off right after it
+        if self._transfer.accepted is None:  # an earlier attempt was cut off right after it
             output = await self._run(call)
-            if self._passing.ready is None:
+            if self._transfer.accepted is None:
                 raise AgentError(f"the work could not be passed on: {output.text}")
         for left in list(self._talk.open_calls()):
             await self._skip(left, ANOTHER)
-        return self._passing.ready
+        return self._transfer.accepted
 
     # -- results of a form ---------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
 
@@ -20,9 +20,6 @@ from midwatch.domain.agent import Turn
 from midwatch.domain.handoff import HandoffTask, Transfer, tool_description, tool_name, transfer_message
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.wire.fields import Seconds
-
-if TYPE_CHECKING:
-    from midwatch.agents.llm.history import Transcript
 
 ANOTHER = "Another transfer was made."
 
@@ -58,19 +55,19 @@ def _read_target(value: Any) -> Any:
 To = Annotated[HandoffTo, BeforeValidator(_read_target)]
 
 
-class Passing:
-    """The transfer of one turn."""
+class TurnTransfer:
+    """The transfer of one turn, if the model makes one. `names` are the tools that make it."""
 
-    def __init__(self) -> None:
-        self.ready: Transfer | None = None  # who takes over, once an agent has accepted
-        self.talk: Transcript | None = None
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+        self.accepted: Transfer | None = None  # set once another agent has accepted the work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferTool(Tool):
     """A tool whose call ends the turn, because another agent takes over."""
 
-    passing: Passing
+    turn_transfer: TurnTransfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,8 @@ class Way:
         """Return the options of the handoff."""
         names = ("timeout", "max_retries", "nest_history", "input_filter", "on_handoff")
         own = {"tool_name_override": self.name, "tool_description_override": self.to.description}
-        return {"once": running_call.get(None), **own, **{name: getattr(self.to, name) for name in names}}
+        call = running_call.get()
+        return {"once": call.key if call else None, **own, **{name: getattr(self.to, name) for name in names}}
 
     async def delegate(self, arguments: dict[str, Any], turn: Turn) -> Any:
         """Have the other agent do the work and return its answer."""
@@ -108,9 +106,9 @@ class Way:
             work = HandoffTask(description=checked["task"])
         return (await turn.delegate(self.to.agent, work, **self.handoff_options())).output
 
-    async def transfer(self, shared: Passing, arguments: dict[str, Any], turn: Turn) -> ToolOutput:
+    async def transfer(self, shared: TurnTransfer, arguments: dict[str, Any], turn: Turn) -> ToolOutput:
         """Have the other agent take over. The turn ends with this."""
-        if shared.ready is not None:
+        if shared.accepted is not None:
             raise ToolError(ANOTHER)
         checked = self.check_arguments(arguments)
         if self.form is None:
@@ -118,8 +116,9 @@ class Way:
                 raise ToolError("it takes no argument but `message`, a text.")
             checked = checked.get("message")
         work = HandoffTask(description=turn.prompt, input=checked)
-        shared.ready = await turn.transfer(self.to.agent, work, **_history(shared), **self.handoff_options())
-        return ToolOutput(transfer_message(shared.ready.handoff.to_agent))
+        accepted = await turn.transfer(self.to.agent, work, **_history(shared.names), **self.handoff_options())
+        shared.accepted = accepted
+        return ToolOutput(transfer_message(accepted.handoff.to_agent))
 
 
 class HandoffTools:
@@ -151,30 +150,32 @@ class HandoffTools:
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
         """Yield the tools for the agents that can get work now."""
         receivers = turn.receivers([way.to.agent for way in self.ways])
-        shared = Passing()
-        yield [self._tool(way, receivers[way.to.agent], shared) for way in self.ways if way.to.agent in receivers]
+        ways = [way for way in self.ways if way.to.agent in receivers]
+        shared = TurnTransfer(frozenset(way.name for way in ways if way.transfers))
+        yield [self._tool(way, receivers[way.to.agent], shared) for way in ways]
 
-    def _tool(self, way: Way, about: str, shared: Passing) -> Tool:
+    def _tool(self, way: Way, about: str, shared: TurnTransfer) -> Tool:
         schema = way.form.schema if way.form is not None else MESSAGE if way.transfers else TASK
         if way.transfers:
             text = tool_description(way.to.agent, way.to.description, about)
             return TransferTool(
                 name=way.name, description=text, schema=schema, call=partial(way.transfer, shared), safe=True,
-                kind="switch_mode", passing=shared,
+                kind="switch_mode", turn_transfer=shared,
             )  # fmt: skip
         text = way.to.description or f"Have the {way.to.agent} agent do a part of the work, and get its answer. {about}"
         return Tool(name=way.name, description=text.strip(), schema=schema, call=way.delegate, safe=True)
 
 
-def _history(shared: Passing) -> dict[str, Any]:
+def _history(transfers: frozenset[str]) -> dict[str, Any]:
     """Return the earlier messages and those of this turn.
 
-    The prompt is left out, because it is the work, and so are transfers.
+    The prompt is left out, because it is the work, and so are calls of the tools `transfers`.
     """
-    talk = shared.talk
-    if talk is None:
+    call = running_call.get()
+    if call is None:
         return {}
-    earlier = [message for turn in talk.turns[:-1] for message in handoff_messages.to_messages(turn, talk.transfers)]
-    own_messages = handoff_messages.to_messages([*talk.turns[-1], *talk.last()], talk.transfers)
+    talk = call.talk
+    earlier = [message for turn in talk.turns[:-1] for message in handoff_messages.to_messages(turn, transfers)]
+    own_messages = handoff_messages.to_messages([*talk.turns[-1], *talk.last()], transfers)
     messages = handoff_messages.newest(earlier)
     return {"context": HandoffContext(messages=messages), "pre_handoff": handoff_messages.newest(own_messages[1:])}

@@ -56,7 +56,6 @@ class Transcript:
         self.turn: str | None = None
         """The task that began the current turn. Its steps are marked with it, whichever task continues the turn."""
         self.task_id: str | None = None  # the task of the last answer
-        self.transfers: frozenset[str] = frozenset()  # names of tools that end the turn
         self._closed = False
         self._before = False
         self._usages: list[tuple[str, RequestUsage]] = []
@@ -142,11 +141,11 @@ class Transcript:
             if place not in self._returned:
                 yield Call(place, part)
 
-    def find_transfer(self) -> Call | None:
-        """Return the successful call of the last answer that transfers the work to another agent, or None."""
+    def find_transfer(self, names: frozenset[str]) -> Call | None:
+        """Return the successful call of the last answer to one of the tools that transfer the work, or None."""
         for place, part in enumerate(self._calls):
             result = self._returned.get(place)
-            if result is not None and part.tool_name in self.transfers and result.outcome == "success":
+            if result is not None and part.tool_name in names and result.outcome == "success":
                 return Call(place, part)
         return None
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 from pydantic import BaseModel
 
-from midwatch.agents.base import BaseAgent
+from midwatch.agents.base import BaseAgent, SharedSettings
 from midwatch.agents.llm.conversation import LlmConversation
 from midwatch.agents.llm.model import Connection
 from midwatch.agents.llm.options import LlmOptions
@@ -16,8 +16,9 @@ from midwatch.agents.llm.output import Output
 from midwatch.agents.llm.toolkit import DESK, build_toolkit
 from midwatch.agents.llm.tools import Tool
 from midwatch.base.errors import BadConfig
-from midwatch.domain.agent import AgentTerms
+from midwatch.domain.agent import AgentCapability, AgentTerms
 from midwatch.domain.session import Session
+from midwatch.programs.sandbox import Sandbox
 
 
 class LlmAgent(BaseAgent):
@@ -39,6 +40,9 @@ class LlmAgent(BaseAgent):
         options: LlmOptions | None = None,
         terms: AgentTerms | None = None,
         description: str = "",
+        capabilities: tuple[AgentCapability, ...] = (),
+        sandbox: Sandbox | None = None,
+        why: str | None = None,
         **more: Any,
     ) -> None:
         """Build the agent.
@@ -48,8 +52,10 @@ class LlmAgent(BaseAgent):
         """
         all_tools = tuple(tools)
         names = tuple(tool for tool in all_tools if isinstance(tool, str))
-        super().__init__(name, terms=terms or self.terms_for({"tools": names}), description=description)
-        self.terms = self.terms._replace(steerable=True)
+        super().__init__(
+            name, terms=(terms or self.terms_for({"tools": names}))._replace(steerable=True), description=description,
+            capabilities=capabilities, sandbox=sandbox, why=why,
+        )  # fmt: skip
         self.options = options or LlmOptions.read(name, {"model": model, "tools": names, **more})
         form = output if output is not None else self.options.output
         self.output = None if form is None else Output(name, form)
@@ -66,9 +72,9 @@ class LlmAgent(BaseAgent):
         return cls.terms._replace(submits=DESK in (options.get("tools") or ()))
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
         """Return the agent that `[agents.NAME]` describes."""
-        return cls(name, options=cls.options_class.read(name, options), terms=terms, description=description)
+        return cls(name, options=cls.options_class.read(name, options), **shared)
 
     def _read_system(self) -> str:
         if self.options.system_file is None:

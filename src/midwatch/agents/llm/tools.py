@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -27,6 +27,9 @@ from midwatch.agents.function_child import FACTS, TurnProxy, is_async
 from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.domain.agent import Answer, Question, QuestionKind, Turn
 
+if TYPE_CHECKING:
+    from midwatch.agents.llm.history import Transcript
+
 T = TypeVar("T")
 
 LONGEST_RESULT = 100_000  # characters of a result that a model gets
@@ -35,8 +38,15 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names that every provider accepts
 NO_RESULT = "done, without a result"
 
 
-running_call: ContextVar[str | None] = ContextVar("running_call", default=None)
-"""The name of the running call in its turn; the same in a later attempt."""
+class RunningCall(NamedTuple):
+    """A tool call that runs now."""
+
+    key: str
+    """Its key within the turn. A later attempt has the same key for the same call."""
+    talk: Transcript
+
+
+running_call: ContextVar[RunningCall | None] = ContextVar("running_call", default=None)
 
 
 class ToolError(Exception):

@@ -133,7 +133,7 @@ class TerminalConversation:
         """See the port."""
         self._listener = listener
         if self._live is not None:
-            self._live.listener = listener
+            self._live.listen(listener)
 
     # -- start and end -------------------------------------------------------------------------------------------
 
@@ -153,8 +153,7 @@ class TerminalConversation:
         else:
             argv = profile.resume_argv
         filled = tuple(part.replace("{thread}", thread or "") for part in argv)
-        live = Live(profile, (profile.columns, profile.rows))
-        live.listener = self._listener
+        live = Live(profile, (profile.columns, profile.rows), self._listener)
         try:
             await live.start(self._agent.program(filled, turn.workdir or self._session.workdir), turn)
         except BaseException:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from pydantic import Field
 
-from midwatch.agents.base import ProgramAgent, ProgramOptions
+from midwatch.agents.base import ProgramAgent, ProgramOptions, SharedSettings
 from midwatch.agents.terminal.conversation import TerminalConversation
 from midwatch.agents.terminal.process import SURROUNDINGS
 from midwatch.agents.terminal.profiles import PROFILES, Profile
@@ -51,8 +51,8 @@ class TerminalAgent(ProgramAgent[TerminalOptions]):
     options_class = TerminalOptions
     terms = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4)
 
-    def __init__(self, name: str, options: TerminalOptions, **more: Any) -> None:
-        super().__init__(name, options, **more)
+    def __init__(self, name: str, options: TerminalOptions, **shared: Unpack[SharedSettings]) -> None:
+        super().__init__(name, options, **shared)
         self.profile = options.build_profile(name)
         self.exits: dict[str, AgentExited] = {}  # how programs ended between turns, by session
 

@@ -24,11 +24,11 @@ UNWANTED_LINES = 2000  # lines that scrolled off and are kept while nobody waits
 class Live:
     """A terminal with a program in it."""
 
-    def __init__(self, profile: Profile, size: tuple[int, int]) -> None:
+    def __init__(self, profile: Profile, size: tuple[int, int], listener: Callable[[str], None] | None) -> None:
         self.profile = profile
         self.screen = Screen(*size, reply=self._answer, signal=self._pass_signal)
         self.watch = Watch(profile, self.screen)
-        self.listener: Callable[[str], None] | None = None
+        self._listener = listener
         self.news = asyncio.Event()  # set when the program has written, or when everybody should look again
         self._child: TerminalChild | None = None
         self._showing: asyncio.TimerHandle | None = None
@@ -70,6 +70,10 @@ class Live:
             self._child.resize(columns, rows)
         self.screen.resize(columns, rows)
         self._show_soon()
+
+    def listen(self, listener: Callable[[str], None] | None) -> None:
+        """Call `listener` with the text of the screen soon after a change."""
+        self._listener = listener
 
     def record(self, wanted: bool) -> None:
         """Begin or stop to keep every line that scrolls off. The lines take memory."""
@@ -167,14 +171,14 @@ class Live:
         self.watch.take_signal(signal)  # type: ignore[arg-type]  # the screen is made before the watch that reads it
 
     def _show_soon(self) -> None:
-        if self.listener is not None and self._showing is None:
+        if self._listener is not None and self._showing is None:
             self._showing = asyncio.get_running_loop().call_later(self._pace, self._show)
 
     def _show(self) -> None:
         self._showing = None
         self._pace = min(2 * self._pace, SHOWN_AT_LEAST_EVERY)
-        if self.listener is not None and not self._closed:
-            self.listener(self.screen.text())
+        if self._listener is not None and not self._closed:
+            self._listener(self.screen.text())
 
     @staticmethod
     def _now() -> float:
