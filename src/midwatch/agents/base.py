@@ -124,11 +124,11 @@ class ProgramAgent(BaseAgent, Generic[Chosen]):
         return self.build_program(argv, workdir or self.options.workdir, env)
 
     def find_problem(self, program: Program) -> str | None:
-        """Return why the program cannot be started here, or None."""
+        """Return the reason why the program cannot be started here, or None."""
         return program.problem()
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the command line, and why it cannot be started here."""
+        """Return the command line, and `problem` if it cannot be started here."""
         program = self.program(self.command_line(), None)
         description = {"command": shlex.join(program.argv)}
         if problem := self.find_problem(program):
@@ -137,19 +137,19 @@ class ProgramAgent(BaseAgent, Generic[Chosen]):
 
 
 def absolute_path(path: str | None) -> str:
-    """Return the absolute path of a directory; without one, that of the current directory."""
+    """Return the absolute path of a directory, by default of the current one."""
     return str(Path(path or os.getcwd()).expanduser().absolute())  # noqa: PTH109
 
 
 async def cancel(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel tasks and wait for their end, whatever it is."""
+    """Cancel tasks and wait until all have ended. Ignore their errors."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def message_id(turn: Turn) -> str:
-    """Return the id of the message that is the answer of a turn."""
+    """Return the id of the message with the answer of a turn."""
     return f"{turn.task_id}.{turn.attempt}"
 
 
@@ -162,13 +162,13 @@ GO_ON = (
 def build_prompt(turn: Turn, *, known: bool) -> str:
     """Return the prompt of a turn.
 
-    After an interruption, an agent that still knows the conversation is also told to go on.
+    After an interruption, an agent that still has the conversation gets the instruction to continue.
     """
     return (GO_ON if turn.resumed and known else "") + turn.prompt.replace("\0", "")
 
 
 def convert_error(problem: BaseException) -> MidwatchError:
-    """Return the error that a task fails with after the code of an agent raised `problem`."""
+    """Return the error of the task for an exception that the code of an agent raised."""
     if isinstance(problem, MidwatchError):
         return problem
     last_line = traceback.format_exception_only(problem)[-1].strip()

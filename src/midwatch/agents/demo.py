@@ -1,6 +1,6 @@
 """Kind `demo`: a built-in agent that needs nothing and uses no model.
 
-It shows what an agent can do here. Words in the prompt make it do more: `demo:ask`, `demo:fail`, `demo:transient`,
+It shows the features of an agent. Words in the prompt select more of them: `demo:ask`, `demo:fail`, `demo:transient`,
 `demo:crash`, `demo:hang`, `demo:silent`, `demo:sleep=SECONDS`.
 """
 
@@ -32,7 +32,7 @@ class DemoOptions(KindOptions):
 
 
 class DemoAgent(BaseAgent):
-    """Runs on the event loop and costs nothing."""
+    """The demo agent. It runs on the event loop and costs nothing."""
 
     kind = "demo"
     terms = AgentTerms(timeout_seconds=1800.0, on_crash="rerun", slots=16)
@@ -53,7 +53,7 @@ class DemoAgent(BaseAgent):
         return OnLoop(partial(perform, streaming=self._streaming))
 
     def describe(self) -> Mapping[str, Any]:
-        """Say that the agent is built in."""
+        """Return that the agent is built in."""
         return {"target": "built in"}
 
 
@@ -61,11 +61,11 @@ async def perform(prompt: str, turn: Turn, streaming: float = STREAMING) -> Turn
     """Run one turn of the demo."""
     wanted = {word.partition("=")[0]: number for word, number in DIRECTIVE.findall(prompt)}
     if "fail" in wanted:
-        raise AgentError("the demo was told to fail; take demo:fail out of the prompt")
+        raise AgentError("the prompt contains demo:fail; remove it and retry")
     if "transient" in wanted and turn.attempt <= 1:
-        raise TransientError("the demo was told to fail once; the next try will do")
+        raise TransientError("the prompt contains demo:transient; the next attempt will succeed")
     if "crash" in wanted:
-        raise RuntimeError("the demo was told to crash")
+        raise RuntimeError("the prompt contains demo:crash")
     clock, words = await _use_tools(prompt, turn)
     if "hang" in wanted:
         await turn.emit(TaskProgress(text="hanging until interrupted"))

@@ -38,7 +38,7 @@ Function = Callable[..., Any]
 LONGEST_LINE = 32_000_000
 PRINTED_KEPT = 100_000
 LAST_WORDS = 1.0  # seconds that a child may take to exit after it has sent its result
-WAITS = ("ask", "receive", "delegate")  # calls of a turn that may wait without end; an interrupt ends the wait
+WAITS = ("ask", "receive", "delegate")  # methods of a turn that may wait for ever; an interrupt ends the wait
 OFFERED = ("load_progress", "save_progress", "receive", "handoff", "delegate", "transfer")
 OUTCOMES = ("ok", "silent", "error", "budget", "transferred")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:|\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -80,12 +80,16 @@ class FunctionAgent(BaseAgent):
         super().__init__(name, **shared)
         if on_loop and (isinstance(target, str) or not is_async(target)):
             raise BadConfig(f"agent {name!r}: on_loop needs an async function; leave it out to use a thread.")
-        takes_turn = isinstance(target, str) or wants_turn(target)  # of a path nobody knows before it runs
+        takes_turn = isinstance(target, str) or wants_turn(
+            target
+        )  # the signature of a dotted path is not known before it runs
         self.terms = self.terms._replace(steerable=takes_turn)
         self.target = target
         self.workdir = workdir
         self._on_loop = on_loop
-        self._call = None if isinstance(target, str) else accept_turn(target)  # once: it reads the signature
+        self._call = (
+            None if isinstance(target, str) else accept_turn(target)
+        )  # computed once, because reading the signature is slow
         self._path = tuple(str(Path(place).expanduser().absolute()) for place in path)
         self._env = dict(env or {})
 
@@ -122,7 +126,7 @@ class FunctionAgent(BaseAgent):
         return self.build_program(argv, workdir or self.workdir, self._env, readable=readable)
 
     def import_path(self) -> list[str]:
-        """Return where the child looks for modules: the configured directories, then those of this process."""
+        """Return the directories in which the child finds modules: the configured ones, then those of this process."""
         return [*self._path, *(os.path.abspath(place) for place in sys.path)]  # noqa: PTH100 - "" is here
 
 
@@ -151,14 +155,16 @@ class OnLoop:
         except asyncio.CancelledError:
             if task.cancelling() > self._cancels:
                 raise
-            raise AgentError("it was interrupted" if self._cancels else "it cancelled itself") from None
+            raise AgentError(
+                "the function was interrupted" if self._cancels else "the function cancelled itself"
+            ) from None
         except GeneratorExit:
             raise
         except BaseException as problem:
             raise convert_error(problem) from problem
         finally:
             self._task = None
-            while self._cancels:  # they were meant for the function, not for whoever runs the turn
+            while self._cancels:  # these cancellations were for the function, not for the task that runs the turn
                 self._cancels -= 1
                 task.uncancel()
 
@@ -176,7 +182,7 @@ class OnLoop:
 
 
 class OnThread:
-    """Calls a function on a thread of its own. A thread cannot be killed: after `kill` the turn ends without it."""
+    """Calls a function on its own thread. No thread can be killed: after `kill` the turn ends, the thread continues."""
 
     def __init__(self, function: Function, name: str) -> None:
         self._function = function
@@ -184,7 +190,7 @@ class OnThread:
         self._run: _ThreadRun | None = None
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Wait for the function, or until it is given up."""
+        """Call the function and return its result. After `kill`, return without it."""
         run = self._run = _ThreadRun(self._function, turn)
         threading.Thread(target=run.main, name=f"midwatch-{self._name}", daemon=True).start()
         try:
@@ -222,10 +228,10 @@ class _ThreadRun:
         self._over = False
         self._cancel: Callable[[], object] | None = None
 
-    # These run on our loop.
+    # -- these methods run on the event loop
 
     def stop(self) -> None:
-        """Cancel an async function. Tell a plain one to stop, and end what it waits for."""
+        """Cancel an async function. For a plain function, set `stopping` and cancel its open calls."""
         self._proxy.stopping = True
         for future in tuple(self._waiting):
             future.cancel()
@@ -233,14 +239,14 @@ class _ThreadRun:
             self._cancel()
 
     def leave(self) -> None:
-        """End the turn, even if the thread still runs."""
+        """Refuse further calls of the function and stop it."""
         self._over = True
         self.stop()
 
     def give_up(self) -> None:
-        """End the turn although the thread has not ended."""
+        """End the turn with an error, although the thread still runs."""
         if not self.settled.done():
-            error = "the function did not stop; its thread goes on until it returns"
+            error = "the function did not stop; its thread continues until the function returns"
             self.settled.set_result(TurnResult(outcome="error", error=error, stuck=True))
 
     def _finish(self, result: TurnResult | None, problem: BaseException | None) -> None:
@@ -252,17 +258,17 @@ class _ThreadRun:
         elif problem is not None:
             self.settled.set_exception(convert_error(problem))
 
-    # These run on the thread.
+    # -- these methods run on the thread
 
     def main(self) -> None:
         """Call the function and report its end to midwatch's loop."""
         try:
             end: tuple[TurnResult | None, BaseException | None] = (_make_result(self._value()), None)
         except (asyncio.CancelledError, CancelledError):
-            end = None, AgentError("it was interrupted")
+            end = None, AgentError("the function was interrupted")
         except BaseException as problem:
             end = None, problem
-        with suppress(RuntimeError):  # our loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, and nothing waits for the result
             self.loop.call_soon_threadsafe(self._finish, *end)
 
     def _value(self) -> Any:
@@ -292,7 +298,7 @@ class _ThreadRun:
         if name in WAITS:
             self._waiting.add(future)
             future.add_done_callback(self._waiting.discard)
-            if self._proxy.stopping:  # it came between the look above and here
+            if self._proxy.stopping:  # the stop came after the check above
                 future.cancel()
         return future
 
@@ -306,7 +312,7 @@ class _ThreadRun:
 
 
 class _Lines(Pipe):
-    """Passes each line of the child to `hear`."""
+    """Splits the output of the child into lines and calls `hear` with each."""
 
     def __init__(self, hear: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -352,8 +358,10 @@ class InChild(ProcessConversation):
         if serving.refused is not None:
             raise serving.refused
         if serving.end is None:
-            why = "its result is too long" if lines.too_long else last_lines(printed.text(), 3) or "it said nothing"
-            raise AgentError(f"the function's process ended with code {child.returncode} before it returned: {why}")
+            why = "its result is too long" if lines.too_long else last_lines(printed.text(), 3) or "no output"
+            raise AgentError(
+                f"the function's process ended with code {child.returncode} before the function returned: {why}"
+            )
         return _read_end(serving.end, serving.transfers)
 
     def _write(self, data: bytes) -> None:
@@ -362,7 +370,7 @@ class InChild(ProcessConversation):
 
 
 class _CallServer:
-    """Answers the calls of a child. Each call has a task of its own, because some take long."""
+    """Answers the calls of a child. Each call has its own task, because some take long."""
 
     def __init__(self, turn: Turn, write: Callable[[bytes], None]) -> None:
         self.end: Mapping[str, Any] | None = None
@@ -374,7 +382,7 @@ class _CallServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hear(self, line: bytes) -> None:
-        """Take in a line of the child. An invalid line ends the child."""
+        """Handle a line of the child. An invalid line ends the child."""
         try:
             message = json.loads(line)
             if "end" in message:
@@ -427,7 +435,7 @@ class _CallServer:
             wanted = question if isinstance(question, str) else read_question(question)
             return tuple(await turn.ask(wanted, tuple(choices), expires=expires))
         if name not in OFFERED:
-            raise AgentError(f"turn.{name} is not available to a function in a process of its own.")
+            raise AgentError(f"turn.{name} is not available to a function in a child process.")
         value = await call_turn(turn, name, arguments)
         if isinstance(value, Transfer):
             self.transfers[value.handoff.id] = value
@@ -448,7 +456,7 @@ async def call_turn(turn: Turn, name: str, arguments: Sequence[Any]) -> Any:
 
 
 def _read_end(end: Mapping[str, Any], transfers: Mapping[str, Transfer]) -> TurnResult:
-    """Return the result that a child sent, or raise its failure."""
+    """Return the result in the last line of a child, or raise the error in it."""
     if "problem" in end:
         raise (TransientError if end["transient"] else AgentError)(end["problem"])
     fields = dict(end)
@@ -464,15 +472,13 @@ def _make_result(value: Any) -> TurnResult:
 
 def _check(result: TurnResult) -> TurnResult:
     if result.outcome not in OUTCOMES:
-        raise AgentError(
-            f"outcome {result.outcome!r} is not one a function may return; use one of {', '.join(OUTCOMES)}"
-        )
+        raise AgentError(f"a function cannot return the outcome {result.outcome!r}; use one of {', '.join(OUTCOMES)}")
     if result.outcome == "transferred" and result.transfer is None:
-        raise AgentError("nobody has taken the work over; return what `turn.transfer` gives")
+        raise AgentError("the outcome transferred needs a transfer; return the result of `turn.transfer`")
     return result
 
 
 def read_question(data: Mapping[str, Any]) -> Question:
-    """Return a question as it came over the line."""
+    """Return the question in a call of the child."""
     choices = tuple(Choice(*choice) for choice in data["choices"])
     return Question(**{**data, "choices": choices, "paths": tuple(data["paths"])})

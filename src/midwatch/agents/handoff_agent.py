@@ -1,4 +1,4 @@
-"""Agents written for handoffs: one class that says what it can do, takes or refuses work, and does it.
+"""Agents written for handoffs: one class with capabilities that accepts or refuses work, and does it.
 
 class Coder(HandoffAgent):
     id = "coder"
@@ -42,14 +42,18 @@ class HandoffAgent(BaseAgent):
     takes_history = True
     """Earlier messages come in the handoff's context, not as text in the prompt."""
     id: str = ""
-    """The name by which others address it."""
+    """The name of the agent in handoffs."""
 
     def __init__(self, id: str | None = None, **shared: Unpack[SharedSettings]) -> None:
         self.id = id or type(self).id
         if not self.id:
-            raise BadConfig(f"{type(self).__name__} needs an id: what others call it by.")
-        if iscoroutinefunction(self.can_handle):  # what it returns would always count as yes
-            raise BadConfig(f"{type(self).__name__}.can_handle returns true or false at once; write it without async.")
+            raise BadConfig(
+                f"{type(self).__name__} needs an id, the name that handoffs use; set the attribute `id` or pass it."
+            )
+        if iscoroutinefunction(self.can_handle):  # a coroutine object would always count as true
+            raise BadConfig(
+                f"{type(self).__name__}.can_handle must return true or false without await; write it without async."
+            )
         super().__init__(self.id, **shared)
 
     @classmethod
@@ -59,7 +63,7 @@ class HandoffAgent(BaseAgent):
         return cls(name, **shared)
 
     def can_handle(self, work: HandoffTask) -> bool:
-        """Whether it could do this work: by default, whether one of its capabilities covers it."""
+        """Return whether it could do this work: by default, whether one of its capabilities covers the type."""
         return any(not capability.task_types or work.type in capability.task_types for capability in self.capabilities)
 
     async def accept(self, handoff: Handoff) -> None:
@@ -75,7 +79,7 @@ class HandoffAgent(BaseAgent):
 
     async def _work(self, prompt: str, turn: Turn) -> TurnResult:
         handoff = await turn.handoff()
-        request = HandoffTask(description=prompt).data()  # somebody submitted it as a task
+        request = HandoffTask(description=prompt).data()  # without a handoff, the prompt of a task is the work
         result = await self.execute(handoff or Handoff(id=turn.task_id, to_agent=self.id, request=request))
         if isinstance(result, HandoffResult):
             if result.error:

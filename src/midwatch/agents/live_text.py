@@ -18,7 +18,7 @@ class LiveText:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is text that no event has shown yet."""
+        """Whether there is new text since the last `take_delta`."""
         return bool(self._new)
 
     def add(self, piece: str) -> None:

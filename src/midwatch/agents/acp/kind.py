@@ -24,15 +24,15 @@ class AcpAgent(ProgramAgent[AcpOptions]):
 
     @property
     def profile(self) -> Profile:
-        """How to use the agent over the protocol."""
+        """The profile of the agent: how to use it over the protocol."""
         return PROFILES[self.options.profile] if self.options.profile else UNKNOWN_AGENT
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
-        """Return the agent that `[agents.NAME]` describes; without a profile and a program, the known one NAME."""
+        """Return the agent that `[agents.NAME]` describes. Without `profile` and `argv`, NAME is the profile."""
         if options.get("profile") is None and not options.get("argv"):
             if name not in PROFILES:
-                raise BadConfig(f"agents.{name}: write profile ({', '.join(PROFILES)}) or argv.")
+                raise BadConfig(f"agents.{name}: set profile ({', '.join(PROFILES)}) or argv.")
             options = {**options, "profile": name}
         return super().from_options(name, options, **shared)
 
@@ -51,7 +51,7 @@ class AcpAgent(ProgramAgent[AcpOptions]):
         return self.profile.program.environment_for_root()
 
     def find_problem(self, program: Program) -> str | None:
-        """Return why the program cannot be started here, or None."""
+        """Return the reason why the program cannot be started here, or None."""
         problem = program.problem()
         if problem and self.options.profile and "is not installed" in problem:
             return f"program {program.argv[0]!r} is not installed; {self.profile.install}"

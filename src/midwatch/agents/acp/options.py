@@ -14,7 +14,7 @@ ProfileName = Literal["claude", "codex", "gemini", "opencode", "goose", "qwen", 
 
 
 class McpServer(BaseModel):
-    """An MCP server that the agent is to use."""
+    """An MCP server that the agent uses."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,11 +29,11 @@ class McpServer(BaseModel):
     @model_validator(mode="after")
     def _check_way(self) -> McpServer:
         if (self.command is None) == (self.url is None):
-            raise ValueError("write either command or url")
+            raise ValueError("set either command or url")
         return self
 
     def wire(self) -> dict[str, Any]:
-        """Return the server as the protocol describes it."""
+        """Return the server in the form of the protocol."""
         if self.url is not None:
             return {"type": self.type, "name": self.name, "url": self.url, "headers": _pairs(self.headers)}
         return {"name": self.name, "command": self.command, "args": list(self.args), "env": _pairs(self.env)}

@@ -1,4 +1,4 @@
-"""Tools with which a model hands work to other agents: to one that takes over, or to one that does a part."""
+"""Tools with which a model hands work over to other agents: to transfer all of it, or to delegate a part."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from midwatch.domain.handoff import HandoffTask, Transfer, tool_description, too
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.wire.fields import Seconds
 
-ANOTHER = "Another transfer was made."
+ANOTHER = "The work was already transferred to another agent."
 
 
 def _make_schema(name: str, description: str, **more: Any) -> dict[str, Any]:
-    """Return the schema of arguments with one text."""
+    """Return the schema of arguments with one text field."""
     text = {"type": "string", "description": description}
     return {"type": "object", "properties": {name: text}, **more, "additionalProperties": False}
 
 
-MESSAGE = _make_schema("message", "What the other agent should know beside.")
-TASK = _make_schema("task", "What to do, with all that is needed to do it.", required=["task"])
+MESSAGE = _make_schema("message", "Additional information for the other agent.")
+TASK = _make_schema("task", "The task, with all information that it needs.", required=["task"])
 
 
 class HandoffTo(KindOptions):
@@ -65,7 +65,7 @@ class TurnTransfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferTool(Tool):
-    """A tool whose call ends the turn, because another agent takes over."""
+    """A tool whose call ends the turn, because another agent takes over the work."""
 
     turn_transfer: TurnTransfer
 
@@ -101,19 +101,19 @@ class Way:
         if self.form is not None:
             work = HandoffTask(input=checked)
         elif set(checked) != {"task"} or not isinstance(checked["task"], str) or not checked["task"].strip():
-            raise ToolError("write what is to be done as the one argument `task`, a text.")
+            raise ToolError("write the task as the only argument `task`, a text.")
         else:
             work = HandoffTask(description=checked["task"])
         return (await turn.delegate(self.to.agent, work, **self.handoff_options())).output
 
     async def transfer(self, shared: TurnTransfer, arguments: dict[str, Any], turn: Turn) -> ToolOutput:
-        """Have the other agent take over. The turn ends with this."""
+        """Have the other agent take over. The turn ends after this call."""
         if shared.accepted is not None:
             raise ToolError(ANOTHER)
         checked = self.check_arguments(arguments)
         if self.form is None:
             if set(checked) - {"message"} or not isinstance(checked.get("message", ""), str):
-                raise ToolError("it takes no argument but `message`, a text.")
+                raise ToolError("this tool takes only the argument `message`, a text.")
             checked = checked.get("message")
         work = HandoffTask(description=turn.prompt, input=checked)
         accepted = await turn.transfer(self.to.agent, work, **_history(shared.names), **self.handoff_options())
@@ -122,7 +122,7 @@ class Way:
 
 
 class HandoffTools:
-    """The tools with which an agent hands work over. Agents that cannot get work now are not shown."""
+    """The tools with which an agent hands work over. Agents that cannot receive work now have no tool."""
 
     def __init__(
         self, agent: str, transfers: Iterable[HandoffTo], delegates: Iterable[HandoffTo], taken: Iterable[str]
@@ -148,7 +148,7 @@ class HandoffTools:
 
     @asynccontextmanager
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
-        """Yield the tools for the agents that can get work now."""
+        """Yield the tools for the agents that can receive work now."""
         receivers = turn.receivers([way.to.agent for way in self.ways])
         ways = [way for way in self.ways if way.to.agent in receivers]
         shared = TurnTransfer(frozenset(way.name for way in ways if way.transfers))

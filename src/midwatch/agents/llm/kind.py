@@ -22,7 +22,7 @@ from midwatch.programs.sandbox import Sandbox
 
 
 class LlmAgent(BaseAgent):
-    """Asks a model and runs the tools that it wants."""
+    """An agent that calls a model and runs the tools that the model requests."""
 
     kind = "llm"
     starts_programs = True
@@ -68,7 +68,7 @@ class LlmAgent(BaseAgent):
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
-        """Return the terms. With the tools of the desk it submits work."""
+        """Return the terms. An agent with the tools of the desk may submit tasks."""
         return cls.terms._replace(submits=DESK in (options.get("tools") or ()))
 
     @classmethod
@@ -82,7 +82,7 @@ class LlmAgent(BaseAgent):
         try:
             return Path(self.options.system_file).expanduser().read_text()
         except (OSError, UnicodeDecodeError) as problem:
-            why = getattr(problem, "strerror", None) or "it is no text"
+            why = getattr(problem, "strerror", None) or "it is not a text file"
             raise BadConfig(f"agents.{self.name}.system_file: it cannot be read ({why}); correct it.") from None
 
     async def open(self, session: Session) -> LlmConversation:
@@ -90,7 +90,7 @@ class LlmAgent(BaseAgent):
         return LlmConversation(self, session)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the model, and why it cannot be used here."""
+        """Return the model, and `problem` if it cannot be used here."""
         description: dict[str, Any] = {"target": self.options.model}
         if problem := self.connection.problem():
             description["problem"] = problem

@@ -29,14 +29,14 @@ class McpServer(KindOptions):
     @model_validator(mode="after")
     def _check_way(self) -> Self:
         if bool(self.command) == bool(self.url):
-            raise ValueError("write command, or url")
+            raise ValueError("set either command or url")
         if self.url and not re.match(r"https?://[^\s/?#]", self.url):
-            raise ValueError("url begins with http:// or https://")
+            raise ValueError("url must begin with http:// or https://")
         return self
 
 
 def check_names(servers: dict[str, McpServer]) -> dict[str, McpServer]:
     """Check the names of the servers."""
     if wrong := next((name for name in servers if not SERVER.fullmatch(name)), None):
-        raise ValueError(f"a server's name is letters, digits, - and _, at most 32 of them; {wrong[:50]!r} is not")
+        raise ValueError(f"a server's name must have 1 to 32 letters, digits, - or _; change {wrong[:50]!r}")
     return servers

@@ -49,7 +49,7 @@ class ToolOptions(KindOptions):
 def build_toolkit(
     agent: BaseAgent, options: ToolOptions, functions: Iterable[Tool | Callable[..., Any]] = ()
 ) -> Toolkit:
-    """Return the tools of an agent: built-in ones, functions, and those of servers.
+    """Return the tools of an agent: built-in tools, functions, and tools of MCP servers.
 
     Raise BadConfig if two have the same name.
     """
@@ -83,7 +83,7 @@ def build_toolkit(
 
 
 class Named:
-    """Functions that the settings name. They are imported when the first turn needs them."""
+    """The functions of the option `tools`. They are imported in the first turn."""
 
     def __init__(self, agent: str, names: Sequence[str]) -> None:
         self._agent = agent
@@ -108,6 +108,6 @@ class Named:
             return function if isinstance(function, Tool) else make(function)
         except BadConfig as problem:
             raise AgentError(f"agents.{self._agent}.tools: {problem}") from problem
-        except Exception as problem:  # a module is anybody's code
+        except Exception as problem:  # the import runs code of the user
             why = f"{type(problem).__name__}: {problem}"
             raise AgentError(f"agents.{self._agent}.tools: {name} cannot be loaded ({why}); correct it.") from problem

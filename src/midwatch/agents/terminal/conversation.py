@@ -27,13 +27,13 @@ from midwatch.programs.reaper import members
 
 START_SECONDS = 120.0
 QUIT_SECONDS = 0.5
-STOP_SECONDS = 2.0  # seconds after which a program that ignored its own key for interrupts gets SIGINT
+STOP_SECONDS = 2.0  # seconds after which a program gets SIGINT if its own interrupt key had no effect
 ANSWER_SECONDS = 5.0
 PAINT_SECONDS = 2.0
-LATE_SECONDS = 5.0  # how long a reply may take to appear after the program has said that it waits again
+LATE_SECONDS = 5.0  # seconds until a reply appears after the program has reported that it is idle
 MOST_REPEATS = 20  # how often a turn may ask the same question
 SHOWN_EVERY = 0.1
-READING_SHARE = 10  # a long reply takes time to read; at most one part in so many is spent on reading
+READING_SHARE = 10  # reading a long reply is slow; it takes at most one part in so many of the time
 
 
 class TerminalConversation:
@@ -62,7 +62,7 @@ class TerminalConversation:
         return self._live is not None and self._live.running
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Send the prompt, wait until the agent waits again, and read its reply from the terminal."""
+        """Send the prompt, wait until the agent is idle again, and read its reply from the terminal."""
         self._turn, self._interrupted = turn, None
         try:
             await self.start(turn)
@@ -115,7 +115,7 @@ class TerminalConversation:
         if self._turn is None:
             self._forget()
 
-    # -- what people may do at any time --------------------------------------------------------------------------
+    # -- access for people at any time ---------------------------------------------------------------------------
 
     def screenshot(self, *, styled: bool = False) -> Screenshot:
         """See the port."""
@@ -147,7 +147,7 @@ class TerminalConversation:
         self._forget()
         thread = turn.thread_id or self._thread
         if thread is None and turn.resumed and profile.resume_argv:
-            raise AgentError("it was cut off before its thread id was known; look at what it did, then retry it")
+            raise AgentError("it was interrupted before its thread id was known; check what it did, then retry it")
         if thread is None or not profile.resume_argv:
             argv, thread = profile.argv, str(uuid.uuid4()) if profile.thread == "uuid" else None
         else:
@@ -169,16 +169,18 @@ class TerminalConversation:
             self._live = None
 
     async def _watch(self, live: Live) -> None:
-        """Note how a program ended between turns, so that the next turn can report it.
+        """Store the exit of a program between turns, so that the next turn can report it.
 
-        How it ended is known as soon as nobody can type into it, not only when the processes it left behind are gone.
+        The exit is stored as soon as the program has ended, before its remaining processes have ended.
         """
         code = await live.wait_for_exit()
         if self._turn is None and not self._closed:
             self._exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
         await live.wait_for_end()
         if self._turn is None and not self._closed and self._live is live and self._listener is not None:
-            self._listener(live.screen.text())  # whoever watches looks again, and finds it ended
+            self._listener(
+                live.screen.text()
+            )  # the listener reads the status again and finds that the program has ended
 
     async def _report_exit(self, turn: Turn, live: Live) -> AgentError:
         """Return the error of a program that ended during a turn, and report its last screen and exit code."""
@@ -202,12 +204,12 @@ class TerminalConversation:
             return extract_reply(text, prompt, live.profile)
 
         try:
-            await send(live, prompt)  # what stands on the screen before is no reply
+            await send(live, prompt)  # earlier text on the screen is not part of the reply
             showing = asyncio.create_task(self._show_reply(turn, live, written))
             try:
                 await self._keep_thread(turn, live)
                 await self._wait_until_idle(turn, None)
-                if live.profile.marker and not written():  # it says that it waits before it has painted what it said
+                if live.profile.marker and not written():  # the program reports idle before it has drawn its reply
                     await live.until(lambda _: bool(written()), LATE_SECONDS)
                     await self._wait_until_idle(turn, None)
                 await self._keep_thread(turn, live)
@@ -220,12 +222,14 @@ class TerminalConversation:
             live.record(False)
 
     async def _wait_until_idle(self, turn: Turn, seconds: float | None) -> None:
-        """Return when the agent waits for a prompt. Questions on the screen are asked meanwhile."""
+        """Return when the agent waits for a prompt. Meanwhile ask people the questions on the screen."""
         live = self._live
         assert live is not None
 
         def over(reading: Reading) -> bool:
-            if reading.state == "idle":  # one that is known by its signs and shows nothing yet has only not begun
+            if (
+                reading.state == "idle"
+            ):  # an empty screen means that the program has not started yet, if the profile has a sign for idle
                 return not (reading.evidence == "silence" and live.profile.ready and not live.watch.shown.strip())
             return (reading.state == "asking" and reading.certain) or self._given_up
 
@@ -235,7 +239,7 @@ class TerminalConversation:
             if reading.state == "exited":
                 raise await self._report_exit(turn, live)
             if self._given_up or (self._interrupted and reading.state == "idle"):
-                raise AgentError("it was interrupted.")
+                raise AgentError("the turn was interrupted.")
             if reading.state == "idle":
                 self._check_known(live, reading)
                 return
@@ -245,7 +249,7 @@ class TerminalConversation:
             question = await self._read_question(live)
             questions[question.text] += 1
             if questions[question.text] > MOST_REPEATS:
-                raise AgentError(f"the program does not take the answer to its question: {question.text}")
+                raise AgentError(f"the program does not accept the answer to its question: {question.text}")
             await self._ask(turn, live, question)
 
     def _check_known(self, live: Live, reading: Reading) -> None:
@@ -257,11 +261,11 @@ class TerminalConversation:
 
     @property
     def _given_up(self) -> bool:
-        """Whether to give up a turn that has not begun to work."""
+        """Whether the turn was interrupted before the program was ready."""
         return self._interrupted is not None and self._live is not None and self._live.read().state == "starting"
 
     async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
-        """Have a person answer the question on the screen, in the inbox or at the terminal itself."""
+        """Wait until a person answers the question on the screen, in the inbox or at the terminal."""
         asking = asyncio.create_task(turn.ask(dialog.question()))
         gone = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
         try:
@@ -273,7 +277,7 @@ class TerminalConversation:
             if keys is not None:
                 live.type(keys)
             elif not answer.granted:
-                raise AgentError(f"it asked something that was not answered: {dialog.text}")
+                raise AgentError(f"a question of the program was not answered: {dialog.text}")
             await asyncio.wait({gone}, timeout=ANSWER_SECONDS if keys else None)
         finally:
             await cancel(asking, gone)
@@ -292,7 +296,7 @@ class TerminalConversation:
         return read_dialog(live.profile, live.watch.shown)
 
     async def _keep_thread(self, turn: Turn, live: Live) -> None:
-        """Keep the id by which the agent can resume this conversation."""
+        """Store the id with which the agent can resume this conversation."""
         pattern = live.profile.thread
         if self._thread is None and pattern not in ("", "uuid"):
             self._thread = await asyncio.to_thread(_find_open_file, live.child.pgid, pattern)
@@ -317,7 +321,7 @@ class TerminalConversation:
 
 
 def _count_common(first: str, second: str) -> int:
-    """Return how many characters both texts begin with."""
+    """Return the number of equal characters at the beginning."""
     if second.startswith(first):
         return len(first)
     low, high = 0, min(len(first), len(second))
@@ -328,7 +332,7 @@ def _count_common(first: str, second: str) -> int:
 
 
 def _find_open_file(pgid: int, pattern: str) -> str | None:
-    """Return what `pattern` finds in the names of the files that a group keeps open."""
+    """Return the match of `pattern` in the names of the files that a process group has open, or None."""
     for pid in members(pgid):
         with suppress(OSError):
             for link in Path(f"/proc/{pid}/fd").iterdir():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-BLANK = " \t\n\r\f\v"  # characters that do not count when an echo is compared with the prompt
+BLANK = " \t\n\r\f\v"  # characters that are ignored when an echo is compared with the prompt
 WHITE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004"
     "\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -27,7 +27,7 @@ CODEX_CALL, CODEX_DONE = "Coder.coder_report_task", '{"message": "Thanks for rep
 
 
 def find_agent_type(name: str) -> str:
-    """Return the type that an agent's name stands for."""
+    """Return the agent type for an agent's name."""
     kind = NAMES.get(name, name)
     return kind if kind in TYPES else "custom"
 
@@ -157,7 +157,7 @@ def _without_claude_calls(message: str) -> tuple[str, list[str]]:
             start = after_blank = -1
         elif start >= 0 and not bare[at]:
             after_blank = at + 1
-    if start >= 0:  # half drawn
+    if start >= 0:  # the call is drawn only in part
         ranges.append((start, after_blank if after_blank >= 0 else len(lines), False))
     kept, calls = _cut(lines, ranges)
     return kept.lstrip("\n"), calls

@@ -17,11 +17,11 @@ from midwatch.domain.event import AgentExited
 from midwatch.domain.session import Session
 
 SIGNS = frozenset({"ready", "prompt", "idle_title"})
-"""Options that show that a program waits. With one of them a short silence does not."""
+"""Options that recognise an idle program. With one of them, a short silence alone does not mean idle."""
 
 
 class TerminalOptions(Profile, ProgramOptions):
-    """Options of kind `terminal`: a known profile, and the fields of it that are to be different."""
+    """Options of kind `terminal`: a known profile, and the fields that replace those of the profile."""
 
     profile: str = Field("custom", description="What it is: one of the known profiles, or `custom`.")
     args: tuple[str, ...] = Field((), description="More arguments.")

@@ -1,4 +1,4 @@
-"""A program in a pseudo terminal: it starts behind the gate, in a session of its own."""
+"""A program in a pseudo terminal. It starts in its own session, and waits until it is admitted."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ OUTER = "COLUMNS LINES TERM_PROGRAM TERM_PROGRAM_VERSION TMUX STY VTE_VERSION KI
 ENTER = f'unset {OUTER}; tty=$1; shift; exec <>"$tty" >&0 2>&1; exec "$@"'
 """The first terminal that the leader of a session opens becomes its controlling terminal."""
 PIECE = 65536
-MOST_AT_ONCE = 64  # pieces that are read before others have a turn; the kernel gives 4 KB in each
-MOST_UNREAD = 4_000_000  # bytes that may wait for a program that does not read
+MOST_AT_ONCE = 64  # pieces that are read before other tasks run; the kernel returns 4 KB in each
+MOST_UNREAD = 4_000_000  # bytes that may wait until the program reads them
 
 
 class TerminalChild(Child):
@@ -84,7 +84,7 @@ class TerminalChild(Child):
         except BlockingIOError:
             loop.add_writer(self._master, self._write_more)
             return
-        except OSError:  # nobody reads any more
+        except OSError:  # the terminal is closed
             self._unsent.clear()
         loop.remove_writer(self._master)
 

@@ -1,7 +1,8 @@
-"""Profiles: what is known of each terminal agent, as data.
+"""Profiles: the properties of each terminal agent, as data.
 
-A configured agent uses one and changes some fields. A sign is a regular expression that is searched in the last rows of
-the screen, line by line (`^` and `$` are ends of lines). Keys are the characters that a terminal sends for them.
+A configured agent uses a profile and may change its fields. A sign is a regular expression that is searched in the
+last rows of the screen, line by line (`^` and `$` are ends of lines). Keys are the characters that a terminal sends
+for them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U = "\x1b", "\x03", "\x04", "\x15"
 RIGHT = "\x1b[C"
 BRAILLE = "^[\u2801-\u28ff]"
 CODEX_OPTIONS = ("--no-alt-screen", "--no-daemon", "-c", "tui.terminal_resize_reflow_max_rows=0")
-"""Without the last option it may paint a long answer again, and then only its last 1000 rows."""
+"""Without the last option it may draw a long answer again, and then only its last 1000 rows."""
 NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
 
 
@@ -84,7 +85,7 @@ class Profile(KindOptions):
 
     @property
     def silent(self) -> bool:
-        """Whether nothing shows that the program works."""
+        """Whether the profile has no sign that the program works."""
         return not (self.busy or self.busy_title or self.paste_tells or self.explicit)
 
 

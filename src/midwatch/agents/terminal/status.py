@@ -1,8 +1,8 @@
 """The status of a terminal agent: idle, busy or asking, and the evidence for it.
 
 The program's own signals come first: its status (OSC 7501), its title, its modes. Then comes text on the screen.
-Silence is the last resort and is not certain. Nothing runs while a terminal is silent: a reading says after how much
-more silence it would change.
+Silence is the last resort and is not certain. Nothing polls a silent terminal: a reading contains the time after
+which more silence would change it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ State = Literal["starting", "idle", "busy", "asking", "exited"]
 Evidence = Literal["program", "title", "mode", "progress", "text", "prompt", "silence", "process", "reaction"]
 
 LAST_ROWS = 25
-GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was seen busy
+GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was busy before
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
-LONGER = 10  # how many times as long a silence must be for a program that was seen to return to its prompt
+LONGER = 10  # factor for the required silence of a program that has returned to its prompt before
 
 
 class Reading(NamedTuple):
@@ -28,7 +28,7 @@ class Reading(NamedTuple):
     state: State
     evidence: Evidence
     certain: bool = True
-    again: float | None = None  # seconds of silence after which the reading changes, if it would
+    again: float | None = None  # seconds of silence after which the reading changes, or None
 
 
 class Watch:
@@ -40,7 +40,9 @@ class Watch:
         self._program = ""
         self._progress = ""
         self._paste_tells = profile.paste_tells
-        self._prompt: str | None = None  # the line of the cursor before the first prompt, where nothing else tells
+        self._prompt: str | None = (
+            None  # the line of the cursor before the first prompt, for programs without other signs
+        )
         self._last_output = 0.0
         self._submitted: float | None = None
         self._place = (0, "")
@@ -49,10 +51,10 @@ class Watch:
         self._comes_back = False
         self.shown = ""  # the last rows at the last reading
 
-    # -- what happens --------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------
 
     def take_signal(self, signal: Signal) -> None:
-        """Take in a signal of the program. A state that lasts only a moment counts, too."""
+        """Process a signal of the program. A state that lasts only a moment counts, too."""
         profile = self._profile
         if signal.kind == "program":
             self._program = _read_state(signal.value)
@@ -64,7 +66,7 @@ class Watch:
             self._busy_seen |= profile.find(profile.busy_title, signal.value) is not None
         elif signal.kind == "paste_off":
             if self._submitted is not None and profile.silent:
-                self._paste_tells = True  # as shells do: it goes off with Enter and on with the next prompt
+                self._paste_tells = True  # shells turn paste mode off at Enter and on at the next prompt
             self._busy_seen |= self._paste_tells
 
     def output(self, now: float) -> None:
@@ -79,7 +81,7 @@ class Watch:
 
     @property
     def reacted(self) -> bool:
-        """Whether the program was seen to work since Enter."""
+        """Whether the program has reacted since Enter."""
         if self._profile.silent and not self._busy_seen:
             return self._where() != self._place
         return self._busy_seen
@@ -91,10 +93,10 @@ class Watch:
         at_prompt = self._paste_tells and self._screen.takes_paste
         return line if at_prompt or self._profile.find(self._profile.prompt, line) or line == self._prompt else ""
 
-    # -- what is so ----------------------------------------------------------------------------------------------
+    # -- the status ----------------------------------------------------------------------------------------------
 
     def read(self, now: float) -> Reading:
-        """Return the status now."""
+        """Return the current status."""
         self.shown = "\n".join(self._screen.text().rstrip().split("\n")[-LAST_ROWS:])
         silent = now - self._last_output
         if asking := self._asking():
@@ -110,7 +112,7 @@ class Watch:
         return self._after(reading, needed, silent)
 
     def _after(self, reading: Reading, needed: float, silent: float) -> Reading:
-        """Return the reading, or busy until the program has been silent long enough."""
+        """Return the reading, or busy or starting until the program has been silent for `needed` seconds."""
         if silent < needed:
             return Reading("busy" if self._was_idle else "starting", reading.evidence, False, again=needed - silent)
         if reading.state == "idle":
@@ -141,7 +143,7 @@ class Watch:
         return "text" if profile.find(profile.busy, self.shown) else None
 
     def _idle(self) -> tuple[Reading, float]:
-        """Return the best sign that it waits, and the seconds of silence that make it count."""
+        """Return the reading with the best evidence for idle, and the seconds of silence that it needs."""
         profile, screen = self._profile, self._screen
         visible = not profile.ready or profile.find(profile.ready, self.shown) is not None
         if visible:
