@@ -33,8 +33,8 @@ class KindOptions(Options):
 class ProgramOptions(KindOptions):
     """Options of the kinds that start a configured program."""
 
-    env: dict[str, str] = Field(default_factory=dict, description="Added to the environment.")
-    workdir: str | None = Field(None, description="Working directory of tasks that name none.")
+    env: dict[str, str] = Field(default_factory=dict, description="Variables that are added to the environment.")
+    workdir: str | None = Field(None, description="Working directory of tasks without their own.")
 
 
 class SharedSettings(TypedDict, total=False):
@@ -91,16 +91,16 @@ class BaseAgent:
         return Program(agent=self.name, argv=argv, workdir=directory, sandbox=sandbox, env=env, enter=enter)
 
 
-Chosen = TypeVar("Chosen", bound=ProgramOptions)
+OptionsT = TypeVar("OptionsT", bound=ProgramOptions)
 
 
-class ProgramAgent(BaseAgent, Generic[Chosen]):
+class ProgramAgent(BaseAgent, Generic[OptionsT]):
     """Base class of the kinds that start one configured program."""
 
     starts_programs = True
     options_class: ClassVar[type[ProgramOptions]]
 
-    def __init__(self, name: str, options: Chosen, **shared: Unpack[SharedSettings]) -> None:
+    def __init__(self, name: str, options: OptionsT, **shared: Unpack[SharedSettings]) -> None:
         super().__init__(name, **shared)
         self.options = options
 

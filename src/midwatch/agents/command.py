@@ -42,8 +42,8 @@ class CommandOptions(ProgramOptions):
     argv: tuple[str, ...] = Field(
         min_length=1, description="Program and arguments. Without {prompt} in it, the prompt goes to standard input."
     )
-    resume_argv: tuple[str, ...] = Field((), description="The same for a conversation whose {thread} is known.")
-    output_limit: int = Field(OUTPUT_LIMIT, ge=1000, description="Bytes of output kept; of more, head and tail.")
+    resume_argv: tuple[str, ...] = Field((), description="Program and arguments to resume the conversation {thread}.")
+    output_limit: int = Field(OUTPUT_LIMIT, ge=1000, description="Bytes of output that are kept: head and tail.")
     thread_pattern: Annotated[str, AfterValidator(_check_pattern)] | None = Field(
         None, description="Regular expression whose one group finds the thread id in a line of the output."
     )
@@ -100,9 +100,8 @@ class CommandConversation(ProcessConversation):
         showing = asyncio.create_task(live.show())
         try:
             async with self.child(program, turn, out, err) as child:
-                showing.add_done_callback(
-                    lambda _: child.interrupt("kill")
-                )  # it ends early only if an event was refused
+                # `show` ends before the program only if an event was refused
+                showing.add_done_callback(lambda _: child.interrupt("kill"))
                 await child.admit(turn, stdin)
                 await child.exited.wait()
             live.end()

@@ -80,16 +80,14 @@ class FunctionAgent(BaseAgent):
         super().__init__(name, **shared)
         if on_loop and (isinstance(target, str) or not is_async(target)):
             raise BadConfig(f"agent {name!r}: on_loop needs an async function; leave it out to use a thread.")
-        takes_turn = isinstance(target, str) or wants_turn(
-            target
-        )  # the signature of a dotted path is not known before it runs
+        # the signature of a dotted path is not known before it runs
+        takes_turn = isinstance(target, str) or wants_turn(target)
         self.terms = self.terms._replace(steerable=takes_turn)
         self.target = target
         self.workdir = workdir
         self._on_loop = on_loop
-        self._call = (
-            None if isinstance(target, str) else accept_turn(target)
-        )  # computed once, because reading the signature is slow
+        # computed once, because reading the signature is slow
+        self._call = None if isinstance(target, str) else accept_turn(target)
         self._path = tuple(str(Path(place).expanduser().absolute()) for place in path)
         self._env = dict(env or {})
 
@@ -155,9 +153,8 @@ class OnLoop:
         except asyncio.CancelledError:
             if task.cancelling() > self._cancels:
                 raise
-            raise AgentError(
-                "the function was interrupted" if self._cancels else "the function cancelled itself"
-            ) from None
+            how = "was interrupted" if self._cancels else "cancelled itself"
+            raise AgentError(f"the function {how}") from None
         except GeneratorExit:
             raise
         except BaseException as problem:
@@ -194,7 +191,7 @@ class OnThread:
         run = self._run = _ThreadRun(self._function, turn)
         threading.Thread(target=run.main, name=f"midwatch-{self._name}", daemon=True).start()
         try:
-            return await run.settled
+            return await run.result_future
         finally:
             run.leave()
 
@@ -217,7 +214,7 @@ class _ThreadRun:
 
     def __init__(self, function: Function, turn: Turn) -> None:
         self.loop = asyncio.get_running_loop()
-        self.settled: asyncio.Future[TurnResult] = self.loop.create_future()
+        self.result_future: asyncio.Future[TurnResult] = self.loop.create_future()
         self.ended = asyncio.Event()
         self._function = function
         self._turn = turn
@@ -245,18 +242,18 @@ class _ThreadRun:
 
     def give_up(self) -> None:
         """End the turn with an error, although the thread still runs."""
-        if not self.settled.done():
+        if not self.result_future.done():
             error = "the function did not stop; its thread continues until the function returns"
-            self.settled.set_result(TurnResult(outcome="error", error=error, stuck=True))
+            self.result_future.set_result(TurnResult(outcome="error", error=error, stuck=True))
 
     def _finish(self, result: TurnResult | None, problem: BaseException | None) -> None:
         self.ended.set()
-        if self.settled.done():
+        if self.result_future.done():
             return
         if result is not None:
-            self.settled.set_result(result)
+            self.result_future.set_result(result)
         elif problem is not None:
-            self.settled.set_exception(convert_error(problem))
+            self.result_future.set_exception(convert_error(problem))
 
     # -- these methods run on the thread
 
@@ -352,16 +349,14 @@ class InChild(ProcessConversation):
         try:
             async with self.child(program, turn, lines, printed) as child:
                 await child.admit(turn, json.dumps(order).encode() + b"\n", more=True)
-                await serving.until_over(child)
+                await serving.wait_until_over(child)
         finally:
             serving.cancel()
         if serving.refused is not None:
             raise serving.refused
         if serving.end is None:
             why = "its result is too long" if lines.too_long else last_lines(printed.text(), 3) or "no output"
-            raise AgentError(
-                f"the function's process ended with code {child.returncode} before the function returned: {why}"
-            )
+            raise AgentError(f"the process ended with code {child.returncode} before the function returned: {why}")
         return _read_end(serving.end, serving.transfers)
 
     def _write(self, data: bytes) -> None:
@@ -396,7 +391,7 @@ class _CallServer:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def until_over(self, child: Child) -> None:
+    async def wait_until_over(self, child: Child) -> None:
         """Return when the child has sent its result or died."""
         leaving = asyncio.create_task(child.exited.wait())
         leaving.add_done_callback(lambda _: self._over.set())

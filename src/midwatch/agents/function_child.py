@@ -117,7 +117,7 @@ class TurnProxy:
 
 
 def wants_turn(function: Callable[..., Any]) -> bool:
-    """Whether the function takes (prompt, turn) rather than (prompt)."""
+    """Return whether the function takes (prompt, turn) rather than (prompt)."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -129,7 +129,7 @@ def wants_turn(function: Callable[..., Any]) -> bool:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether the result of a call must be awaited."""
+    """Return whether the result of a call must be awaited."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
     )

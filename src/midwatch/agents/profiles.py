@@ -67,7 +67,7 @@ def _missing_for_acp(program: KnownProgram, path: str | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InstalledProgram:
     """A known program that is installed, its path, and the ways to drive it."""
 
     program: KnownProgram
@@ -80,7 +80,7 @@ class Found:
         """The best way to drive it."""
         return self.ways[0]
 
-    def agent(self) -> Agent:
+    def build_agent(self) -> Agent:
         """Build the agent."""
         name, description = self.program.name, f"{self.program.title}, found at {self.path}"
         if self.way == "command":
@@ -89,11 +89,11 @@ class Found:
         return build(name, self.way, {"profile": name}, description=description, why=self.why)
 
 
-def detect(path: str | None = None) -> list[Found]:
+def detect(path: str | None = None) -> list[InstalledProgram]:
     """Return the known programs on a search path, by default that of the environment."""
     installed = ((program, shutil.which(program.name, path=path)) for program in KNOWN.values())
     return [
-        Found(program, place, ways := list_ways(program, path), explain_way(program, ways[0], path))
+        InstalledProgram(program, place, ways := list_ways(program, path), explain_way(program, ways[0], path))
         for program, place in installed
         if place
     ]

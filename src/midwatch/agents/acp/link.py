@@ -90,9 +90,9 @@ class Wire:
 class Link:
     """A running agent that answers requests."""
 
-    def __init__(self, program: Program, host: Host, heard: Callable[[], None]) -> None:
+    def __init__(self, program: Program, host: Host, on_data: Callable[[], None]) -> None:
         self.program = program
-        self.lines = Lines(heard, LONGEST_LINE, strict=True)
+        self.lines = Lines(on_data, LONGEST_LINE, strict=True)
         self.errors = Output(ERROR_LIMIT)
         self.over = asyncio.Event()
         self._host = host
@@ -103,9 +103,7 @@ class Link:
 
     async def open(self, turn: Turn) -> None:
         """Start the program once the store knows its group."""
-        library = await asyncio.to_thread(
-            import_module, "acp.connection"
-        )  # imported here because the import takes long
+        library = await asyncio.to_thread(import_module, "acp.connection")  # the import takes long
         self.child = await Child.spawn(self.program, turn, self.lines, self.errors)
         await self.child.admit(turn, more=True)
         self._wire = Wire(self.child, self.lines, self._host)

@@ -50,11 +50,11 @@ class AcpOptions(ProgramOptions):
         None, description="A known agent: claude, codex, gemini, opencode, goose, qwen or copilot."
     )
     argv: tuple[str, ...] = Field((), description="Program and arguments, instead of the profile's.")
-    args: tuple[str, ...] = Field((), description="More arguments.")
-    mode: str | None = Field(None, description="The agent's mode; without it the one that asks before it acts.")
+    args: tuple[str, ...] = Field((), description="Additional arguments.")
+    mode: str | None = Field(None, description="The agent's mode; by default the mode that asks before it acts.")
     model: str | None = Field(None, description="The agent's model.")
-    start_timeout: Seconds = Field(120.0, gt=0, description="Time for each answer before the prompt.")
-    idle_limit: Seconds = Field(1800.0, gt=0, description="Silence after which a turn is ended.")
+    start_timeout: Seconds = Field(120.0, gt=0, description="Time limit for each answer before the prompt.")
+    idle_limit: Seconds = Field(1800.0, gt=0, description="Time without output after which a turn is ended.")
     mcp_servers: tuple[McpServer, ...] = Field(
-        (), description="Servers of tools: name, and command, args, env, or url, type, headers."
+        (), description="MCP servers: name, and command, args, env, or url, type, headers."
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from midwatch.agents.acp.faults import convert_fault
 from midwatch.agents.acp.profiles import Profile
-from midwatch.agents.acp.questions import inside
+from midwatch.agents.acp.questions import is_inside
 from midwatch.agents.acp.updates import Transcript, read_tokens
 from midwatch.agents.streams.reading import get_dict, get_dicts, get_text
 from midwatch.base.errors import AgentError
@@ -32,7 +32,7 @@ def make_blocks(prompt: str, root: str) -> list[dict[str, Any]]:
     content: list[dict[str, Any]] = [{"type": "text", "text": text}]
     real_root = os.path.realpath(root)
     paths = map(Path, dict.fromkeys(NAMED_FILE.findall(text)[:MOST_FILES]))
-    files = (path for path in paths if inside(str(path), real_root) and path.is_file())
+    files = (path for path in paths if is_inside(str(path), real_root) and path.is_file())
     return content + [{"type": "resource_link", "uri": path.as_uri(), "name": path.name} for path in files]
 
 

@@ -15,16 +15,12 @@ class Profile:
 
     program: KnownProgram = UNKNOWN
     argv: tuple[str, ...] = ()
-    adapter: str | None = (
-        None  # how to install the adapter for the protocol, if the agent's own program does not speak it
-    )
+    adapter: str | None = None  # how to install the adapter, if the agent's own program does not speak the protocol
     mode: str | None = None  # the mode that asks before it acts, used unless the configuration names another
     model_argument: str | None = None  # option for the model, for agents that accept a model too late over the protocol
     asides: tuple[re.Pattern[str], ...] = ()  # pieces of text that are not part of an answer
     faults: tuple[re.Pattern[str], ...] = ()  # whole answers that are the text of an error
-    doubtful: tuple[
-        re.Pattern[str], ...
-    ] = ()  # answers that are an error only if they contain the words of a known fault
+    doubtful: tuple[re.Pattern[str], ...] = ()  # answers that are an error only if they contain a known fault
     own_files: bool = False  # whether it opens files itself, because it misunderstands the error for a missing file
     running_total: bool = False  # whether the reported tokens are those of all turns so far
 

@@ -66,15 +66,14 @@ def make_question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str
     if command is not None:
         command = "".join((*_shell_prefix(call.get("rawInput") or tool.arguments, root), command))
     subject = tool.wish = command or tool.label
-    newest = {
-        place(path, root): diff for path, diff in tool.diffs.items()
-    }  # an agent may write the path of one file in two ways
+    # an agent may write the path of one file in two ways
+    newest = {make_absolute(path, root): diff for path, diff in tool.diffs.items()}
     diffs = "".join(str(diff["patch"]) for diff in newest.values())[:LONGEST_DIFF]
     lead = "" if command else next(iter(TITLE_VERB.findall(subject)), "")  # the question begins with its own verb
     subject = subject.removeprefix(lead)
     first = subject.splitlines()[0][:LONGEST_TEXT] if subject.strip() else "it"
     verb, rest = VERBS.get(tool.kind, "Go on with"), "" if first == subject else " …"
-    paths = tuple(dict.fromkeys(place(path, root) for path in (*tool.locations, *tool.diffs)))
+    paths = tuple(dict.fromkeys(make_absolute(path, root) for path in (*tool.locations, *tool.diffs)))
     kind = tool.kind if tool.kind in QUESTION_KINDS else "other"
     return Question(
         text=f"{verb} {first}{rest}?", choices=tuple(choices), kind=cast(QuestionKind, kind),
@@ -130,7 +129,7 @@ def _shell_prefix(raw: Any, root: str) -> Iterator[str]:
 
 
 def _risk(kind: str, command: str | None, paths: tuple[str, ...], root: str) -> Risk:
-    outside = any(not inside(path, root) for path in paths)
+    outside = any(not is_inside(path, root) for path in paths)
     if kind not in ("read", "search") and outside:
         return "high"
     if command is not None and DANGEROUS.search(command):
@@ -138,13 +137,13 @@ def _risk(kind: str, command: str | None, paths: tuple[str, ...], root: str) -> 
     return "medium" if outside else RISKS.get(kind, "medium")
 
 
-def place(path: str, root: str) -> str:
+def make_absolute(path: str, root: str) -> str:
     """Return the absolute path of an agent's path. Links and `..` stay, because rules check them."""
     return path if path.startswith(("/", "~")) else os.path.join(root, path.removeprefix("./"))  # noqa: PTH118 - pathlib would change it
 
 
-def inside(path: str, root: str) -> bool:
-    """Whether the real path lies in the root."""
+def is_inside(path: str, root: str) -> bool:
+    """Return whether the real path lies in the root."""
     real = os.path.realpath(os.path.join(root, path))  # noqa: PTH118 - an absolute path must win
     return real == root or real.startswith(root.rstrip("/") + "/")
 

@@ -1,4 +1,4 @@
-"""Commands that midwatch runs for an agent: below its root, in their own process groups, ended with the conversation."""
+"""Commands that midwatch runs for an agent below its root, in their own process groups, ended with the conversation."""
 
 from __future__ import annotations
 

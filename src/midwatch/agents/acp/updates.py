@@ -92,12 +92,12 @@ class Transcript:
     @property
     def text(self) -> str:
         """The answer: the text after the last tool call, or else the text before it."""
-        return (self._text.whole() if self._text else "").strip() or self._last
+        return (self._text.full_text() if self._text else "").strip() or self._last
 
     @property
     def spoke_last(self) -> bool:
         """Whether there is text after the last tool call."""
-        return self._text is not None and bool(self._text.whole().strip())
+        return self._text is not None and bool(self._text.full_text().strip())
 
     @property
     def last_id(self) -> str:
@@ -266,7 +266,7 @@ class Transcript:
     def _break(self) -> Iterator[Payload]:
         """End the text before a tool call. It becomes a separate message."""
         yield from self._end_thought()
-        if self._text is not None and (text := self._text.whole().strip()):
+        if self._text is not None and (text := self._text.full_text().strip()):
             yield from self.show()
             yield events.MessageUpdate(message_id=self._text.id, role="agent", message=text)
             self._last, self._text = text, None
@@ -274,7 +274,7 @@ class Transcript:
     def _end_thought(self) -> Iterator[Payload]:
         if self._thought is not None:
             thought, self._thought = self._thought, None
-            yield events.ThoughtUpdate(thought_id=thought.id, text=thought.whole())
+            yield events.ThoughtUpdate(thought_id=thought.id, text=thought.full_text())
 
 
 def read_tokens(usage: Json) -> dict[str, int]:

@@ -150,9 +150,7 @@ class Commands:
                 str | list[str],
                 Field(description="A line for the shell, or a program and its arguments.", min_length=1),
             ],
-            timeout: Annotated[
-                float | None, Field(gt=0, description="Seconds after which the command is ended.")
-            ] = None,
+            timeout: Annotated[float | None, Field(gt=0, description="Time limit in seconds.")] = None,
         ) -> ToolOutput:
             """Run a command in the working directory. Its standard input is empty. Background processes are ended."""
             nonlocal cut_off

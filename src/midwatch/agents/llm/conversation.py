@@ -18,11 +18,11 @@ from midwatch.agents.base import cancel, message_id
 from midwatch.agents.function import OnLoop
 from midwatch.agents.llm import history
 from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool, TurnTransfer
-from midwatch.agents.llm.history import Call, Transcript, Window, newest
+from midwatch.agents.llm.history import Call, Transcript, Window, select_newest
 from midwatch.agents.llm.model import Caller, Connection, Fault, Live
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
-from midwatch.agents.llm.tools import RunningCall, Toolbox, Toolkit, ToolOutput, running_call
+from midwatch.agents.llm.tools import Toolbox, Toolkit, ToolOutput, running_call
 from midwatch.agents.streams.reading import find_paths, make_title
 from midwatch.agents.streams.step_events import ARGUMENT_LIMIT, RESULT_LIMIT, TEXT_LIMIT, shorten
 from midwatch.base.errors import AgentError
@@ -76,7 +76,7 @@ class LlmConversation(OnLoop):
         if turn.thread_id is None:
             await turn.keep_thread(uuid.uuid4().hex)
         window = self._agent.options.context_tokens or model.profile.get("context_window") or MOST_TOKENS
-        earlier, left = newest(await turn.history(), window * SLACK)
+        earlier, left = select_newest(await turn.history(), window * SLACK)
         talk = await asyncio.to_thread(Transcript, earlier, await turn.load_steps())
         if left:
             kept = sum(map(len, earlier))
@@ -116,9 +116,8 @@ class Loop:
     async def run(self) -> TurnResult:
         """Run until there is an answer, or the budget is spent."""
         turn, talk, names = self._turn, self._talk, self._transfer.names
-        if not talk.begun or (
-            talk.complete and talk.task_id != turn.task_id
-        ):  # the retry of a completed task begins again
+        # the retry of a completed task begins again
+        if not talk.begun or (talk.complete and talk.task_id != turn.task_id):
             await self._keep(
                 history.make_text_step(turn.prompt.replace("\0", ""), "prompt", **await self._read_handoff())
             )
@@ -149,7 +148,7 @@ class Loop:
         if self._turn.steers("stop"):
             await self._inject("stop", "interrupt", "after_tool")
         else:
-            await self._inject("interrupt", *(("after_tool",) if talk.any_returned else ()))
+            await self._inject("interrupt", *(("after_tool",) if talk.has_results else ()))
             if talk.requests >= options.max_steps:
                 await self._keep(history.make_text_step(ENOUGH.format(options.max_steps), closing=True))
 
@@ -204,9 +203,8 @@ class Loop:
             except Fault as fault:
                 trimmed = self._window.make_room(self._talk)
                 if trimmed is None:
-                    raise AgentError(
-                        f"{fault.text}; no more can be left out: shorten the prompt, or use a model with a larger window."
-                    ) from fault
+                    hint = "shorten the prompt, or use a model with a larger window."
+                    raise AgentError(f"{fault.text}; nothing more can be left out: {hint}") from fault
                 await self._emit_trimmed("refused", trimmed)
 
     def _build_parameters(self) -> ModelRequestParameters:
@@ -300,7 +298,7 @@ class Loop:
             return UNKNOWN
         if turn.steers("stop"):
             return STOPPED
-        return SPOKEN_TO if turn.steers("interrupt", *(("after_tool",) if talk.any_returned else ())) else None
+        return SPOKEN_TO if turn.steers("interrupt", *(("after_tool",) if talk.has_results else ())) else None
 
     async def tool(self, call: Call) -> ToolOutput:
         """Run the tool. For a tool that must not run twice, first store that it may have run."""
@@ -316,8 +314,7 @@ class Loop:
         return await self._run(call)
 
     async def _run(self, call: Call) -> ToolOutput:
-        key = f"{self._talk.turn}.{self._talk.requests}.{call.place}"
-        running_call.set(RunningCall(key, self._talk))
+        running_call.set((f"{self._talk.turn}.{self._talk.requests}.{call.place}", self._talk))
         return await self._box.run(call.name, call.part.args, self._turn)
 
     async def after_tool(self, call: Call, output: ToolOutput, duration: float) -> None:

@@ -51,7 +51,7 @@ def _text(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False, default=str)
 
 
-def newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
+def keep_newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
     """Return the last messages that fit into a handoff. A result is not separated from its call."""
     size, kept = 0, len(messages)
     for place in range(len(messages) - 1, -1, -1):

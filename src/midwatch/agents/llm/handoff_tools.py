@@ -37,15 +37,15 @@ TASK = _make_schema("task", "The task, with all information that it needs.", req
 class HandoffTo(KindOptions):
     """An agent that a model may hand work to, and how."""
 
-    agent: str = Field(description="Its name.")
+    agent: str = Field(description="Name of the agent.")
     tool: str | None = Field(None, description="Name of the tool.")
-    description: str | None = Field(None, description="What the model is told of it.")
-    input: dict[str, Any] | type[BaseModel] | None = Field(None, description="JSON schema of what the model gives.")
-    timeout: Seconds | None = Field(None, gt=0, description="Time for the whole.")
-    max_retries: int = Field(0, ge=0, le=20, description="How often a failure that may pass is tried again.")
-    nest_history: bool | None = Field(None, description="Whether what was said before goes along as one message.")
-    input_filter: Callable[..., Any] | None = Field(None, description="In Python: what goes along.")
-    on_handoff: Callable[..., Any] | None = Field(None, description="In Python: called when it was accepted.")
+    description: str | None = Field(None, description="Description of the tool for the model.")
+    input: dict[str, Any] | type[BaseModel] | None = Field(None, description="JSON schema of the tool's arguments.")
+    timeout: Seconds | None = Field(None, gt=0, description="Time limit of the handoff.")
+    max_retries: int = Field(0, ge=0, le=20, description="Maximum number of retries after a temporary failure.")
+    nest_history: bool | None = Field(None, description="Whether earlier messages are sent as one message.")
+    input_filter: Callable[..., Any] | None = Field(None, description="In Python: filters the messages of the handoff.")
+    on_handoff: Callable[..., Any] | None = Field(None, description="In Python: called when the handoff was accepted.")
 
 
 def _read_target(value: Any) -> Any:
@@ -92,8 +92,8 @@ class Way:
         """Return the options of the handoff."""
         names = ("timeout", "max_retries", "nest_history", "input_filter", "on_handoff")
         own = {"tool_name_override": self.name, "tool_description_override": self.to.description}
-        call = running_call.get()
-        return {"once": call.key if call else None, **own, **{name: getattr(self.to, name) for name in names}}
+        key, _ = running_call.get() or (None, None)
+        return {"once": key, **own, **{name: getattr(self.to, name) for name in names}}
 
     async def delegate(self, arguments: dict[str, Any], turn: Turn) -> Any:
         """Have the other agent do the work and return its answer."""
@@ -116,9 +116,8 @@ class Way:
                 raise ToolError("this tool takes only the argument `message`, a text.")
             checked = checked.get("message")
         work = HandoffTask(description=turn.prompt, input=checked)
-        accepted = await turn.transfer(self.to.agent, work, **_history(shared.names), **self.handoff_options())
-        shared.accepted = accepted
-        return ToolOutput(transfer_message(accepted.handoff.to_agent))
+        shared.accepted = await turn.transfer(self.to.agent, work, **_history(shared.names), **self.handoff_options())
+        return ToolOutput(transfer_message(shared.accepted.handoff.to_agent))
 
 
 class HandoffTools:
@@ -171,11 +170,10 @@ def _history(transfers: frozenset[str]) -> dict[str, Any]:
 
     The prompt is left out, because it is the work, and so are calls of the tools `transfers`.
     """
-    call = running_call.get()
-    if call is None:
+    _, talk = running_call.get() or (None, None)
+    if talk is None:
         return {}
-    talk = call.talk
     earlier = [message for turn in talk.turns[:-1] for message in handoff_messages.to_messages(turn, transfers)]
     own_messages = handoff_messages.to_messages([*talk.turns[-1], *talk.last()], transfers)
-    messages = handoff_messages.newest(earlier)
-    return {"context": HandoffContext(messages=messages), "pre_handoff": handoff_messages.newest(own_messages[1:])}
+    messages = handoff_messages.keep_newest(earlier)
+    return {"context": HandoffContext(messages=messages), "pre_handoff": handoff_messages.keep_newest(own_messages[1:])}

@@ -154,7 +154,7 @@ class Transcript:
         return call.place in self._started
 
     @property
-    def any_returned(self) -> bool:
+    def has_results(self) -> bool:
         """Whether a tool of the last answer has a result."""
         return bool(self._returned)
 
@@ -182,7 +182,7 @@ class Transcript:
         return [ModelRequest(parts=unsent)] if unsent else []
 
 
-def newest(steps: Iterable[Json], most: float) -> tuple[list[list[Json]], int]:
+def select_newest(steps: Iterable[Json], most: float) -> tuple[list[list[Json]], int]:
     """Return the steps of the newest turns, turn by turn, and how many other steps there are.
 
     The turns together have about `most` characters, because a conversation may last for months. A turn that was resumed

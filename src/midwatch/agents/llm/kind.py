@@ -16,9 +16,8 @@ from midwatch.agents.llm.output import Output
 from midwatch.agents.llm.toolkit import DESK, build_toolkit
 from midwatch.agents.llm.tools import Tool
 from midwatch.base.errors import BadConfig
-from midwatch.domain.agent import AgentCapability, AgentTerms
+from midwatch.domain.agent import AgentTerms
 from midwatch.domain.session import Session
-from midwatch.programs.sandbox import Sandbox
 
 
 class LlmAgent(BaseAgent):
@@ -40,22 +39,18 @@ class LlmAgent(BaseAgent):
         options: LlmOptions | None = None,
         terms: AgentTerms | None = None,
         description: str = "",
-        capabilities: tuple[AgentCapability, ...] = (),
-        sandbox: Sandbox | None = None,
-        why: str | None = None,
         **more: Any,
     ) -> None:
         """Build the agent.
 
-        `tools` are functions, tools made with `tool`, or names as in the configuration; `more` are further options of
-        the kind.
+        `tools` are functions, tools made with `tool`, or names as in the configuration. `more` are other options of the
+        kind, and settings of all agents.
         """
         all_tools = tuple(tools)
         names = tuple(tool for tool in all_tools if isinstance(tool, str))
-        super().__init__(
-            name, terms=(terms or self.terms_for({"tools": names}))._replace(steerable=True), description=description,
-            capabilities=capabilities, sandbox=sandbox, why=why,
-        )  # fmt: skip
+        shared: Any = {key: more.pop(key) for key in ("capabilities", "sandbox", "why") if key in more}
+        super().__init__(name, terms=terms or self.terms_for({"tools": names}), description=description, **shared)
+        self.terms = self.terms._replace(steerable=True)
         self.options = options or LlmOptions.read(name, {"model": model, "tools": names, **more})
         form = output if output is not None else self.options.output
         self.output = None if form is None else Output(name, form)

@@ -50,7 +50,7 @@ class Servers:
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
         """Start all servers. Raise AgentError or TransientError if one does not start."""
         try:
-            await asyncio.to_thread(import_module, "mcp.client.client")  # imported here because the import takes long
+            await asyncio.to_thread(import_module, "mcp.client.client")  # the import takes long
         except ImportError as problem:
             raise BadConfig(
                 f"agents.{self._agent.name}.mcp needs a package that is missing ({problem.name}); "

@@ -164,7 +164,7 @@ class Live:
         self._news.set()
 
     @asynccontextmanager
-    async def showing(self) -> AsyncIterator[None]:
+    async def show_pieces(self) -> AsyncIterator[None]:
         """Emit new pieces regularly inside the block, and the rest at its end."""
         self._over.clear()
         shown = asyncio.create_task(self._show_all())
@@ -258,7 +258,7 @@ class Caller:
                 stream = model_request_stream(
                     self._model, messages, model_settings=settings, model_request_parameters=params
                 )
-                async with live.showing(), stream as answer:
+                async with live.show_pieces(), stream as answer:
                     try:
                         async for event in answer:
                             watch.reschedule(asyncio.get_running_loop().time() + self._silence)

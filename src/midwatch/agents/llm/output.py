@@ -30,9 +30,7 @@ class Output:
             self._check = TypeAdapter(form)
             self.schema = self._check.json_schema()
         if self.schema.get("type", "object") != "object":
-            raise BadConfig(
-                f"agents.{agent}.output: write the schema of an object; put other values into its properties."
-            )
+            raise BadConfig(f"agents.{agent}.output: write the schema of an object; put other values into a property.")
 
     def check(self, text: str) -> tuple[str | None, str | None]:
         """Return the result as JSON and None, or None and the problem."""

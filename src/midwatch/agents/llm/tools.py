@@ -38,15 +38,8 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names that every provider accepts
 NO_RESULT = "done, without a result"
 
 
-class RunningCall(NamedTuple):
-    """A tool call that runs now."""
-
-    key: str
-    """Its key within the turn. A later attempt has the same key for the same call."""
-    talk: Transcript
-
-
-running_call: ContextVar[RunningCall | None] = ContextVar("running_call", default=None)
+running_call: ContextVar[tuple[str, Transcript] | None] = ContextVar("running_call", default=None)
+"""The running tool call: its key within the turn, which is the same in a later attempt, and the transcript."""
 
 
 class ToolError(Exception):

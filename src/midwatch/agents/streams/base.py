@@ -33,7 +33,7 @@ class Parser:
         """Yield the steps in a line of standard output."""
         raise NotImplementedError
 
-    def aside(self, line: str) -> Iterator[steps.Step]:
+    def read_error(self, line: str) -> Iterator[steps.Step]:
         """Yield the steps in a line of standard error."""
         yield from ()
 

@@ -38,7 +38,7 @@ class CodexStream(Parser):
                 yield steps.Spent(**read_tokens(get_dict(line, "usage")), of_thread=True)
                 yield steps.Done()
 
-    def aside(self, line: str) -> Iterator[steps.Step]:
+    def read_error(self, line: str) -> Iterator[steps.Step]:
         """Yield denied tool calls, some of which are only in the log of the program."""
         if match := LOGGED_REFUSAL.search(line):
             yield steps.Denied("file_change" if "patch" in match[0] else "shell")

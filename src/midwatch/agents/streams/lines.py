@@ -29,13 +29,13 @@ def repair(value: Any) -> Any:
 class Lines(Pipe):
     """Reads JSON objects, one in each line. Other lines are skipped and counted.
 
-    `heard` is called when data arrives. With `strict`, reading stops at a line that is too long. With `noise_limit`,
+    `on_data` is called when data arrives. With `strict`, reading stops at a line that is too long. With `noise_limit`,
     reading stops after so many lines that are not objects.
     """
 
     def __init__(
         self,
-        heard: Callable[[], None],
+        on_data: Callable[[], None],
         limit: int = LINE_LIMIT,
         *,
         strict: bool = False,
@@ -46,7 +46,7 @@ class Lines(Pipe):
         self.first_noise = ""
         self.too_long = 0
         self.objects = 0
-        self._heard = heard
+        self._on_data = on_data
         self._limit = limit
         self._strict = strict
         self._noise_limit = noise_limit
@@ -66,7 +66,7 @@ class Lines(Pipe):
         return bool(self._waiting)
 
     def data_received(self, data: bytes) -> None:
-        self._heard()
+        self._on_data()
         *ended, rest = data.split(b"\n")
         for piece in ended:
             self._add(piece)

@@ -39,7 +39,7 @@ class OpencodeStream(Parser):
                 message = get_text(data, "message") or get_text(line, "error", "name")
                 yield self.fail(message, get_count(data, "statusCode"))
 
-    def aside(self, line: str) -> Iterator[steps.Step]:
+    def read_error(self, line: str) -> Iterator[steps.Step]:
         """Yield failed model calls, which are only in the log of the program."""
         if match := LOGGED_ERROR.search(line):
             reason = match["why"]

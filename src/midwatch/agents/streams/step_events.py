@@ -53,7 +53,7 @@ class StepEvents:
         """The answer of the turn."""
         if self._answer is not None:
             return self._answer
-        return self._ready[1] if self._ready else self._text.whole() if self._text else ""
+        return self._ready[1] if self._ready else self._text.full_text() if self._text else ""
 
     async def emit(self, step: steps.Step) -> None:
         """Emit one step."""
@@ -146,7 +146,7 @@ class StepEvents:
     async def _end_text(self, whole: str | None = None) -> None:
         if self._text is not None:
             await self.show()
-            self._ready = (self._text.id, self._text.whole() if whole is None else whole)
+            self._ready = (self._text.id, self._text.full_text() if whole is None else whole)
             self._text = None
 
     async def _emit_message(self) -> None:
@@ -169,7 +169,7 @@ class StepEvents:
     async def _end_thought(self, whole: str | None = None) -> None:
         if self._thought is not None:
             thought, self._thought = self._thought, None
-            text = thought.whole() if whole is None else whole
+            text = thought.full_text() if whole is None else whole
             await self._turn.emit(events.ThoughtUpdate(thought_id=thought.id, text=text))
 
     async def _show_if_due(self) -> None:

@@ -178,9 +178,7 @@ class TerminalConversation:
             self._exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
         await live.wait_for_end()
         if self._turn is None and not self._closed and self._live is live and self._listener is not None:
-            self._listener(
-                live.screen.text()
-            )  # the listener reads the status again and finds that the program has ended
+            self._listener(live.screen.text())  # so the listener learns that the program has ended
 
     async def _report_exit(self, turn: Turn, live: Live) -> AgentError:
         """Return the error of a program that ended during a turn, and report its last screen and exit code."""
@@ -197,7 +195,7 @@ class TerminalConversation:
         live.record(True)
         first = 0 if live.profile.echo else live.screen.cursor_row
 
-        def written() -> str:
+        def read_reply() -> str:
             text = live.screen.read(first if first < live.screen.height else 0)
             if not live.profile.box:
                 text = text.removesuffix(live.watch.prompt_line.rstrip())
@@ -205,19 +203,19 @@ class TerminalConversation:
 
         try:
             await send(live, prompt)  # earlier text on the screen is not part of the reply
-            showing = asyncio.create_task(self._show_reply(turn, live, written))
+            showing = asyncio.create_task(self._show_reply(turn, live, read_reply))
             try:
                 await self._keep_thread(turn, live)
                 await self._wait_until_idle(turn, None)
-                if live.profile.marker and not written():  # the program reports idle before it has drawn its reply
-                    await live.until(lambda _: bool(written()), LATE_SECONDS)
+                if live.profile.marker and not read_reply():  # the program reports idle before it has drawn its reply
+                    await live.until(lambda _: bool(read_reply()), LATE_SECONDS)
                     await self._wait_until_idle(turn, None)
                 await self._keep_thread(turn, live)
             finally:
                 showing.cancel()
                 with suppress(asyncio.CancelledError):
                     await showing
-            return TurnResult(text=written(), thread_id=self._thread)
+            return TurnResult(text=read_reply(), thread_id=self._thread)
         finally:
             live.record(False)
 
@@ -226,19 +224,18 @@ class TerminalConversation:
         live = self._live
         assert live is not None
 
-        def over(reading: Reading) -> bool:
-            if (
-                reading.state == "idle"
-            ):  # an empty screen means that the program has not started yet, if the profile has a sign for idle
+        def is_over(reading: Reading) -> bool:
+            # if the profile has a sign for idle, an empty screen means that the program has not started yet
+            if reading.state == "idle":
                 return not (reading.evidence == "silence" and live.profile.ready and not live.watch.shown.strip())
-            return (reading.state == "asking" and reading.certain) or self._given_up
+            return (reading.state == "asking" and reading.certain) or self._is_abandoned
 
         questions: Counter[str] = Counter()
         while True:
-            reading = await live.until(over, seconds)
+            reading = await live.until(is_over, seconds)
             if reading.state == "exited":
                 raise await self._report_exit(turn, live)
-            if self._given_up or (self._interrupted and reading.state == "idle"):
+            if self._is_abandoned or (self._interrupted and reading.state == "idle"):
                 raise AgentError("the turn was interrupted.")
             if reading.state == "idle":
                 self._check_known(live, reading)
@@ -260,7 +257,7 @@ class TerminalConversation:
             raise AgentError(f"the program waits with an unknown screen; answer it at its terminal: {shown}")
 
     @property
-    def _given_up(self) -> bool:
+    def _is_abandoned(self) -> bool:
         """Whether the turn was interrupted before the program was ready."""
         return self._interrupted is not None and self._live is not None and self._live.read().state == "starting"
 
@@ -303,16 +300,16 @@ class TerminalConversation:
         if self._thread is not None:
             await turn.keep_thread(self._thread)
 
-    async def _show_reply(self, turn: Turn, live: Live, written: Callable[[], str]) -> None:
-        """Show the reply while it is written, until this is cancelled."""
+    async def _show_reply(self, turn: Turn, live: Live, read_reply: Callable[[], str]) -> None:
+        """Show the reply while it is read_reply, until this is cancelled."""
         shown, seen = "", 0
         loop = asyncio.get_running_loop()
         while True:
             if live.screen.version == seen:
                 await live.news.wait()
             began, seen = loop.time(), live.screen.version
-            if live.watch.reacted:
-                text = written()
+            if live.watch.has_reacted:
+                text = read_reply()
                 if text != shown:
                     same = _count_common(shown, text)
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))

@@ -86,14 +86,14 @@ def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str,
     chosen, match = places[-1]
     indent = match.end()
 
-    def alike(at: int) -> bool:
+    def is_choice(at: int) -> bool:
         row = rows[at] if 0 <= at < len(rows) else ""
         return at == chosen or (not row[:indent].strip(UNCHOSEN) and len(row) > indent and not row[indent].isspace())
 
     first, end = chosen, chosen + 1
-    while alike(first - 1):
+    while is_choice(first - 1):
         first -= 1
-    while alike(end):
+    while is_choice(end):
         end += 1
     moves = (((DOWN * (at - chosen)) if at > chosen else UP * (chosen - at)) + "\r" for at in range(first, end))
     words = [" ".join(rows[at][indent:].split()) for at in range(first, end)]

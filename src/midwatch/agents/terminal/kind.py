@@ -23,8 +23,8 @@ SIGNS = frozenset({"ready", "prompt", "idle_title"})
 class TerminalOptions(Profile, ProgramOptions):
     """Options of kind `terminal`: a known profile, and the fields that replace those of the profile."""
 
-    profile: str = Field("custom", description="What it is: one of the known profiles, or `custom`.")
-    args: tuple[str, ...] = Field((), description="More arguments.")
+    profile: str = Field("custom", description="One of the known profiles, or `custom`.")
+    args: tuple[str, ...] = Field((), description="Additional arguments.")
 
     def build_profile(self, agent: str) -> Profile:
         """Return the profile with the changes and the arguments, or raise BadConfig."""

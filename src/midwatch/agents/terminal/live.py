@@ -39,7 +39,7 @@ class Live:
 
     async def start(self, program: Program, turn: ProgramOwner) -> None:
         """Start the program once the store knows its group."""
-        self.watch.output(self._now())
+        self.watch.note_output(self._now())
         self._child = await TerminalChild.begin(program, turn, self.screen.size, self._take_output)
         await self._child.admit(turn)
 
@@ -114,7 +114,7 @@ class Live:
         return Screenshot(
             text=screen.text(), columns=columns, rows=rows, cursor=screen.cursor, title=screen.title,
             status=reading.state, evidence=reading.evidence, certain=reading.certain,
-            styled=screen.styled() if styled else "",
+            styled=screen.styled_text() if styled else "",
         )  # fmt: skip
 
     # -- its end -------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Live:
         if now - self._heard_at > SILENCE:
             self._pace = SHOWN_EVERY
         self._heard_at = now
-        self.watch.output(now)
+        self.watch.note_output(now)
         self.news.set()
         self._show_soon()
 

@@ -32,18 +32,20 @@ MOST_UNREAD = 4_000_000  # bytes that may wait until the program reads them
 class TerminalChild(Child):
     """A program whose input and output are a terminal."""
 
-    def __init__(self, *child: Any, master: FileIO, slave: FileIO, heard: Callable[[bytes], None], **more: Any) -> None:
+    def __init__(
+        self, *child: Any, master: FileIO, slave: FileIO, on_data: Callable[[bytes], None], **more: Any
+    ) -> None:
         super().__init__(*child, **more)
-        self._master, self._slave, self._heard = master, slave, heard
+        self._master, self._slave, self._on_data = master, slave, on_data
         self._unsent = bytearray()
 
     @classmethod
     async def begin(
-        cls, program: Program, turn: ProgramOwner, size: tuple[int, int], heard: Callable[[bytes], None]
+        cls, program: Program, turn: ProgramOwner, size: tuple[int, int], on_data: Callable[[bytes], None]
     ) -> TerminalChild:
         """Start the program in a terminal of `size` columns and rows; it waits until `admit`.
 
-        `heard` gets its output.
+        `on_data` gets its output.
         """
         try:
             master, slave = (FileIO(descriptor, "r+") for descriptor in os.openpty())
@@ -54,7 +56,7 @@ class TerminalChild(Child):
             os.set_blocking(master.fileno(), False)
             enter = ("/bin/sh", "-c", ENTER, "midwatch-terminal", os.ttyname(slave.fileno()))
             child = await cls.spawn(
-                replace(program, enter=enter), turn, Pipe(), Pipe(), master=master, slave=slave, heard=heard
+                replace(program, enter=enter), turn, Pipe(), Pipe(), master=master, slave=slave, on_data=on_data
             )
         except BaseException:
             master.close()
@@ -102,7 +104,7 @@ class TerminalChild(Child):
                 if not data:
                     asyncio.get_running_loop().remove_reader(self._master)
                     return
-                self._heard(data)
+                self._on_data(data)
 
     def drain(self) -> None:
         """Read what the program wrote before it ended."""

@@ -83,7 +83,7 @@ class Screen:
         """Return the visible rows without blanks at their ends."""
         return _bare(self._format(self._rows(0, self.size[1] - 1, "active")))
 
-    def styled(self) -> str:
+    def styled_text(self) -> str:
         """Return the visible rows with the escape sequences that draw them."""
         vt = self._lib.GHOSTTY_FORMATTER_FORMAT_VT
         return PALETTE.sub("", self._format(self._rows(0, self.size[1] - 1, "active"), emit=vt))

@@ -32,18 +32,18 @@ def clean(prompt: str) -> str:
 
 async def send(live: Live, text: str) -> None:
     """Type a prompt and press Enter. If the program does not accept it, empty the input box and raise AgentError."""
-    keys = _keys(live, text)
-    tail = _visible(text)[-RECOGNISED:]
-    before, tags = _visible(live.screen.text()).count(tail), _tags(live)
+    keys = _encode_keys(live, text)
+    tail = _remove_blanks(text)[-RECOGNISED:]
+    before, tags = _remove_blanks(live.screen.text()).count(tail), _count_tags(live)
     began = live.screen.version
     live.type(keys)
 
-    def echoed(_: Reading) -> bool:
-        shown = _visible(live.screen.text())
-        return live.screen.version > began and (shown.count(tail) > before or _tags(live) > tags)
+    def is_echoed(_: Reading) -> bool:
+        shown = _remove_blanks(live.screen.text())
+        return live.screen.version > began and (shown.count(tail) > before or _count_tags(live) > tags)
 
-    await live.until(echoed, UNKNOWN_ECHO_SECONDS if live.profile.silent else ECHO_SECONDS)
-    seen = live.running and (echoed(live.read()) or tail in _visible(live.screen.text()))
+    await live.until(is_echoed, UNKNOWN_ECHO_SECONDS if live.profile.silent else ECHO_SECONDS)
+    seen = live.running and (is_echoed(live.read()) or tail in _remove_blanks(live.screen.text()))
     if not seen and not live.profile.silent:
         _take_back(live)
         raise AgentError("the program did not show the prompt in its input box; check its terminal and retry")
@@ -54,22 +54,22 @@ async def send(live: Live, text: str) -> None:
 async def _enter(live: Live, tail: str) -> None:
     watch = live.watch
 
-    def reacted(reading: Reading) -> bool:
-        return watch.reacted or reading.state == "asking"
+    def has_reacted(reading: Reading) -> bool:
+        return watch.has_reacted or reading.state == "asking"
 
     watch.note_enter(asyncio.get_running_loop().time())
     live.type("\r")
-    await live.until(reacted, REACTION_SECONDS)
-    if reacted(live.read()) or not _in_box(live, tail):
+    await live.until(has_reacted, REACTION_SECONDS)
+    if has_reacted(live.read()) or not _is_in_box(live, tail):
         return
     live.type("\r")  # retry once only: the program may have read Enter as a part of the text
-    await live.until(reacted, LAST_REACTION_SECONDS)
-    if not reacted(live.read()) and _in_box(live, tail):
+    await live.until(has_reacted, LAST_REACTION_SECONDS)
+    if not has_reacted(live.read()) and _is_in_box(live, tail):
         _take_back(live)
         raise AgentError("the program did not react to the prompt; check its terminal and retry")
 
 
-def _keys(live: Live, text: str) -> str:
+def _encode_keys(live: Live, text: str) -> str:
     if not text:
         raise AgentError("the prompt has no characters that can be typed; write a text")
     line_mode = live.child.line_mode
@@ -88,20 +88,20 @@ def _take_back(live: Live) -> None:
         live.type(live.profile.clear)
 
 
-def _in_box(live: Live, tail: str) -> bool:
-    """Whether the prompt is still in the input box."""
+def _is_in_box(live: Live, tail: str) -> bool:
+    """Return whether the prompt is still in the input box."""
     shown = live.screen.text()
     places = [match.start() for match in re.finditer(live.profile.box or r"(?!)", shown, re.MULTILINE)]
     if not places:
         return False
     box = shown[places[-1] :]
-    return tail in _visible(box) or bool(live.profile.pasted and re.search(live.profile.pasted, box))
+    return tail in _remove_blanks(box) or bool(live.profile.pasted and re.search(live.profile.pasted, box))
 
 
-def _tags(live: Live) -> int:
+def _count_tags(live: Live) -> int:
     """Return the number of long prompts that the screen shows as a tag."""
     return len(re.findall(live.profile.pasted, live.screen.text())) if live.profile.pasted else 0
 
 
-def _visible(text: str) -> str:
+def _remove_blanks(text: str) -> str:
     return HIDDEN.sub("", text)

@@ -40,9 +40,7 @@ class Watch:
         self._program = ""
         self._progress = ""
         self._paste_tells = profile.paste_tells
-        self._prompt: str | None = (
-            None  # the line of the cursor before the first prompt, for programs without other signs
-        )
+        self._prompt: str | None = None  # the line of the cursor before the first prompt, if there is no other sign
         self._last_output = 0.0
         self._submitted: float | None = None
         self._place = (0, "")
@@ -69,7 +67,7 @@ class Watch:
                 self._paste_tells = True  # shells turn paste mode off at Enter and on at the next prompt
             self._busy_seen |= self._paste_tells
 
-    def output(self, now: float) -> None:
+    def note_output(self, now: float) -> None:
         """Note that the program wrote something."""
         self._last_output = now
 
@@ -77,13 +75,13 @@ class Watch:
         """Note that Enter is pressed."""
         self._submitted = now
         self._busy_seen = False
-        self._place = self._where()
+        self._place = self._cursor_line()
 
     @property
-    def reacted(self) -> bool:
+    def has_reacted(self) -> bool:
         """Whether the program has reacted since Enter."""
         if self._profile.silent and not self._busy_seen:
-            return self._where() != self._place
+            return self._cursor_line() != self._place
         return self._busy_seen
 
     @property
@@ -99,19 +97,19 @@ class Watch:
         """Return the current status."""
         self.shown = "\n".join(self._screen.text().rstrip().split("\n")[-LAST_ROWS:])
         silent = now - self._last_output
-        if asking := self._asking():
+        if asking := self._find_asking():
             self._busy_seen = True
             settled = silent >= ASKING_SETTLE
             return Reading("asking", asking, settled, again=None if settled else ASKING_SETTLE - silent)
-        if busy := self._busy():
+        if busy := self._find_busy():
             self._busy_seen = True
             return Reading("busy", busy)
-        if self._submitted is not None and not self.reacted and now - self._submitted < GRACE:
+        if self._submitted is not None and not self.has_reacted and now - self._submitted < GRACE:
             return Reading("busy", "reaction", False, again=GRACE - (now - self._submitted))
-        reading, needed = self._idle()
-        return self._after(reading, needed, silent)
+        reading, needed = self._find_idle()
+        return self._require_silence(reading, needed, silent)
 
-    def _after(self, reading: Reading, needed: float, silent: float) -> Reading:
+    def _require_silence(self, reading: Reading, needed: float, silent: float) -> Reading:
         """Return the reading, or busy or starting until the program has been silent for `needed` seconds."""
         if silent < needed:
             return Reading("busy" if self._was_idle else "starting", reading.evidence, False, again=needed - silent)
@@ -122,7 +120,7 @@ class Watch:
                 self._prompt = self._screen.line_to_cursor()
         return reading
 
-    def _asking(self) -> Evidence | None:
+    def _find_asking(self) -> Evidence | None:
         profile = self._profile
         if self._program == "blocked":
             return "program"
@@ -130,7 +128,7 @@ class Watch:
             return "title"
         return "text" if profile.find(profile.asking, self.shown) else None
 
-    def _busy(self) -> Evidence | None:
+    def _find_busy(self) -> Evidence | None:
         profile = self._profile
         if self._program:
             return "program" if self._program == "working" else None
@@ -142,7 +140,7 @@ class Watch:
             return "mode"
         return "text" if profile.find(profile.busy, self.shown) else None
 
-    def _idle(self) -> tuple[Reading, float]:
+    def _find_idle(self) -> tuple[Reading, float]:
         """Return the reading with the best evidence for idle, and the seconds of silence that it needs."""
         profile, screen = self._profile, self._screen
         visible = not profile.ready or profile.find(profile.ready, self.shown) is not None
@@ -162,7 +160,7 @@ class Watch:
             return Reading("idle", "prompt", False), min(PROMPT_QUIET, profile.quiet)
         return Reading("idle", "silence", False), profile.quiet * (LONGER if self._comes_back else 1)
 
-    def _where(self) -> tuple[int, str]:
+    def _cursor_line(self) -> tuple[int, str]:
         return self._screen.cursor_row, self._screen.line_to_cursor()
 
 
