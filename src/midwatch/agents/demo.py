@@ -61,11 +61,11 @@ async def perform(prompt: str, turn: Turn, streaming: float = STREAMING) -> Turn
     """Run one turn of the demo."""
     wanted = {word.partition("=")[0]: number for word, number in DIRECTIVE.findall(prompt)}
     if "fail" in wanted:
-        raise AgentError("the prompt contains demo:fail; remove it and retry")
+        raise AgentError("the demo was told to fail; remove demo:fail from the prompt and retry")
     if "transient" in wanted and turn.attempt <= 1:
-        raise TransientError("the prompt contains demo:transient; the next attempt will succeed")
+        raise TransientError("the demo was told to fail once; the next attempt will succeed")
     if "crash" in wanted:
-        raise RuntimeError("the prompt contains demo:crash")
+        raise RuntimeError("the demo was told to crash")
     clock, words = await _use_tools(prompt, turn)
     if "hang" in wanted:
         await turn.emit(TaskProgress(text="hanging until interrupted"))

@@ -251,7 +251,7 @@ def _read(data: Json) -> Any:
         return ModelMessagesTypeAdapter.validate_json(json.dumps([data]))[0]
     except ValueError as problem:
         raise AgentError(
-            "what was kept of this conversation cannot be read, since another version of pydantic-ai wrote it; "
+            "this conversation cannot be read, because another version of pydantic-ai stored it; "
             "install that version, or begin a new session."
         ) from problem
 
