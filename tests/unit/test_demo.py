@@ -102,9 +102,7 @@ class FourArguments(DemoAgent):
     """A kind of another package, whose `from_options` takes no other settings."""
 
     @classmethod
-    def from_options(  # type: ignore[override]
-        cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str
-    ) -> FourArguments:
+    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> FourArguments:
         return cls(name, terms=terms, description=description)
 
 
