@@ -294,7 +294,7 @@ async def test_an_agent_that_does_not_react_is_reported(tmp_path: Path) -> None:
             "failed to send message: failed to send message: failed to wait for processing to start: "
             "timeout waiting for condition"
         )
-        assert "look at its terminal" in reply.json()["errors"][1]["message"]
+        assert "check its terminal" in reply.json()["errors"][1]["message"]
         (tmp_path / "end").touch()
 
 

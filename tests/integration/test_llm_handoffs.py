@@ -104,10 +104,12 @@ async def test_the_first_transfer_wins_and_invalid_arguments_are_returned(fake: 
         assert task.agent == "other"
         source = await desk.tasks.get(task.parent_id or "")
         skipped = [one for one in await desk.store.read_events(0) if one.kind == "tool_exec_skipped"]
-        assert [(one.task_id, one.payload["reason"]) for one in skipped] == [(source.id, "Another transfer was made.")]
+        assert [(one.task_id, one.payload["reason"]) for one in skipped] == [
+            (source.id, "The work was already transferred to another agent.")
+        ]
         wrong = await run_task(desk, '[[tool escalate {"number": "many"}]]')
         assert (wrong.agent, wrong.outcome) == ("it", "ok")
-        assert "The argument object does not have the form" in (wrong.result or "")
+        assert "The argument object does not have the required form" in (wrong.result or "")
         right = await run_task(desk, '[[tool escalate {"number": 7}]]')
         assert right.agent == "expert" and '"NUMBER": 7' in (right.result or "")
         assert len(await desk.handoffs.list(HandoffFilter(limit=10))) == 2

@@ -181,8 +181,8 @@ async def test_a_server_that_does_not_exit_is_killed() -> None:
         ({"command": ["sh", "-c", "echo wrong key >&2; exit 1"]}, "wrong key", TransientError),
         ({**fake("--mute"), "start_timeout": 0.5}, "did not list its tools within 0.5 s", TransientError),
         ({"command": ["sleep", "300"], "start_timeout": 0.5}, "did not list its tools within 0.5 s", TransientError),
-        ({"command": ["yes"], "start_timeout": 30}, "it could not be used", TransientError),
-        ({"url": "http://127.0.0.1:9/mcp"}, "it could not be used", TransientError),
+        ({"command": ["yes"], "start_timeout": 30}, "the server could not be used", TransientError),
+        ({"url": "http://127.0.0.1:9/mcp"}, "the server could not be used", TransientError),
     ],
 )
 async def test_a_server_that_does_not_start_is_reported(server: Any, told: str, kind: type[Exception]) -> None:

@@ -260,7 +260,7 @@ async def test_an_acp_agent_is_sandboxed_too(opened: Opened, world: World) -> No
         assert task.result == "you said hello", task.error
         assert task.dir_key == str(world.project)
         task = await run_task(desk, "[[write .git/config [core]]] [[read .git/config]]", world.project)
-        assert (task.result or "").count("refused: it is kept in a sandbox") == 2, "we would read and write outside"
+        assert (task.result or "").count("refused: the agent runs in a sandbox") == 2, "we would read and write outside"
 
 
 async def test_without_bubblewrap_nothing_runs_and_the_error_has_a_remedy(

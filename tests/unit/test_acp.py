@@ -141,7 +141,7 @@ async def test_a_session_that_cannot_be_resumed_is_reported_and_begun_anew(talk:
     assert found.thread_id not in (None, "old")
     assert turn.thread_id == found.thread_id
     (warning,) = events_of(turn, AgentFault)
-    assert "cannot take up its conversation" in warning.message
+    assert "cannot resume its conversation" in warning.message
     unknown = RecordingTurn("hello", thread_id="never-was")
     await (await talk()).turn(unknown)
     assert "session not found" in events_of(unknown, AgentFault)[0].message
@@ -238,7 +238,7 @@ async def test_invalid_updates_are_ignored(talk: Talk, caplog: pytest.LogCapture
     found, turn = await run_turn(talk, "[[say so:]] [[malformed]] [[say fine]]")
     assert found.text == "so:-32602 -32602 -32602 fine"
     (warning,) = events_of(turn, AgentFault)
-    assert "lines that are no messages" in warning.message
+    assert "lines that are not protocol messages" in warning.message
     found, _ = await run_turn(talk, "still there")
     assert found.text == "you said still there"
     assert "Traceback" not in caplog.text
@@ -407,7 +407,7 @@ async def test_a_stop_cancels_an_open_question(talk: Talk) -> None:
     await turn.until(lambda t: "agent_error" in t.kinds())
     await one.interrupt("stop")
     found = await working
-    assert (found.outcome, found.error) == ("error", "it was interrupted.")
+    assert (found.outcome, found.error) == ("error", "the turn was interrupted.")
     assert one.alive
     assert (await one.turn(RecordingTurn("go on"))).text == "you said go on"
 
@@ -477,13 +477,13 @@ async def test_only_files_below_the_root_are_served(talk: Talk, tmp_path: Path) 
     assert (await run_turn(talk, f"[[read {tmp_path}/in.txt]]"))[0].text == "one\ntwo\nthree"
     assert (await run_turn(talk, f"[[read {tmp_path}/within 2 1]]"))[0].text == "two"
     for path in ("/etc/passwd", "link", "out/passwd", "../x", f"{tmp_path}-other/x"):
-        assert "is outside of" in (await run_turn(talk, f"[[read {path}]]"))[0].text
-    assert "no regular file" in (await run_turn(talk, "[[read pipe]]"))[0].text
+        assert "is outside" in (await run_turn(talk, f"[[read {path}]]"))[0].text
+    assert "not a regular file" in (await run_turn(talk, "[[read pipe]]"))[0].text
     assert "Resource not found" in (await run_turn(talk, "[[read none]]"))[0].text
     assert (await run_turn(talk, f"[[write {tmp_path}/new/deep.txt text]]"))[0].text == "written"
     assert (tmp_path / "new/deep.txt").read_text() == "text"
     for path in ("/tmp/mw-never", "dangling", "out/mw-never", "../mw-never"):
-        assert "is outside of" in (await run_turn(talk, f"[[write {path} text]]"))[0].text
+        assert "is outside" in (await run_turn(talk, f"[[write {path} text]]"))[0].text
     assert not (tmp_path.parent / "made-outside").exists()
 
 
@@ -512,7 +512,7 @@ def test_a_symlink_created_after_the_check_is_not_followed(tmp_path: Path) -> No
 def test_the_size_of_files_is_limited(tmp_path: Path) -> None:
     files = Files(str(tmp_path), longest=10)
     (tmp_path / "long").write_text("12345\n" * 10)
-    with pytest.raises(Refused, match="larger than 10 bytes; ask for some of its lines"):
+    with pytest.raises(Refused, match="larger than 10 bytes; read only some of its lines"):
         files.read("long")
     assert files.read("long", 2, 1) == "12345\n"
     (tmp_path / "endless").write_text("1\n" + "2" * 11)
@@ -577,7 +577,11 @@ async def test_processes_that_left_the_group_end_with_the_conversation(talk: Tal
     ("arguments", "more", "words"),
     [
         (("--start", "mute"), {"start_timeout": 0.6}, r"did not answer within 1s; .* agents\.fake\.start_timeout"),
-        (("--start", "dies"), {}, r"exit code 2 before it could work: error: unknown option .*; see that it is new"),
+        (
+            ("--start", "dies"),
+            {},
+            r"exit code 2 before its first prompt: error: unknown option .*; install the newest version",
+        ),
         (("--start", "auth"), {"profile": "claude"}, r"is not signed in .*; run `claude` once and sign in"),
         (("--version", "7"), {"profile": "gemini"}, r"speaks version 7 .* midwatch speaks 1; .*@google/gemini-cli"),
     ],
@@ -599,7 +603,7 @@ async def test_a_slow_start_is_awaited_and_can_be_stopped(talk: Talk) -> None:
     working = asyncio.create_task(one.turn(turn))
     await turn.until(lambda t: bool(t.groups))
     await one.interrupt("stop")
-    with pytest.raises(AgentError, match="stopped before the agent had its prompt"):
+    with pytest.raises(AgentError, match="stopped before the prompt was sent"):
         await working
 
 
@@ -683,7 +687,7 @@ async def test_an_error_sent_as_an_answer_is_an_error(talk: Talk) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "words"),
-    [("max_tokens", "limit of tokens"), ("refusal", "refused to go on"), ("cancelled", "cancelled its work by itself")],
+    [("max_tokens", "token limit"), ("refusal", "refused to continue"), ("cancelled", "cancelled its work by itself")],
 )
 async def test_a_turn_that_stopped_early_is_not_ok(talk: Talk, reason: str, words: str) -> None:
     found, turn = await run_turn(talk, f"[[say so far]] [[stop {reason}]]")
@@ -710,7 +714,7 @@ def test_options_are_checked() -> None:
         == "gemini --acp -m m -d"
     )
     for options_, words in (
-        ({}, "write profile"),
+        ({}, "set profile"),
         ({"profile": "x"}, "agents.y.profile"),
         ({"profile": "codex", "mcp_servers": [{"name": "a"}]}, "either command or url"),
     ):
@@ -873,7 +877,7 @@ def test_patches_are_made(old: str | None, new: str, counts: tuple[int, int]) ->
 def test_an_error_is_reported_by_its_most_specific_text() -> None:
     nested = {"error": json.dumps({"error": {"message": "the real reason"}})}
     assert "the real reason" in str(convert_fault("x", -32603, "Internal error", nested, 0, sign_in="sign in"))
-    assert str(convert_fault("x", -32603, "", None, 0, sign_in="sign in")) == "x failed: it did not say why"
+    assert str(convert_fault("x", -32603, "", None, 0, sign_in="sign in")) == "x failed: no reason was given"
 
 
 async def test_closing_without_a_process_is_harmless(tmp_path: Path) -> None:

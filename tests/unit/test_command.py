@@ -222,7 +222,7 @@ async def test_the_thread_is_saved_early_and_an_interrupted_turn_continues(tmp_p
 
 async def test_an_interrupted_turn_without_a_thread_is_not_repeated() -> None:
     turn = RecordingTurn("work", resumed=True)
-    with pytest.raises(AgentError, match="cut off before its thread id was known"):
+    with pytest.raises(AgentError, match="interrupted before its thread id was known"):
         await run(command(**REMEMBERING), turn)
     assert turn.groups == []
 
@@ -249,7 +249,10 @@ async def test_a_thread_placeholder_in_the_first_command_is_a_new_id() -> None:
         ({"argv": ["cat"], "env": {"A": ["secret"]}}, "agents.x.env.A:"),
         ({"argv": ["cat"], "output_limit": 5}, "agents.x.output_limit:"),
         ({"argv": ["cat"], "thread_pattern": "("}, "agents.x.thread_pattern: not a regular expression"),
-        ({"argv": ["cat"], "thread_pattern": "x"}, "agents.x.thread_pattern: write a regular expression with one"),
+        (
+            {"argv": ["cat"], "thread_pattern": "x"},
+            "agents.x.thread_pattern: write a regular expression with exactly one",
+        ),
         ({"argv": ["cat"], "ok_codes": []}, "agents.x.ok_codes:"),
         (
             {"argv": ["cat"], "agrv": 1},

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from midwatch.agents.demo import DemoAgent
 from midwatch.agents.registry import build
 from midwatch.base.errors import AgentError, BadConfig, TransientError
-from midwatch.domain.agent import TurnResult
+from midwatch.domain.agent import AgentCapability, AgentTerms, TurnResult
 from midwatch.domain.event import MessageDelta, TaskProgress, ToolExecEnd, ToolExecStart
 from midwatch.testing import RecordingTurn
 
@@ -94,3 +96,19 @@ def test_it_has_no_options() -> None:
     with pytest.raises(BadConfig, match=r"agents\.demo\.model: there is no such option; options of this kind: none"):
         build("demo", "demo", {"model": "x"})
     assert build("demo", "demo", {}).terms[:6] == (1800.0, "rerun", 3, 16, False, str(Path.cwd()))
+
+
+class FourArguments(DemoAgent):
+    """A kind of another package, whose `from_options` takes no other settings."""
+
+    @classmethod
+    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> FourArguments:
+        return cls(name, terms=terms, description=description)
+
+
+def test_an_agent_has_its_settings_when_it_is_built() -> None:
+    capabilities = (AgentCapability(name="code"),)
+    agent = build("x", "demo", {}, capabilities=capabilities, description="about", slots=3)
+    assert (agent.capabilities, agent.description, agent.terms.slots) == (capabilities, "about", 3)
+    other = build("x", f"{__name__}:FourArguments", {}, description="about", slots=3)
+    assert (other.capabilities, other.description, other.terms.slots) == ((), "about", 3)

@@ -185,10 +185,10 @@ async def test_a_function_calls_the_methods_of_its_turn(work: Work, name: str) -
         ("transient", TransientError, "^come back$"),
         ("refused", TransientError, "^ConnectionRefusedError: nobody there$"),
         ("leaves", AgentError, "^SystemExit: 3$"),
-        ("vanishes", AgentError, "ended with code 9 before it returned: last words"),
+        ("vanishes", AgentError, "ended with code 9 before the function returned: last words"),
         ("killed", AgentError, f"ended with code -{int(signal.SIGSEGV)} "),
         ("unfit", AgentError, "TypeError: Object of type object is not JSON"),
-        ("wrong_outcome", AgentError, "outcome 'timeout' is not one a function may return"),
+        ("wrong_outcome", AgentError, "a function cannot return the outcome 'timeout'"),
         ("asks", AgentError, "RuntimeError: the test gave no answer"),
         ("tells", AgentError, "no_such_kind"),
         ("missing", AgentError, "AttributeError: module 'mw_work' has no attribute 'missing'"),
@@ -222,8 +222,8 @@ async def test_remaining_threads_do_not_delay_the_end(work: Work) -> None:
 @pytest.mark.parametrize(
     ("name", "mode", "why"),
     [
-        ("hang", "stop", "it was interrupted"),
-        ("async_hang", "stop", "it was interrupted"),
+        ("hang", "stop", "the function was interrupted"),
+        ("async_hang", "stop", "the function was interrupted"),
         ("hang", "terminate", "code -15"),
         ("deaf", "kill", "code -9"),
     ],

@@ -258,7 +258,7 @@ async def test_an_exit_code_is_reported_with_the_output() -> None:
 
 
 async def test_a_program_that_exits_at_once_is_reported() -> None:
-    with pytest.raises(AgentError, match="claude ended without a result; look at its own logs"):
+    with pytest.raises(AgentError, match="claude ended without a result; read its own logs"):
         await run(agent("claude", "play", "/dev/null", "0"), RecordingTurn())
 
 
@@ -280,13 +280,13 @@ async def test_a_missing_program_is_reported() -> None:
 async def test_an_unknown_thread_is_reported_or_begun_anew() -> None:
     lost = "No conversation found with session ID: th-9\n"
     forgetful = agent("claude", "play", "/dev/null", "1", lost)
-    with pytest.raises(AgentError, match=r"does not know the conversation th-9.*start a new session"):
+    with pytest.raises(AgentError, match=r"does not find the conversation th-9.*start a new session"):
         await run(forgetful, RecordingTurn(thread_id="th-9"))
     turn = RecordingTurn(thread_id="th-9", resumed=True)
     with pytest.raises(AgentError):
         await run(forgetful, turn)
     assert len(turn.groups) == 2, "one that was cut off begins anew"
-    assert complaints(turn, "thread") == ["claude does not know th-9; it begins anew"]
+    assert complaints(turn, "thread") == ["claude does not know th-9; it begins a new thread"]
 
 
 async def test_garbage_is_ignored_and_reported_in_one_line() -> None:
@@ -295,7 +295,7 @@ async def test_garbage_is_ignored_and_reported_in_one_line() -> None:
     assert found.text == "hello there"
     (told,) = complaints(turn, "stream")
     assert told.startswith(
-        "left out: 7 lines that were no JSON, the first: '__( O)>  a banner'; 1 lines that were too long"
+        "skipped: 7 lines that were not JSON, the first: '__( O)>  a banner'; 1 lines that were too long"
     )
     assert events_of(turn, "message_update")[0].message == "half \ufffd and nul \ufffd"
 

@@ -270,7 +270,7 @@ DEEP = 'add {"a": ' + "[ " * 900 + "] " * 900 + "}"
     [
         ("broken", "it is broken", True),
         ("large", "cut: 9900000 of 10000000", False),
-        ("odd", "no JSON", True),
+        ("odd", "not JSON", True),
         ('add {"a": "many"}', "a: ", True),
         ('add {"a": 1, "b": 2, "c": 3}', "c: ", True),
         ('add {"a": 1,', "not JSON", True),

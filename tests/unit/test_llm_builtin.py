@@ -60,8 +60,8 @@ async def test_tools_are_disabled_by_default() -> None:
     ("options", "told"),
     [
         ({"tools": ["shell"]}, "agents.scout.tools.0: write files, command, fetch, desk, or a function"),
-        ({"mcp": {"x": {}}}, "agents.scout.mcp.x: write command, or url"),
-        ({"mcp": {"x": {"url": "ftp://x"}}}, "begins with http"),
+        ({"mcp": {"x": {}}}, "agents.scout.mcp.x: set either command or url"),
+        ({"mcp": {"x": {"url": "ftp://x"}}}, "must begin with http"),
         ({"mcp": {"a b": {"url": "http://x"}}}, "a server's name"),
         ({"command_timeout": "soon"}, "agents.scout.command_timeout"),
     ],
@@ -151,8 +151,8 @@ async def test_a_file_is_read_by_line_range(tree: Path) -> None:
         ("src/../../secret.txt", "outside"),
         ("a\0b", "NUL"),
         ("nothing.txt", "No such file"),
-        ("src", "no regular file"),
-        ("pipe", "no regular file"),
+        ("src", "not a regular file"),
+        ("pipe", "not a regular file"),
         ("x" * 5000, "File name too long"),
     ],
 )
@@ -196,13 +196,13 @@ async def test_files_are_listed(tree: Path) -> None:
     assert await list_lines(tree, pattern="src/*.py") == ["src/b.py"]
     assert await list_lines(tree, pattern="src/**/*.py") == ["src/b.py", "src/deep/c.py"]
     assert await list_lines(tree, pattern="*.py", path="src/deep") == ["c.py"]
-    assert await list_lines(tree, pattern="*.rs") == ["no file in . fits *.rs."]
+    assert await list_lines(tree, pattern="*.rs") == ["no file in . matches *.rs."]
 
 
 async def test_listing_survives_hostile_names_and_links(tree: Path) -> None:
     assert "outside" in (await list_lines(tree, path=".."))[0]
     assert "outside" in (await list_lines(tree, path="up"))[0]
-    assert "no directory" in (await list_lines(tree, path="a.txt"))[0]
+    assert "not a directory" in (await list_lines(tree, path="a.txt"))[0]
     (tree / ("a" * 200)).write_text("")
     for pattern in ("a*" * 400 + "b", "**/" * 300 + "b", "[" * 900, "../*"):
         assert (await list_lines(tree, pattern=pattern))[0].startswith("no file")
@@ -257,7 +257,7 @@ async def test_a_denied_command_is_not_run(tmp_path: Path) -> None:
         ("kill -9 $$", "ended by signal 9"),
         (["no-such-program-here"], "program 'no-such-program-here' is not installed"),
         (["./nothing"], "not installed or not executable"),
-        ("   ", "has a program"),
+        ("   ", "needs a program"),
         ("echo \0", "NUL"),
         ([], "at least 1"),
         ("", "at least 1"),

@@ -161,7 +161,7 @@ async def test_a_result_that_is_no_json_is_reported(value: Any) -> None:
 
     output = await run(give)
     assert output.is_error
-    assert "is no JSON" in output.text
+    assert "is not JSON" in output.text
 
 
 async def test_a_circular_result_is_reported() -> None:
@@ -172,7 +172,7 @@ async def test_a_circular_result_is_reported() -> None:
     def give() -> Any:
         return circle
 
-    assert "is no JSON" in (await run(give)).text
+    assert "is not JSON" in (await run(give)).text
 
 
 async def test_a_large_result_is_truncated() -> None:

@@ -53,7 +53,7 @@ def test_the_best_connection_for_the_installed_programs_is_chosen(
 ) -> None:
     install(tmp_path, *installed)
     (found,) = detect(str(tmp_path))
-    agent = found.agent()
+    agent = found.build_agent()
     assert (found.program.name, found.ways, found.way, agent.kind) == (name, ways, ways[0], ways[0])
     assert agent.terms.timeout_seconds == 8 * 3600
     assert agent.terms.exclusive
@@ -74,7 +74,7 @@ async def test_a_detected_program_becomes_an_agent(tmp_path: Path, monkeypatch: 
     install(tmp_path, "aider")
     (tmp_path / "codex").write_text("not executable")
     (found,) = detect(str(tmp_path))
-    agent = replace(found, ways=("command",)).agent()
+    agent = replace(found, ways=("command",)).build_agent()
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     turn = RecordingTurn("say hello")
     talk = await agent.open(turn.session("aider"))

@@ -158,9 +158,9 @@ def test_a_usage_limit_of_opencode_is_read_from_its_log() -> None:
         'timestamp=2026-11-15T09:52:23.052Z level=ERROR run=cfe6f66c message="stream error" providerID=fake '
         'error.error="AI_APICallError: This request would exceed your account\'s rate limit."'
     )
-    (retry,) = steps_of_kind(steps.Retry, OpencodeStream().aside(line))
+    (retry,) = steps_of_kind(steps.Retry, OpencodeStream().read_error(line))
     assert retry.fault.kind == "limit"
-    assert list(OpencodeStream().aside("timestamp=1 level=ERROR message=other")) == []
+    assert list(OpencodeStream().read_error("timestamp=1 level=ERROR message=other")) == []
 
 
 def test_a_denial_of_codex_may_be_in_its_log_only() -> None:
@@ -168,8 +168,8 @@ def test_a_denial_of_codex_may_be_in_its_log_only() -> None:
         "2026-11-15T10:53:52.696989Z ERROR codex_core::tools::router: error=approval policy is Never; reject "
         "command \u2014 you cannot ask for escalated permissions if the approval policy is Never"
     )
-    assert list(CodexStream().aside(line)) == [steps.Denied("shell")]
-    assert list(CodexStream().aside("ERROR codex_core::tools::router: error=no such file")) == []
+    assert list(CodexStream().read_error(line)) == [steps.Denied("shell")]
+    assert list(CodexStream().read_error("ERROR codex_core::tools::router: error=no such file")) == []
 
 
 def steps_of(parser: Parser, *lines: dict[str, Any]) -> list[steps.Step]:

@@ -182,7 +182,7 @@ async def test_control_characters_in_a_prompt_are_not_typed() -> None:
 
 async def test_a_prompt_a_line_program_cannot_take_is_refused() -> None:
     async with open_conversation(agent()) as talk:
-        with pytest.raises(AgentError, match="one line at a time"):
+        with pytest.raises(AgentError, match="accepts only one line"):
             await say(talk, "two\nlines")
         with pytest.raises(AgentError, match="4000 bytes"):
             await say(talk, "x" * 5000)

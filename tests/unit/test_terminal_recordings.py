@@ -41,13 +41,13 @@ class Replay:
 
     def steps(self) -> Iterator[tuple[dict[str, Any], float]]:
         """Each item and its time, after it was carried out; of output also the moment before."""
-        self.watch.output(BEGIN)
+        self.watch.note_output(BEGIN)
         for item in self.items:
             now = BEGIN + item["t"]
             if "out" in item:
                 yield {"before": True}, now
                 self.screen.feed(base64.b64decode(item["out"]))
-                self.watch.output(now)
+                self.watch.note_output(now)
             elif "turn" in item:
                 self.screen.forget_history()
                 self.first = 0 if self.profile.echo else self.screen.cursor_row

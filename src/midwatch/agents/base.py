@@ -8,7 +8,7 @@ import shlex
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, Unpack
 
 from pydantic import Field
 
@@ -33,24 +33,38 @@ class KindOptions(Options):
 class ProgramOptions(KindOptions):
     """Options of the kinds that start a configured program."""
 
-    env: dict[str, str] = Field(default_factory=dict, description="Added to the environment.")
-    workdir: str | None = Field(None, description="Working directory of tasks that name none.")
+    env: dict[str, str] = Field(default_factory=dict, description="Variables that are added to the environment.")
+    workdir: str | None = Field(None, description="Working directory of tasks without their own.")
+
+
+class SharedSettings(TypedDict, total=False):
+    """The settings that agents of every kind have.
+
+    `why` is the reason for the kind, if midwatch chose it. `sandbox` is for kinds that start programs.
+    """
+
+    terms: AgentTerms | None
+    description: str
+    capabilities: tuple[AgentCapability, ...]
+    sandbox: Sandbox | None
+    why: str | None
 
 
 class BaseAgent:
-    """Base class of all agents: name, terms and description."""
+    """Base class of all agents: the name and the shared settings."""
 
     kind: ClassVar[str]
-    starts_programs: ClassVar[bool] = False  # whether it starts programs, inside `sandbox`
+    starts_programs: ClassVar[bool] = False
     terms = AgentTerms()
-    sandbox: Sandbox | None = None
+    capabilities: tuple[AgentCapability, ...] = ()
 
-    def __init__(self, name: str, *, terms: AgentTerms | None = None, description: str = "") -> None:
+    def __init__(self, name: str, **shared: Unpack[SharedSettings]) -> None:
         self.name = name
-        self.terms = terms or type(self).terms
-        self.description = description
-        self.capabilities: tuple[AgentCapability, ...] = ()
-        self.why: str | None = None  # why midwatch uses this kind for the program, if midwatch chose the kind
+        self.terms = shared.get("terms") or type(self).terms
+        self.description = shared.get("description", "")
+        self.capabilities = shared.get("capabilities") or type(self).capabilities
+        self.sandbox = shared.get("sandbox")
+        self.why = shared.get("why")
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
@@ -77,24 +91,24 @@ class BaseAgent:
         return Program(agent=self.name, argv=argv, workdir=directory, sandbox=sandbox, env=env, enter=enter)
 
 
-Chosen = TypeVar("Chosen", bound=ProgramOptions)
+OptionsT = TypeVar("OptionsT", bound=ProgramOptions)
 
 
-class ProgramAgent(BaseAgent, Generic[Chosen]):
+class ProgramAgent(BaseAgent, Generic[OptionsT]):
     """Base class of the kinds that start one configured program."""
 
     starts_programs = True
     options_class: ClassVar[type[ProgramOptions]]
 
-    def __init__(self, name: str, options: Chosen, *, terms: AgentTerms | None = None, description: str = "") -> None:
-        super().__init__(name, terms=terms, description=description)
+    def __init__(self, name: str, options: OptionsT, **shared: Unpack[SharedSettings]) -> None:
+        super().__init__(name, **shared)
         self.options = options
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
         """Return the agent that `[agents.NAME]` describes."""
         checked: Any = cls.options_class.read(name, options)
-        return cls(name, checked, terms=terms, description=description)
+        return cls(name, checked, **shared)
 
     def command_line(self) -> tuple[str, ...]:
         """Return the program and its arguments for a new conversation."""
@@ -110,11 +124,11 @@ class ProgramAgent(BaseAgent, Generic[Chosen]):
         return self.build_program(argv, workdir or self.options.workdir, env)
 
     def find_problem(self, program: Program) -> str | None:
-        """Return why the program cannot be started here, or None."""
+        """Return the reason why the program cannot be started here, or None."""
         return program.problem()
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the command line, and why it cannot be started here."""
+        """Return the command line, and `problem` if it cannot be started here."""
         program = self.program(self.command_line(), None)
         description = {"command": shlex.join(program.argv)}
         if problem := self.find_problem(program):
@@ -123,19 +137,19 @@ class ProgramAgent(BaseAgent, Generic[Chosen]):
 
 
 def absolute_path(path: str | None) -> str:
-    """Return the absolute path of a directory; without one, that of the current directory."""
+    """Return the absolute path of a directory, by default of the current one."""
     return str(Path(path or os.getcwd()).expanduser().absolute())  # noqa: PTH109
 
 
 async def cancel(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel tasks and wait for their end, whatever it is."""
+    """Cancel tasks and wait until all have ended. Ignore their errors."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def message_id(turn: Turn) -> str:
-    """Return the id of the message that is the answer of a turn."""
+    """Return the id of the message with the answer of a turn."""
     return f"{turn.task_id}.{turn.attempt}"
 
 
@@ -148,13 +162,13 @@ GO_ON = (
 def build_prompt(turn: Turn, *, known: bool) -> str:
     """Return the prompt of a turn.
 
-    After an interruption, an agent that still knows the conversation is also told to go on.
+    After an interruption, an agent that still has the conversation gets the instruction to continue.
     """
     return (GO_ON if turn.resumed and known else "") + turn.prompt.replace("\0", "")
 
 
 def convert_error(problem: BaseException) -> MidwatchError:
-    """Return the error that a task fails with after the code of an agent raised `problem`."""
+    """Return the error of the task for an exception that the code of an agent raised."""
     if isinstance(problem, MidwatchError):
         return problem
     last_line = traceback.format_exception_only(problem)[-1].strip()

@@ -7,11 +7,11 @@ import re
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, Unpack
 
 from pydantic import AfterValidator, Field
 
-from midwatch.agents.base import ProgramAgent, ProgramOptions, last_lines, message_id
+from midwatch.agents.base import ProgramAgent, ProgramOptions, SharedSettings, last_lines, message_id
 from midwatch.agents.live_text import LiveText
 from midwatch.agents.streams.reading import get_text
 from midwatch.base.errors import AgentError, BadConfig, TransientError
@@ -32,7 +32,7 @@ def _check_pattern(text: str) -> str:
     except re.error as problem:
         raise ValueError(f"not a regular expression: {problem}") from None
     if groups != 1:
-        raise ValueError("write a regular expression with one group, which is the thread id")
+        raise ValueError("write a regular expression with exactly one group, which finds the thread id")
     return text
 
 
@@ -42,8 +42,8 @@ class CommandOptions(ProgramOptions):
     argv: tuple[str, ...] = Field(
         min_length=1, description="Program and arguments. Without {prompt} in it, the prompt goes to standard input."
     )
-    resume_argv: tuple[str, ...] = Field((), description="The same for a conversation whose {thread} is known.")
-    output_limit: int = Field(OUTPUT_LIMIT, ge=1000, description="Bytes of output kept; of more, head and tail.")
+    resume_argv: tuple[str, ...] = Field((), description="Program and arguments to resume the conversation {thread}.")
+    output_limit: int = Field(OUTPUT_LIMIT, ge=1000, description="Bytes of output that are kept: head and tail.")
     thread_pattern: Annotated[str, AfterValidator(_check_pattern)] | None = Field(
         None, description="Regular expression whose one group finds the thread id in a line of the output."
     )
@@ -63,10 +63,10 @@ class CommandAgent(ProgramAgent[CommandOptions]):
         return cls.terms._replace(on_crash="resume") if options.get("resume_argv") else cls.terms
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
         """Return the agent that `[agents.NAME]` describes."""
-        agent = super().from_options(name, options, terms, description)
-        if terms.on_crash == "resume" and not agent.options.resume_argv:
+        agent = super().from_options(name, options, **shared)
+        if agent.terms.on_crash == "resume" and not agent.options.resume_argv:
             raise BadConfig(
                 f"agents.{name}.on_crash: resume needs agents.{name}.resume_argv; write it, or fail or rerun."
             )
@@ -82,7 +82,7 @@ class CommandAgent(ProgramAgent[CommandOptions]):
 
 
 class CommandConversation(ProcessConversation):
-    """One session with a program that has no memory, or finds a conversation by its thread id."""
+    """One session with a program. The program has no memory, or finds the conversation by its thread id."""
 
     def __init__(self, agent: CommandAgent, session: Session) -> None:
         super().__init__()
@@ -100,7 +100,8 @@ class CommandConversation(ProcessConversation):
         showing = asyncio.create_task(live.show())
         try:
             async with self.child(program, turn, out, err) as child:
-                showing.add_done_callback(lambda _: child.interrupt("kill"))  # it ends early only when refused
+                # `show` ends before the program only if an event was refused
+                showing.add_done_callback(lambda _: child.interrupt("kill"))
                 await child.admit(turn, stdin)
                 await child.exited.wait()
             live.end()
@@ -121,7 +122,7 @@ class CommandConversation(ProcessConversation):
         if thread is None and turn.resumed:
             thread = get_text(await turn.load_progress(), "thread_id") or None
             if thread is None and options.resume_argv:
-                raise AgentError("it was cut off before its thread id was known; look at what it did, then retry it")
+                raise AgentError("it was interrupted before its thread id was known; check what it did, then retry it")
         template = options.resume_argv if thread and options.resume_argv else options.argv
         if thread is None and any("{thread}" in part for part in template):
             thread = str(uuid.uuid4())
@@ -144,7 +145,7 @@ def fill(template: tuple[str, ...], prompt: str, thread: str) -> tuple[str, ...]
     values = {"prompt": prompt, "thread": thread}
     argv: list[str] = []
     for part in template:
-        # A prompt that is an argument of its own must not be taken for an option.
+        # A prompt that is a separate argument and begins with `-` would look like an option.
         guarded = part == "{prompt}" and prompt.startswith("-") and "--" not in argv
         argv.append((" " if guarded else "") + PLACEHOLDERS.sub(lambda match: values[match[1]], part))
     return tuple(argv)
@@ -200,7 +201,7 @@ class _Live:
             await self._turn.save_progress({"thread_id": self.thread})
 
     def _search(self, stream: str, text: str) -> None:
-        """Search whole lines for the thread id. The pattern would also match half an id."""
+        """Search complete lines for the thread id, because the pattern could match a part of an id."""
         if self._pattern is None or self.thread is not None:
             return
         lines, newline, begun = (self._begun_lines[stream] + text).rpartition("\n")

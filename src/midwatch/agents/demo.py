@@ -1,6 +1,6 @@
 """Kind `demo`: a built-in agent that needs nothing and uses no model.
 
-It shows what an agent can do here. Words in the prompt make it do more: `demo:ask`, `demo:fail`, `demo:transient`,
+It shows the features of an agent. Words in the prompt select more of them: `demo:ask`, `demo:fail`, `demo:transient`,
 `demo:crash`, `demo:hang`, `demo:silent`, `demo:sleep=SECONDS`.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, Unpack
 
-from midwatch.agents.base import BaseAgent, KindOptions, message_id
+from midwatch.agents.base import BaseAgent, KindOptions, SharedSettings, message_id
 from midwatch.agents.function import OnLoop
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.base.text import cut
@@ -32,29 +32,28 @@ class DemoOptions(KindOptions):
 
 
 class DemoAgent(BaseAgent):
-    """Runs on the event loop and costs nothing."""
+    """The demo agent. It runs on the event loop and costs nothing."""
 
     kind = "demo"
     terms = AgentTerms(timeout_seconds=1800.0, on_crash="rerun", slots=16)
 
-    def __init__(
-        self, name: str, *, terms: AgentTerms | None = None, description: str = "", streaming: float = STREAMING
-    ) -> None:
-        super().__init__(name, terms=terms, description=description)
+    def __init__(self, name: str, *, streaming: float = STREAMING, **shared: Unpack[SharedSettings]) -> None:
+        super().__init__(name, **shared)
         self._streaming = streaming
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> DemoAgent:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> DemoAgent:
         """Return the agent that `[agents.NAME]` describes."""
         DemoOptions.read(name, options)
-        return cls(name, terms=terms, description=description or "built in; shows how midwatch works, not intelligent")
+        shared["description"] = shared.get("description") or "built in; shows how midwatch works, not intelligent"
+        return cls(name, **shared)
 
     async def open(self, session: Session) -> OnLoop:
         """Open a conversation."""
         return OnLoop(partial(perform, streaming=self._streaming))
 
     def describe(self) -> Mapping[str, Any]:
-        """Say that the agent is built in."""
+        """Return that the agent is built in."""
         return {"target": "built in"}
 
 
@@ -62,9 +61,9 @@ async def perform(prompt: str, turn: Turn, streaming: float = STREAMING) -> Turn
     """Run one turn of the demo."""
     wanted = {word.partition("=")[0]: number for word, number in DIRECTIVE.findall(prompt)}
     if "fail" in wanted:
-        raise AgentError("the demo was told to fail; take demo:fail out of the prompt")
+        raise AgentError("the demo was told to fail; remove demo:fail from the prompt and retry")
     if "transient" in wanted and turn.attempt <= 1:
-        raise TransientError("the demo was told to fail once; the next try will do")
+        raise TransientError("the demo was told to fail once; the next attempt will succeed")
     if "crash" in wanted:
         raise RuntimeError("the demo was told to crash")
     clock, words = await _use_tools(prompt, turn)

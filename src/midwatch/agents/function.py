@@ -19,12 +19,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from midwatch.agents import function_child
-from midwatch.agents.base import BaseAgent, ProgramOptions, convert_error, last_lines
+from midwatch.agents.base import BaseAgent, ProgramOptions, SharedSettings, convert_error, last_lines
 from midwatch.agents.function_child import FACTS, TurnProxy, is_async, wants_turn, write_text
 from midwatch.base.errors import AgentError, BadConfig, LeaseLost, TransientError
 from midwatch.domain.agent import AgentTerms, Choice, Conversation, Interrupt, Question, Turn, TurnResult, Usage
@@ -38,7 +38,7 @@ Function = Callable[..., Any]
 LONGEST_LINE = 32_000_000
 PRINTED_KEPT = 100_000
 LAST_WORDS = 1.0  # seconds that a child may take to exit after it has sent its result
-WAITS = ("ask", "receive", "delegate")  # calls of a turn that may wait without end; an interrupt ends the wait
+WAITS = ("ask", "receive", "delegate")  # methods of a turn that may wait for ever; an interrupt ends the wait
 OFFERED = ("load_progress", "save_progress", "receive", "handoff", "delegate", "transfer")
 OUTCOMES = ("ok", "silent", "error", "budget", "transferred")
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:|\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -75,28 +75,27 @@ class FunctionAgent(BaseAgent):
         path: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
         workdir: str | None = None,
-        terms: AgentTerms | None = None,
-        description: str = "",
+        **shared: Unpack[SharedSettings],
     ) -> None:
-        super().__init__(name, terms=terms, description=description)
+        super().__init__(name, **shared)
         if on_loop and (isinstance(target, str) or not is_async(target)):
             raise BadConfig(f"agent {name!r}: on_loop needs an async function; leave it out to use a thread.")
-        takes_turn = isinstance(target, str) or wants_turn(target)  # of a path nobody knows before it runs
+        # the signature of a dotted path is not known before it runs
+        takes_turn = isinstance(target, str) or wants_turn(target)
         self.terms = self.terms._replace(steerable=takes_turn)
         self.target = target
         self.workdir = workdir
         self._on_loop = on_loop
-        self._call = None if isinstance(target, str) else accept_turn(target)  # once: it reads the signature
+        # computed once, because reading the signature is slow
+        self._call = None if isinstance(target, str) else accept_turn(target)
         self._path = tuple(str(Path(place).expanduser().absolute()) for place in path)
         self._env = dict(env or {})
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> FunctionAgent:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> FunctionAgent:
         """Return the agent that `[agents.NAME]` describes."""
         read = FunctionOptions.read(name, options)
-        return cls(
-            name, read.target, path=read.path, env=read.env, workdir=read.workdir, terms=terms, description=description
-        )
+        return cls(name, read.target, path=read.path, env=read.env, workdir=read.workdir, **shared)
 
     async def open(self, session: Session) -> Conversation:
         """Open a conversation. Nothing is started before the first turn."""
@@ -125,7 +124,7 @@ class FunctionAgent(BaseAgent):
         return self.build_program(argv, workdir or self.workdir, self._env, readable=readable)
 
     def import_path(self) -> list[str]:
-        """Return where the child looks for modules: the configured directories, then those of this process."""
+        """Return the directories in which the child finds modules: the configured ones, then those of this process."""
         return [*self._path, *(os.path.abspath(place) for place in sys.path)]  # noqa: PTH100 - "" is here
 
 
@@ -154,14 +153,15 @@ class OnLoop:
         except asyncio.CancelledError:
             if task.cancelling() > self._cancels:
                 raise
-            raise AgentError("it was interrupted" if self._cancels else "it cancelled itself") from None
+            how = "was interrupted" if self._cancels else "cancelled itself"
+            raise AgentError(f"the function {how}") from None
         except GeneratorExit:
             raise
         except BaseException as problem:
             raise convert_error(problem) from problem
         finally:
             self._task = None
-            while self._cancels:  # they were meant for the function, not for whoever runs the turn
+            while self._cancels:  # these cancellations were for the function, not for the task that runs the turn
                 self._cancels -= 1
                 task.uncancel()
 
@@ -179,7 +179,7 @@ class OnLoop:
 
 
 class OnThread:
-    """Calls a function on a thread of its own. A thread cannot be killed: after `kill` the turn ends without it."""
+    """Calls a function on its own thread. No thread can be killed: after `kill` the turn ends, the thread continues."""
 
     def __init__(self, function: Function, name: str) -> None:
         self._function = function
@@ -187,11 +187,11 @@ class OnThread:
         self._run: _ThreadRun | None = None
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Wait for the function, or until it is given up."""
+        """Call the function and return its result. After `kill`, return without it."""
         run = self._run = _ThreadRun(self._function, turn)
         threading.Thread(target=run.main, name=f"midwatch-{self._name}", daemon=True).start()
         try:
-            return await run.settled
+            return await run.result_future
         finally:
             run.leave()
 
@@ -214,7 +214,7 @@ class _ThreadRun:
 
     def __init__(self, function: Function, turn: Turn) -> None:
         self.loop = asyncio.get_running_loop()
-        self.settled: asyncio.Future[TurnResult] = self.loop.create_future()
+        self.result_future: asyncio.Future[TurnResult] = self.loop.create_future()
         self.ended = asyncio.Event()
         self._function = function
         self._turn = turn
@@ -225,10 +225,10 @@ class _ThreadRun:
         self._over = False
         self._cancel: Callable[[], object] | None = None
 
-    # These run on our loop.
+    # -- these methods run on the event loop
 
     def stop(self) -> None:
-        """Cancel an async function. Tell a plain one to stop, and end what it waits for."""
+        """Cancel an async function. For a plain function, set `stopping` and cancel its open calls."""
         self._proxy.stopping = True
         for future in tuple(self._waiting):
             future.cancel()
@@ -236,36 +236,36 @@ class _ThreadRun:
             self._cancel()
 
     def leave(self) -> None:
-        """End the turn, even if the thread still runs."""
+        """Refuse further calls of the function and stop it."""
         self._over = True
         self.stop()
 
     def give_up(self) -> None:
-        """End the turn although the thread has not ended."""
-        if not self.settled.done():
-            error = "the function did not stop; its thread goes on until it returns"
-            self.settled.set_result(TurnResult(outcome="error", error=error, stuck=True))
+        """End the turn with an error, although the thread still runs."""
+        if not self.result_future.done():
+            error = "the function did not stop; its thread continues until the function returns"
+            self.result_future.set_result(TurnResult(outcome="error", error=error, stuck=True))
 
     def _finish(self, result: TurnResult | None, problem: BaseException | None) -> None:
         self.ended.set()
-        if self.settled.done():
+        if self.result_future.done():
             return
         if result is not None:
-            self.settled.set_result(result)
+            self.result_future.set_result(result)
         elif problem is not None:
-            self.settled.set_exception(convert_error(problem))
+            self.result_future.set_exception(convert_error(problem))
 
-    # These run on the thread.
+    # -- these methods run on the thread
 
     def main(self) -> None:
         """Call the function and report its end to midwatch's loop."""
         try:
             end: tuple[TurnResult | None, BaseException | None] = (_make_result(self._value()), None)
         except (asyncio.CancelledError, CancelledError):
-            end = None, AgentError("it was interrupted")
+            end = None, AgentError("the function was interrupted")
         except BaseException as problem:
             end = None, problem
-        with suppress(RuntimeError):  # our loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, and nothing waits for the result
             self.loop.call_soon_threadsafe(self._finish, *end)
 
     def _value(self) -> Any:
@@ -295,7 +295,7 @@ class _ThreadRun:
         if name in WAITS:
             self._waiting.add(future)
             future.add_done_callback(self._waiting.discard)
-            if self._proxy.stopping:  # it came between the look above and here
+            if self._proxy.stopping:  # the stop came after the check above
                 future.cancel()
         return future
 
@@ -309,7 +309,7 @@ class _ThreadRun:
 
 
 class _Lines(Pipe):
-    """Passes each line of the child to `hear`."""
+    """Splits the output of the child into lines and calls `hear` with each."""
 
     def __init__(self, hear: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -341,40 +341,43 @@ class InChild(ProcessConversation):
 
     async def work(self, turn: Turn) -> TurnResult:
         """Start the child, answer its calls and wait for its end."""
-        serving = _CallServer(turn)
+        serving = _CallServer(turn, self._write)
         lines, printed = _Lines(serving.hear), Output(PRINTED_KEPT)
         facts = {name: getattr(turn, name) for name in FACTS} | {"env": dict(turn.env)}
         order = {"target": self._target, "path": self._agent.import_path(), "facts": facts}
         program = self._agent.program(turn.workdir or self._session.workdir)
         try:
             async with self.child(program, turn, lines, printed) as child:
-                serving.child = child
                 await child.admit(turn, json.dumps(order).encode() + b"\n", more=True)
-                await serving.until_over(child)
+                await serving.wait_until_over(child)
         finally:
             serving.cancel()
         if serving.refused is not None:
             raise serving.refused
         if serving.end is None:
-            why = "its result is too long" if lines.too_long else last_lines(printed.text(), 3) or "it said nothing"
-            raise AgentError(f"the function's process ended with code {child.returncode} before it returned: {why}")
+            why = "its result is too long" if lines.too_long else last_lines(printed.text(), 3) or "no output"
+            raise AgentError(f"the process ended with code {child.returncode} before the function returned: {why}")
         return _read_end(serving.end, serving.transfers)
+
+    def _write(self, data: bytes) -> None:
+        if self._child is not None:
+            self._child.write(data)
 
 
 class _CallServer:
-    """Answers the calls of a child. Each call has a task of its own, because some take long."""
+    """Answers the calls of a child. Each call has its own task, because some take long."""
 
-    def __init__(self, turn: Turn) -> None:
-        self.child: Child | None = None
+    def __init__(self, turn: Turn, write: Callable[[bytes], None]) -> None:
         self.end: Mapping[str, Any] | None = None
         self.refused: LeaseLost | None = None
         self.transfers: dict[str, Transfer] = {}
         self._over = asyncio.Event()
         self._turn = turn
+        self._write = write
         self._tasks: set[asyncio.Task[None]] = set()
 
     def hear(self, line: bytes) -> None:
-        """Take in a line of the child. An invalid line ends the child."""
+        """Handle a line of the child. An invalid line ends the child."""
         try:
             message = json.loads(line)
             if "end" in message:
@@ -388,7 +391,7 @@ class _CallServer:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def until_over(self, child: Child) -> None:
+    async def wait_until_over(self, child: Child) -> None:
         """Return when the child has sent its result or died."""
         leaving = asyncio.create_task(child.exited.wait())
         leaving.add_done_callback(lambda _: self._over.set())
@@ -415,8 +418,7 @@ class _CallServer:
         except Exception as problem:
             reply["problem"] = str(convert_error(problem))
         reply["deadline"] = self._turn.deadline
-        if self.child is not None:
-            self.child.write(json.dumps(reply).encode() + b"\n")
+        self._write(json.dumps(reply).encode() + b"\n")
 
     async def _answer(self, name: str, arguments: list[Any]) -> Any:
         turn = self._turn
@@ -428,7 +430,7 @@ class _CallServer:
             wanted = question if isinstance(question, str) else read_question(question)
             return tuple(await turn.ask(wanted, tuple(choices), expires=expires))
         if name not in OFFERED:
-            raise AgentError(f"turn.{name} is not available to a function in a process of its own.")
+            raise AgentError(f"turn.{name} is not available to a function in a child process.")
         value = await call_turn(turn, name, arguments)
         if isinstance(value, Transfer):
             self.transfers[value.handoff.id] = value
@@ -449,7 +451,7 @@ async def call_turn(turn: Turn, name: str, arguments: Sequence[Any]) -> Any:
 
 
 def _read_end(end: Mapping[str, Any], transfers: Mapping[str, Transfer]) -> TurnResult:
-    """Return the result that a child sent, or raise its failure."""
+    """Return the result in the last line of a child, or raise the error in it."""
     if "problem" in end:
         raise (TransientError if end["transient"] else AgentError)(end["problem"])
     fields = dict(end)
@@ -465,15 +467,13 @@ def _make_result(value: Any) -> TurnResult:
 
 def _check(result: TurnResult) -> TurnResult:
     if result.outcome not in OUTCOMES:
-        raise AgentError(
-            f"outcome {result.outcome!r} is not one a function may return; use one of {', '.join(OUTCOMES)}"
-        )
+        raise AgentError(f"a function cannot return the outcome {result.outcome!r}; use one of {', '.join(OUTCOMES)}")
     if result.outcome == "transferred" and result.transfer is None:
-        raise AgentError("nobody has taken the work over; return what `turn.transfer` gives")
+        raise AgentError("the outcome transferred needs a transfer; return the result of `turn.transfer`")
     return result
 
 
 def read_question(data: Mapping[str, Any]) -> Question:
-    """Return a question as it came over the line."""
+    """Return the question in a call of the child."""
     choices = tuple(Choice(*choice) for choice in data["choices"])
     return Question(**{**data, "choices": choices, "paths": tuple(data["paths"])})

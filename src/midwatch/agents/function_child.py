@@ -1,8 +1,8 @@
 """The program that runs a configured function in its own process.
 
-It uses only the standard library, because it starts for each turn. It is run as a file, reads one JSON line that says
-what to call, and then exchanges JSON lines: a `call` asks the parent for something of the turn and gets a `reply`; the
-last line is the `end`. The function's prints go to stderr.
+It uses only the standard library, because it starts for each turn. It is run as a file and reads one JSON line with the
+function and the turn. Then it exchanges JSON lines: a `call` calls a method of the turn in the parent and gets a
+`reply`; the last line is the `end`. The function's prints go to stderr.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TurnProxy:
         self, facts: Mapping[str, Any], call: Callable[..., Future[Any]], wait: Callable[[Future[Any]], Any]
     ) -> None:
         self.__dict__.update(facts)
-        self.stopping = False  # set when somebody wants the turn to end; a long plain function should check it
+        self.stopping = False  # True once the turn should end; a long plain function should check it
         self._call = call
         self._wait = wait
 
@@ -84,7 +84,7 @@ class TurnProxy:
         return self._wait(self._call("emit", payload))
 
     def load_progress(self) -> Any:
-        """Return the data that was saved last."""
+        """Return the last data of `save_progress`."""
         return self._wait(self._call("load_progress"))
 
     def save_progress(self, progress: Any) -> Any:
@@ -117,7 +117,7 @@ class TurnProxy:
 
 
 def wants_turn(function: Callable[..., Any]) -> bool:
-    """Whether the function takes (prompt, turn) rather than (prompt)."""
+    """Return whether the function takes (prompt, turn) rather than (prompt)."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -129,14 +129,14 @@ def wants_turn(function: Callable[..., Any]) -> bool:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether the result of a call must be awaited."""
+    """Return whether the result of a call must be awaited."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
     )
 
 
 def write_text(value: Any) -> str:
-    """Return the value of a function as text: nothing, a text, or JSON."""
+    """Return the value of a function as text: empty for None, a text as it is, other values as JSON."""
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False)
@@ -175,7 +175,7 @@ class _Line:
         while b"\n" not in parts[-1]:
             parts.append(os.read(self._in, 65536))
             if not parts[-1]:
-                os._exit(1)  # the parent is gone: nobody wants the result
+                os._exit(1)  # the parent has ended, and nothing reads the result
         line, _, self._begun = b"".join(parts).partition(b"\n")
         return json.loads(line)  # type: ignore[no-any-return]
 
@@ -195,7 +195,7 @@ class _Line:
         return future
 
     def serve(self, turn: TurnProxy) -> None:
-        """Pass replies to those who wait for them, for ever."""
+        """Read replies for ever and set the future of each call."""
         while True:
             reply = self.read()
             future = self._calls.pop(reply["reply"])
@@ -238,7 +238,7 @@ def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:
         transient = isinstance(problem, ConnectionError) or "midwatch.base.errors.TransientError" in kinds
         message = traceback.format_exception_only(problem)[-1].strip()
         if isinstance(problem, KeyboardInterrupt):
-            message = "it was interrupted"
+            message = "the function was interrupted"
         elif "midwatch.base.errors.MidwatchError" in kinds:
             message = str(problem)
         return {"problem": message, "transient": transient}
@@ -246,7 +246,7 @@ def _run(line: _Line, order: Mapping[str, Any]) -> dict[str, Any]:
 
 def _value(line: _Line, function: Callable[..., Any], facts: Mapping[str, Any]) -> Any:
     if is_async(function):
-        import asyncio  # only where it is needed: it doubles the time to start
+        import asyncio  # imported only if needed, because it doubles the start time
 
         wait: Callable[[Future[Any]], Any] = asyncio.wrap_future
     else:

@@ -1,4 +1,4 @@
-"""Agents written for handoffs: one class that says what it can do, takes or refuses work, and does it.
+"""Agents written for handoffs: one class with capabilities that accepts or refuses work, and does it.
 
 class Coder(HandoffAgent):
     id = "coder"
@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
-from midwatch.agents.base import BaseAgent, KindOptions
+from midwatch.agents.base import BaseAgent, KindOptions, SharedSettings
 from midwatch.agents.function import OnLoop
 from midwatch.agents.function_child import write_text
 from midwatch.base.errors import AgentError, BadConfig
-from midwatch.domain.agent import AgentCapability, AgentTerms, Turn, TurnResult
+from midwatch.domain.agent import AgentTerms, Turn, TurnResult
 from midwatch.domain.handoff import Handoff, HandoffTask
 from midwatch.domain.session import Session
 
@@ -42,26 +42,24 @@ class HandoffAgent(BaseAgent):
     takes_history = True
     """Earlier messages come in the handoff's context, not as text in the prompt."""
     id: str = ""
-    """The name by which others address it."""
-    capabilities: tuple[AgentCapability, ...] = ()
+    """The name of the agent in handoffs."""
 
-    def __init__(self, id: str | None = None, *, terms: AgentTerms | None = None, description: str = "") -> None:
+    def __init__(self, id: str | None = None, **shared: Unpack[SharedSettings]) -> None:
         self.id = id or type(self).id
         if not self.id:
-            raise BadConfig(f"{type(self).__name__} needs an id: what others call it by.")
-        if iscoroutinefunction(self.can_handle):  # what it returns would always count as yes
-            raise BadConfig(f"{type(self).__name__}.can_handle returns true or false at once; write it without async.")
-        super().__init__(self.id, terms=terms, description=description)
-        self.capabilities = type(self).capabilities
+            raise BadConfig(f"{type(self).__name__} needs an id, the name that handoffs use; set `id` or pass it.")
+        if iscoroutinefunction(self.can_handle):  # a coroutine object would always count as true
+            raise BadConfig(f"{type(self).__name__}.can_handle must return true or false; write it without async.")
+        super().__init__(self.id, **shared)
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
         """Return the agent that `[agents.NAME]` describes, where `kind` names the class. It takes no options."""
         KindOptions.read(name, options)
-        return cls(name, terms=terms, description=description)
+        return cls(name, **shared)
 
     def can_handle(self, work: HandoffTask) -> bool:
-        """Whether it could do this work: by default, whether one of its capabilities covers it."""
+        """Return whether it could do this work: by default, whether one of its capabilities covers the type."""
         return any(not capability.task_types or work.type in capability.task_types for capability in self.capabilities)
 
     async def accept(self, handoff: Handoff) -> None:
@@ -77,7 +75,7 @@ class HandoffAgent(BaseAgent):
 
     async def _work(self, prompt: str, turn: Turn) -> TurnResult:
         handoff = await turn.handoff()
-        request = HandoffTask(description=prompt).data()  # somebody submitted it as a task
+        request = HandoffTask(description=prompt).data()  # without a handoff, the prompt of a task is the work
         result = await self.execute(handoff or Handoff(id=turn.task_id, to_agent=self.id, request=request))
         if isinstance(result, HandoffResult):
             if result.error:

@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, Unpack
 
 from pydantic import Field
 
-from midwatch.agents.base import ProgramAgent, ProgramOptions, build_prompt, last_lines
+from midwatch.agents.base import ProgramAgent, ProgramOptions, SharedSettings, build_prompt, last_lines
 from midwatch.agents.streams import PROFILES, steps
 from midwatch.agents.streams.base import Parser, Permissions
 from midwatch.agents.streams.faults import Fault, find_reset_time, judge, make_error
@@ -45,16 +45,14 @@ class HeadlessOptions(ProgramOptions):
     """Options of kind `headless`."""
 
     profile: Literal["claude", "codex", "gemini", "opencode", "qwen", "copilot", "goose"] = Field(
-        description="Which program it is; by default the agent's own name."
+        description="The known program; by default the agent's own name."
     )
-    argv: tuple[str, ...] = Field((), description="Program, and arguments that come first, instead of the profile's.")
-    args: tuple[str, ...] = Field((), description="More arguments for the program.")
+    argv: tuple[str, ...] = Field((), description="Program and first arguments, instead of the profile's.")
+    args: tuple[str, ...] = Field((), description="Additional arguments for the program.")
     model: str | None = Field(None, min_length=1, description="The model to use.")
-    permissions: Permissions | None = Field(None, description="What it may do unasked: read, edit or all.")
-    on_denial: Literal["fail", "tell"] = Field("fail", description="What a denied tool means for the task.")
-    idle_limit: Seconds = Field(
-        IDLE_SECONDS, gt=0, description="How long it may print nothing before its turn is ended."
-    )
+    permissions: Permissions | None = Field(None, description="What it may do without asking: read, edit or all.")
+    on_denial: Literal["fail", "tell"] = Field("fail", description="Whether a denied tool fails the task.")
+    idle_limit: Seconds = Field(IDLE_SECONDS, gt=0, description="Time without output after which a turn is ended.")
 
 
 class Patience(NamedTuple):
@@ -74,16 +72,16 @@ class HeadlessAgent(ProgramAgent[HeadlessOptions]):
 
     patience = Patience()
 
-    def __init__(self, name: str, options: HeadlessOptions, **more: Any) -> None:
-        super().__init__(name, options, **more)
+    def __init__(self, name: str, options: HeadlessOptions, **shared: Unpack[SharedSettings]) -> None:
+        super().__init__(name, options, **shared)
         self.profile = PROFILES[options.profile]
         self.totals: dict[str, steps.Spent] = {}
-        """Usage of conversations up to their last turn, for programs that report no usage of a single turn."""
+        """Total usage of each conversation, for programs that do not report the usage of a single turn."""
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
         """Return the agent that `[agents.NAME]` describes."""
-        agent = super().from_options(name, {"profile": name, **options}, terms, description)
+        agent = super().from_options(name, {"profile": name, **options}, **shared)
         permissions, offered = agent.options.permissions, agent.profile.permissions
         if permissions is not None and permissions not in offered:
             raise BadConfig(
@@ -135,7 +133,7 @@ def installed_version(program: Program) -> str | None:
 
 
 class _Run:
-    """One start of the program: its output, and the events that come of it."""
+    """One run of the program: its output, and the events for it."""
 
     def __init__(self, turn: Turn, parser: Parser, hear: Callable[[], None], thread: str | None, resumed: bool) -> None:
         self.events = StepEvents(turn)
@@ -145,17 +143,17 @@ class _Run:
         self.thread = thread
         self.resumed = resumed
         self.code: int | None = None
-        self.silent = False  # whether it was ended because it printed nothing
-        self.lingered = False  # whether it was ended because it did not exit after its result
+        self.silent = False  # whether midwatch ended it because it printed nothing
+        self.lingered = False  # whether midwatch ended it because it did not exit after its result
         self._hear = hear
         self._begun_line = ""
         self._error_steps: list[steps.Step] = []
 
     def _read_errors(self, text: str) -> None:
-        """Parse what the program writes to standard error. It is also a sign of life."""
+        """Parse standard error. Its text also shows that the program is not silent."""
         self._hear()
         *lines, self._begun_line = (self._begun_line + text)[-LONGEST_ERROR_LINE:].split("\n")
-        self._error_steps += [step for line in lines for step in self.parser.aside(line)][:MOST_ERROR_STEPS]
+        self._error_steps += [step for line in lines for step in self.parser.read_error(line)][:MOST_ERROR_STEPS]
         self.lines.wake()
 
     async def emit_error_steps(self) -> None:
@@ -169,7 +167,7 @@ class _Run:
             await self.events.emit(step)
 
     def error_text(self, lines: int = 20) -> str:
-        """Return the last lines of standard error without colours, or the first line that was no JSON."""
+        """Return the last lines of standard error without colours, or the first line that was not JSON."""
         return last_lines(self.plain_errors(), lines) or self.lines.first_noise
 
     def plain_errors(self) -> str:
@@ -189,12 +187,12 @@ class HeadlessConversation(ProcessConversation):
         self._heard_at = 0.0
 
     async def work(self, turn: Turn) -> TurnResult:
-        """Start the program, emit its steps and return how it ended."""
+        """Start the program, emit its steps and return the result."""
         thread = turn.thread_id or self._thread
         run = await self._run(turn, thread, resumed=thread is not None)
         forgotten = run.events.fault is not None and run.events.fault.kind == "thread"
         if forgotten and run.resumed and (turn.resumed or self._profile.names_thread):
-            await run.events.complain("thread", f"{self._profile.name} does not know {thread}; it begins anew")
+            await run.events.complain("thread", f"{self._profile.name} does not know {thread}; it begins a new thread")
             run = await self._run(turn, thread if self._profile.names_thread else None, resumed=False)
         self._thread = run.events.thread or run.thread
         return await self._conclude(run, turn)
@@ -245,12 +243,12 @@ class HeadlessConversation(ProcessConversation):
             if line is None:
                 break
             await run.emit(run.parser.read(line))
-            await asyncio.sleep(0)  # let others run while a program prints many lines
+            await asyncio.sleep(0)  # let other tasks run while a program prints many lines
         await run.emit(run.parser.end())
         await within(self._agent.patience.linger, child.exited)
 
     def _allowed_silence(self, events: StepEvents) -> float:
-        """Return how many seconds the program may be silent now."""
+        """Return the seconds that the program may be silent now."""
         patience, idle = self._agent.patience, self._agent.options.idle_limit
         if events.done:
             return patience.linger
@@ -258,17 +256,17 @@ class HeadlessConversation(ProcessConversation):
         return min(patience.limit, idle) if waits else idle
 
     async def _finish(self, run: _Run) -> None:
-        """Emit the last events after the output has ended, and find the reason of a failure."""
+        """Emit the last events after the output has ended, and find the reason for a failure."""
         events, lines = run.events, run.lines
         await run.emit_error_steps()
         await events.end()
         left_out = []
         if lines.noise:
-            left_out.append(f"{lines.noise} lines that were no JSON, the first: {lines.first_noise!r}")
+            left_out.append(f"{lines.noise} lines that were not JSON, the first: {lines.first_noise!r}")
         if lines.too_long:
             left_out.append(f"{lines.too_long} lines that were too long")
         if left_out:
-            await events.complain("stream", "left out: " + "; ".join(left_out))
+            await events.complain("stream", "skipped: " + "; ".join(left_out))
         if events.fault is None and not events.done and run.code != 0 and not run.silent:
             events.fault = self._find_reason(run)
         if events.fault is not None and events.fault.kind == "limit" and events.fault.resets_at is None:
@@ -276,7 +274,7 @@ class HeadlessConversation(ProcessConversation):
             events.fault = replace(events.fault, resets_at=later)
 
     def _find_reason(self, run: _Run) -> Fault:
-        """Return why it failed. A wrong thread or option is named at the start of standard error, others at its end."""
+        """Return the fault of a failed run. Faults of thread or options are at the start of standard error."""
         now = SystemClock().now()
         first = judge(run.plain_errors()[:FAULT_SHOWN], now=now)
         if first.kind in ("thread", "options") and not run.lines.objects:
@@ -284,7 +282,7 @@ class HeadlessConversation(ProcessConversation):
         return judge(run.error_text(), now=now)
 
     async def _conclude(self, run: _Run, turn: Turn) -> TurnResult:
-        """Return the result. A failure is raised, unless the turn has used something that must be counted."""
+        """Return the result. Raise a failure, unless the turn has a usage that must be counted."""
         events, usage = run.events, self._usage(run)
         problem = await self._find_problem(run, turn)
         iterations = events.replies or None
@@ -312,7 +310,7 @@ class HeadlessConversation(ProcessConversation):
             return AgentError(self._explain_denial(events))
         if not events.done:
             reason = run.error_text(3)
-            hint = f": {reason}" if reason else "; look at its own logs"
+            hint = f": {reason}" if reason else "; read its own logs"
             return AgentError(f"{name} ended without a result{hint}")
         if run.code is not None and run.code > 0 and not run.lingered:
             reason = last_lines(run.plain_errors(), 3)
@@ -329,7 +327,7 @@ class HeadlessConversation(ProcessConversation):
             return UsageLimit(retry.message, resets_at=retry.fault.resets_at or later)
         return AgentError(
             f"{self._profile.name} printed nothing for {duration(self._agent.options.idle_limit)} and was ended; raise "
-            f"agents.{name}.idle_limit if its work needs such silence, or retry the task."
+            f"agents.{name}.idle_limit if its work needs longer, or retry the task."
         )
 
     async def _convert_fault(self, fault: Fault, run: _Run, turn: Turn) -> AgentError:
@@ -337,8 +335,7 @@ class HeadlessConversation(ProcessConversation):
         name, text = self._profile.name, cut(" ".join(fault.text.split()), LINE_SHOWN)
         if fault.kind == "thread":
             return AgentError(
-                f"{name} does not know the conversation {run.thread} (any more, or in this directory); start a new "
-                f"session. ({text})"
+                f"{name} does not find the conversation {run.thread} in this directory; start a new session. ({text})"
             )
         if fault.kind == "options" and not run.lines.objects:
             version = await self._read_version(turn)
@@ -373,7 +370,7 @@ class HeadlessConversation(ProcessConversation):
         return next((word.rstrip(".") for word in out.text().split() if word[:1].isdigit()), "of unknown version")
 
     def _usage(self, run: _Run) -> Usage:
-        """Return the usage of the turn. If the program counts whole conversations, it is the difference."""
+        """Return the usage of the turn. For a program that reports only totals, compute the difference."""
         events, totals = run.events, self._agent.totals
         figures, total = events.own, events.of_thread
         if total is not None:

@@ -25,7 +25,7 @@ class KnownProgram:
 UNKNOWN = KnownProgram(
     name="any", title="an agent", install="see its documentation", sign_in="sign in with its own program"
 )
-"""Stands for a configured program that midwatch does not know."""
+"""For a configured program that midwatch does not know."""
 KNOWN: Mapping[str, KnownProgram] = {
     name: KnownProgram(name=name, title=title, install=install, sign_in=sign_in, argv=(name, *arguments, "{prompt}"))
     for name, title, install, sign_in, *arguments in (

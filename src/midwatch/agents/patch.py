@@ -1,4 +1,4 @@
-"""Patches: the change of a text as a unified diff, small and fast whatever the size of the text."""
+"""Patches: the change of a text as a unified diff, limited in size and time for texts of any size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST = 20_000  # characters of a patch that are kept
 MOST_COMPARED = 4_000
 """Lines that are compared one by one.
 
-Of more lines only the whole block and its counts are given, because the time to compare them grows with the square.
+Of more lines only the whole block and its counts are returned, because the time to compare grows with the square.
 """
 CONTEXT = 3
 
@@ -69,13 +69,13 @@ def _lines(text: str) -> list[str]:
 
 
 def _count_common(first: list[str], second: list[str]) -> int:
-    """Return how many lines are equal at the beginning."""
+    """Return the number of equal lines at the beginning."""
     shorter = min(len(first), len(second))
     return next((n for n in range(shorter) if first[n] != second[n]), shorter)
 
 
 def _take_first(lines: Iterator[str]) -> tuple[str, bool]:
-    """Return as many lines as fit, and whether some did not."""
+    """Return the first lines that fit, and whether the rest was cut."""
     kept: list[str] = []
     room = LONGEST
     for line in lines:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def find_listed_cost(model: str, usage: Mapping[str, Any]) -> float | None:
-    """Return the cost of a usage by the list. None if the model is not in it, or there is no list here."""
+    """Return the cost of a usage by the price list. None if the model or the list is missing."""
     try:
         from genai_prices import Usage, calc_price
     except ImportError:

@@ -1,4 +1,4 @@
-"""The best way to drive each known coding agent, and which of them are installed. These need no configuration.
+"""The best kind for each known coding agent, and the installed ones. Installed agents need no configuration.
 
 With `acp` a program reports every step, asks before it acts and stays open between messages. With `headless` it reports
 every step but cannot ask. With `terminal` its screen is read. With `command` it only prints its answer.
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from midwatch.agents.acp.profiles import PROFILES as ACP
-from midwatch.agents.base import BaseAgent
 from midwatch.agents.command import CommandAgent, CommandOptions
 from midwatch.agents.known import KNOWN, KnownProgram
 from midwatch.agents.registry import build
@@ -25,13 +24,13 @@ from midwatch.domain.agent import Agent, AgentTerms
 Way = Literal["acp", "headless", "terminal", "command"]
 
 TERMS = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4, exclusive=True)
-"""Terms of a known program of kind `command`. After a crash it cannot go on, because its thread id is not known."""
+"""Terms of a known program of kind `command`. After a crash it cannot resume, because its thread id is not known."""
 
 WHY: dict[Way, str] = {
     "acp": "speaks ACP: asks in the inbox, stays open",
     "headless": "reports its steps as JSON; cannot ask",
     "terminal": "its screen is read",
-    "command": "prints its answer and that is all",
+    "command": "only prints its answer",
 }
 
 
@@ -47,7 +46,7 @@ def list_ways(program: KnownProgram, path: str | None = None) -> tuple[Way, ...]
 
 
 def explain_way(program: KnownProgram, way: Way, path: str | None = None) -> str:
-    """Return why a program is driven this way, and what a better way needs."""
+    """Return the reason for this way to drive a program, and the command that enables a better way."""
     missing = _missing_for_acp(program, path)
     return WHY[way] if way == "acp" or not missing else f"{WHY[way]}; to have it speak ACP: `{missing}`"
 
@@ -60,7 +59,7 @@ def build_section(program: KnownProgram, way: Way) -> dict[str, Any]:
 
 
 def _missing_for_acp(program: KnownProgram, path: str | None) -> str | None:
-    """Return how to install what speaks ACP: None if it is installed, "" if there is no such thing."""
+    """Return the command that installs the ACP adapter: None if it is installed, "" if there is no adapter."""
     profile = ACP.get(program.name)
     if profile is None:
         return ""
@@ -68,7 +67,7 @@ def _missing_for_acp(program: KnownProgram, path: str | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InstalledProgram:
     """A known program that is installed, its path, and the ways to drive it."""
 
     program: KnownProgram
@@ -78,27 +77,23 @@ class Found:
 
     @property
     def way(self) -> Way:
-        """The best way."""
+        """The best way to drive it."""
         return self.ways[0]
 
-    def agent(self) -> Agent:
+    def build_agent(self) -> Agent:
         """Build the agent."""
         name, description = self.program.name, f"{self.program.title}, found at {self.path}"
         if self.way == "command":
             options, terms = CommandOptions(argv=self.program.argv), TERMS._replace(workdir=str(Path.cwd()))
-            agent: Agent = CommandAgent(name, options, terms=terms, description=description)
-        else:
-            agent = build(name, self.way, {"profile": name}, description=description)
-        if isinstance(agent, BaseAgent):
-            agent.why = self.why
-        return agent
+            return CommandAgent(name, options, terms=terms, description=description, why=self.why)
+        return build(name, self.way, {"profile": name}, description=description, why=self.why)
 
 
-def detect(path: str | None = None) -> list[Found]:
+def detect(path: str | None = None) -> list[InstalledProgram]:
     """Return the known programs on a search path, by default that of the environment."""
     installed = ((program, shutil.which(program.name, path=path)) for program in KNOWN.values())
     return [
-        Found(program, place, ways := list_ways(program, path), explain_way(program, ways[0], path))
+        InstalledProgram(program, place, ways := list_ways(program, path), explain_way(program, ways[0], path))
         for program, place in installed
         if place
     ]
@@ -112,6 +107,6 @@ def find_program(name: str) -> KnownProgram:
 
 
 def advise(name: str) -> str | None:
-    """Return how to install a known program; None for a program that midwatch does not know."""
+    """Return the advice to install a known program; None for an unknown program."""
     program = KNOWN.get(name)
     return f"{program.title} is not installed here: `{program.install}`." if program else None

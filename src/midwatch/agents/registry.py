@@ -35,6 +35,7 @@ def build(
     sandbox: Sandbox | None = None,
     description: str = "",
     capabilities: tuple[AgentCapability, ...] = (),
+    why: str | None = None,
     **terms: Any,
 ) -> Agent:
     """Build the agent that `[agents.NAME]` describes, or raise BadConfig.
@@ -42,20 +43,19 @@ def build(
     `share_workdir` and `terms`, which are fields of AgentTerms, replace the defaults of the kind unless they are None.
     """
     cls = load_kind(f"agents.{name}", kind, KINDS)
+    if sandbox is not None and not getattr(cls, "starts_programs", False):
+        raise BadConfig(f"agents.{name}.sandbox: kind {kind} starts no programs; leave it out.")
+    settings = {"sandbox": sandbox, "capabilities": capabilities, "why": why}
+    more = {key: value for key, value in settings.items() if value}
     changes = {key: value for key, value in terms.items() if value is not None}
     if share_workdir is not None or kind in EXCLUSIVE:
         changes["exclusive"] = not share_workdir
     try:
         changes["workdir"] = absolute_path(options.get("workdir"))
-        agent: Agent = cls.from_options(name, options, cls.terms_for(options)._replace(**changes), description)
+        kept = cls.terms_for(options)._replace(**changes)
+        agent: Agent = cls.from_options(name, options, terms=kept, description=description, **more)
     except MidwatchError:
         raise
-    except Exception as problem:  # of a class we do not know: its text may hold the value of an option
+    except Exception as problem:  # the class may be a user's: the text of its error may contain the value of an option
         raise BadConfig(f"agents.{name}: {kind} failed with {type(problem).__name__}; check its options.") from problem
-    if sandbox is not None:
-        if not getattr(agent, "starts_programs", False):
-            raise BadConfig(f"agents.{name}.sandbox: kind {kind} starts no programs; leave it out.")
-        agent.sandbox = sandbox  # type: ignore[attr-defined]  # agents that start programs have one
-    if capabilities:
-        agent.capabilities = capabilities  # type: ignore[misc]  # the settings replace those of the kind
     return agent

@@ -61,7 +61,7 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
     """Build the demo, agents found on this machine, configured agents, and those registered in code."""
     built: dict[str, Agent] = {"demo": build_agent("demo", "demo", {})}
     if settings.detect_agents:
-        built.update({detected.program.name: detected.agent() for detected in detect()})
+        built.update({detected.program.name: detected.build_agent() for detected in detect()})
     for name, wanted in settings.agents.items():
         built[name] = build_agent(
             name,

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Self
 
 from midwatch.base.errors import AgentError, TransientError
 from midwatch.domain.agent import Interrupt, ProgramOwner, Turn, TurnResult
@@ -229,9 +230,9 @@ class Child:
         self._ending: asyncio.Task[None] | None = None
 
     @classmethod
-    async def spawn(cls, program: Program, turn: ProgramOwner, out: Pipe, err: Pipe, *, helper: bool = False) -> Child:
-        """Start the child. It waits until `admit`."""
-        child = cls(program.spawn(turn.env), turn, (out, err), helper=helper)
+    async def spawn(cls, program: Program, turn: ProgramOwner, out: Pipe, err: Pipe, **more: Any) -> Self:
+        """Start the child. It waits until `admit`. The constructor gets the other arguments."""
+        child = cls(program.spawn(turn.env), turn, (out, err), **more)
         try:
             guard.watch(child.pgid)
             child._watch_exit()

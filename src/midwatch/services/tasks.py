@@ -291,7 +291,7 @@ class Tasks:
         terms = await self._agents.find_advertised(agent)
         if terms is None:
             raise UnknownAgent(
-                agent, sorted(await self._agents.live() | self._agents.known()), self._agents.advice(agent)
+                agent, sorted(await self._agents.live() | self._agents.names()), self._agents.advice(agent)
             )
         return terms
 

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """Somebody stopped the turn before the agent had its prompt."""
+    """Raised when somebody stops the turn before the prompt was sent."""
 
 
 class AcpConversation:
@@ -77,7 +77,7 @@ class AcpConversation:
             return await self._run_turn(turn, known=known)
         except Stopped:
             await self._end_process()
-            raise AgentError("it was stopped before the agent had its prompt.") from None
+            raise AgentError("the turn was stopped before the prompt was sent to the agent.") from None
         except asyncio.CancelledError:
             await self._end_process()
             raise
@@ -93,7 +93,7 @@ class AcpConversation:
         again = self._stopped.is_set()
         self._stopped.set()
         if mode == "stop":
-            if link is not None and self._prompting and again:  # the first time whoever sent the prompt does it
+            if link is not None and self._prompting and again:  # at the first stop, `_wait_for_answer` sends the cancel
                 await link.tell("session/cancel", {"sessionId": self._id})
         elif link is not None and link.child is not None:
             link.child.interrupt(mode)
@@ -110,10 +110,10 @@ class AcpConversation:
         except Gone:
             if link is not waiting or self._heard_at > self._asked_at or self._stopped.is_set():
                 raise await self._explain_death(link) from None
-        await self._end_process()  # it had died while it waited for this prompt, and the news is only here now
+        await self._end_process()  # the process had ended between turns, and this is noticed only now
         return await self._run_turn(turn, known=known)
 
-    # -- an agent that is ready for a prompt ---------------------------------------------------------------------
+    # -- process and session before a prompt ---------------------------------------------------------------------
 
     async def _ready(self, turn: Turn) -> Link:
         program = self._agent.program(self._agent.command_line(), turn.workdir or self._session.workdir)
@@ -153,14 +153,14 @@ class AcpConversation:
         return link
 
     async def _open_session(self, turn: Turn, link: Link, session: str | None) -> None:
-        """Resume the session `wanted`, or begin a new one."""
+        """Resume the session, or begin a new one if there is none to resume."""
         servers = [server.wire() for server in self._agent.options.mcp_servers]
         request = {"cwd": link.program.workdir, "mcpServers": servers}
         answer: Mapping[str, Any] | None = None
         self._id, self._ledger = None, Ledger(running_total=self._profile.running_total)
         if session is not None:
             answer = await self._resume(turn, link, {**request, "sessionId": session})
-            self._ledger.loaded = answer is not None
+        resumed = answer is not None
         if answer is None:
             answer = await self._request_before_prompt(link.ask("session/new", request), link)
             session = answer.get("sessionId")
@@ -170,30 +170,33 @@ class AcpConversation:
         self._thread = session
         assert session is not None
         await turn.keep_thread(session)
+        offered = settings.read_offer("model", answer)
+        model = self._agent.options.model or (offered.label if offered else None)
+        self._ledger.open_session(model, resumed=resumed)
         await self._choose_settings(link, session, answer)
         self._id, self._resuming = session, None
 
     async def _resume(self, turn: Turn, link: Link, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Resume a session and return the agent's answer; None if the agent cannot resume it.
 
-        Updates that it repeats are not emitted.
+        While the session is resumed, the agent repeats old updates. They are not emitted.
         """
         from acp import RequestError
 
         resumes = get(self._can, "sessionCapabilities", "resume") is not None
         method = "session/resume" if resumes else "session/load" if self._can.get("loadSession") else None
-        reason = "it does not keep conversations"
+        reason = "the agent does not keep conversations"
         if method is not None:
             self._resuming = request["sessionId"]
             try:
                 return await self._request_before_prompt(link.ask(method, request), link, refusals=True)
             except RequestError as problem:
                 error = self._fault(problem)
-                if type(error) is not AgentError:  # it may know the conversation later
+                if type(error) is not AgentError:  # temporary: a later attempt may resume it
                     await self._end_process()
                     raise error from problem
                 reason = str(error)
-        text = f"{self._agent.name} cannot take up its conversation and begins a new one: {reason}"
+        text = f"{self._agent.name} cannot resume its conversation and begins a new one: {reason}"
         await turn.emit(AgentFault(message=text, level="warning"))
         return None
 
@@ -207,8 +210,6 @@ class AcpConversation:
         )
         for setting, wanted, required in wishes:
             offered = settings.read_offer(setting, answer)
-            if setting == "model":
-                self._ledger.model = options.model or (offered.label if offered else None)
             if wanted is None:
                 continue
             try:
@@ -226,7 +227,7 @@ class AcpConversation:
                 await self._request_before_prompt(link.ask(*call), link)
 
     async def _request_before_prompt(self, request: Awaitable[T], link: Link, *, refusals: bool = False) -> T:
-        """Wait for an answer that is needed before the prompt: with a time limit, and until somebody stops the turn."""
+        """Return the answer to a request before the prompt. It has a time limit, and a stop of the turn ends it."""
         from acp import RequestError
 
         seconds = self._agent.options.start_timeout
@@ -247,21 +248,21 @@ class AcpConversation:
             await self._end_process()
             error = self._fault(problem)
             if type(error) is AgentError:
-                error = AgentError(f"{error}; to set it up, {self._profile.program.sign_in}.")
+                error = AgentError(f"{error}; to set up the agent, {self._profile.program.sign_in}.")
             raise error from problem
 
     async def _explain_early_end(self, link: Link) -> AgentError:
-        error = await link.explain_end("before it could work")
+        error = await link.explain_end("before its first prompt")
         await self._end_process()
         name, profile = self._agent.name, self._profile
         sign_in = profile.program.sign_in
         judged = convert_fault(name, 0, str(error), None, SystemClock().now(), sign_in=sign_in)
         if type(judged) is not AgentError:
             return judged
-        return AgentError(f"{error}; see that it is new ({profile.install}) and set up ({sign_in}).")
+        return AgentError(f"{error}; install the newest version ({profile.install}) and set it up ({sign_in}).")
 
     async def _wait_unless_stopped(self, request: Awaitable[T]) -> T:
-        """Return the answer, or raise Stopped if somebody stops the turn first or it ends."""
+        """Return the answer, or raise Stopped if the turn is stopped or ends first."""
         answer = asyncio.ensure_future(request)
         stops = [asyncio.ensure_future(future.wait()) for future in (self._stopped, self._over)]
         try:
@@ -296,7 +297,7 @@ class AcpConversation:
         await self._emit_in_order(self._ledger.finish(answer, transcript))
         if link.lines.noise > noise:
             lines = link.lines.noise - noise
-            text = f"{self._agent.name} wrote {lines} lines that are no messages: {link.lines.first_noise}"
+            text = f"{self._agent.name} wrote {lines} lines that are not protocol messages: {link.lines.first_noise}"
             await self._emit_in_order([AgentFault(message=text, level="warning")])
         name, stopped, now = self._agent.name, self._stopped.is_set(), SystemClock().now()
         result, left = judge_answer(name, self._profile, answer, transcript, stopped=stopped, now=now)
@@ -310,7 +311,7 @@ class AcpConversation:
     async def _withdraw_questions(self) -> None:
         """Withdraw the agent's open questions at the end of the turn."""
         self._over.set()
-        async with self._questions:  # once everybody before us has left
+        async with self._questions:  # wait until all open questions have returned
             self._over.clear()
 
     async def _wait_for_answer(self, link: Link, request: Awaitable[T]) -> T:
@@ -344,12 +345,12 @@ class AcpConversation:
         interrupted = link.child is not None and link.child.interrupted
         error = await link.explain_end("in the middle of its work")
         await self._end_process()
-        return AgentError("it was interrupted.") if interrupted else error
+        return AgentError("the turn was interrupted.") if interrupted else error
 
-    # -- what the agent tells and asks ---------------------------------------------------------------------------
+    # -- updates and requests of the agent -----------------------------------------------------------------------
 
     async def update(self, params: Mapping[str, Any], *, more: bool) -> None:
-        """Take in an update.
+        """Handle an update.
 
         Updates of another session, or of a session that is being resumed, are ignored. See `link.Host`.
         """
@@ -374,7 +375,7 @@ class AcpConversation:
         self._note_life()
         turn = self._turn
         if params.get("sessionId") != self._id or turn is None or self._desk is None:
-            raise RequestError(-32602, "there is no such session, or nothing is asked of it now.")
+            raise RequestError(-32602, "there is no such session, or it has no running turn.")
         if method == "session/request_permission":
             return await self._ask_permission(turn, params)
         return await self._desk.serve(turn, method, params)
@@ -394,7 +395,7 @@ class AcpConversation:
                 question = questions.make_question(tool, call, offered, self._desk.files.root)
                 answer = await self._ask_person(turn, question)
             else:
-                answer = Answer("denied", None, f"{self._agent.name} offered no way to allow it")
+                answer = Answer("denied", None, f"{self._agent.name} offered no option that allows it")
             if answer is None:
                 return CANCELLED
             if not answer.granted:
@@ -411,7 +412,7 @@ class AcpConversation:
             return None
         except MidwatchError as problem:
             if not self._stopped.is_set():
-                message = f"its question could not be asked: {problem}"
+                message = f"the question of the agent could not be asked: {problem}"
                 await self._emit_in_order([AgentFault(message=message, level="warning")])
             return Answer("denied", None, str(problem))
         finally:

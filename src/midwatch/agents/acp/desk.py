@@ -24,8 +24,9 @@ class Desk:
         """Answer a request about files or terminals, or raise RequestError."""
         from acp import RequestError, schema
 
-        if self._sandboxed and method.startswith("fs/"):  # we are outside, where more can be read and written
-            raise RequestError(-32602, "it is kept in a sandbox and reads and writes files itself.")
+        # midwatch itself is not in the sandbox and could read and write more
+        if self._sandboxed and method.startswith("fs/"):
+            raise RequestError(-32602, "the agent runs in a sandbox and must read and write files itself.")
         name = str(params.get("terminalId"))
         try:
             match method:
@@ -53,7 +54,8 @@ class Desk:
             raise RequestError(-32602, f"{problem}.") from problem
         except FileNotFoundError as problem:
             path = str(params.get("path"))
-            raise RequestError(-32002, f"Resource not found: {path}", {"uri": path}) from problem  # agents look for it
+            # agents search the message for this text
+            raise RequestError(-32002, f"Resource not found: {path}", {"uri": path}) from problem
         except OSError as problem:
             raise RequestError(-32603, f"{params.get('path')}: {problem.strerror}.") from problem
         raise RequestError.method_not_found(method)

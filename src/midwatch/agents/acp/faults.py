@@ -1,4 +1,4 @@
-"""Judges an agent's error: the limit of the provider, a temporary failure, a missing sign-in, or another failure."""
+"""Classifies an agent's error: limit of the provider, temporary failure, missing sign-in, or another failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STACK = re.compile(r"\s*(\d+: |at \S|Location:|Backtrace|stack backtrace|~~|\^+$
 
 
 def convert_fault(agent: str, code: int, message: str, data: Any, now: int, *, sign_in: str) -> AgentError:
-    """Return the error that a turn ends with after the agent answered with an error. `sign_in` says how to sign in."""
+    """Return the error of the turn for an error of the agent. `sign_in` is the instruction to sign in."""
     text = find_text(message, data)
     hints = " ".join(str(value) for name, value in _walk(data) if _plain(name) in HINTS)
     status = code if 400 <= code < 600 else 401 if code == AUTH_REQUIRED else None
@@ -34,12 +34,12 @@ def convert_fault(agent: str, code: int, message: str, data: Any, now: int, *, s
 
 
 def find_text(message: str, data: Any) -> str:
-    """Return the most useful text of an error, short. Agents hide it behind "Internal error"."""
+    """Return the most useful text of an error, shortened. Some agents write only "Internal error" as message."""
     texts = [message.strip()] if message.strip().lower() not in EMPTY_WORDS else []
     texts += [value.strip() for name, value in _walk(data) if _plain(name) in TELLING and isinstance(value, str)]
     if not texts and isinstance(data, str):
         texts.append(data.strip())
-    text = max(texts, key=len, default="") or message or "it did not say why"
+    text = max(texts, key=len, default="") or message or "no reason was given"
     return " ".join(last_lines(text, lines=5, length=1000).split())
 
 
@@ -50,7 +50,7 @@ def last_words(printed: str) -> str:
 
 
 def _find_reset(data: Any) -> int | None:
-    """Return when the limit ends according to the error's data, in microseconds."""
+    """Return the time at which the limit ends according to the error's data, in microseconds, or None."""
     for name, value in _walk(data):
         if _plain(name) in RESETS and isinstance(value, int | float) and value > 1e9:
             return int(value / (1000 if value > 1e11 else 1) * SECOND)
@@ -58,7 +58,7 @@ def _find_reset(data: Any) -> int | None:
 
 
 def _walk(data: Any, depth: int = DEPTH) -> Iterator[tuple[str, Any]]:
-    """Yield every name and value, also those of JSON inside a text."""
+    """Yield every name and value of nested data. A text that is JSON is searched, too."""
     if isinstance(data, str) and data.lstrip().startswith("{"):
         try:
             data = orjson.loads(data)

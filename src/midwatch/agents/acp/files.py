@@ -12,7 +12,7 @@ LONGEST_FILE = 10_000_000  # bytes that are read or written at once
 
 
 class Refused(Exception):
-    """The agent may not do that; the text says why."""
+    """The request of the agent is not allowed. The text is the reason."""
 
 
 class Files:
@@ -25,10 +25,10 @@ class Files:
     def place(self, path: str) -> str:
         """Return the real path, which must be below the root."""
         if "\0" in path:
-            raise Refused("a path has no NUL character")
+            raise Refused("a path must not contain a NUL character")
         real = os.path.realpath(os.path.join(self.root, path))  # noqa: PTH118 - an absolute path must win
         if real != self.root and not real.startswith(self.root.rstrip("/") + "/"):
-            raise Refused(f"{path} is outside of {self.root}, the directory of this session")
+            raise Refused(f"{path} is outside {self.root}, the directory of this session")
         return real
 
     def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
@@ -42,7 +42,7 @@ class Files:
                 else:
                     data = b"".join(_read_lines(file, max(line or 1, 1), limit, path, self._longest))
         if len(data) > self._longest:
-            raise Refused(f"{path} is larger than {self._longest} bytes; ask for some of its lines")
+            raise Refused(f"{path} is larger than {self._longest} bytes; read only some of its lines")
         return data.decode("utf-8", "replace")
 
     def write(self, path: str, content: str) -> None:
@@ -62,14 +62,14 @@ class Files:
         descriptor = os.open(name, flags, 0o666, dir_fd=folder)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise Refused(f"{path} is no regular file")
+            raise Refused(f"{path} is not a regular file")
         return descriptor
 
     @contextmanager
     def _parent(self, real: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
         """Open the directory of a real path, step by step from the root without following links.
 
-        A link that was put there after the path was checked is not followed.
+        So a link that was created after the check of the path is not followed.
         """
         *folders, name = os.path.relpath(real, self.root).split("/")
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from midwatch.agents.acp.conversation import AcpConversation
 from midwatch.agents.acp.options import AcpOptions
 from midwatch.agents.acp.profiles import PROFILES, UNKNOWN_AGENT, Profile
-from midwatch.agents.base import ProgramAgent
+from midwatch.agents.base import ProgramAgent, SharedSettings
 from midwatch.base.errors import BadConfig
 from midwatch.domain.agent import AgentTerms
 from midwatch.domain.session import Session
@@ -24,17 +24,17 @@ class AcpAgent(ProgramAgent[AcpOptions]):
 
     @property
     def profile(self) -> Profile:
-        """How to use the agent over the protocol."""
+        """The profile of the agent: how to use it over the protocol."""
         return PROFILES[self.options.profile] if self.options.profile else UNKNOWN_AGENT
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
-        """Return the agent that `[agents.NAME]` describes; without a profile and a program, the known one NAME."""
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
+        """Return the agent that `[agents.NAME]` describes. Without `profile` and `argv`, NAME is the profile."""
         if options.get("profile") is None and not options.get("argv"):
             if name not in PROFILES:
-                raise BadConfig(f"agents.{name}: write profile ({', '.join(PROFILES)}) or argv.")
+                raise BadConfig(f"agents.{name}: set profile ({', '.join(PROFILES)}) or argv.")
             options = {**options, "profile": name}
-        return super().from_options(name, options, terms, description)
+        return super().from_options(name, options, **shared)
 
     async def open(self, session: Session) -> AcpConversation:
         """Open a conversation. The program starts with the first turn."""
@@ -51,7 +51,7 @@ class AcpAgent(ProgramAgent[AcpOptions]):
         return self.profile.program.environment_for_root()
 
     def find_problem(self, program: Program) -> str | None:
-        """Return why the program cannot be started here, or None."""
+        """Return the reason why the program cannot be started here, or None."""
         problem = program.problem()
         if problem and self.options.profile and "is not installed" in problem:
             return f"program {program.argv[0]!r} is not installed; {self.profile.install}"

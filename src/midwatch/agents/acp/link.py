@@ -1,7 +1,7 @@
 """The connection to a running agent: one JSON message in a line, both ways, over a child's standard input and output.
 
-Updates are passed on in order, and the next line is read only after that. So an agent that reports more than can be
-stored has to wait.
+An update is handled before the next line is read. So an agent that sends updates faster than they can be stored has to
+wait.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Host(Protocol):
     """Answers the agent."""
 
     async def update(self, params: Mapping[str, Any], *, more: bool) -> None:
-        """Take in an update. With `more`, the next line has arrived already."""
+        """Handle an update. With `more`, the next line has arrived already."""
         ...
 
     async def serve(self, method: str, params: Mapping[str, Any]) -> Any:
@@ -46,7 +46,7 @@ class Gone(Exception):
 
 
 class Wire:
-    """Moves messages for the library's connection, and keeps invalid messages away from it."""
+    """Transports messages for the connection of the protocol library, without invalid messages."""
 
     def __init__(self, child: Child, lines: Lines, host: Host) -> None:
         self.room = asyncio.Semaphore(MOST_REQUESTS)
@@ -61,7 +61,7 @@ class Wire:
         await self._child.wait_for_drain()
 
     async def receive(self) -> dict[str, Any] | None:
-        """Return the next message that is no update; None at the end."""
+        """Handle updates, and return the next other message; None at the end of the output."""
         while (message := await self._lines.next()) is not None:
             method = message.get("method")
             params = message.get("params")
@@ -73,7 +73,7 @@ class Wire:
                     return None
             elif isinstance(method, str):
                 if isinstance(name := message.get("id"), int) and abs(name) >= LARGEST_ID:
-                    continue  # it could not be answered
+                    continue  # a request with an id that cannot be answered
                 if "id" in message:
                     await self.room.acquire()
                 return message
@@ -90,20 +90,20 @@ class Wire:
 class Link:
     """A running agent that answers requests."""
 
-    def __init__(self, program: Program, host: Host, heard: Callable[[], None]) -> None:
+    def __init__(self, program: Program, host: Host, on_data: Callable[[], None]) -> None:
         self.program = program
-        self.lines = Lines(heard, LONGEST_LINE, strict=True)
+        self.lines = Lines(on_data, LONGEST_LINE, strict=True)
         self.errors = Output(ERROR_LIMIT)
         self.over = asyncio.Event()
         self._host = host
-        self.child: Child | None = None  # its process, once there is one
+        self.child: Child | None = None  # the process, once it is started
         self._connection: Connection | None = None
         self._wire: Wire | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self, turn: Turn) -> None:
         """Start the program once the store knows its group."""
-        library = await asyncio.to_thread(import_module, "acp.connection")  # it takes a while
+        library = await asyncio.to_thread(import_module, "acp.connection")  # the import takes long
         self.child = await Child.spawn(self.program, turn, self.lines, self.errors)
         await self.child.admit(turn, more=True)
         self._wire = Wire(self.child, self.lines, self._host)
@@ -112,19 +112,19 @@ class Link:
 
     @property
     def pgid(self) -> int:
-        """Its process group."""
+        """The process group of the agent."""
         assert self.child is not None
         return self.child.pgid
 
     @property
     def alive(self) -> bool:
-        """Whether it can answer requests."""
+        """Whether the agent can answer requests."""
         return self.child is not None and not self.child.exited.is_set() and not self.over.is_set()
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request and return the answer.
 
-        Raise RequestError if it refuses, and Gone if there will be no answer.
+        Raise RequestError if the agent refuses it, and Gone if the process ends before the answer.
         """
         assert self._connection is not None
         try:
@@ -134,7 +134,7 @@ class Link:
         return answer if isinstance(answer, dict) else {}
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send a notification. It does not matter if the agent is gone."""
+        """Send a notification. Ignore that the process may have ended."""
         if self._connection is not None and self.alive:
             try:
                 await self._connection.send_notification(method, dict(params))
@@ -142,7 +142,7 @@ class Link:
                 return
 
     async def close(self) -> None:
-        """Return when no process of it is left."""
+        """Return when no process of the agent is left."""
         if self._watching is not None:
             self._watching.cancel()
         if self._connection is not None:
@@ -152,7 +152,7 @@ class Link:
         self.over.set()
 
     async def explain_end(self, when: str) -> AgentError:
-        """End what is left of the agent and return why it is gone, in one line."""
+        """End the remaining processes of the agent and return its end as an error of one line."""
         failure = self._wire.failure if self._wire else None
         await self.close()
         if isinstance(failure, AgentError):
@@ -162,11 +162,11 @@ class Link:
             return AgentError(f"{name} sent a message of more than {LONGEST_LINE} bytes and was ended; retry the task.")
         code = self.child.returncode if self.child else None
         output = last_words(self.errors.text()) or self.lines.first_noise
-        reason = f"it broke: {failure!r}" if failure is not None else output
+        reason = f"an update could not be handled: {failure!r}" if failure is not None else output
         return AgentError(f"{name} {describe_exit(code)} {when}" + (f": {reason}" if reason else ""))
 
     async def _watch(self) -> None:
-        """Notice the end of the process even if another process holds the pipe, and a pipe that is closed earlier."""
+        """Wait for the end of the process or of its output. Another process may keep the pipe open after the end."""
         assert self.child is not None
         ends = [asyncio.create_task(task.wait()) for task in (self.child.exited, self.lines.closed)]
         try:
@@ -179,7 +179,7 @@ class Link:
 
     async def _serve(self, method: str, params: Any, notification: bool) -> Any:
         if notification:
-            return None  # none that we do not know can matter to us
+            return None  # unknown notifications are ignored
         assert self._wire is not None
         try:
             return await self._host.serve(method, params if isinstance(params, dict) else {})

@@ -14,7 +14,7 @@ ProfileName = Literal["claude", "codex", "gemini", "opencode", "goose", "qwen", 
 
 
 class McpServer(BaseModel):
-    """An MCP server that the agent is to use."""
+    """An MCP server that the agent uses."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,11 +29,11 @@ class McpServer(BaseModel):
     @model_validator(mode="after")
     def _check_way(self) -> McpServer:
         if (self.command is None) == (self.url is None):
-            raise ValueError("write either command or url")
+            raise ValueError("set either command or url")
         return self
 
     def wire(self) -> dict[str, Any]:
-        """Return the server as the protocol describes it."""
+        """Return the server in the form of the protocol."""
         if self.url is not None:
             return {"type": self.type, "name": self.name, "url": self.url, "headers": _pairs(self.headers)}
         return {"name": self.name, "command": self.command, "args": list(self.args), "env": _pairs(self.env)}
@@ -50,11 +50,11 @@ class AcpOptions(ProgramOptions):
         None, description="A known agent: claude, codex, gemini, opencode, goose, qwen or copilot."
     )
     argv: tuple[str, ...] = Field((), description="Program and arguments, instead of the profile's.")
-    args: tuple[str, ...] = Field((), description="More arguments.")
-    mode: str | None = Field(None, description="The agent's mode; without it the one that asks before it acts.")
+    args: tuple[str, ...] = Field((), description="Additional arguments.")
+    mode: str | None = Field(None, description="The agent's mode; by default the mode that asks before it acts.")
     model: str | None = Field(None, description="The agent's model.")
-    start_timeout: Seconds = Field(120.0, gt=0, description="Time for each answer before the prompt.")
-    idle_limit: Seconds = Field(1800.0, gt=0, description="Silence after which a turn is ended.")
+    start_timeout: Seconds = Field(120.0, gt=0, description="Time limit for each answer before the prompt.")
+    idle_limit: Seconds = Field(1800.0, gt=0, description="Time without output after which a turn is ended.")
     mcp_servers: tuple[McpServer, ...] = Field(
-        (), description="Servers of tools: name, and command, args, env, or url, type, headers."
+        (), description="MCP servers: name, and command, args, env, or url, type, headers."
     )

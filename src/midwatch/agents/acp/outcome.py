@@ -10,7 +10,7 @@ from typing import Any
 
 from midwatch.agents.acp.faults import convert_fault
 from midwatch.agents.acp.profiles import Profile
-from midwatch.agents.acp.questions import inside
+from midwatch.agents.acp.questions import is_inside
 from midwatch.agents.acp.updates import Transcript, read_tokens
 from midwatch.agents.streams.reading import get_dict, get_dicts, get_text
 from midwatch.base.errors import AgentError
@@ -20,9 +20,9 @@ from midwatch.domain.event import LlmResponse, MessageUpdate, Payload
 NAMED_FILE = re.compile(r"^@(/.+?)\s*$", re.MULTILINE)
 MOST_FILES = 50
 EARLY = {
-    "max_tokens": "its model's limit of tokens was reached",
-    "max_turn_requests": "it asked its model as often as it may in one turn",
-    "refusal": "its model refused to go on",
+    "max_tokens": "the token limit of its model was reached",
+    "max_turn_requests": "the limit of model requests in one turn was reached",
+    "refusal": "its model refused to continue",
 }
 
 
@@ -32,16 +32,16 @@ def make_blocks(prompt: str, root: str) -> list[dict[str, Any]]:
     content: list[dict[str, Any]] = [{"type": "text", "text": text}]
     real_root = os.path.realpath(root)
     paths = map(Path, dict.fromkeys(NAMED_FILE.findall(text)[:MOST_FILES]))
-    files = (path for path in paths if inside(str(path), real_root) and path.is_file())
+    files = (path for path in paths if is_inside(str(path), real_root) and path.is_file())
     return content + [{"type": "resource_link", "uri": path.as_uri(), "name": path.name} for path in files]
 
 
 class Ledger:
-    """Counts tokens and money of a session's turns. What the agent does not report stays unknown."""
+    """Counts tokens and money of a session's turns. Values that the agent does not report stay unknown."""
 
     def __init__(self, *, running_total: bool) -> None:
         self.model: str | None = None
-        self.loaded = False  # whether the session is older than this process, so that its earlier cost is not known
+        self._resumed = False  # whether the session is older than this process, so that its earlier cost is unknown
         self._running_total = running_total
         self._totals: dict[str, int] = {}
         self._cost: float | None = None
@@ -49,15 +49,19 @@ class Ledger:
         self._cost_told = False
         self._used: dict[str, int] = {}
 
+    def open_session(self, model: str | None, *, resumed: bool) -> None:
+        """Note the model of the session, and whether it was resumed."""
+        self.model, self._resumed = model, resumed
+
     def begin(self) -> None:
         """Begin a turn."""
         self._used = {}
-        known = self._cost is not None or not self.loaded
+        known = self._cost is not None or not self._resumed
         self._cost_before = (self._cost or 0.0) if known else None
         self._cost_told = False
 
     def note(self, update: Mapping[str, Any]) -> None:
-        """Take in an update, at any time."""
+        """Read model and cost from an update, if it has them."""
         self.model = get_text(update, "_meta", "_claude/model") or self.model
         cost = get_dict(update, "cost")
         amount = cost.get("amount") if update.get("sessionUpdate") == "usage_update" else None
@@ -65,7 +69,7 @@ class Ledger:
             self._cost, self._cost_told = float(amount), True
 
     def finish(self, answer: Mapping[str, Any], transcript: Transcript) -> list[Payload]:
-        """Take in the answer of the turn and return the event for its usage, unless it was reported before."""
+        """Read the usage from the last answer. Return its event, unless updates reported the usage before."""
         quota = get_dict(answer, "_meta", "quota")
         for usage in get_dicts(quota, "model_usage")[:1]:
             self.model = usage.get("model") or self.model
@@ -79,7 +83,7 @@ class Ledger:
             if min(self._used.values(), default=0) < 0 or not any(self._used.values()):
                 self._used = {}
         elif answer.get("stopReason") == "cancelled":
-            self._used = {}  # some tell that of an earlier turn then
+            self._used = {}  # some agents report the usage of an earlier turn here
         if not self._used:
             return []
         reason = get_text(answer, "stopReason") or None
@@ -101,14 +105,14 @@ class Ledger:
 def judge_answer(
     agent: str, profile: Profile, answer: Mapping[str, Any], transcript: Transcript, *, stopped: bool, now: int
 ) -> tuple[TurnResult, list[Payload]]:
-    """Return the result that the agent's last answer means, and the event for a text that is no answer."""
+    """Return the result of the turn, and the events for a text that is not the answer."""
     text, reason = transcript.text, str(answer.get("stopReason"))
     messages: list[Payload] = []
     if transcript.spoke_last:
         messages = [MessageUpdate(message_id=transcript.last_id, role="agent", message=text)]
     wishes = ", ".join(f"{tool.label!r} ({tool.denied})" for tool in transcript.denied[:3])
     if reason == "cancelled":
-        why = "it was interrupted." if stopped else f"{agent} cancelled its work by itself; retry the task."
+        why = "the turn was interrupted." if stopped else f"{agent} cancelled its work by itself; retry the task."
         if wishes and not stopped:
             why = f"denied: {wishes}; {agent} then stopped."
         return TurnResult(outcome="error", error=why), messages

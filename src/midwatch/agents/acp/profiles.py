@@ -1,4 +1,4 @@
-"""Agents that speak the protocol: how each is started, what it needs, and which of its texts are no answers."""
+"""Agents that speak the protocol: how each is started, what it needs, and which of its texts are not answers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class Profile:
 
     program: KnownProgram = UNKNOWN
     argv: tuple[str, ...] = ()
-    adapter: str | None = None  # how to install what speaks the protocol, if it is not the agent's own program
+    adapter: str | None = None  # how to install the adapter, if the agent's own program does not speak the protocol
     mode: str | None = None  # the mode that asks before it acts, used unless the configuration names another
-    model_argument: str | None = None  # for agents that accept a model too late over the protocol
-    asides: tuple[re.Pattern[str], ...] = ()  # whole pieces of text that are no part of an answer
+    model_argument: str | None = None  # option for the model, for agents that accept a model too late over the protocol
+    asides: tuple[re.Pattern[str], ...] = ()  # pieces of text that are not part of an answer
     faults: tuple[re.Pattern[str], ...] = ()  # whole answers that are the text of an error
-    doubtful: tuple[re.Pattern[str], ...] = ()  # answers that are an error if they name a limit or another known fault
-    own_files: bool = False  # whether it opens files itself, because it misreads the error for a missing file
+    doubtful: tuple[re.Pattern[str], ...] = ()  # answers that are an error only if they contain a known fault
+    own_files: bool = False  # whether it opens files itself, because it misunderstands the error for a missing file
     running_total: bool = False  # whether the reported tokens are those of all turns so far
 
     @property
     def install(self) -> str:
-        """How to install it."""
+        """The instruction to install it."""
         return self.adapter or self.program.install
 
 
@@ -72,4 +72,4 @@ _ALL = (
     ),
 )
 PROFILES: Mapping[str, Profile] = {profile.program.name: profile for profile in _ALL}
-UNKNOWN_AGENT = Profile()  # stands for a configured agent that midwatch does not know
+UNKNOWN_AGENT = Profile()  # for a configured agent that midwatch does not know

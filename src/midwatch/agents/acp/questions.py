@@ -1,6 +1,6 @@
 """Permission requests as questions, and answers as the agent's options.
 
-Options are recognised by their kind, never by place.
+Options are recognised by their kind, never by their position.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Option:
 
 
 def read_options(listed: Any) -> tuple[Option, ...]:
-    """Return the valid options; of equal names the first."""
+    """Return the valid options. Of options with the same name, only the first counts."""
     options: dict[str, Option] = {}
     for item in get_dicts(listed)[:MOST_OPTIONS]:
         id, kind = item.get("optionId"), item.get("kind")
@@ -55,7 +55,7 @@ def read_options(listed: Any) -> tuple[Option, ...]:
 
 
 def make_question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str) -> Question:
-    """Return the question for a person. The yes comes first, whatever the agent's order."""
+    """Return the question for a person. Options that allow come first, whatever the agent's order."""
     order = (*ALLOWS, *REJECTS)
     ordered = sorted(offered, key=lambda option: order.index(option.kind))
     choices = [Choice(option.name, option.kind) for option in ordered]
@@ -66,13 +66,14 @@ def make_question(tool: Tool, call: Json, offered: tuple[Option, ...], root: str
     if command is not None:
         command = "".join((*_shell_prefix(call.get("rawInput") or tool.arguments, root), command))
     subject = tool.wish = command or tool.label
-    newest = {place(path, root): diff for path, diff in tool.diffs.items()}  # an agent may name one file in two ways
+    # an agent may write the path of one file in two ways
+    newest = {make_absolute(path, root): diff for path, diff in tool.diffs.items()}
     diffs = "".join(str(diff["patch"]) for diff in newest.values())[:LONGEST_DIFF]
-    lead = "" if command else next(iter(TITLE_VERB.findall(subject)), "")  # the question has a verb of its own
+    lead = "" if command else next(iter(TITLE_VERB.findall(subject)), "")  # the question begins with its own verb
     subject = subject.removeprefix(lead)
     first = subject.splitlines()[0][:LONGEST_TEXT] if subject.strip() else "it"
     verb, rest = VERBS.get(tool.kind, "Go on with"), "" if first == subject else " …"
-    paths = tuple(dict.fromkeys(place(path, root) for path in (*tool.locations, *tool.diffs)))
+    paths = tuple(dict.fromkeys(make_absolute(path, root) for path in (*tool.locations, *tool.diffs)))
     kind = tool.kind if tool.kind in QUESTION_KINDS else "other"
     return Question(
         text=f"{verb} {first}{rest}?", choices=tuple(choices), kind=cast(QuestionKind, kind),
@@ -101,7 +102,7 @@ def find_command(tool: Tool, call: Json) -> str | None:
     if isinstance(command, str) and command.strip() and more:
         command = [command, *(more if isinstance(more, list) else [more])]
     if isinstance(command, list) and command:
-        if not call.get("rawInput") and len(command) >= MOST_ITEMS:  # only its beginning was kept
+        if not call.get("rawInput") and len(command) >= MOST_ITEMS:  # only the beginning of the command was kept
             return None
         words = [str(word) for word in command]
         shell = len(words) == 3 and re.fullmatch(r"(.*/)?(ba|z|da|k)?sh", words[0]) and re.fullmatch(r"-l?c", words[1])
@@ -119,7 +120,7 @@ DIRECTORIES = ("cwd", "workdir", "working_directory", "workingDirectory", "direc
 
 
 def _shell_prefix(raw: Any, root: str) -> Iterator[str]:
-    """Yield what changes the meaning of a command, as a shell would write it: another directory, and variables."""
+    """Yield the parts that a shell needs before the command: `cd` to another directory, and variables."""
     for directory in (get_text(raw, name) for name in DIRECTORIES):
         if directory and os.path.realpath(os.path.join(root, directory)) != root:  # noqa: PTH118
             yield f"cd {shlex.quote(directory)} && "
@@ -128,7 +129,7 @@ def _shell_prefix(raw: Any, root: str) -> Iterator[str]:
 
 
 def _risk(kind: str, command: str | None, paths: tuple[str, ...], root: str) -> Risk:
-    outside = any(not inside(path, root) for path in paths)
+    outside = any(not is_inside(path, root) for path in paths)
     if kind not in ("read", "search") and outside:
         return "high"
     if command is not None and DANGEROUS.search(command):
@@ -136,13 +137,13 @@ def _risk(kind: str, command: str | None, paths: tuple[str, ...], root: str) -> 
     return "medium" if outside else RISKS.get(kind, "medium")
 
 
-def place(path: str, root: str) -> str:
-    """Return the path that an agent names. Links and `..` stay, because rules check them."""
-    return path if path.startswith(("/", "~")) else os.path.join(root, path.removeprefix("./"))  # noqa: PTH118 - as it is
+def make_absolute(path: str, root: str) -> str:
+    """Return the absolute path of an agent's path. Links and `..` stay, because rules check them."""
+    return path if path.startswith(("/", "~")) else os.path.join(root, path.removeprefix("./"))  # noqa: PTH118 - pathlib would change it
 
 
-def inside(path: str, root: str) -> bool:
-    """Whether the real path lies in the root."""
+def is_inside(path: str, root: str) -> bool:
+    """Return whether the real path lies in the root."""
     real = os.path.realpath(os.path.join(root, path))  # noqa: PTH118 - an absolute path must win
     return real == root or real.startswith(root.rstrip("/") + "/")
 
@@ -150,7 +151,7 @@ def inside(path: str, root: str) -> bool:
 def choose_option(answer: Answer, offered: tuple[Option, ...]) -> Option | None:
     """Return the agent's option for an answer, or None if no option means the same.
 
-    "Always" is remembered by midwatch: the agent gets "once" if it offers that.
+    midwatch itself remembers "always". So the agent gets "once", if it offers that.
     """
     kinds = ALLOWS if answer.granted else REJECTS
     for kind in kinds:

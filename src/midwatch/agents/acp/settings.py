@@ -1,4 +1,4 @@
-"""Modes and models of a session: what an agent offers, and how to choose one."""
+"""Modes and models of a session: the values that an agent offers, and the request that chooses one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Offer(NamedTuple):
 
     values: Mapping[str, str]
     current: str | None
-    option: str | None  # the id of the configuration option, for agents that describe settings as such
+    option: str | None  # the id of the configuration option, for agents that offer settings as configuration options
 
     @property
     def label(self) -> str | None:
@@ -25,7 +25,7 @@ class Offer(NamedTuple):
 
 
 def read_offer(setting: Setting, answer: Mapping[str, Any]) -> Offer | None:
-    """Return what the answer to a new or resumed session offers, or None."""
+    """Return the offer in the answer to a new or resumed session, or None."""
     if isinstance(offered := answer.get(f"{setting}s"), Mapping):
         noun, key = setting.title(), "id" if setting == "mode" else "modelId"
         values = {item[key]: str(item.get("name", "")) for item in _select(offered.get(f"available{noun}s"), key)}
@@ -40,7 +40,7 @@ def read_offer(setting: Setting, answer: Mapping[str, Any]) -> Offer | None:
 def make_call(setting: Setting, offered: Offer, session: str, wanted: str) -> tuple[str, dict[str, Any]] | None:
     """Return the method and the parameters that choose the value; None if it is chosen already.
 
-    Raise KeyError if it is not offered.
+    Raise KeyError if the agent does not offer the value.
     """
     value = next((known for known, name in offered.values.items() if _matches(wanted, known, name)), None)
     if value is None:

@@ -1,4 +1,4 @@
-"""Commands that an agent has midwatch run: below its root, in groups of their own, ended with the conversation."""
+"""Commands that midwatch runs for an agent below its root, in their own process groups, ended with the conversation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from midwatch.domain.agent import Turn
 from midwatch.programs.process import DRAIN, TOGETHER, Child, Pipe, Program, signal_name, within
 
 OUTPUT_LIMIT = 1_000_000
-"""Bytes that are kept of one command. An agent cannot raise it, because many commands may write at the same time."""
+"""Bytes of output that are kept of one command. An agent cannot raise this limit: many commands may run at once."""
 MOST_TERMINALS = 50
 
 
@@ -50,7 +50,7 @@ class Terminal:
         self.tail = tail
 
     def status(self) -> dict[str, Any] | None:
-        """Return its exit code or the signal that ended it; None while it runs."""
+        """Return the exit code or the signal that ended the command; None while it runs."""
         if not self.child.exited.is_set():
             return None
         code = self.child.returncode
@@ -59,13 +59,13 @@ class Terminal:
         return {"exitCode": None, "signal": signal_name(-code).removeprefix("signal ")}
 
     def output(self) -> dict[str, Any]:
-        """Return the output, and how the command ended if it did."""
+        """Return the output, and the exit status if the command has ended."""
         answer = {"output": self.tail.text(), "truncated": self.tail.truncated}
         status = self.status()
         return answer if status is None else {**answer, "exitStatus": status}
 
     async def wait(self) -> dict[str, Any]:
-        """Wait until the command has ended and its output is here, and return how it ended."""
+        """Wait until the command has ended and its output is read, and return its exit status."""
         await self.child.exited.wait()
         await within(DRAIN, self.tail.closed)
         return self.status() or {}
@@ -92,7 +92,7 @@ class Terminals:
             raise Refused(f"{MOST_TERMINALS} terminals are open already; release some")
         command, args = request["command"], request.get("args") or []
         cwd = self._files.place(request.get("cwd") or self._files.root)
-        # Some agents send a whole line: that is for a shell.
+        # Some agents send a whole line, which a shell must run.
         argv = ("/bin/sh", "-c", command) if not args and re.search(r"\s", command) else (command, *args)
         env = {pair["name"]: pair["value"] for pair in request.get("env") or ()}
         program = replace(self._program, argv=argv, workdir=cwd, env={**self._program.env, **env}, enter=TOGETHER)
@@ -102,7 +102,7 @@ class Terminals:
         tail = Tail(OUTPUT_LIMIT if limit is None else limit)
         try:
             child = await Child.spawn(program, turn, tail, Pipe(), helper=True)
-        except (AgentError, ValueError) as problem:  # a NUL character, or a name no variable can have
+        except (AgentError, ValueError) as problem:  # a NUL character, or an invalid name of a variable
             raise Refused(str(problem)) from problem
         await child.admit(None)
         self._count += 1

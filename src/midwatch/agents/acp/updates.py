@@ -1,4 +1,4 @@
-"""Translates the session updates of an agent into events. Pure: it gets an update and returns the events to emit.
+"""Translates the session updates of an agent into events. Without side effects: updates in, events out.
 
 Agents may leave fields out, send unknown kinds, name a tool call only when they ask for permission, or never report its
 end.
@@ -55,12 +55,12 @@ class Tool:
     result: str = ""
     started: float | None = None
     ended: bool = False
-    wish: str | None = None  # what the agent asked permission for
+    wish: str | None = None  # the action that the agent asked permission for
     denied: str | None = None
 
     @property
     def label(self) -> str:
-        """What the call does, in a few words."""
+        """A short description of the call."""
         return self.wish or self.title or self.name or self.kind
 
 
@@ -78,7 +78,7 @@ class Transcript:
         self.tools: dict[str, Tool] = {}
         self.usage: dict[str, int] = {}
         self.model: str | None = None
-        self.unknown: set[str] = set()  # kinds of updates that were not understood
+        self.unknown: set[str] = set()  # kinds of updates that midwatch does not know
         self._asides = asides
         self._seen_asides = set() if seen_asides is None else seen_asides
         self._clock = clock
@@ -92,12 +92,12 @@ class Transcript:
     @property
     def text(self) -> str:
         """The answer: the text after the last tool call, or else the text before it."""
-        return (self._text.whole() if self._text else "").strip() or self._last
+        return (self._text.full_text() if self._text else "").strip() or self._last
 
     @property
     def spoke_last(self) -> bool:
         """Whether there is text after the last tool call."""
-        return self._text is not None and bool(self._text.whole().strip())
+        return self._text is not None and bool(self._text.full_text().strip())
 
     @property
     def last_id(self) -> str:
@@ -105,22 +105,22 @@ class Transcript:
         return self._text.id if self._text else self._id
 
     def update(self, update: Json, *, more: bool = False) -> list[Payload]:
-        """Take in one `session/update`. With `more`, others wait already, and live text is held back to go together."""
+        """Handle one `session/update`. With `more`, other updates wait, and live text is collected for one event."""
         held = [] if update.get("sessionUpdate") in CHUNKS else self.show()  # keep the order of texts and tools
         payloads = [*held, *self._update(update)]
         return payloads if more else [*payloads, *self.show()]
 
     def show(self) -> list[Payload]:
-        """Return the events for text that was held back."""
+        """Return the events for the collected live text."""
         deltas = (live.take_delta() for live in (self._text, self._thought) if live is not None)
         return [delta for delta in deltas if delta is not None]
 
     def ask_for(self, call: Json) -> tuple[Tool, list[Payload]]:
-        """Take in a request for permission, which may be the first message about its tool call."""
+        """Handle a permission request, which may be the first message about its tool call."""
         payloads = [*self._break()]
         known = self.tools.get(str(call.get("toolCallId")))
         if known is not None and known.ended:
-            del self.tools[known.id]  # another call with a used id: what is known of the first is not true of it
+            del self.tools[known.id]  # another call with the same id: the fields of the first call do not apply
         tool = self._merge(call)
         return tool, [*payloads, *self._start(tool)]
 
@@ -130,12 +130,12 @@ class Transcript:
         self.denied.append(tool)
 
     def end(self, *, cut_off: bool = False) -> list[Payload]:
-        """Close what is open at the end of the turn. The last message is left to the result of the turn."""
+        """End open thoughts and tool calls at the end of the turn. The last message is left for the turn's result."""
         payloads = [*self.show(), *self._end_thought()]
         for tool in self.tools.values():
             if not tool.ended:
                 payloads += self._start(tool)
-                result = "cut off when the turn ended" if cut_off else ""
+                result = "the turn ended before the tool call" if cut_off else ""
                 payloads += self._finish(tool, failed=cut_off, result=result)
         return payloads
 
@@ -162,7 +162,7 @@ class Transcript:
         if any(aside.fullmatch(text.strip()) for aside in self._asides):
             if text.startswith("Info:"):
                 yield events.TaskProgress(text=text.strip()[:TITLE_SHOWN])
-            elif text not in self._seen_asides:  # some agents repeat it in every turn
+            elif text not in self._seen_asides:  # some agents repeat the same notice in every turn
                 self._seen_asides.add(text)
                 yield events.AgentFault(message=text.strip()[:TITLE_SHOWN], level="warning")
             return
@@ -229,7 +229,7 @@ class Transcript:
             tool.arguments = shorten(update["rawInput"])
         tool.locations = read_paths(update.get("locations")) or tool.locations or find_paths(tool.arguments)
         texts = [text for item in get_dicts(update, "content") if (text := self._read_content(tool, item))]
-        if update.get("status") not in (None, "pending"):  # before, it is what the agent means to do
+        if update.get("status") not in (None, "pending"):  # the content of an open call is only the planned change
             tool.result = _cut("\n".join(texts) or _raw_text(update.get("rawOutput"), bool(tool.diffs))) or tool.result
         return tool
 
@@ -264,9 +264,9 @@ class Transcript:
     # -- texts ---------------------------------------------------------------------------------------------------
 
     def _break(self) -> Iterator[Payload]:
-        """End the text before a tool call, as a message of its own."""
+        """End the text before a tool call. It becomes a separate message."""
         yield from self._end_thought()
-        if self._text is not None and (text := self._text.whole().strip()):
+        if self._text is not None and (text := self._text.full_text().strip()):
             yield from self.show()
             yield events.MessageUpdate(message_id=self._text.id, role="agent", message=text)
             self._last, self._text = text, None
@@ -274,11 +274,11 @@ class Transcript:
     def _end_thought(self) -> Iterator[Payload]:
         if self._thought is not None:
             thought, self._thought = self._thought, None
-            yield events.ThoughtUpdate(thought_id=thought.id, text=thought.whole())
+            yield events.ThoughtUpdate(thought_id=thought.id, text=thought.full_text())
 
 
 def read_tokens(usage: Json) -> dict[str, int]:
-    """Return the counts of tokens in either spelling. Without any token they are unknown, not zero."""
+    """Return the token counts, in snake case or camel case. If all are zero, the usage is unknown."""
     counts = {name: get_count(usage, other if other in usage else name) for name, other in TOKEN_NAMES.items()}
     known = {name: count for name, count in counts.items() if count is not None}
     return known if any(known.values()) else {}
@@ -303,7 +303,7 @@ def shorten(value: Any, depth: int = 4) -> Any:
 
 
 def _has_arguments(arguments: Any) -> bool:
-    """Whether the arguments say what is done. Some agents first name a tool and send the arguments later."""
+    """Return whether the arguments are complete. Some agents send the tool first and its arguments later."""
     return bool(arguments.keys() - {"cwd"}) if isinstance(arguments, Mapping) else arguments is not None
 
 
@@ -324,7 +324,7 @@ def _plan_entry(entry: Json) -> dict[str, str]:
 
 
 def _content_text(block: Any) -> str:
-    """Return the text of a content block, or its name in brackets if it is no text."""
+    """Return the text of a content block, or its name in brackets for other content."""
     match get(block, "type"):
         case "text":
             return get_text(block, "text")
@@ -339,7 +339,7 @@ def _content_text(block: Any) -> str:
 
 
 def _raw_text(raw: Any, has_diffs: bool) -> str:
-    """Return the text of a tool's output, whose form each agent chooses."""
+    """Return the text of a tool's output. Its form differs between agents."""
     if isinstance(raw, str):
         return raw
     texts = [text for name in OUTPUTS if isinstance(text := get(raw, name), str)]

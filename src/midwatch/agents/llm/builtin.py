@@ -22,7 +22,7 @@ from midwatch.programs.reaper import end_strays
 MOST_LINES = 2000
 LONGEST_PAGE = 60_000  # characters of a file that are read at once
 MOST_NAMES = 1000
-MOST_LOOKED_AT = 200_000  # files that a listing looks at before it stops
+MOST_LOOKED_AT = 200_000  # files that a listing checks before it stops
 OUTPUT_LIMIT = 60_000  # bytes of a command's output that a model gets; of more, head and tail
 SHELL = ("/bin/sh", "-c")
 
@@ -35,9 +35,9 @@ def file_tools(root: str | None) -> list[Tool]:
 
     async def read_file(
         turn: Turn,
-        path: Annotated[str, Field(description="From the root directory on.")],
-        offset: Annotated[int, Field(ge=1, description="The first line, from 1.")] = 1,
-        limit: Annotated[int, Field(ge=1, le=MOST_LINES, description="How many lines at most.")] = MOST_LINES,
+        path: Annotated[str, Field(description="Relative to the root directory.")],
+        offset: Annotated[int, Field(ge=1, description="The first line; lines are counted from 1.")] = 1,
+        limit: Annotated[int, Field(ge=1, le=MOST_LINES, description="The maximum number of lines.")] = MOST_LINES,
     ) -> str:
         """Read lines of a text file below the root directory."""
         files = Files(absolute_path(root or turn.workdir))
@@ -46,7 +46,7 @@ def file_tools(root: str | None) -> list[Tool]:
     async def list_files(
         turn: Turn,
         pattern: Annotated[str, Field(description="A glob such as *.md or src/**/*.py.", max_length=1000)] = "**",
-        path: Annotated[str, Field(description="The directory to look in, from the root on.")] = ".",
+        path: Annotated[str, Field(description="The directory to search, relative to the root directory.")] = ".",
     ) -> str:
         """List files below the root directory. ** stands for any number of directories. .git is left out."""
         files = Files(absolute_path(root or turn.workdir))
@@ -81,7 +81,7 @@ def _list(files: Files, pattern: str, path: str) -> str:
     try:
         base = files.place(path)
         if not Path(base).is_dir():
-            raise Refused(f"{path} is no directory")
+            raise Refused(f"{path} is not a directory")
         glob = (pattern if "/" in pattern else f"**/{pattern}").split("/")
         names: list[str] = []
         for looked, name in enumerate(_walk(base)):
@@ -92,11 +92,11 @@ def _list(files: Files, pattern: str, path: str) -> str:
                 break
     except (Refused, OSError) as problem:
         raise _convert_error(path, problem) from None
-    return "\n".join(names) or f"no file in {path} fits {pattern}."
+    return "\n".join(names) or f"no file in {path} matches {pattern}."
 
 
 def _fits(steps: list[str], glob: list[str]) -> bool:
-    """Whether a path matches a glob. No glob can make this take long."""
+    """Return whether a path matches a glob. There is no backtracking, so no glob is slow."""
     reached = _skip_stars({0}, glob)
     for step in steps:
         stay = {at for at in reached if at < len(glob) and glob[at] == "**"}
@@ -106,7 +106,7 @@ def _fits(steps: list[str], glob: list[str]) -> bool:
 
 
 def _skip_stars(reached: set[int], glob: list[str]) -> set[int]:
-    """Add the places that are reached if ** stands for nothing."""
+    """Add the positions in the glob that are reached if ** matches no directory."""
     for at in range(len(glob)):
         if at in reached and glob[at] == "**":
             reached.add(at + 1)
@@ -133,7 +133,7 @@ def _convert_error(path: str, problem: Refused | OSError) -> ToolError:
 
 
 class Commands:
-    """Runs commands in the turn's directory after the rules of the agent or a person have allowed them."""
+    """The tool that runs commands in the turn's directory, after a rule of the agent or a person has allowed them."""
 
     def __init__(self, agent: BaseAgent, longest: float) -> None:
         self._agent = agent
@@ -141,7 +141,7 @@ class Commands:
 
     @asynccontextmanager
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
-        """Yield the tool. If a command or the turn was cut off, processes that left its group are ended, too."""
+        """Yield the tool. If a command or the turn is interrupted, processes that left its group are ended, too."""
         cut_off = False
 
         async def run_command(
@@ -150,14 +150,14 @@ class Commands:
                 str | list[str],
                 Field(description="A line for the shell, or a program and its arguments.", min_length=1),
             ],
-            timeout: Annotated[float | None, Field(gt=0, description="Seconds after which it is ended.")] = None,
+            timeout: Annotated[float | None, Field(gt=0, description="Time limit in seconds.")] = None,
         ) -> ToolOutput:
-            """Run a command in the working directory. Its standard input is empty. What it leaves running is ended."""
+            """Run a command in the working directory. Its standard input is empty. Background processes are ended."""
             nonlocal cut_off
             line = command if isinstance(command, str) else shlex.join(command)
             argv = (*SHELL, command) if isinstance(command, str) else tuple(command)
             if "\0" in line or not line.strip():
-                raise ToolError("a command has a program, and no NUL character.")
+                raise ToolError("a command needs a program and must not contain a NUL character.")
             place = absolute_path(turn.workdir)
             question = Question(text=f"Run {line}", kind="execute", tool="run_command", command=line, root=place)
             check_allowed(await turn.ask(question))
@@ -186,7 +186,7 @@ class Commands:
         return program
 
     async def _run(self, program: Program, turn: Turn, longest: float) -> tuple[str, int | None]:
-        """Return the output of a command and its exit code; None if it took too long."""
+        """Return the output of a command and its exit code. The code is None after a timeout."""
         output = Output(OUTPUT_LIMIT)
         child = await Child.spawn(program, turn, output, Pipe(), helper=True)
         try:

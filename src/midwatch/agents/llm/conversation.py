@@ -1,6 +1,6 @@
 """The loop: ask the model and run the tools it wants, until it gives its final answer.
 
-The next step follows from the transcript alone, so a turn that was cut off goes on as if it had not been. The methods
+The next step depends only on the transcript. So an interrupted turn can continue from its stored steps. The methods
 `before_model`, `model`, `after_model`, `before_tool`, `tool` and `after_tool` are the steps of the loop.
 """
 
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from midwatch.agents.base import cancel, message_id
 from midwatch.agents.function import OnLoop
 from midwatch.agents.llm import history
-from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool
-from midwatch.agents.llm.history import Call, Transcript, Window, newest
+from midwatch.agents.llm.handoff_tools import ANOTHER, TransferTool, TurnTransfer
+from midwatch.agents.llm.history import Call, Transcript, Window, select_newest
 from midwatch.agents.llm.model import Caller, Connection, Fault, Live
 from midwatch.agents.llm.options import LlmOptions
 from midwatch.agents.llm.output import OUTPUT_TOOL, Output
@@ -50,7 +50,7 @@ CUT_SHORT = "(It was ended after {} model calls, which is the agent's max_steps.
 NOTHING = "It was ended before it had an answer."
 TAKEN = "The result was taken."
 MOST_TOKENS, SLACK = 1_000_000, 16
-"""Of a conversation at most so many characters are read for each token of the model's window."""
+"""Characters of the conversation that are read for each token of the model's context window."""
 
 
 class Opener(Protocol):
@@ -64,7 +64,7 @@ class Opener(Protocol):
 
 
 class LlmConversation(OnLoop):
-    """One session with a model. An interrupt ends the turn at once. Messages of people are read between its steps."""
+    """One session with a model. An interrupt ends the turn at once. Messages of people are read between two steps."""
 
     def __init__(self, agent: Opener, session: Session) -> None:
         super().__init__(self._work)
@@ -76,7 +76,7 @@ class LlmConversation(OnLoop):
         if turn.thread_id is None:
             await turn.keep_thread(uuid.uuid4().hex)
         window = self._agent.options.context_tokens or model.profile.get("context_window") or MOST_TOKENS
-        earlier, left = newest(await turn.history(), window * SLACK)
+        earlier, left = select_newest(await turn.history(), window * SLACK)
         talk = await asyncio.to_thread(Transcript, earlier, await turn.load_steps())
         if left:
             kept = sum(map(len, earlier))
@@ -103,23 +103,21 @@ class Loop:
             ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=dict(tool.schema))
             for tool in box.tools.values()
         ]
-        transfers = [tool for tool in box.tools.values() if isinstance(tool, TransferTool)]
-        self._passing = transfers[0].passing if transfers else None
-        talk.transfers = frozenset(tool.name for tool in transfers)
-        if self._passing is not None:
-            self._passing.talk = talk
+        transfers = (tool.turn_transfer for tool in box.tools.values() if isinstance(tool, TransferTool))
+        self._transfer = next(transfers, TurnTransfer(frozenset()))
         tokens = options.context_tokens or model.profile.get("context_window")
         overhead = len(agent.system) + len(str(self._definitions))
         self._window = Window(tokens, options.max_tokens or min(8192, (tokens or 0) // 4), overhead)
         self._calls = 0  # model calls of this attempt
         self._messages = 0  # messages emitted during the turn
-        self._lost = Usage()  # usage of calls that were broken off
-        self._paid = len(talk.usages(turn.task_id))  # answers that earlier attempts have paid for
+        self._lost = Usage()  # usage of model calls without an answer
+        self._paid = len(talk.usages(turn.task_id))  # answers that earlier attempts have counted
 
     async def run(self) -> TurnResult:
         """Run until there is an answer, or the budget is spent."""
-        turn, talk = self._turn, self._talk
-        if not talk.begun or (talk.complete and talk.task_id != turn.task_id):  # a retry of what was done is done anew
+        turn, talk, names = self._turn, self._talk, self._transfer.names
+        # the retry of a completed task begins again
+        if not talk.begun or (talk.complete and talk.task_id != turn.task_id):
             await self._keep(
                 history.make_text_step(turn.prompt.replace("\0", ""), "prompt", **await self._read_handoff())
             )
@@ -130,7 +128,7 @@ class Loop:
                 return self._build_result()
             if spent := turn.over_budget():
                 return replace(self._build_result(), text=talk.text, outcome="budget", error=spent)
-            if calls := sorted(talk.open_calls(), key=lambda call: call.name in talk.transfers):  # transfers come last
+            if calls := sorted(talk.open_calls(), key=lambda call: call.name in names):  # transfers come last
                 await self._run_tool(calls[0])
                 continue
             await self.before_model()
@@ -140,7 +138,7 @@ class Loop:
     # -- the model -----------------------------------------------------------------------------------------------
 
     async def before_model(self) -> None:
-        """Pass on what people have sent meanwhile.
+        """Add new messages of people to the conversation.
 
         Before the last call of a turn, tell the model that it is the last.
         """
@@ -150,14 +148,14 @@ class Loop:
         if self._turn.steers("stop"):
             await self._inject("stop", "interrupt", "after_tool")
         else:
-            await self._inject("interrupt", *(("after_tool",) if talk.any_returned else ()))
+            await self._inject("interrupt", *(("after_tool",) if talk.has_results else ()))
             if talk.requests >= options.max_steps:
                 await self._keep(history.make_text_step(ENOUGH.format(options.max_steps), closing=True))
 
     async def model(self) -> ModelResponse | None:
-        """Ask the model; None if a person interrupted it.
+        """Call the model and return its answer; None if a person interrupted the call.
 
-        Every request event gets its response event, whatever happens.
+        After each request event, a response event follows, also after a failure.
         """
         turn, options = self._turn, self._options
         if trimmed := self._window.fit(self._talk):
@@ -188,7 +186,7 @@ class Loop:
         return None
 
     async def after_model(self, response: ModelResponse) -> None:
-        """Keep the answer. If more is to come, emit its text as a message."""
+        """Store the answer. If it calls tools, emit its text as a message."""
         text = (response.text or "").strip()
         if text and response.tool_calls:
             await self._emit_message(text)
@@ -196,7 +194,7 @@ class Loop:
         await self._keep(history.make_answer_step(response, self._turn.task_id), took)
 
     async def _ask(self, live: Live, request_id: str) -> ModelResponse:
-        """Call the model. If it says that the request is too long, leave out more."""
+        """Call the model. If the request is too long for it, leave out more messages and try again."""
         params = self._build_parameters()
         more = {"tool_choice": "none"} if self._talk.closing and self._definitions else {}
         while True:
@@ -205,14 +203,12 @@ class Loop:
             except Fault as fault:
                 trimmed = self._window.make_room(self._talk)
                 if trimmed is None:
-                    raise AgentError(
-                        f"{fault.text}; nothing more can be left out: shorten the prompt, or use a model with a larger "
-                        f"window."
-                    ) from fault
+                    hint = "shorten the prompt, or use a model with a larger window."
+                    raise AgentError(f"{fault.text}; nothing more can be left out: {hint}") from fault
                 await self._emit_trimmed("refused", trimmed)
 
     def _build_parameters(self) -> ModelRequestParameters:
-        """Return the parameters of a request beside messages and settings."""
+        """Return the parameters of a request: tools, output form and instructions."""
         from pydantic_ai.messages import InstructionPart
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.output import OutputObjectDefinition
@@ -231,13 +227,13 @@ class Loop:
         return ModelRequestParameters(function_tools=self._definitions, **more)
 
     async def _wait_unless_interrupted(self, asking: asyncio.Task[ModelResponse]) -> None:
-        """Wait for the answer, or until somebody interrupts it. The closing answer cannot be interrupted."""
+        """Wait for the answer, or until a person interrupts the turn. The closing answer cannot be interrupted."""
         if self._talk.closing:
             await asyncio.wait({asking})
         while not asking.done():
             news = asyncio.create_task(self._turn.steered())
             try:
-                await asyncio.sleep(0)  # it listens from here on; what came before is seen now
+                await asyncio.sleep(0)  # `steered` listens from now on; earlier messages are checked in the next line
                 if self._turn.steers("interrupt"):
                     return
                 await asyncio.wait({asking, news}, return_when=asyncio.FIRST_COMPLETED)
@@ -295,17 +291,17 @@ class Loop:
         await self._keep(history.make_result_step(call, reason, "interrupted"))
 
     async def before_tool(self, call: Call) -> str | None:
-        """Return why the tool is not run, as text for the model; None if it is run."""
+        """Return the reason not to run the tool, as text for the model; None to run it."""
         talk, turn = self._talk, self._turn
         tool = self._box.tools.get(call.name)
         if talk.may_have_run(call) and not (tool is not None and tool.safe):
             return UNKNOWN
         if turn.steers("stop"):
             return STOPPED
-        return SPOKEN_TO if turn.steers("interrupt", *(("after_tool",) if talk.any_returned else ())) else None
+        return SPOKEN_TO if turn.steers("interrupt", *(("after_tool",) if talk.has_results else ())) else None
 
     async def tool(self, call: Call) -> ToolOutput:
-        """Run the tool. Unless it is safe to run it again, first note that it may have run."""
+        """Run the tool. For a tool that must not run twice, first store that it may have run."""
         tool = self._box.tools.get(call.name)
         arguments = read_arguments(call)
         await self._turn.emit(events.ToolExecStart(
@@ -318,11 +314,11 @@ class Loop:
         return await self._run(call)
 
     async def _run(self, call: Call) -> ToolOutput:
-        running_call.set(f"{self._talk.turn}.{self._talk.requests}.{call.place}")
+        running_call.set((f"{self._talk.turn}.{self._talk.requests}.{call.place}", self._talk))
         return await self._box.run(call.name, call.part.args, self._turn)
 
     async def after_tool(self, call: Call, output: ToolOutput, duration: float) -> None:
-        """Emit and keep the result of the tool."""
+        """Emit and store the result of the tool."""
         await self._turn.emit(events.ToolExecEnd(
             tool=cut(call.name, 200), tool_call_id=call.part.tool_call_id, duration=round(duration, 6),
             for_llm_len=len(output.text), for_user_len=None if output.for_user is None else len(output.for_user),
@@ -341,21 +337,21 @@ class Loop:
         return {"before": before} if before else {}
 
     async def _find_transfer(self) -> Transfer | None:
-        """Return who takes over, if the model gave the work to another agent. Every call is answered before."""
-        if self._passing is None or (call := self._talk.find_transfer()) is None:
+        """Return the transfer if the model has handed the work over. Before that, skip the other open calls."""
+        if (call := self._talk.find_transfer(self._transfer.names)) is None:
             return None
-        if self._passing.ready is None:  # an earlier attempt was cut off right after it
+        if self._transfer.accepted is None:  # an earlier attempt was interrupted right after the transfer
             output = await self._run(call)
-            if self._passing.ready is None:
-                raise AgentError(f"the work could not be passed on: {output.text}")
+            if self._transfer.accepted is None:
+                raise AgentError(f"the work could not be handed over: {output.text}")
         for left in list(self._talk.open_calls()):
             await self._skip(left, ANOTHER)
-        return self._passing.ready
+        return self._transfer.accepted
 
-    # -- results of a form ---------------------------------------------------------------------------------------
+    # -- results with a required form ----------------------------------------------------------------------------
 
     async def _take_result(self, call: Call) -> None:
-        """Take the result that the model gives as the arguments of a tool call."""
+        """Check and store the result in the arguments of the output tool."""
         assert self._output is not None
         text, problem = self._output.check(call.part.args_as_json_str())
         if problem is None:
@@ -368,12 +364,12 @@ class Loop:
         """Report a result with a wrong form. The model may try again a limited number of times."""
         await self._turn.emit(events.LoopError(stage="output", message=cut(problem, 1000)))
         if self._talk.refused >= self._options.retries:
-            raise AgentError(f"the model's result does not have the form that output asks for: {cut(problem, 500)}")
+            raise AgentError(f"the model's result does not have the form that `output` requires: {cut(problem, 500)}")
 
     # -- people --------------------------------------------------------------------------------------------------
 
     async def _inject(self, *modes: Mode) -> bool:
-        """Pass on messages of people to the model, once. They are marked as read in the same step."""
+        """Add messages of people to the conversation and mark them as read, in one step."""
         messages = self._turn.steers(*modes)
         if not messages:
             return False
@@ -387,7 +383,7 @@ class Loop:
         return True
 
     async def _continue_turn(self) -> bool:
-        """Whether the turn goes on after an answer: because its form is wrong, or because of new messages."""
+        """Return whether the turn continues after an answer: its form is wrong, or there are new messages."""
         talk = self._talk
         if self._output is not None and talk.final is None:
             text, problem = self._output.check(talk.text)
@@ -427,7 +423,7 @@ class Loop:
 
 
 def read_counts(usage: Any) -> dict[str, int]:
-    """Return the counts of a model's usage that are known."""
+    """Return the token counts of a model's usage that are not zero."""
     names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
     return {name: count for name in names if (count := getattr(usage, name, 0))}
 
@@ -442,7 +438,7 @@ def _sum(total: Usage, usage: Mapping[str, int]) -> Usage:
 
 
 def read_arguments(call: Call) -> Any:
-    """Return the arguments of a call, as far as they can be read."""
+    """Return the arguments of a call; as text if they are not valid JSON."""
     arguments = call.part.args
     if isinstance(arguments, str):
         try:

@@ -14,8 +14,8 @@ from midwatch.domain.agent import Turn
 CALL_SECONDS = 30.0
 SHOWN = ("id", "status", "outcome", "agent", "prompt", "result", "error", "created_at", "completed_at", "due_at")
 LISTED_TEXT = 300
-WORK = Annotated[str, Field(description="All that whoever does it has to know; they do not see this conversation.")]
-AGENT = Annotated[str | None, Field(description="Who does it; the desk's default agent otherwise.")]
+WORK = Annotated[str, Field(description="Everything that the agent needs to know; it does not see this conversation.")]
+AGENT = Annotated[str | None, Field(description="The agent that does the task; by default the desk's default agent.")]
 
 
 def desk_tools() -> list[Tool]:
@@ -30,9 +30,9 @@ async def submit_task(
     turn: Turn,
     prompt: WORK,
     agent: AGENT = None,
-    delay: Annotated[float | str, Field(description="When it may start: seconds, or text such as 10m.")] = 0,
+    delay: Annotated[float | str, Field(description="Time until it may start: seconds, or text such as 10m.")] = 0,
 ) -> Any:
-    """Hand in a task that is done in the background. Returns at once, with its id for get_task."""
+    """Submit a task that runs in the background. Returns its id for get_task at once."""
     task = await _call(turn, "POST", "tasks", {"prompt": prompt, "agent": agent, "delay": delay or None})
     return {name: task.get(name) for name in ("id", "status", "agent", "due_at")}
 
@@ -41,14 +41,14 @@ async def schedule_task(
     turn: Turn,
     prompt: WORK,
     at: Annotated[str | None, Field(description="Once: 2030-01-31T09:00, in 20m, tomorrow 09:00.")] = None,
-    every: Annotated[str | None, Field(description="Again and again after: 90m, 1d.")] = None,
-    cron: Annotated[str | None, Field(description="Again and again at: 0 9 * * 1-5.")] = None,
-    zone: Annotated[str | None, Field(description="IANA time zone; the host's otherwise.")] = None,
+    every: Annotated[str | None, Field(description="Repeatedly, with this interval: 90m, 1d.")] = None,
+    cron: Annotated[str | None, Field(description="Repeatedly, as a cron expression: 0 9 * * 1-5.")] = None,
+    zone: Annotated[str | None, Field(description="IANA time zone; by default the host's.")] = None,
     title: str = "",
     agent: AGENT = None,
     max_runs: Annotated[int, Field(ge=0, description="0 for no limit.")] = 0,
 ) -> Any:
-    """Have a task done later, or again and again. Say exactly one of at, every and cron."""
+    """Schedule a task once or repeatedly. Set exactly one of at, every and cron."""
     fields = {
         "prompt": prompt, "at": at, "every": every, "cron": cron, "zone": zone, "title": title or None, "agent": agent,
         "max_runs": max_runs or None,
@@ -68,14 +68,14 @@ async def list_tasks(
 
 
 async def get_task(turn: Turn, id: str) -> Any:
-    """Look at one task: how it stands, and its result when it is done."""
+    """Read one task: its status, and its result when it is done."""
     return _shorten_task(await _call(turn, "GET", f"tasks/{quote(id, safe='')}"), None)
 
 
 async def goal_complete(
-    turn: Turn, evidence: Annotated[str, Field(description="What shows that it is reached.", max_length=20_000)]
+    turn: Turn, evidence: Annotated[str, Field(description="The evidence that the goal is reached.", max_length=20_000)]
 ) -> Any:
-    """Say that the goal you work on is reached. It counts when this step has ended."""
+    """Report that the goal of this task is reached. It counts after this step has ended."""
     goal = await _call(turn, "POST", f"goals/{_read_goal(turn)}/complete", {"evidence": evidence})
     return {"id": goal.get("id"), "status": goal.get("status"), "told": True}
 
@@ -85,7 +85,7 @@ async def goal_delay(
     duration: Annotated[float | str, Field(description="Seconds, or text such as 90m.")],
     reason: Annotated[str, Field(description="What the goal waits for.", max_length=2000)],
 ) -> Any:
-    """Have the goal you work on rest for a while after this step."""
+    """Pause the goal of this task for some time after this step."""
     goal = await _call(turn, "POST", f"goals/{_read_goal(turn)}/delay", {"duration": duration, "reason": reason})
     return {name: goal.get(name) for name in ("id", "status", "next_run_at")}
 

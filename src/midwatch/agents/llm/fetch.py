@@ -1,7 +1,7 @@
 """Built-in tool: fetch a web page as text.
 
-A host name is looked up once and checked, and the connection uses the checked address, again at each redirect. So it
-does not matter what the name resolves to later.
+At each request and redirect, the host name is resolved once, its addresses are checked, and the connection uses a
+checked address. So a later change of the name in DNS has no effect.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _parse(url: str) -> httpx2.URL:
     try:
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError, TypeError) as problem:
-        raise ToolError(f"{url[:200]!r} is no address: {problem}.") from None
+        raise ToolError(f"{url[:200]!r} is not a valid address: {problem}.") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ToolError(f"{url[:200]!r} cannot be fetched; write an address that begins with http:// or https://.")
     if parsed.userinfo:
@@ -112,7 +112,7 @@ async def _request(http: httpx2.AsyncClient, url: httpx2.URL, allows: Allows) ->
             return url.join(response.headers["location"])
         encoding = response.headers.get("content-encoding", "identity").lower()
         if encoding not in ("", "identity"):
-            raise ToolError(f"{url} sends {encoding} although plain content was asked for.")
+            raise ToolError(f"{url} sends the content encoding {encoding}, which was not requested.")
         body, cut = await _read_body(response)
         media = response.headers.get("content-type", "").lower()
         return Page(str(url), response.status_code, media, response.charset_encoding or "utf-8", body, cut)
@@ -130,7 +130,7 @@ async def _read_body(response: httpx2.Response) -> tuple[bytes, bool]:
 
 
 async def _resolve(url: httpx2.URL, allows: Allows) -> str:
-    """Return an address of the host. All its addresses must be allowed."""
+    """Return an address of the host, or raise ToolError if one of its addresses is not allowed."""
     port = url.port or (443 if url.scheme == "https" else 80)
     try:
         records = await asyncio.get_running_loop().getaddrinfo(
@@ -145,7 +145,7 @@ async def _resolve(url: httpx2.URL, allows: Allows) -> str:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an address is on the internet, also if an IPv4 address is hidden in it."""
+    """Return whether an address is on the internet. An IPv4 address inside an IPv6 address is checked, too."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
         if inner is None and address.packed[:12] in (bytes(12), bytes.fromhex("0064ff9b") + bytes(8)):

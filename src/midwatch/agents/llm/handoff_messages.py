@@ -1,4 +1,4 @@
-"""Converts a model's conversation to the plain messages of a handoff, and such messages to a model's conversation."""
+"""Converts a model's conversation to the plain messages of a handoff, and plain messages to a model's conversation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 Plain = dict[str, Any]
 
-OPENING = "What follows was said before this was handed to you."
-UNANSWERED = "What became of it is not known."
-MOST_CHARACTERS = 500_000  # characters that go along with a handoff; the oldest messages are left out
+OPENING = "The following messages were sent before this work was handed over to you."
+UNANSWERED = "The result of this call is not known."
+MOST_CHARACTERS = 500_000  # characters of messages in a handoff; the oldest messages are left out
 
 
 def to_messages(messages: Iterable[ModelMessage], without: frozenset[str] = frozenset()) -> list[Plain]:
-    """Return the messages as other agents read them, without calls of these tools and their results."""
+    """Return the messages as plain messages. Calls of the tools `without` and their results are left out."""
     plain: list[Plain] = []
     for message in messages:
         if message.kind == "response":
@@ -51,8 +51,8 @@ def _text(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False, default=str)
 
 
-def newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
-    """Return as many of the last messages as may go along. A result is not separated from its call."""
+def keep_newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
+    """Return the last messages that fit into a handoff. A result is not separated from its call."""
     size, kept = 0, len(messages)
     for place in range(len(messages) - 1, -1, -1):
         size += len(json.dumps(messages[place]))
@@ -65,7 +65,7 @@ def newest(messages: Sequence[Plain]) -> tuple[Plain, ...]:
 
 
 def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessage]:
-    """Return plain messages as a model reads them: each call with its result, and no result without its call."""
+    """Return plain messages as messages for a model. Each call has its result, and each result its call."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     converted: list[ModelMessage] = []
@@ -85,7 +85,7 @@ def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessag
         elif content:
             converted.append(ModelRequest(parts=[UserPromptPart(content)]))
     converted += _answer_open_calls(waiting)
-    if converted and converted[0].kind == "response":  # some providers want a person to begin
+    if converted and converted[0].kind == "response":  # some providers require that the first message is from a user
         converted.insert(0, ModelRequest(parts=[UserPromptPart(OPENING)]))
     return converted
 
@@ -102,7 +102,7 @@ def _response(message: Mapping[str, Any], text: str) -> ModelResponse:
 
 
 def _answer_open_calls(waiting: dict[str, str]) -> list[ModelMessage]:
-    """Return results for calls that nobody answered."""
+    """Return results for calls that have none."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart
 
     left = [ToolReturnPart(name, UNANSWERED, call) for call, name in waiting.items()]

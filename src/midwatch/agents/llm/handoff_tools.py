@@ -1,4 +1,4 @@
-"""Tools with which a model hands work to other agents: to one that takes over, or to one that does a part."""
+"""Tools with which a model hands work over to other agents: to transfer all of it, or to delegate a part."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
 
@@ -21,34 +21,31 @@ from midwatch.domain.handoff import HandoffTask, Transfer, tool_description, too
 from midwatch.domain.handoff_history import HandoffContext
 from midwatch.wire.fields import Seconds
 
-if TYPE_CHECKING:
-    from midwatch.agents.llm.history import Transcript
-
-ANOTHER = "Another transfer was made."
+ANOTHER = "The work was already transferred to another agent."
 
 
 def _make_schema(name: str, description: str, **more: Any) -> dict[str, Any]:
-    """Return the schema of arguments with one text."""
+    """Return the schema of arguments with one text field."""
     text = {"type": "string", "description": description}
     return {"type": "object", "properties": {name: text}, **more, "additionalProperties": False}
 
 
-MESSAGE = _make_schema("message", "What the other agent should know beside.")
-TASK = _make_schema("task", "What to do, with all that is needed to do it.", required=["task"])
+MESSAGE = _make_schema("message", "Additional information for the other agent.")
+TASK = _make_schema("task", "The task, with all information that it needs.", required=["task"])
 
 
 class HandoffTo(KindOptions):
     """An agent that a model may hand work to, and how."""
 
-    agent: str = Field(description="Its name.")
+    agent: str = Field(description="Name of the agent.")
     tool: str | None = Field(None, description="Name of the tool.")
-    description: str | None = Field(None, description="What the model is told of it.")
-    input: dict[str, Any] | type[BaseModel] | None = Field(None, description="JSON schema of what the model gives.")
-    timeout: Seconds | None = Field(None, gt=0, description="Time for the whole.")
-    max_retries: int = Field(0, ge=0, le=20, description="How often a failure that may pass is tried again.")
-    nest_history: bool | None = Field(None, description="Whether what was said before goes along as one message.")
-    input_filter: Callable[..., Any] | None = Field(None, description="In Python: what goes along.")
-    on_handoff: Callable[..., Any] | None = Field(None, description="In Python: called when it was accepted.")
+    description: str | None = Field(None, description="Description of the tool for the model.")
+    input: dict[str, Any] | type[BaseModel] | None = Field(None, description="JSON schema of the tool's arguments.")
+    timeout: Seconds | None = Field(None, gt=0, description="Time limit of the handoff.")
+    max_retries: int = Field(0, ge=0, le=20, description="Maximum number of retries after a temporary failure.")
+    nest_history: bool | None = Field(None, description="Whether earlier messages are sent as one message.")
+    input_filter: Callable[..., Any] | None = Field(None, description="In Python: filters the messages of the handoff.")
+    on_handoff: Callable[..., Any] | None = Field(None, description="In Python: called when the handoff was accepted.")
 
 
 def _read_target(value: Any) -> Any:
@@ -58,19 +55,19 @@ def _read_target(value: Any) -> Any:
 To = Annotated[HandoffTo, BeforeValidator(_read_target)]
 
 
-class Passing:
-    """The transfer of one turn."""
+class TurnTransfer:
+    """The transfer of one turn, if the model makes one. `names` are the tools that make it."""
 
-    def __init__(self) -> None:
-        self.ready: Transfer | None = None  # who takes over, once an agent has accepted
-        self.talk: Transcript | None = None
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+        self.accepted: Transfer | None = None  # set once another agent has accepted the work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferTool(Tool):
-    """A tool whose call ends the turn, because another agent takes over."""
+    """A tool whose call ends the turn, because another agent takes over the work."""
 
-    passing: Passing
+    turn_transfer: TurnTransfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,8 @@ class Way:
         """Return the options of the handoff."""
         names = ("timeout", "max_retries", "nest_history", "input_filter", "on_handoff")
         own = {"tool_name_override": self.name, "tool_description_override": self.to.description}
-        return {"once": running_call.get(None), **own, **{name: getattr(self.to, name) for name in names}}
+        key, _ = running_call.get() or (None, None)
+        return {"once": key, **own, **{name: getattr(self.to, name) for name in names}}
 
     async def delegate(self, arguments: dict[str, Any], turn: Turn) -> Any:
         """Have the other agent do the work and return its answer."""
@@ -103,27 +101,27 @@ class Way:
         if self.form is not None:
             work = HandoffTask(input=checked)
         elif set(checked) != {"task"} or not isinstance(checked["task"], str) or not checked["task"].strip():
-            raise ToolError("write what is to be done as the one argument `task`, a text.")
+            raise ToolError("write the task as the only argument `task`, a text.")
         else:
             work = HandoffTask(description=checked["task"])
         return (await turn.delegate(self.to.agent, work, **self.handoff_options())).output
 
-    async def transfer(self, shared: Passing, arguments: dict[str, Any], turn: Turn) -> ToolOutput:
-        """Have the other agent take over. The turn ends with this."""
-        if shared.ready is not None:
+    async def transfer(self, shared: TurnTransfer, arguments: dict[str, Any], turn: Turn) -> ToolOutput:
+        """Have the other agent take over. The turn ends after this call."""
+        if shared.accepted is not None:
             raise ToolError(ANOTHER)
         checked = self.check_arguments(arguments)
         if self.form is None:
             if set(checked) - {"message"} or not isinstance(checked.get("message", ""), str):
-                raise ToolError("it takes no argument but `message`, a text.")
+                raise ToolError("this tool takes only the argument `message`, a text.")
             checked = checked.get("message")
         work = HandoffTask(description=turn.prompt, input=checked)
-        shared.ready = await turn.transfer(self.to.agent, work, **_history(shared), **self.handoff_options())
-        return ToolOutput(transfer_message(shared.ready.handoff.to_agent))
+        shared.accepted = await turn.transfer(self.to.agent, work, **_history(shared.names), **self.handoff_options())
+        return ToolOutput(transfer_message(shared.accepted.handoff.to_agent))
 
 
 class HandoffTools:
-    """The tools with which an agent hands work over. Agents that cannot get work now are not shown."""
+    """The tools with which an agent hands work over. Agents that cannot receive work now have no tool."""
 
     def __init__(
         self, agent: str, transfers: Iterable[HandoffTo], delegates: Iterable[HandoffTo], taken: Iterable[str]
@@ -149,32 +147,33 @@ class HandoffTools:
 
     @asynccontextmanager
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
-        """Yield the tools for the agents that can get work now."""
+        """Yield the tools for the agents that can receive work now."""
         receivers = turn.receivers([way.to.agent for way in self.ways])
-        shared = Passing()
-        yield [self._tool(way, receivers[way.to.agent], shared) for way in self.ways if way.to.agent in receivers]
+        ways = [way for way in self.ways if way.to.agent in receivers]
+        shared = TurnTransfer(frozenset(way.name for way in ways if way.transfers))
+        yield [self._tool(way, receivers[way.to.agent], shared) for way in ways]
 
-    def _tool(self, way: Way, about: str, shared: Passing) -> Tool:
+    def _tool(self, way: Way, about: str, shared: TurnTransfer) -> Tool:
         schema = way.form.schema if way.form is not None else MESSAGE if way.transfers else TASK
         if way.transfers:
             text = tool_description(way.to.agent, way.to.description, about)
             return TransferTool(
                 name=way.name, description=text, schema=schema, call=partial(way.transfer, shared), safe=True,
-                kind="switch_mode", passing=shared,
+                kind="switch_mode", turn_transfer=shared,
             )  # fmt: skip
         text = way.to.description or f"Have the {way.to.agent} agent do a part of the work, and get its answer. {about}"
         return Tool(name=way.name, description=text.strip(), schema=schema, call=way.delegate, safe=True)
 
 
-def _history(shared: Passing) -> dict[str, Any]:
+def _history(transfers: frozenset[str]) -> dict[str, Any]:
     """Return the earlier messages and those of this turn.
 
-    The prompt is left out, because it is the work, and so are transfers.
+    The prompt is left out, because it is the work, and so are calls of the tools `transfers`.
     """
-    talk = shared.talk
+    _, talk = running_call.get() or (None, None)
     if talk is None:
         return {}
-    earlier = [message for turn in talk.turns[:-1] for message in handoff_messages.to_messages(turn, talk.transfers)]
-    own_messages = handoff_messages.to_messages([*talk.turns[-1], *talk.last()], talk.transfers)
-    messages = handoff_messages.newest(earlier)
-    return {"context": HandoffContext(messages=messages), "pre_handoff": handoff_messages.newest(own_messages[1:])}
+    earlier = [message for turn in talk.turns[:-1] for message in handoff_messages.to_messages(turn, transfers)]
+    own_messages = handoff_messages.to_messages([*talk.turns[-1], *talk.last()], transfers)
+    messages = handoff_messages.keep_newest(earlier)
+    return {"context": HandoffContext(messages=messages), "pre_handoff": handoff_messages.keep_newest(own_messages[1:])}

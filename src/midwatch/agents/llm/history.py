@@ -1,8 +1,8 @@
 """The messages for the model: built from the stored steps and cut to the model's window.
 
 A step is JSON data of one of these kinds: `prompt` begins a turn, `said` is text of people or of midwatch during the
-turn, `model` is an answer, `started` says that a tool may have run, `tool` is the result of a tool call. The same code
-handles loaded and new steps, so a resumed turn is where it was.
+turn, `model` is an answer, `started` means that a tool may have run, `tool` is the result of a tool call. The same code
+handles stored and new steps, so a resumed turn continues where it stopped.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-NOT_RUN = "It was not run: the turn ended before."
+NOT_RUN = "This tool was not run, because the turn ended first."
 SHORTENED = 300  # characters that remain of a tool's result when old results are shortened
-CHARACTERS = 4.0  # characters of a token, until a model has counted some
-ROOM = 0.75  # how much of the window is filled after it was too full, so that this does not happen at each step
-OVERHEAD = 30  # characters that a part counts beside its text
+CHARACTERS = 4.0  # characters per token, until a model has reported its count
+ROOM = 0.75  # part of the window that is filled after trimming, so that not every step must trim
+OVERHEAD = 30  # characters that are added to the text of each part
 
 
 class Call(NamedTuple):
-    """A tool call of the last answer, by its place there, because ids of calls may repeat."""
+    """A tool call of the last answer. Its position identifies it, because ids of calls may repeat."""
 
     place: int
     part: ToolCallPart
@@ -42,21 +42,20 @@ class Call(NamedTuple):
 
 
 class Transcript:
-    """A conversation so far, and what is open in it."""
+    """A conversation so far, with its open tool calls and unsent messages."""
 
     def __init__(self, earlier: Iterable[Sequence[Json]] = (), own: Iterable[Json] = ()) -> None:
         """Read the steps of earlier turns, turn by turn, and those of the current turn."""
         self.turns: list[list[ModelMessage]] = []  # the messages of each turn; the last is the current turn
         self.response: ModelResponse | None = None  # the last answer in this turn
         self.requests = 0  # the number of answers in this turn
-        self.closing = False  # whether the next answer is to be the last, without tools
+        self.closing = False  # whether the next answer must be the last, without tools
         self.final: str | None = None  # the result, if a tool call gave it
-        self.refused = 0  # how often a result had a wrong form
+        self.refused = 0  # number of results with a wrong form
         self.begun = False  # whether the current turn has its prompt
         self.turn: str | None = None
         """The task that began the current turn. Its steps are marked with it, whichever task continues the turn."""
         self.task_id: str | None = None  # the task of the last answer
-        self.transfers: frozenset[str] = frozenset()  # names of tools that end the turn
         self._closed = False
         self._before = False
         self._usages: list[tuple[str, RequestUsage]] = []
@@ -85,7 +84,7 @@ class Transcript:
                     self._begin()
                 self.begun = True
                 self._before = bool(step.get("before"))
-                if self._before:  # what was said before it was handed over stands as a turn of its own
+                if self._before:  # the messages of the handoff form a separate turn
                     self.turns[-1] += to_model_messages(step["before"])
                     self.turns.append([])
                 self._parts += read_parts(step["request"])
@@ -134,7 +133,7 @@ class Transcript:
         """Return the parts of the next request: the results of tools in the order of their calls, then the texts."""
         return [*(self._returned[place] for place in sorted(self._returned)), *self._parts]
 
-    # -- what stands open ----------------------------------------------------------------------------------------
+    # -- open calls and the last answer --------------------------------------------------------------------------
 
     def open_calls(self) -> Iterator[Call]:
         """Yield the tool calls of the last answer that have no result, in order."""
@@ -142,26 +141,26 @@ class Transcript:
             if place not in self._returned:
                 yield Call(place, part)
 
-    def find_transfer(self) -> Call | None:
-        """Return the successful call of the last answer that transfers the work to another agent, or None."""
+    def find_transfer(self, names: frozenset[str]) -> Call | None:
+        """Return the successful call of the last answer to one of the tools that transfer the work, or None."""
         for place, part in enumerate(self._calls):
             result = self._returned.get(place)
-            if result is not None and part.tool_name in self.transfers and result.outcome == "success":
+            if result is not None and part.tool_name in names and result.outcome == "success":
                 return Call(place, part)
         return None
 
     def may_have_run(self, call: Call) -> bool:
-        """Whether a call may have been run already."""
+        """Return whether a call may have been run already."""
         return call.place in self._started
 
     @property
-    def any_returned(self) -> bool:
+    def has_results(self) -> bool:
         """Whether a tool of the last answer has a result."""
         return bool(self._returned)
 
     @property
     def complete(self) -> bool:
-        """Whether the model has given its final answer and nobody has said anything since."""
+        """Whether the model has given its final answer and there is no later message."""
         if self.response is None or self._parts:
             return False
         return not self._calls or self._closed or self.final is not None
@@ -176,18 +175,18 @@ class Transcript:
         return [usage for owner, usage in self._usages if owner == task_id]
 
     def last(self) -> list[ModelMessage]:
-        """Return what was not sent yet, as a message."""
+        """Return the parts that were not sent yet, as a message."""
         from pydantic_ai.messages import ModelRequest
 
         unsent = self._unsent()
         return [ModelRequest(parts=unsent)] if unsent else []
 
 
-def newest(steps: Iterable[Json], most: float) -> tuple[list[list[Json]], int]:
+def select_newest(steps: Iterable[Json], most: float) -> tuple[list[list[Json]], int]:
     """Return the steps of the newest turns, turn by turn, and how many other steps there are.
 
-    The turns together are not much longer than `most` characters, because a conversation may last for months. A turn
-    that was resumed after others stands where it began.
+    The turns together have about `most` characters, because a conversation may last for months. A turn that was resumed
+    after later turns stands where it began.
     """
     turns: dict[str, list[Json]] = {}
     for step in steps:
@@ -214,7 +213,7 @@ def make_request(*parts: ModelRequestPart) -> Json:
 
 
 def make_text_step(text: str, kind: str = "said", **more: Any) -> Json:
-    """Return a step in which somebody speaks to the model."""
+    """Return the step of a text for the model."""
     from pydantic_ai.messages import UserPromptPart
 
     return {"kind": kind, "request": make_request(UserPromptPart(text)), **more}
@@ -252,7 +251,7 @@ def _read(data: Json) -> Any:
         return ModelMessagesTypeAdapter.validate_json(json.dumps([data]))[0]
     except ValueError as problem:
         raise AgentError(
-            "what was kept of this conversation cannot be read, since another version of pydantic-ai wrote it; "
+            "this conversation cannot be read, because another version of pydantic-ai stored it; "
             "install that version, or begin a new session."
         ) from problem
 
@@ -261,18 +260,18 @@ def _read(data: Json) -> Any:
 
 
 class Window:
-    """The part of a transcript that a model sees. The stored steps do not change, and what was left out stays out."""
+    """The part of a transcript that a model sees. The stored steps do not change. Left-out messages stay out."""
 
     def __init__(self, tokens: int | None, reserve: int, overhead: int) -> None:
         self._limit = None if tokens is None else max(tokens - reserve, tokens // 2)
         self._overhead = overhead
-        self._dropped = 0  # earlier turns that are left out
-        self._short = 0  # earlier turns, from the oldest, whose tool results are shortened
+        self._dropped = 0  # number of earlier turns that are left out
+        self._short = 0  # number of earlier turns, from the oldest on, whose tool results are shortened
         self._own = False  # whether the results of the current turn are shortened, too
         self._characters = CHARACTERS
         self._sent = 0
         self._sizes: list[tuple[int, int]] = []
-        """The size of each earlier turn: as it is, and with its results shortened."""
+        """The size of each earlier turn: complete, and with shortened results."""
 
     def view(self, talk: Transcript) -> list[ModelMessage]:
         """Return the messages for the next request."""
@@ -295,7 +294,7 @@ class Window:
         return self._trim(talk, self._limit * ROOM * self._characters)
 
     def make_room(self, talk: Transcript) -> tuple[int, int] | None:
-        """Make room after a model refused a request as too long; None if nothing can be left out."""
+        """Leave out more after a model refused a request as too long; None if nothing can be left out."""
         return self._trim(talk, self._size(talk) * ROOM)
 
     def note_tokens(self, tokens: int) -> None:
@@ -314,7 +313,7 @@ class Window:
         return (before - after, after) if left < size else None
 
     def _trim_more(self, talk: Transcript) -> Iterator[int]:
-        """Leave out a little more each time and yield how many characters that were.
+        """Leave out a little more at each step and yield the number of characters.
 
         First the results of old turns are shortened, then old turns are left out, then the results of this turn are
         shortened.
@@ -358,7 +357,7 @@ def _shorten(message: ModelMessage) -> ModelMessage:
 
 
 def _size(message: ModelMessage) -> int:
-    """Return about how many characters a message has."""
+    """Return the approximate number of characters of a message."""
     size = 0
     for part in message.parts:
         content = getattr(part, "content", None) or getattr(part, "args", None) or ""

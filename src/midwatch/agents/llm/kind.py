@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 from pydantic import BaseModel
 
-from midwatch.agents.base import BaseAgent
+from midwatch.agents.base import BaseAgent, SharedSettings
 from midwatch.agents.llm.conversation import LlmConversation
 from midwatch.agents.llm.model import Connection
 from midwatch.agents.llm.options import LlmOptions
@@ -21,7 +21,7 @@ from midwatch.domain.session import Session
 
 
 class LlmAgent(BaseAgent):
-    """Asks a model and runs the tools that it wants."""
+    """An agent that calls a model and runs the tools that the model requests."""
 
     kind = "llm"
     starts_programs = True
@@ -43,12 +43,13 @@ class LlmAgent(BaseAgent):
     ) -> None:
         """Build the agent.
 
-        `tools` are functions, tools made with `tool`, or names as in the configuration; `more` are further options of
-        the kind.
+        `tools` are functions, tools made with `tool`, or names as in the configuration. `more` are other options of the
+        kind, and settings of all agents.
         """
         all_tools = tuple(tools)
         names = tuple(tool for tool in all_tools if isinstance(tool, str))
-        super().__init__(name, terms=terms or self.terms_for({"tools": names}), description=description)
+        shared: Any = {key: more.pop(key) for key in ("capabilities", "sandbox", "why") if key in more}
+        super().__init__(name, terms=terms or self.terms_for({"tools": names}), description=description, **shared)
         self.terms = self.terms._replace(steerable=True)
         self.options = options or LlmOptions.read(name, {"model": model, "tools": names, **more})
         form = output if output is not None else self.options.output
@@ -62,13 +63,13 @@ class LlmAgent(BaseAgent):
 
     @classmethod
     def terms_for(cls, options: Mapping[str, Any]) -> AgentTerms:
-        """Return the terms. With the tools of the desk it submits work."""
+        """Return the terms. An agent with the tools of the desk may submit tasks."""
         return cls.terms._replace(submits=DESK in (options.get("tools") or ()))
 
     @classmethod
-    def from_options(cls, name: str, options: Mapping[str, Any], terms: AgentTerms, description: str) -> Self:
+    def from_options(cls, name: str, options: Mapping[str, Any], **shared: Unpack[SharedSettings]) -> Self:
         """Return the agent that `[agents.NAME]` describes."""
-        return cls(name, options=cls.options_class.read(name, options), terms=terms, description=description)
+        return cls(name, options=cls.options_class.read(name, options), **shared)
 
     def _read_system(self) -> str:
         if self.options.system_file is None:
@@ -76,7 +77,7 @@ class LlmAgent(BaseAgent):
         try:
             return Path(self.options.system_file).expanduser().read_text()
         except (OSError, UnicodeDecodeError) as problem:
-            why = getattr(problem, "strerror", None) or "it is no text"
+            why = getattr(problem, "strerror", None) or "it is not a text file"
             raise BadConfig(f"agents.{self.name}.system_file: it cannot be read ({why}); correct it.") from None
 
     async def open(self, session: Session) -> LlmConversation:
@@ -84,7 +85,7 @@ class LlmAgent(BaseAgent):
         return LlmConversation(self, session)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the model, and why it cannot be used here."""
+        """Return the model, and `problem` if it cannot be used here."""
         description: dict[str, Any] = {"target": self.options.model}
         if problem := self.connection.problem():
             description["problem"] = problem

@@ -1,6 +1,6 @@
 """MCP servers as tools: a program over its standard input and output, or an address over HTTP.
 
-Each server lives in a task of its own while a turn lasts. Every call ends in time, with its result or with an error for
+Each server runs in its own task during a turn. Every call has a time limit and ends with a result or with an error for
 the model.
 """
 
@@ -32,9 +32,9 @@ LONGEST_MESSAGE = 32_000_000
 LONGEST_DESCRIPTION = 8000
 MOST_TOOLS = 500
 MOST_PAGES = 50
-MOST_NOISE = 1000  # lines that are no message after which a server is not read any more
+MOST_NOISE = 1000  # after so many invalid lines, the output of a server is not read any more
 ERROR_LIMIT = 100_000
-FAREWELL = 2.0  # seconds that a server has to end by itself
+FAREWELL = 2.0  # seconds that a server has to exit by itself
 CANCELLED = 1.0
 HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -50,7 +50,7 @@ class Servers:
     async def open(self, turn: Turn, taken: frozenset[str]) -> AsyncIterator[Sequence[Tool]]:
         """Start all servers. Raise AgentError or TransientError if one does not start."""
         try:
-            await asyncio.to_thread(import_module, "mcp.client.client")  # it takes a while
+            await asyncio.to_thread(import_module, "mcp.client.client")  # the import takes long
         except ImportError as problem:
             raise BadConfig(
                 f"agents.{self._agent.name}.mcp needs a package that is missing ({problem.name}); "
@@ -113,10 +113,10 @@ class Running:
         problem = _find_first(life.exception())
         if isinstance(problem, MidwatchError):
             raise problem
-        raise TransientError(f"{self._where}: it could not be used: {_short(problem)}.{self._last_output()}")
+        raise TransientError(f"{self._where}: the server could not be used: {_short(problem)}.{self._last_output()}")
 
     async def stop(self) -> None:
-        """Let the server end, or end it."""
+        """Wait for the exit of the server, and end it if it does not exit."""
         self._leave.set()
         if self._life is not None and not await _wait_for_end(self._life, FAREWELL):
             self._life.cancel()
@@ -126,7 +126,7 @@ class Running:
         self._ready.cancel()
 
     def tool(self, own: str, name: str) -> Tool:
-        """Return one of its tools under this name."""
+        """Return the tool `own` of the server under another name."""
         about = self.tools[own]
         hints = about.annotations
         looks = bool(hints and hints.read_only_hint)
@@ -166,7 +166,7 @@ class Running:
     # -- in a task of its own ------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Use the library in a task of its own, because it ends its task when a connection fails."""
+        """Use the library in a separate task, because it cancels its task when a connection fails."""
         from mcp.client.client import Client
 
         transport = self._over_http(self._server.url) if self._server.url else self._over_pipes()
@@ -192,8 +192,8 @@ class Running:
     async def _over_http(self, url: str) -> AsyncIterator[Any]:
         from mcp.client.streamable_http import streamable_http_client
 
-        near = urlsplit(url).hostname in HERE  # a proxy set for the web is not the way to this machine
-        limits = httpx2.Timeout(self._server.start_timeout, read=None)  # each call has its own time
+        near = urlsplit(url).hostname in HERE  # do not use a proxy for addresses of this machine
+        limits = httpx2.Timeout(self._server.start_timeout, read=None)  # each call has its own timeout
         async with (
             httpx2.AsyncClient(headers=self._server.headers, timeout=limits, trust_env=not near) as http,
             streamable_http_client(url, http_client=http, max_sse_event_size=LONGEST_MESSAGE) as streams,
@@ -231,7 +231,7 @@ class Running:
 
 
 async def _receive(lines: Lines, incoming: Any) -> None:
-    """Pass on the server's messages. At the end, those who wait for an answer get an error."""
+    """Forward the server's messages. At the end, open requests fail with an error."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
@@ -240,7 +240,7 @@ async def _receive(lines: Lines, incoming: Any) -> None:
             try:
                 parsed = SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False))
             except ValueError:
-                continue  # it is none of the protocol
+                continue  # not a message of the protocol
             await incoming.send(parsed)
 
 
@@ -251,13 +251,13 @@ async def _send(child: Child, sent: Any) -> None:
 
 
 async def _end(child: Child) -> None:
-    """Wait until the server ends after its input has ended, or end it."""
+    """Wait for the exit of the server, whose input is closed, and end it if it does not exit."""
     await within(FAREWELL / 2, child.exited)
     await child.end()
 
 
 async def _wait_for_end(task: asyncio.Task[None], seconds: float) -> bool:
-    """Whether a task has ended in time, in whatever way."""
+    """Return whether a task has ended in time, also by an error."""
     await asyncio.wait({task}, timeout=seconds)
     if task.done() and not task.cancelled():
         task.exception()

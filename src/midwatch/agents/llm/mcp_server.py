@@ -16,27 +16,27 @@ SERVER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 class McpServer(KindOptions):
     """An MCP server: a program that is started for a turn, or an address."""
 
-    command: tuple[str, ...] = Field((), description="Program and arguments; it speaks over its standard input.")
-    env: dict[str, str] = Field(default_factory=dict, description="Added to its environment.")
+    command: tuple[str, ...] = Field((), description="Program and arguments; it uses standard input and output.")
+    env: dict[str, str] = Field(default_factory=dict, description="Variables that are added to its environment.")
     url: str | None = Field(None, description="Address of a server that speaks streamable HTTP.")
-    headers: dict[str, str] = Field(default_factory=dict, description="Sent with each request, such as a key.")
+    headers: dict[str, str] = Field(default_factory=dict, description="HTTP headers of each request, such as a key.")
     ask: Literal["writes", "always", "never"] = Field(
-        "writes", description="Which calls are asked about: those of tools that do more than look, all, or none."
+        "writes", description="Which calls need a permission: of tools that are not read-only, all, or none."
     )
-    start_timeout: Seconds = Field(30.0, gt=0, description="Time until it has told its tools.")
-    timeout: Seconds = Field(120.0, gt=0, description="Time for one call.")
+    start_timeout: Seconds = Field(30.0, gt=0, description="Time limit for the list of its tools.")
+    timeout: Seconds = Field(120.0, gt=0, description="Time limit of one call.")
 
     @model_validator(mode="after")
     def _check_way(self) -> Self:
         if bool(self.command) == bool(self.url):
-            raise ValueError("write command, or url")
+            raise ValueError("set either command or url")
         if self.url and not re.match(r"https?://[^\s/?#]", self.url):
-            raise ValueError("url begins with http:// or https://")
+            raise ValueError("url must begin with http:// or https://")
         return self
 
 
 def check_names(servers: dict[str, McpServer]) -> dict[str, McpServer]:
     """Check the names of the servers."""
     if wrong := next((name for name in servers if not SERVER.fullmatch(name)), None):
-        raise ValueError(f"a server's name is letters, digits, - and _, at most 32 of them; {wrong[:50]!r} is not")
+        raise ValueError(f"a server's name must have 1 to 32 letters, digits, - or _; change {wrong[:50]!r}")
     return servers

@@ -38,22 +38,22 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         for provider in ("anthropic", "deepseek", "groq", "mistral", "openai", "openrouter", "xai")
     },
 }
-"""The variables with the keys of the usual providers, to report early that one is missing."""
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a call is repeated: doubled each time, and half of it random
-PATIENCE = 60.0  # seconds that a provider may ask to wait; for longer the task gives back its slot
+"""The environment variables with the keys of usual providers, to report a missing key early."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a retry: doubled each time, half of it random
+PATIENCE = 60.0  # longest wait that a provider may request; for a longer one the task releases its slot
 SHOWN_EVERY = 0.05
 ERROR_SHOWN = 500
-VISIBLE = re.compile(r"[!-~]+")  # the characters of a key
+VISIBLE = re.compile(r"[!-~]+")  # characters that a key may have
 SHORTEST_KEY = 8
 LONGEST_NAME = 64
 OTHER_THAN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-"""Characters that no tool's name has. Models invent such names, and providers refuse a history with one."""
+"""Characters that a tool name must not have. Models invent such names, and providers refuse them in a history."""
 
 FaultKind = Literal["limit", "quota", "passing", "context", "refused"]
 
 
 class Fault(Exception):
-    """A model call that failed, and its meaning: `refused` and `quota` will be refused again."""
+    """A failed model call and the kind of failure. A retry after `refused` or `quota` would fail again."""
 
     def __init__(self, kind: FaultKind, text: str, wait: float | None = None) -> None:
         super().__init__(text)
@@ -72,19 +72,19 @@ class Connection:
         self._making = asyncio.Lock()
 
     def problem(self) -> str | None:
-        """Return why it cannot be used here, as far as that is known without loading anything."""
+        """Return the reason why the model cannot be used here, or None. No library is loaded for the check."""
         if find_spec("pydantic_ai") is None:
             return EXTRA
         wanted, keys = self._key_variables(), self._keys()
         if not keys and wanted and (self._key or not self._base_url):
             return f"there is no key: set {' or '.join(wanted)} in the environment of midwatch"
         for name, key in keys.items():
-            if not VISIBLE.fullmatch(key):  # clients refuse to send it, and some tell it while they do
-                return f"the key in {name} has a space, a line break or a letter that keys do not have: set it again"
+            if not VISIBLE.fullmatch(key):  # clients refuse to send such a key, and some print it in the error
+                return f"the key in {name} has a space, a line break or another invalid character: set it again"
         return None
 
     def _key_variables(self) -> tuple[str, ...]:
-        """Return the environment variables that may have the key."""
+        """Return the names of the environment variables that may contain the key."""
         return (self._key,) if self._key else KEYS.get(self.name.partition(":")[0], ())
 
     def _keys(self) -> dict[str, str]:
@@ -92,9 +92,9 @@ class Connection:
         return {name: key for name in self._key_variables() if (key := os.environ.get(name))}
 
     def hide(self, text: str) -> str:
-        """Return a message of a provider or a client without the key, because many people can read events."""
+        """Return a message of a provider or a client with the key removed, because many people can read events."""
         for name, key in self._keys().items():
-            if len(key) >= SHORTEST_KEY:  # servers of one's own are content with any word
+            if len(key) >= SHORTEST_KEY:  # a short placeholder key may occur in other words
                 text = text.replace(key, f"({name})")
         return text
 
@@ -109,12 +109,12 @@ class Connection:
             return self._model
 
     def _make(self) -> Model:
-        import pydantic_ai.direct  # noqa: F401 - loaded here, where nobody waits for it
+        import pydantic_ai.direct  # noqa: F401 - loaded here, in a thread
         from pydantic_ai.exceptions import UserError
         from pydantic_ai.models import infer_model
 
         name = self.name
-        if self._base_url and name.startswith("openai:"):  # servers like it know the older interface
+        if self._base_url and name.startswith("openai:"):  # compatible servers have only the older interface
             name = name.replace("openai:", "openai-chat:", 1)
         try:
             return infer_model(name, self._provider)
@@ -131,7 +131,7 @@ class Connection:
         if self._key:
             arguments["api_key"] = os.environ[self._key]
         elif self._base_url and name in KEYS and not any(os.environ.get(key) for key in KEYS[name]):
-            arguments["api_key"] = "none"  # servers of one's own often want none, clients always do
+            arguments["api_key"] = "none"  # own servers often need no key, but clients require one
         return infer_provider_class(name)(**arguments) if arguments else infer_provider(name)
 
 
@@ -148,7 +148,7 @@ class Live:
         self._news, self._over = asyncio.Event(), asyncio.Event()
 
     def take(self, event: ModelResponseStreamEvent) -> None:
-        """Take in a piece of the answer."""
+        """Add a piece of the answer."""
         from pydantic_ai import messages
 
         texts, thoughts = self._new
@@ -164,8 +164,8 @@ class Live:
         self._news.set()
 
     @asynccontextmanager
-    async def showing(self) -> AsyncIterator[None]:
-        """Show the pieces soon inside the block; at its end all of them have been shown."""
+    async def show_pieces(self) -> AsyncIterator[None]:
+        """Emit new pieces regularly inside the block, and the rest at its end."""
         self._over.clear()
         shown = asyncio.create_task(self._show_all())
         try:
@@ -200,7 +200,7 @@ class Live:
             await self._turn.emit(ThoughtDelta(thought_id=self._ids[1], offset=thought_offset, text=thought))
 
     async def discard(self) -> None:
-        """Withdraw what was shown: the text begins again."""
+        """Replace the shown text by an empty one, because the answer starts again."""
         for new in self._new:
             new.clear()
         if self._shown[0]:
@@ -211,7 +211,7 @@ class Live:
 
 
 class Caller:
-    """Calls a model, and again if that may help."""
+    """Calls a model, and retries temporary failures."""
 
     def __init__(self, model: Model, turn: Turn, options: LlmOptions, hide: Callable[[str], str]) -> None:
         self._model = model
@@ -258,7 +258,7 @@ class Caller:
                 stream = model_request_stream(
                     self._model, messages, model_settings=settings, model_request_parameters=params
                 )
-                async with live.showing(), stream as answer:
+                async with live.show_pieces(), stream as answer:
                     try:
                         async for event in answer:
                             watch.reschedule(asyncio.get_running_loop().time() + self._silence)
@@ -275,7 +275,7 @@ class Caller:
 
 
 def _choose_pause(fault: Fault, attempt: int) -> float:
-    """Return the seconds before the next attempt: what the provider asked for, or longer each time, partly random."""
+    """Return the seconds before the next attempt: the wait that the provider requests, or a random backoff."""
     if fault.wait is not None:
         return fault.wait * random.uniform(1.0, 1.1)  # noqa: S311 - nothing secret depends on it
     return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
@@ -292,7 +292,7 @@ def _convert_fault(fault: Fault) -> AgentError:
 def _check(response: ModelResponse, *, chat: bool) -> None:
     """Raise Fault if an answer is not complete.
 
-    For OpenAI's `chat` the library takes an answer without its end for a complete one.
+    For OpenAI's `chat`, the library reports an answer that broke off as complete.
     """
     cut_off = chat and "finish_reason" not in (response.provider_details or {})
     if cut_off or response.finish_reason is None or response.state == "incomplete":
@@ -302,11 +302,11 @@ def _check(response: ModelResponse, *, chat: bool) -> None:
             raise Fault("refused", "the provider's content filter held back the answer; word the prompt differently.")
         if response.finish_reason == "length":
             raise Fault("refused", "the answer did not fit: all tokens went into thinking; raise max_tokens.")
-        raise Fault("passing", "the model answered nothing")
+        raise Fault("passing", "the answer of the model was empty")
 
 
 def join_halves(text: str) -> str:
-    """Return text that can be sent and stored. Two halves of a character become one; a single half is replaced."""
+    """Return text that can be sent and stored: surrogate pairs are joined, single surrogates are replaced."""
     if text.isascii():
         return text.replace("\0", "")
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "")
@@ -329,7 +329,7 @@ def _clean(response: ModelResponse) -> ModelResponse:
 
 
 def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str], str]) -> Fault:
-    """Return what a failure means."""
+    """Return the fault for an exception of a model call."""
     from pydantic_ai import exceptions as known
 
     text = _error_text(problem, hide)
@@ -337,9 +337,9 @@ def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str],
         case TimeoutError() if not isinstance(problem, known.ModelAPIError):
             return Fault("passing", f"the model was silent for {silence:g} s")
         case known.ModelContextWindowExceededError():
-            return Fault("context", f"it is too much for the model: {text}")
+            return Fault("context", f"the request is too long for the model: {text}")
         case known.ModelAuthenticationError():
-            return Fault("refused", f"the provider refused the key: {text}; check the key and what it may be used for.")
+            return Fault("refused", f"the provider refused the key: {text}; check the key and its permissions.")
         case known.ModelNotFoundError():
             return Fault(
                 "refused", f"the provider does not know the model {model!r}: {text}; correct model or base_url."
@@ -347,7 +347,7 @@ def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str],
         case known.ModelRateLimitError():
             return Fault("limit", f"the provider's limit is reached: {text}", _seconds_to_wait(problem, text))
         case known.ModelQuotaExceededError():
-            return Fault("quota", f"the account is used up: {text}; look at its plan and billing.")
+            return Fault("quota", f"the quota of the account is used up: {text}; check its plan and billing.")
         case known.ModelUnavailableError() | known.ModelServerError() | known.ModelRequestTimeout():
             return Fault("passing", f"the provider failed: {text}", problem.retry_after)
         case known.ModelConnectionError():
@@ -359,13 +359,13 @@ def _judge(problem: Exception, model: str, silence: float, hide: Callable[[str],
             return Fault("refused", f"the request was refused: {text}")
         case known.ModelAPIError() | known.UnexpectedModelBehavior() | OSError():
             return Fault("passing", f"the model call failed: {text}")
-    if "Transport" in {base.__name__[:9] for base in type(problem).__mro__}:  # of whichever HTTP library
+    if "Transport" in {base.__name__[:9] for base in type(problem).__mro__}:  # the HTTP library depends on the provider
         return Fault("passing", f"the provider was not reached, or broke off: {text}")
     return Fault("refused", f"the model call failed: {type(problem).__name__}: {text}")
 
 
 def _seconds_to_wait(problem: Any, text: str) -> float | None:
-    """Return the seconds until a limit ends according to the provider; None if it does not say."""
+    """Return the seconds until a limit ends according to the provider, or None."""
     if problem.retry_after is not None:
         return float(problem.retry_after)
     now = time.time_ns() // 1000

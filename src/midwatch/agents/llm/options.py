@@ -24,28 +24,28 @@ class LlmOptions(ToolOptions):
         description="provider:model, as pydantic-ai names them."
     )
     base_url: str | None = Field(
-        None, pattern=r"^https?://", description="Another address of the provider. With `openai:` any server like it."
+        None, pattern=r"^https?://", description="Address of the provider. With `openai:` any compatible server."
     )
     api_key_env: str | None = Field(
-        None, description="Environment variable that has the key, where it is not the provider's usual one."
+        None, description="Environment variable with the key, if it is not the usual one of the provider."
     )
-    system: str = Field("", description="What the model is told first.")
-    system_file: str | None = Field(None, description="A file with it.")
-    temperature: float | None = Field(None, ge=0.0, le=2.0, description="How much is left to chance.")
-    max_tokens: int | None = Field(None, ge=1, description="Longest answer, in tokens.")
+    system: str = Field("", description="Instructions for the model.")
+    system_file: str | None = Field(None, description="File with the instructions for the model.")
+    temperature: float | None = Field(None, ge=0.0, le=2.0, description="Randomness of the model's answers.")
+    max_tokens: int | None = Field(None, ge=1, description="Maximum length of an answer, in tokens.")
     context_tokens: int | None = Field(
-        None, ge=1000, description="Size of the window. Unset: what is known of the model."
+        None, ge=1000, description="Size of the context window, in tokens; by default the known size of the model."
     )
-    max_steps: int = Field(50, ge=1, description="Model calls in a turn; then one more, for a closing answer.")
+    max_steps: int = Field(50, ge=1, description="Maximum number of model calls in a turn, before the closing answer.")
     retries: int = Field(
-        3, ge=0, le=20, description="How often a failed call, or a result of a wrong form, is tried again."
+        3, ge=0, le=20, description="Maximum number of retries of a failed call or a result with a wrong form."
     )
-    silence: Seconds = Field(600.0, gt=0, description="A model that says nothing for so long is asked again.")
-    output: dict[str, Any] | None = Field(None, description="JSON schema of its result.")
-    workdir: str | None = Field(None, description="Working directory of tasks that name none.")
+    silence: Seconds = Field(600.0, gt=0, description="Time without output after which a model call is retried.")
+    output: dict[str, Any] | None = Field(None, description="JSON schema of the result.")
+    workdir: str | None = Field(None, description="Working directory of tasks without their own.")
 
     @model_validator(mode="after")
     def _check_system(self) -> LlmOptions:
         if self.system and self.system_file:
-            raise ValueError("give system or system_file, not both")
+            raise ValueError("set system or system_file, not both")
         return self

@@ -1,4 +1,4 @@
-"""Results with a given form: how a model learns the form, and whether an answer has it."""
+"""Results with a required form: the schema for the model, and the check of an answer."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Output:
             self._check = TypeAdapter(form)
             self.schema = self._check.json_schema()
         if self.schema.get("type", "object") != "object":
-            raise BadConfig(f"agents.{agent}.output: write the schema of an object; put other values into one.")
+            raise BadConfig(f"agents.{agent}.output: write the schema of an object; put other values into a property.")
 
     def check(self, text: str) -> tuple[str | None, str | None]:
-        """Return the result as JSON, or what is wrong with it."""
+        """Return the result as JSON and None, or None and the problem."""
         match = FENCED.search(text)
         try:
             value = json.loads(match[1] if match else text)
         except (ValueError, RecursionError) as problem:
-            return None, f"The result is not JSON ({problem}). Answer with JSON of the form that was asked for."
+            return None, f"The result is not JSON ({problem}). Answer with JSON of the required form."
         if problems := self._problems(value):
-            return None, f"The result does not have the form that was asked for: {problems}. Correct it."
+            return None, f"The result does not have the required form: {problems}. Correct it."
         return json.dumps(value, ensure_ascii=False), None
 
     def _problems(self, value: Any) -> str:
@@ -65,6 +65,6 @@ def _build_validator(agent: str, schema: Mapping[str, Any]) -> Validator:
     try:
         cls.check_schema(schema)
     except jsonschema.SchemaError as problem:
-        raise BadConfig(f"agents.{agent}.output: it is no JSON schema: {problem.message[:200]}.") from None
+        raise BadConfig(f"agents.{agent}.output: this is not a JSON schema: {problem.message[:200]}.") from None
     validator: Validator = cls(schema)
     return validator

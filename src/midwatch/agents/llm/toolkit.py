@@ -34,22 +34,22 @@ class ToolOptions(KindOptions):
     """Options of the kinds whose models use tools."""
 
     tools: tuple[Annotated[str, AfterValidator(_check_tool)], ...] = Field(
-        (), description="What it may use: files, command, fetch, desk, or functions as package.module:name."
+        (), description="Its tools: files, command, fetch, desk, or functions as package.module:name."
     )
-    handoffs: tuple[To, ...] = Field((), description="Agents that may take over: names, or tables with more.")
-    delegates: tuple[To, ...] = Field((), description="Agents it may have do a part of the work.")
-    root: str | None = Field(None, description="Directory of the tool files; the task's working directory otherwise.")
-    command_timeout: Seconds = Field(120.0, gt=0, description="Longest time of one command.")
+    handoffs: tuple[To, ...] = Field((), description="Agents that may take over: names, or tables with options.")
+    delegates: tuple[To, ...] = Field((), description="Agents that may do a part: names, or tables with options.")
+    root: str | None = Field(None, description="Directory of the tool files; by default the task's working directory.")
+    command_timeout: Seconds = Field(120.0, gt=0, description="Time limit of one command.")
     fetch_private: bool = Field(False, description="Whether addresses of this machine and its network may be fetched.")
     mcp: Annotated[dict[str, McpServer], AfterValidator(check_names)] = Field(
-        default_factory=dict, description="Servers of tools by name: command and env, or url and headers."
+        default_factory=dict, description="MCP servers by name: command and env, or url and headers."
     )
 
 
 def build_toolkit(
     agent: BaseAgent, options: ToolOptions, functions: Iterable[Tool | Callable[..., Any]] = ()
 ) -> Toolkit:
-    """Return the tools of an agent: built-in ones, functions, and those of servers.
+    """Return the tools of an agent: built-in tools, functions, and tools of MCP servers.
 
     Raise BadConfig if two have the same name.
     """
@@ -74,7 +74,7 @@ def build_toolkit(
     if options.handoffs or options.delegates:
         sources.insert(0, HandoffTools(agent.name, options.handoffs, options.delegates, [tool.name for tool in tools]))
     if dotted:
-        sources.append(Named(agent.name, dotted))
+        sources.append(NamedFunctions(agent.name, dotted))
     if options.mcp:
         from midwatch.agents.llm.mcp import Servers
 
@@ -82,8 +82,8 @@ def build_toolkit(
     return Toolkit(agent.name, tools, sources)
 
 
-class Named:
-    """Functions that the settings name. They are imported when the first turn needs them."""
+class NamedFunctions:
+    """The functions of the option `tools`. They are imported in the first turn."""
 
     def __init__(self, agent: str, names: Sequence[str]) -> None:
         self._agent = agent
@@ -108,6 +108,6 @@ class Named:
             return function if isinstance(function, Tool) else make(function)
         except BadConfig as problem:
             raise AgentError(f"agents.{self._agent}.tools: {problem}") from problem
-        except Exception as problem:  # a module is anybody's code
+        except Exception as problem:  # the import runs code of the user
             why = f"{type(problem).__name__}: {problem}"
             raise AgentError(f"agents.{self._agent}.tools: {name} cannot be loaded ({why}); correct it.") from problem

@@ -1,6 +1,6 @@
-"""Tools that a model may use: what a tool is, functions as tools, and the tools of one turn.
+"""Tools for models: the class of a tool, functions as tools, and the tools of one turn.
 
-Whatever a model asks for and whatever a tool does, `Toolbox.run` reports it to the model and does not raise.
+`Toolbox.run` does not raise: an unknown tool, wrong arguments and every failure become a text for the model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -27,6 +27,9 @@ from midwatch.agents.function_child import FACTS, TurnProxy, is_async
 from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.domain.agent import Answer, Question, QuestionKind, Turn
 
+if TYPE_CHECKING:
+    from midwatch.agents.llm.history import Transcript
+
 T = TypeVar("T")
 
 LONGEST_RESULT = 100_000  # characters of a result that a model gets
@@ -35,16 +38,16 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # names that every provider accepts
 NO_RESULT = "done, without a result"
 
 
-running_call: ContextVar[str | None] = ContextVar("running_call", default=None)
-"""The name of the running call in its turn; the same in a later attempt."""
+running_call: ContextVar[tuple[str, Transcript] | None] = ContextVar("running_call", default=None)
+"""The running tool call: its key within the turn, which is the same in a later attempt, and the transcript."""
 
 
 class ToolError(Exception):
-    """The tool could not do it. The model gets the text."""
+    """An expected failure of a tool. The model gets the text."""
 
 
 def check_allowed(answer: Answer) -> None:
-    """Raise ToolError unless the answer is a yes."""
+    """Raise ToolError unless the answer allows the call."""
     if not answer.granted:
         why = f": {answer.why}" if answer.why else ""
         raise ToolError(f"this was not allowed ({answer.status}){why}. Do not try it in another way; say so instead.")
@@ -54,36 +57,36 @@ class ToolOutput(NamedTuple):
     """The result of a call."""
 
     text: str
-    """For the model."""
+    """The text for the model."""
     is_error: bool = False
     for_user: str | None = None
-    """For people, if it is different."""
+    """The text for people, if it is different."""
     went_on: bool = False
-    """Whether the work continues after this."""
+    """Whether the work continues in the background."""
     diffs: tuple[Mapping[str, Any], ...] = ()
-    """The changes of files, as in the event `tool_exec_end`."""
+    """The changed files, as in the event `tool_exec_end`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """Something that a model may have done."""
+    """A function that a model may call."""
 
     name: str
     description: str
     schema: Mapping[str, Any]
     """JSON schema of its arguments, an object."""
     call: Callable[[dict[str, Any], Turn], Awaitable[Any]]
-    """Runs the tool. It checks the arguments itself and may raise any error; ToolError for expected ones."""
+    """The function that runs the tool. It checks the arguments, and raises ToolError for expected failures."""
     safe: bool = False
-    """Whether it may be run again when nobody knows whether it ran."""
+    """Whether it may be run again if it is unknown whether it ran before an interruption."""
     kind: QuestionKind = "other"
 
 
 class Source(Protocol):
-    """A source of further tools while a turn lasts."""
+    """A source of more tools during a turn."""
 
     def open(self, turn: Turn, taken: frozenset[str]) -> AbstractAsyncContextManager[Sequence[Tool]]:
-        """Yield its tools, with names that are not taken. What it started ends with the block."""
+        """Yield its tools, with names that are not in `taken`. Its processes end with the block."""
         ...
 
 
@@ -114,7 +117,7 @@ class Toolbox:
 
 
 class Toolkit:
-    """The tools of an agent. A call with a turn opens its box: `async with kit(turn) as box`."""
+    """The tools of an agent. A call opens the tools for a turn: `async with kit(turn) as box`."""
 
     def __init__(self, agent: str, tools: Iterable[Tool] = (), sources: Iterable[Source] = ()) -> None:
         self.tools, self.sources = tuple(tools), tuple(sources)
@@ -142,10 +145,10 @@ class ToolSettings(TypedDict, total=False):
     name: str | None
     description: str | None
     safe: bool
-    """Whether the tool may be run again when it is not known whether it ran."""
+    """Whether the tool may be run again if it is unknown whether it ran before an interruption."""
     kind: QuestionKind
     ask: bool
-    """Whether each call needs a yes, from the rules of the agent or from a person."""
+    """Whether each call needs the permission of a rule of the agent or of a person."""
 
 
 @overload
@@ -155,7 +158,7 @@ def tool(function: None = None, /, **settings: Unpack[ToolSettings]) -> Callable
 def tool(
     function: Callable[..., Any] | None = None, /, **settings: Unpack[ToolSettings]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function: `@tool`, or `@tool(safe=True)`.
+    """Make a tool from a function: `@tool`, or `@tool(safe=True)`.
 
     The model reads the docstring of the function, and its arguments are checked by the annotations. A parameter
     annotated `Turn` gets the turn. A plain function runs on a thread of its own, an async one on midwatch's event loop.
@@ -166,10 +169,10 @@ def tool(
 
 
 def make(function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> Tool:
-    """Make a tool of a function, or raise BadConfig if that is not possible."""
+    """Make a tool from a function, or raise BadConfig if that is not possible."""
     called = str(settings.get("name") or getattr(function, "__name__", type(function).__name__))
     if not NAME.fullmatch(called):
-        raise BadConfig(f"a tool's name is letters, digits, - and _, at most 64 of them; {called[:100]!r} is not.")
+        raise BadConfig(f"a tool's name must have 1 to 64 letters, digits, - or _; rename {called[:100]!r}.")
     signature, turn_name = _signature(function, called)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(_arguments(signature))  # type: ignore[arg-type]  # functions are types to it
@@ -198,12 +201,12 @@ def make(function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> Tool
 
 
 def _signature(function: Callable[..., Any], called: str) -> tuple[inspect.Signature, str | None]:
-    """Return the parameters that a model fills, with their types, and the one that gets the turn."""
+    """Return the parameters for the model, with their types, and the name of the parameter for the turn."""
     wrapped = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     try:
         hints = typing.get_type_hints(wrapped, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
-    except Exception as problem:  # annotations are anybody's code
+    except Exception as problem:  # reading annotations runs code of the user
         raise BadConfig(f"tool {called!r}: its parameters cannot be read ({problem}); annotate them.") from None
     if any(parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL) for parameter in parameters):
         raise BadConfig(f"tool {called!r}: a model names its arguments; leave out * and / in the parameters.")
@@ -225,7 +228,7 @@ def _arguments(signature: inspect.Signature) -> Callable[..., Any]:
 
 
 def _from_thread(turn: Turn) -> TurnProxy:
-    """Return the turn for a plain function: its methods return when they are done."""
+    """Return the turn for a plain function, with methods that block."""
     loop = asyncio.get_running_loop()
     facts = {name: getattr(turn, name) for name in FACTS}
     return TurnProxy(
@@ -236,19 +239,19 @@ def _from_thread(turn: Turn) -> TurnProxy:
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Call a function on a thread of its own.
+    """Call a function on a new thread.
 
-    A function that hangs blocks nobody, not even the end of the process. If the caller is cancelled, it continues
-    without a listener.
+    A function that hangs does not block other work, nor the exit of the process. If the caller is cancelled, the
+    function continues, and its result is ignored.
     """
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # whoever stops waiting does not cancel it
+    future.set_running_or_notify_cancel()  # a running future cannot be cancelled by a caller that stops waiting
 
     def main() -> None:
         try:
             future.set_result(function())
-        except StopIteration as stopped:  # which no future of asyncio takes
-            future.set_exception(RuntimeError(f"it raised {stopped!r}"))
+        except StopIteration as stopped:  # a future of asyncio does not accept StopIteration
+            future.set_exception(RuntimeError(f"the function raised {stopped!r}"))
         except BaseException as problem:
             future.set_exception(problem)
 
@@ -256,7 +259,7 @@ async def in_thread(function: Callable[[], T]) -> T:
     return await asyncio.wrap_future(future)
 
 
-# -- what goes in and what comes out -----------------------------------------------------------------------------
+# -- arguments and results ---------------------------------------------------------------------------------------
 
 
 def _read(arguments: str | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -269,7 +272,7 @@ def _read(arguments: str | Mapping[str, Any] | None) -> dict[str, Any]:
     if arguments is None:
         return {}
     if not isinstance(arguments, Mapping):
-        raise ToolError("the arguments are not a JSON object; write one, with a member for each argument.")
+        raise ToolError("the arguments are not a JSON object; write one, with a field for each argument.")
     return dict(arguments)
 
 
@@ -286,17 +289,17 @@ async def _output(value: Any) -> ToolOutput:
         return ToolOutput(NO_RESULT)
     if isinstance(value, str):
         return ToolOutput(clean(value))
-    try:  # what is large or has no end must not hold up the others
+    try:  # in a thread: a large value must not block the event loop
         return ToolOutput(clean((await in_thread(lambda: _json(value))).decode()))
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as problem:
         kind = type(value).__name__
         why = _short(str(problem), 200)
-        return ToolOutput(f"the tool did its work, but its result, a {kind}, is no JSON: {why}", is_error=True)
+        return ToolOutput(f"the tool did its work, but its result, a {kind}, is not JSON: {why}", is_error=True)
 
 
 def _json(value: Any) -> bytes:
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
-        raise TypeError("it is a generator")
+        raise TypeError("a generator has no JSON form")
     return to_json(value, inf_nan_mode="strings", bytes_mode="utf8")
 
 

@@ -1,4 +1,4 @@
-"""How to call a program that prints JSON lines, and the base class of the parsers that make steps of the lines."""
+"""The profile of a program that prints JSON lines, and the base class of the parsers that turn lines into steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def map_modes(option: str, *, read: str, edit: str, all: str) -> Mapping[Permiss
 
 
 class Parser:
-    """Base class of the parsers. One object reads the output of one turn, and depends on nothing but lines and time."""
+    """Base class of the parsers. One object reads the output of one turn. It uses only the lines and the time."""
 
     def __init__(self) -> None:
         self.now = SystemClock().now
@@ -33,7 +33,7 @@ class Parser:
         """Yield the steps in a line of standard output."""
         raise NotImplementedError
 
-    def aside(self, line: str) -> Iterator[steps.Step]:
+    def read_error(self, line: str) -> Iterator[steps.Step]:
         """Yield the steps in a line of standard error."""
         yield from ()
 
@@ -42,7 +42,7 @@ class Parser:
         yield from ()
 
     def fault(self, text: str, status: int | None = None, resets_at: int | None = None) -> Fault:
-        """Return what an error means."""
+        """Return the fault for the text of an error."""
         return judge(text, now=self.now(), status=status, resets_at=resets_at)
 
     def fail(self, text: str, status: int | None = None, resets_at: int | None = None) -> steps.Failed:
@@ -50,7 +50,7 @@ class Parser:
         return steps.Failed(self.fault(text or "its turn failed", status, resets_at))
 
     def plan(self, todos: Any) -> steps.Plan:
-        """Return the step for a list of things to do."""
+        """Return the step for a to-do list."""
         return steps.Plan(read_plan(todos))
 
     def start_tool(self, id: str, name: str, arguments: Any, title: str | None = None) -> steps.ToolStart:
@@ -92,17 +92,17 @@ class Profile:
     start: tuple[str, ...]
     resume: tuple[str, ...]
     parser: Callable[[], Parser]
-    known_version: str  # the oldest version it was tried with
+    known_version: str  # the oldest version that was tested
     model: tuple[str, ...] = ("--model", "{model}")
     permissions: Mapping[Permissions, tuple[str, ...]] = field(default_factory=dict)
     permission_env: Mapping[Permissions, Mapping[str, str]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     names_thread: bool = False  # whether the caller chooses the id of the conversation
-    leaves_daemon: bool = False  # whether a process of it may continue after its end
+    leaves_daemon: bool = False  # whether its child processes may continue after its exit
 
     @property
     def program(self) -> KnownProgram:
-        """The program, with how to install it and how to sign in."""
+        """The known program, with its instructions to install and to sign in."""
         return KNOWN[self.name]
 
     def arguments(

@@ -12,7 +12,7 @@ from midwatch.base.clock import SECOND
 
 
 class ClaudeStream(Parser):
-    """Messages of the model and of the tools in the form of the provider's API, and a result at the end."""
+    """Parses messages of the model and the tools in the form of the provider's API, and a result at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class ClaudeStream(Parser):
                 yield steps.Reply(model=model, finish_reason=reason, **tokens)
 
     def _synthetic(self, line: Line) -> bool:
-        """Whether the program wrote the message itself to report an error. The result reports it, too."""
+        """Return whether the program wrote the message itself to report an error. The result reports the error, too."""
         return bool(line.get("is_api_error_message")) or get_dict(line, "message").get("model") == "<synthetic>"
 
     def _assistant(self, line: Line) -> Iterator[steps.Step]:
@@ -105,7 +105,7 @@ class ClaudeStream(Parser):
                 yield self.plan(list(self._tasks.values()))
 
     def _update_plan(self, name: str, arguments: Line, result: Line) -> bool:
-        """Update the list of things to do after a tool call, and return whether it changed."""
+        """Update the to-do list after a tool call, and return whether it changed."""
         if name == "TaskCreate":
             number = get_text(result, "task", "id") or str(len(self._tasks) + 1)
             self._tasks[number] = {"content": get_text(arguments, "subject"), "status": "pending"}
@@ -142,7 +142,7 @@ def _report_denial(denial: Line) -> Iterator[steps.Step]:
 
 
 def _count_input(usage: Line) -> int | None:
-    """Return all input tokens, whether the provider had them cached or not."""
+    """Return all input tokens, cached or not."""
     cached = (usage.get("cache_creation_input_tokens"), usage.get("cache_read_input_tokens"))
     return add_counts(usage.get("input_tokens"), *cached)
 

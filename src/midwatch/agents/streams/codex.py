@@ -16,7 +16,7 @@ TOOLS = ("command_execution", "file_change", "mcp_tool_call", "web_search", "col
 
 
 class CodexStream(Parser):
-    """Items that begin, change and end, and the result of the turn."""
+    """Parses items that begin, change and end, and the result of the turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class CodexStream(Parser):
                 yield steps.Spent(**read_tokens(get_dict(line, "usage")), of_thread=True)
                 yield steps.Done()
 
-    def aside(self, line: str) -> Iterator[steps.Step]:
-        """Read refusals, some of which are only in its log."""
+    def read_error(self, line: str) -> Iterator[steps.Step]:
+        """Yield denied tool calls, some of which are only in the log of the program."""
         if match := LOGGED_REFUSAL.search(line):
             yield steps.Denied("file_change" if "patch" in match[0] else "shell")
 

@@ -10,7 +10,7 @@ from midwatch.agents.streams.reading import find_paths, get_count, get_dict, get
 
 
 class CopilotStream(Parser):
-    """Events of a session, and a result that names the session."""
+    """Parses events of a session, and a result with the id of the session."""
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         data = get_dict(line, "data")
@@ -68,7 +68,7 @@ START = ("--output-format", "json", "--no-ask-user", "{options}", "--session-id=
 PROFILE = Profile(
     name="copilot",
     start=START,
-    resume=START,  # the same id takes up the conversation, or begins it
+    resume=START,  # the same option resumes a conversation or begins one
     parser=CopilotStream,
     known_version="1.0.102",
     permissions={"edit": ("--allow-tool=write",), "all": ("--allow-all",)},

@@ -1,4 +1,4 @@
-"""Judges an agent's error by its status or its words: wait for the provider, sign in, try again, or fail."""
+"""Classifies an agent's error by its status or its words: wait for the provider, sign in, retry, or fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fault:
 
 
 class NotSignedIn(AgentError):
-    """The provider of an agent refuses its key, or nobody has signed in."""
+    """The provider refuses the key of the agent, or the agent is not signed in."""
 
 
 PATTERNS: Mapping[FaultKind, tuple[str, ...]] = {
@@ -53,12 +53,12 @@ PATTERNS: Mapping[FaultKind, tuple[str, ...]] = {
         "timeout", "fetch failed", "stream disconnected", "error sending request", "socket hang up",
     ),
 }  # fmt: skip
-"""Words that show what an error means. They are searched in this order, and only in error messages of a program."""
+"""Words of each kind of error. They are searched in this order, and only in error messages of a program."""
 WORDS = {kind: re.compile("|".join(patterns), re.I) for kind, patterns in PATTERNS.items()}
 
 
 def judge(text: str, *, now: int, status: int | None = None, resets_at: int | None = None) -> Fault:
-    """Return what an error means. `status` is the HTTP status of the provider, if it is known."""
+    """Return the fault for an error. `status` is the HTTP status of the provider, if it is known."""
     kind = _judge_status(status) or _judge_words(text)
     if kind != "limit":
         return Fault(kind, text)
@@ -78,7 +78,7 @@ def _judge_words(text: str) -> FaultKind:
 
 
 def make_error(fault: Fault, agent: str, sign_in: str) -> AgentError:
-    """Return the error that a turn ends with. `sign_in` says how to sign in."""
+    """Return the error of the turn for a fault. `sign_in` is the instruction to sign in."""
     match fault.kind:
         case "limit":
             return UsageLimit(f"{agent}: {fault.text}", resets_at=fault.resets_at)
@@ -101,12 +101,12 @@ CLOCK = re.compile(
     re.I,
 )
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-CLOCK_ROUNDING = timedelta(minutes=1)  # a time given in minutes may mean any moment of that minute
+CLOCK_ROUNDING = timedelta(minutes=1)  # a time without seconds may be any moment of that minute
 JUST_PAST = timedelta(minutes=10)
 
 
 def find_reset_time(text: str, now: int) -> int | None:
-    """Return when a limit ends according to a text, in microseconds; None if the text does not say."""
+    """Return the time in a text at which a limit ends, in microseconds, or None."""
     if match := EPOCH.search(text):
         return int(match[1]) * SECOND
     if match := ISO.search(text):
@@ -139,7 +139,7 @@ def _clock_time(match: re.Match[str], now: datetime) -> int | None:
 
 
 def _zone(name: str | None) -> tzinfo | None:
-    """Return the time zone. None is that of this machine, which programs mean when they name none."""
+    """Return the time zone: UTC for an unknown name; None, the zone of this machine, without a name."""
     if not name:
         return None
     try:

@@ -12,7 +12,7 @@ REFUSALS = ("policy_violation", "permission_denied")
 
 
 class GeminiStream(Parser):
-    """Pieces of text, tool calls, and a result with the usage."""
+    """Parses pieces of text, tool calls, and a result with the usage."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class GeminiStream(Parser):
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         if self._thread and line.get("type") in ("message", "tool_use") and line.get("role") != "user":
-            yield steps.Thread(self._thread)  # before the model answers the session is not saved
+            yield steps.Thread(self._thread)  # the program saves the session only when the model has answered
             self._thread = ""
         match line.get("type"):
             case "init":

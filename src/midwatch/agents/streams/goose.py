@@ -12,7 +12,7 @@ ERROR_PREFIX = "Ran into this error:"
 
 
 class GooseStream(Parser):
-    """Messages in pieces; the pieces of one answer have one id."""
+    """Parses messages that come in pieces. The pieces of one answer have the same id."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -14,11 +14,11 @@ from midwatch.programs.process import DRAIN, Pipe, within
 LINE_LIMIT = 10_000_000
 WAITING_LIMIT = 4_000_000  # bytes that may wait to be read; with more, the child has to wait
 SHOWN = 200
-HALF_CHARACTERS = re.compile(rb"\\u(d[89a-f]|0000)", re.I)  # escapes of half characters and NULs
+HALF_CHARACTERS = re.compile(rb"\\u(d[89a-f]|0000)", re.I)  # JSON escapes of surrogates and NULs
 
 
 def repair(value: Any) -> Any:
-    """Return a value whose texts can be stored anywhere: half characters and NULs are replaced."""
+    """Return a value whose texts any database can store: surrogates and NULs are replaced."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")
     if isinstance(value, list):
@@ -27,26 +27,26 @@ def repair(value: Any) -> Any:
 
 
 class Lines(Pipe):
-    """Reads JSON objects, one in a line. Other lines are left out and counted.
+    """Reads JSON objects, one in each line. Other lines are skipped and counted.
 
-    `heard` is called when anything arrives. With `strict` nothing is read after a line that is too long, and with
-    `noise_limit` nothing after so many lines that are no object.
+    `on_data` is called when data arrives. With `strict`, reading stops at a line that is too long. With `noise_limit`,
+    reading stops after so many lines that are not objects.
     """
 
     def __init__(
         self,
-        heard: Callable[[], None],
+        on_data: Callable[[], None],
         limit: int = LINE_LIMIT,
         *,
         strict: bool = False,
         noise_limit: int | None = None,
     ) -> None:
         super().__init__()
-        self.noise = 0  # lines that were no JSON object
+        self.noise = 0  # lines that were not a JSON object
         self.first_noise = ""
         self.too_long = 0
         self.objects = 0
-        self._heard = heard
+        self._on_data = on_data
         self._limit = limit
         self._strict = strict
         self._noise_limit = noise_limit
@@ -66,7 +66,7 @@ class Lines(Pipe):
         return bool(self._waiting)
 
     def data_received(self, data: bytes) -> None:
-        self._heard()
+        self._on_data()
         *ended, rest = data.split(b"\n")
         for piece in ended:
             self._add(piece)
@@ -83,7 +83,7 @@ class Lines(Pipe):
         self.finish()
 
     def finish(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if not self._over:
             self._end_line()
             self._over = True

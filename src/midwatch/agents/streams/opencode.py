@@ -13,7 +13,7 @@ LOGGED_ERROR = re.compile(r'level=ERROR .*message="stream error".* error\.error=
 
 
 class OpencodeStream(Parser):
-    """Complete parts of messages. There is no result: the last step shows whether it was the end."""
+    """Parses complete parts of messages. There is no result: the last step shows whether the turn is complete."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,8 +39,8 @@ class OpencodeStream(Parser):
                 message = get_text(data, "message") or get_text(line, "error", "name")
                 yield self.fail(message, get_count(data, "statusCode"))
 
-    def aside(self, line: str) -> Iterator[steps.Step]:
-        """Read failed attempts, which are only in its log."""
+    def read_error(self, line: str) -> Iterator[steps.Step]:
+        """Yield failed model calls, which are only in the log of the program."""
         if match := LOGGED_ERROR.search(line):
             reason = match["why"]
             yield steps.Retry(message=f"opencode tries again: {reason}", fault=self.fault(reason))

@@ -13,7 +13,7 @@ ERROR_PREFIX = "[API Error:"
 
 
 class QwenStream(ClaudeStream):
-    """A message reports its own usage; the result counts the whole conversation."""
+    """Parses messages with their own usage. The usage in the result is that of the whole conversation."""
 
     def read(self, line: Line) -> Iterator[steps.Step]:
         for step in super().read(line):

@@ -1,4 +1,4 @@
-"""Reads values, tools, plans and changes of files out of JSON that an agent wrote, which may be anything."""
+"""Reads values, tools, plans and file changes from the JSON of an agent, which may have any form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def unwrap_command(command: str) -> str:
 
 
 def make_title(name: str, arguments: Any) -> str:
-    """Return what a tool call does, in one line."""
+    """Return a title for a tool call, in one line."""
     text = next((text for key in TITLES if (text := get_text(arguments, key).strip())), "")
     title = f"{name}: {text.splitlines()[0]}" if text else name
     return title if len(title) <= TITLE_LIMIT else title[: TITLE_LIMIT - 1] + "…"
@@ -59,7 +59,7 @@ STATES = {"in_progress": "in_progress", "inprogress": "in_progress", "completed"
 
 
 def read_plan(todos: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return the plan in an agent's list of things to do."""
+    """Return the plan in an agent's to-do list."""
     entries = []
     for todo in get_dicts(todos):
         if text := _first(todo, "content", "text", "description", "subject", "title"):
@@ -73,7 +73,7 @@ def _first(data: Any, *names: str) -> str | None:
 
 
 def read_patch(path: str, text: str) -> dict[str, Any]:
-    """Return a change whose patch the agent wrote: cut if it is long, with the number of lines."""
+    """Return the change for a patch that the agent wrote: cut if it is long, with the numbers of lines."""
     lines = text.splitlines()
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
@@ -98,7 +98,7 @@ def join_text(content: Any) -> str:
 
 
 def get(data: Any, *path: str) -> Any:
-    """Return the value at a path of names, or None if there is none. Agents may write anything."""
+    """Return the value at a path of names, or None if there is none."""
     for name in path:
         data = data.get(name) if isinstance(data, Mapping) else None
     return data
@@ -122,7 +122,7 @@ def read_tokens(usage: Any) -> dict[str, Any]:
 
 
 def add_counts(*values: Any) -> int | None:
-    """Return the sum of the counts among the values, or None without any."""
+    """Return the sum of the values that are counts, or None without any."""
     known = [count for count in map(get_count, values) if count is not None]
     return sum(known) if known else None
 

@@ -1,4 +1,4 @@
-"""Emits the steps of a program as events of a turn, and keeps what the result of the turn needs."""
+"""Emits the steps of a program as events of a turn, and collects the data for the result of the turn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARGUMENT_LIMIT = 4_000
 DEPTH_LIMIT = 50
 RESULT_LIMIT = 10_000
 NOTE_LIMIT = 1_000
-NO_RESULT = "its result was not told"
+NO_RESULT = "the program reported no result for this call"
 
 
 class StepEvents:
@@ -33,7 +33,7 @@ class StepEvents:
         self.thread: str | None = None
         self.denied: dict[str, None] = {}
         self.fault: Fault | None = None
-        self.retry: steps.Retry | None = None  # what the program waits for, when it tries again by itself
+        self.retry: steps.Retry | None = None  # the retry that the program waits for, if it retries by itself
         self.done = False
         self.replies = 0
         self.own: list[steps.Spent] = []
@@ -43,17 +43,17 @@ class StepEvents:
         self._answer: str | None = None
         self._text: LiveText | None = None
         self._thought: LiveText | None = None
-        self._ready: tuple[str, str] | None = None  # the id and the text of the last text, which may be the answer
+        self._ready: tuple[str, str] | None = None  # the id and the content of the last text, which may be the answer
         self._texts, self._thoughts = count(), count()
         self._tools: dict[str, tuple[str, float]] = {}
         self._shown_at = 0.0
 
     @property
     def answer(self) -> str:
-        """The text that the turn ends with."""
+        """The answer of the turn."""
         if self._answer is not None:
             return self._answer
-        return self._ready[1] if self._ready else self._text.whole() if self._text else ""
+        return self._ready[1] if self._ready else self._text.full_text() if self._text else ""
 
     async def emit(self, step: steps.Step) -> None:
         """Emit one step."""
@@ -104,7 +104,7 @@ class StepEvents:
                 await self._turn.emit(delta)
 
     async def end(self) -> None:
-        """Close what is open at the end of the output. Without a result, the last text becomes a message."""
+        """End open texts and tool calls at the end of the output. Without a result, the last text becomes a message."""
         await self._end_thought()
         await self._end_text()
         for id in list(self._tools):
@@ -113,7 +113,7 @@ class StepEvents:
             await self._emit_message()
 
     async def _remember(self, step: steps.Step) -> None:
-        """Keep a step that has no event."""
+        """Store the data of a step that has no event."""
         match step:
             case steps.Thread() if step.id:
                 self.thread = step.id
@@ -146,7 +146,7 @@ class StepEvents:
     async def _end_text(self, whole: str | None = None) -> None:
         if self._text is not None:
             await self.show()
-            self._ready = (self._text.id, self._text.whole() if whole is None else whole)
+            self._ready = (self._text.id, self._text.full_text() if whole is None else whole)
             self._text = None
 
     async def _emit_message(self) -> None:
@@ -169,7 +169,7 @@ class StepEvents:
     async def _end_thought(self, whole: str | None = None) -> None:
         if self._thought is not None:
             thought, self._thought = self._thought, None
-            text = thought.whole() if whole is None else whole
+            text = thought.full_text() if whole is None else whole
             await self._turn.emit(events.ThoughtUpdate(thought_id=thought.id, text=text))
 
     async def _show_if_due(self) -> None:

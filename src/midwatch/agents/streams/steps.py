@@ -1,4 +1,4 @@
-"""Steps: what the output of an agent program reports, whichever program prints it."""
+"""Steps: the reports in the output of an agent program, in the same form for every program."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from midwatch.agents.streams.faults import Fault
 
 
 class Thread(NamedTuple):
-    """The id by which the program knows the conversation."""
+    """The id of the conversation in the program."""
 
     id: str
 
 
 class Model(NamedTuple):
-    """The model that works."""
+    """The model that the program uses."""
 
     name: str
 
@@ -49,7 +49,7 @@ class Thought(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The plan as it is now."""
+    """The current plan."""
 
     entries: tuple[Mapping[str, Any], ...]
 
@@ -84,7 +84,7 @@ class Reply(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """The usage of this turn, or with `of_thread` of the conversation since its beginning. Several add up."""
+    """The usage of this turn, or with `of_thread` of the whole conversation. Several steps are added."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -99,7 +99,7 @@ class Denied(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """The program tries again by itself. `seconds` is how long it waits, if the program reports it."""
+    """The program retries by itself. `seconds` is its wait, if the program reports it."""
 
     message: str
     fault: Fault

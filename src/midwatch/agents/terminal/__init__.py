@@ -1,1 +1,1 @@
-"""Kind `terminal`: an agent that lives in a terminal."""
+"""Kind `terminal`: an agent that runs in a terminal."""

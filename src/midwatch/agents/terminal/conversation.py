@@ -27,13 +27,13 @@ from midwatch.programs.reaper import members
 
 START_SECONDS = 120.0
 QUIT_SECONDS = 0.5
-STOP_SECONDS = 2.0  # seconds after which a program that ignored its own key for interrupts gets SIGINT
+STOP_SECONDS = 2.0  # seconds after which a program gets SIGINT if its own interrupt key had no effect
 ANSWER_SECONDS = 5.0
 PAINT_SECONDS = 2.0
-LATE_SECONDS = 5.0  # how long a reply may take to appear after the program has said that it waits again
+LATE_SECONDS = 5.0  # seconds until a reply appears after the program has reported that it is idle
 MOST_REPEATS = 20  # how often a turn may ask the same question
 SHOWN_EVERY = 0.1
-READING_SHARE = 10  # a long reply takes time to read; at most one part in so many is spent on reading
+READING_SHARE = 10  # reading a long reply is slow; it takes at most one part in so many of the time
 
 
 class TerminalConversation:
@@ -62,7 +62,7 @@ class TerminalConversation:
         return self._live is not None and self._live.running
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Send the prompt, wait until the agent waits again, and read its reply from the terminal."""
+        """Send the prompt, wait until the agent is idle again, and read its reply from the terminal."""
         self._turn, self._interrupted = turn, None
         try:
             await self.start(turn)
@@ -115,7 +115,7 @@ class TerminalConversation:
         if self._turn is None:
             self._forget()
 
-    # -- what people may do at any time --------------------------------------------------------------------------
+    # -- access for people at any time ---------------------------------------------------------------------------
 
     def screenshot(self, *, styled: bool = False) -> Screenshot:
         """See the port."""
@@ -133,7 +133,7 @@ class TerminalConversation:
         """See the port."""
         self._listener = listener
         if self._live is not None:
-            self._live.listener = listener
+            self._live.listen(listener)
 
     # -- start and end -------------------------------------------------------------------------------------------
 
@@ -147,14 +147,13 @@ class TerminalConversation:
         self._forget()
         thread = turn.thread_id or self._thread
         if thread is None and turn.resumed and profile.resume_argv:
-            raise AgentError("it was cut off before its thread id was known; look at what it did, then retry it")
+            raise AgentError("it was interrupted before its thread id was known; check what it did, then retry it")
         if thread is None or not profile.resume_argv:
             argv, thread = profile.argv, str(uuid.uuid4()) if profile.thread == "uuid" else None
         else:
             argv = profile.resume_argv
         filled = tuple(part.replace("{thread}", thread or "") for part in argv)
-        live = Live(profile, (profile.columns, profile.rows))
-        live.listener = self._listener
+        live = Live(profile, (profile.columns, profile.rows), self._listener)
         try:
             await live.start(self._agent.program(filled, turn.workdir or self._session.workdir), turn)
         except BaseException:
@@ -170,16 +169,16 @@ class TerminalConversation:
             self._live = None
 
     async def _watch(self, live: Live) -> None:
-        """Note how a program ended between turns, so that the next turn can report it.
+        """Store the exit of a program between turns, so that the next turn can report it.
 
-        How it ended is known as soon as nobody can type into it, not only when the processes it left behind are gone.
+        The exit is stored as soon as the program has ended, before its remaining processes have ended.
         """
         code = await live.wait_for_exit()
         if self._turn is None and not self._closed:
             self._exits[self._session.key] = AgentExited(code=code, screen=live.screen.text())
         await live.wait_for_end()
         if self._turn is None and not self._closed and self._live is live and self._listener is not None:
-            self._listener(live.screen.text())  # whoever watches looks again, and finds it ended
+            self._listener(live.screen.text())  # so the listener learns that the program has ended
 
     async def _report_exit(self, turn: Turn, live: Live) -> AgentError:
         """Return the error of a program that ended during a turn, and report its last screen and exit code."""
@@ -196,47 +195,48 @@ class TerminalConversation:
         live.record(True)
         first = 0 if live.profile.echo else live.screen.cursor_row
 
-        def written() -> str:
+        def read_reply() -> str:
             text = live.screen.read(first if first < live.screen.height else 0)
             if not live.profile.box:
                 text = text.removesuffix(live.watch.prompt_line.rstrip())
             return extract_reply(text, prompt, live.profile)
 
         try:
-            await send(live, prompt)  # what stands on the screen before is no reply
-            showing = asyncio.create_task(self._show_reply(turn, live, written))
+            await send(live, prompt)  # earlier text on the screen is not part of the reply
+            showing = asyncio.create_task(self._show_reply(turn, live, read_reply))
             try:
                 await self._keep_thread(turn, live)
                 await self._wait_until_idle(turn, None)
-                if live.profile.marker and not written():  # it says that it waits before it has painted what it said
-                    await live.until(lambda _: bool(written()), LATE_SECONDS)
+                if live.profile.marker and not read_reply():  # the program reports idle before it has drawn its reply
+                    await live.until(lambda _: bool(read_reply()), LATE_SECONDS)
                     await self._wait_until_idle(turn, None)
                 await self._keep_thread(turn, live)
             finally:
                 showing.cancel()
                 with suppress(asyncio.CancelledError):
                     await showing
-            return TurnResult(text=written(), thread_id=self._thread)
+            return TurnResult(text=read_reply(), thread_id=self._thread)
         finally:
             live.record(False)
 
     async def _wait_until_idle(self, turn: Turn, seconds: float | None) -> None:
-        """Return when the agent waits for a prompt. Questions on the screen are asked meanwhile."""
+        """Return when the agent waits for a prompt. Meanwhile ask people the questions on the screen."""
         live = self._live
         assert live is not None
 
-        def over(reading: Reading) -> bool:
-            if reading.state == "idle":  # one that is known by its signs and shows nothing yet has only not begun
+        def is_over(reading: Reading) -> bool:
+            # if the profile has a sign for idle, an empty screen means that the program has not started yet
+            if reading.state == "idle":
                 return not (reading.evidence == "silence" and live.profile.ready and not live.watch.shown.strip())
-            return (reading.state == "asking" and reading.certain) or self._given_up
+            return (reading.state == "asking" and reading.certain) or self._is_abandoned
 
         questions: Counter[str] = Counter()
         while True:
-            reading = await live.until(over, seconds)
+            reading = await live.until(is_over, seconds)
             if reading.state == "exited":
                 raise await self._report_exit(turn, live)
-            if self._given_up or (self._interrupted and reading.state == "idle"):
-                raise AgentError("it was interrupted.")
+            if self._is_abandoned or (self._interrupted and reading.state == "idle"):
+                raise AgentError("the turn was interrupted.")
             if reading.state == "idle":
                 self._check_known(live, reading)
                 return
@@ -246,7 +246,7 @@ class TerminalConversation:
             question = await self._read_question(live)
             questions[question.text] += 1
             if questions[question.text] > MOST_REPEATS:
-                raise AgentError(f"the program does not take the answer to its question: {question.text}")
+                raise AgentError(f"the program does not accept the answer to its question: {question.text}")
             await self._ask(turn, live, question)
 
     def _check_known(self, live: Live, reading: Reading) -> None:
@@ -257,12 +257,12 @@ class TerminalConversation:
             raise AgentError(f"the program waits with an unknown screen; answer it at its terminal: {shown}")
 
     @property
-    def _given_up(self) -> bool:
-        """Whether to give up a turn that has not begun to work."""
+    def _is_abandoned(self) -> bool:
+        """Whether the turn was interrupted before the program was ready."""
         return self._interrupted is not None and self._live is not None and self._live.read().state == "starting"
 
     async def _ask(self, turn: Turn, live: Live, dialog: Dialog) -> None:
-        """Have a person answer the question on the screen, in the inbox or at the terminal itself."""
+        """Wait until a person answers the question on the screen, in the inbox or at the terminal."""
         asking = asyncio.create_task(turn.ask(dialog.question()))
         gone = asyncio.create_task(live.until(lambda reading: reading.state != "asking"))
         try:
@@ -274,7 +274,7 @@ class TerminalConversation:
             if keys is not None:
                 live.type(keys)
             elif not answer.granted:
-                raise AgentError(f"it asked something that was not answered: {dialog.text}")
+                raise AgentError(f"a question of the program was not answered: {dialog.text}")
             await asyncio.wait({gone}, timeout=ANSWER_SECONDS if keys else None)
         finally:
             await cancel(asking, gone)
@@ -293,23 +293,23 @@ class TerminalConversation:
         return read_dialog(live.profile, live.watch.shown)
 
     async def _keep_thread(self, turn: Turn, live: Live) -> None:
-        """Keep the id by which the agent can resume this conversation."""
+        """Store the id with which the agent can resume this conversation."""
         pattern = live.profile.thread
         if self._thread is None and pattern not in ("", "uuid"):
             self._thread = await asyncio.to_thread(_find_open_file, live.child.pgid, pattern)
         if self._thread is not None:
             await turn.keep_thread(self._thread)
 
-    async def _show_reply(self, turn: Turn, live: Live, written: Callable[[], str]) -> None:
-        """Show the reply while it is written, until this is cancelled."""
+    async def _show_reply(self, turn: Turn, live: Live, read_reply: Callable[[], str]) -> None:
+        """Show the reply while it is read_reply, until this is cancelled."""
         shown, seen = "", 0
         loop = asyncio.get_running_loop()
         while True:
             if live.screen.version == seen:
                 await live.news.wait()
             began, seen = loop.time(), live.screen.version
-            if live.watch.reacted:
-                text = written()
+            if live.watch.has_reacted:
+                text = read_reply()
                 if text != shown:
                     same = _count_common(shown, text)
                     await turn.emit(MessageDelta(message_id=message_id(turn), offset=same, text=text[same:]))
@@ -318,7 +318,7 @@ class TerminalConversation:
 
 
 def _count_common(first: str, second: str) -> int:
-    """Return how many characters both texts begin with."""
+    """Return the number of equal characters at the beginning."""
     if second.startswith(first):
         return len(first)
     low, high = 0, min(len(first), len(second))
@@ -329,7 +329,7 @@ def _count_common(first: str, second: str) -> int:
 
 
 def _find_open_file(pgid: int, pattern: str) -> str | None:
-    """Return what `pattern` finds in the names of the files that a group keeps open."""
+    """Return the match of `pattern` in the names of the files that a process group has open, or None."""
     for pid in members(pgid):
         with suppress(OSError):
             for link in Path(f"/proc/{pid}/fd").iterdir():

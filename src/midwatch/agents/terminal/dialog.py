@@ -1,4 +1,4 @@
-"""Questions on the screen of a terminal agent: their text, their choices, and the keys that make the choices."""
+"""Questions on the screen of a terminal agent: their text, their choices, and the keys for the choices."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_dialog(profile: Profile, shown: str) -> Dialog:
 
 
 def _read_choices(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    """Return where the last list of choices with keys begins, and their keys and texts."""
+    """Return the first line of the last list of choices, and the key and the text of each choice."""
     choices: list[tuple[str, str]] = []
     first = len(lines)
     for at, line in enumerate(lines):
@@ -78,7 +78,7 @@ def _read_choices(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[s
 
 
 def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    """Return the same for choices made with arrows and Enter: lines around the pointer with the same indent."""
+    """Return the same for a menu with arrows and Enter. Its choices are the lines with the indent of the pointer."""
     rows = [line.translate(UNFRAMED).rstrip() for line in lines]
     places = [(at, match) for at, row in enumerate(rows) if (match := re.match(profile.pointer, row))]
     if not profile.pointer or not places:
@@ -86,14 +86,14 @@ def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str,
     chosen, match = places[-1]
     indent = match.end()
 
-    def alike(at: int) -> bool:
+    def is_choice(at: int) -> bool:
         row = rows[at] if 0 <= at < len(rows) else ""
         return at == chosen or (not row[:indent].strip(UNCHOSEN) and len(row) > indent and not row[indent].isspace())
 
     first, end = chosen, chosen + 1
-    while alike(first - 1):
+    while is_choice(first - 1):
         first -= 1
-    while alike(end):
+    while is_choice(end):
         end += 1
     moves = (((DOWN * (at - chosen)) if at > chosen else UP * (chosen - at)) + "\r" for at in range(first, end))
     words = [" ".join(rows[at][indent:].split()) for at in range(first, end)]
@@ -101,7 +101,7 @@ def _read_menu(profile: Profile, lines: list[str]) -> tuple[int, list[tuple[str,
 
 
 def _read_text_above(raw: list[str], end: int) -> str:
-    """Return the lines of the question: those below the last rule across the screen, or the last few."""
+    """Return the lines of the question: the lines below the last horizontal rule, or the last few lines."""
     first = next((at for at in range(end - 1, -1, -1) if RULE.search(raw[at])), 0)
     return "\n".join(line.strip(FRAME) for line in raw[max(first, end - MOST_LINES) : end] if line.strip(FRAME))
 

@@ -10,13 +10,13 @@ from midwatch.agents.terminal.profiles import Profile
 
 TAIL = 40  # lines at the end in which the input box is searched
 HIDDEN = re.compile(r"\d+ (more )?lines? hidden|\+\d+ (more )?lines")
-"""Text that a program shows in place of the middle of a long prompt."""
-MOST_SHOWN = 100  # lines that are shown of each end of such a prompt
+"""Text that a program shows instead of the middle of a long prompt."""
+MOST_SHOWN = 100  # lines that are shown at both ends of such a prompt
 RECOGNISED = 12  # characters by which the echo of a prompt is recognised
 
 
 def extract_reply(text: str, prompt: str, profile: Profile) -> str:
-    """Return the reply in the text that appeared since the prompt was sent, or a little before."""
+    """Return the reply in the text since the prompt was sent. The text may begin a little earlier."""
     lines = text.split("\n")
     if profile.edge:
         lines = [re.sub(profile.edge, "", line) for line in lines]
@@ -28,11 +28,11 @@ def extract_reply(text: str, prompt: str, profile: Profile) -> str:
 
 
 def _skip_echo(lines: list[str], prompt: str, profile: Profile) -> list[str]:
-    """Return the lines after the last echo. A program without a sign before the echo shows it where it was typed."""
+    """Return the lines after the last echo of the prompt. Without `profile.echo`, the echo is in the first lines."""
     start = _find_echo(lines, prompt, profile) if profile.echo else 0
     if start is None:
         return lines
-    end = start + 20 + 2 * prompt.count("\n") + len(prompt) // 10  # more lines than an echo can have
+    end = start + 20 + 2 * prompt.count("\n") + len(prompt) // 10  # enough for the longest echo
     head = "\n".join(lines[start:end])
     if profile.pasted and re.search(profile.pasted, lines[start]):
         return lines[start + 1 :]
@@ -44,7 +44,7 @@ def _skip_echo(lines: list[str], prompt: str, profile: Profile) -> list[str]:
 
 
 def _count_hidden_echo(lines: list[str], prompt: str) -> int | None:
-    """Return how many lines an echo with a hidden middle has; None if nothing is hidden."""
+    """Return the number of lines of an echo with a hidden middle; None if nothing is hidden."""
     hidden = next((at for at, line in enumerate(lines[:MOST_SHOWN]) if HIDDEN.search(line)), None)
     if hidden is None:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-BLANK = " \t\n\r\f\v"  # characters that do not count when an echo is compared with the prompt
+BLANK = " \t\n\r\f\v"  # characters that are ignored when an echo is compared with the prompt
 WHITE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004"
     "\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -27,7 +27,7 @@ CODEX_CALL, CODEX_DONE = "Coder.coder_report_task", '{"message": "Thanks for rep
 
 
 def find_agent_type(name: str) -> str:
-    """Return the type that an agent's name stands for."""
+    """Return the agent type for an agent's name."""
     kind = NAMES.get(name, name)
     return kind if kind in TYPES else "custom"
 
@@ -52,11 +52,11 @@ def remove_user_input(message: str, user_input: str, agent_type: str) -> str:
     if start < 0:
         return message
     lines = message.split("\n")
-    last = shown_lines[_end_of_echo(typed, shown, start)]
-    return "\n".join(lines[_after_frame(agent_type, lines, last) + 1 :])
+    last = shown_lines[_find_echo_end(typed, shown, start)]
+    return "\n".join(lines[_skip_frame(agent_type, lines, last) + 1 :])
 
 
-def _end_of_echo(typed: str, shown: str, start: int) -> int:
+def _find_echo_end(typed: str, shown: str, start: int) -> int:
     """Return the place of the last character of the echo in `shown`. A few characters may be missing or added."""
     at, typed_at = start, 0
     steps = [(ahead, across) for ahead in range(1, REACH + 1) for across in range(1, REACH + 1)]
@@ -71,7 +71,7 @@ def _end_of_echo(typed: str, shown: str, start: int) -> int:
             return at
 
 
-def _after_frame(agent_type: str, lines: list[str], last: int) -> int:
+def _skip_frame(agent_type: str, lines: list[str], last: int) -> int:
     """Return the last line of the frame around the echo."""
     corners = {"gemini": "╯╰", "copilot": "╯╰", "cursor": "┘└"}.get(agent_type, "")
     if corners and last + 1 < len(lines) and all(corner in lines[last + 1] for corner in corners):
@@ -86,7 +86,7 @@ def _is_rule(line: str) -> bool:
     return any(rule in line for rule in RULES)
 
 
-def _without_box(lines: list[str]) -> list[str]:
+def _remove_box(lines: list[str]) -> list[str]:
     """Return the lines without the input box: a line with `>` near the end, or a slim box."""
     count = len(lines)
     for at in range(count - 1, max(count - 6, 0) - 1, -1):
@@ -98,18 +98,18 @@ def _without_box(lines: list[str]) -> list[str]:
     return lines
 
 
-def _without_codex_box(lines: list[str]) -> list[str]:
+def _remove_codex_box(lines: list[str]) -> list[str]:
     return lines[:-3] + lines[-1:] if len(lines) >= 3 and "›" in lines[-3] else lines
 
 
-def _without_opencode_box(lines: list[str]) -> list[str]:
+def _remove_opencode_box(lines: list[str]) -> list[str]:
     for at in range(len(lines) - 1, 3, -1):
         if lines[at].strip(WHITE).startswith("╹" + "▀" * 17):
             return lines[: at - 4]
     return lines
 
 
-def _without_amp_box(lines: list[str]) -> list[str]:
+def _remove_amp_box(lines: list[str]) -> list[str]:
     bare = [line.strip(WHITE) for line in lines]
     bottom = next((at for at in range(len(bare) - 1, -1, -1) if bare[at][:1] == "╰" and bare[at][-1:] == "╯"), -1)
     top = next((at for at in range(bottom - 1, -1, -1) if bare[at][:1] == "╭" and bare[at][-1:] == "╮"), len(lines))
@@ -117,16 +117,16 @@ def _without_amp_box(lines: list[str]) -> list[str]:
 
 
 BOXES: dict[str, Callable[[list[str]], list[str]]] = {
-    "codex": _without_codex_box,
-    "opencode": _without_opencode_box,
-    "amp": _without_amp_box,
+    "codex": _remove_codex_box,
+    "opencode": _remove_opencode_box,
+    "amp": _remove_amp_box,
 }
 
 
 def format_agent_message(agent_type: str, message: str, user_input: str) -> str:
     """Return the agent's message in the text that appeared since the user's."""
     shown = remove_user_input(message, user_input, agent_type).split("\n")
-    lines = BOXES.get(agent_type, _without_box)(shown)
+    lines = BOXES.get(agent_type, _remove_box)(shown)
     filled = [at for at, line in enumerate(lines) if line.strip(WHITE)]
     text = "\n".join(lines[filled[0] : filled[-1] + 1]) if filled else ""
     return "Welcome to Amp" if agent_type == "amp" and not text else text
@@ -138,13 +138,13 @@ def format_agent_message(agent_type: str, message: str, user_input: str) -> str:
 def format_tool_calls(agent_type: str, message: str) -> tuple[str, list[str]]:
     """Return the message without calls that report to the agent's host, and those calls, the last one first."""
     if agent_type == "claude":
-        return _without_claude_calls(message)
+        return _remove_claude_calls(message)
     if agent_type == "codex":
-        return _without_codex_calls(message)
+        return _remove_codex_calls(message)
     return message, []
 
 
-def _without_claude_calls(message: str) -> tuple[str, list[str]]:
+def _remove_claude_calls(message: str) -> tuple[str, list[str]]:
     lines = ["", *message.split("\n")]
     bare = [line.strip(WHITE) for line in lines]
     ranges: list[tuple[int, int, bool]] = []
@@ -157,13 +157,13 @@ def _without_claude_calls(message: str) -> tuple[str, list[str]]:
             start = after_blank = -1
         elif start >= 0 and not bare[at]:
             after_blank = at + 1
-    if start >= 0:  # half drawn
+    if start >= 0:  # the call is drawn only in part
         ranges.append((start, after_blank if after_blank >= 0 else len(lines), False))
     kept, calls = _cut(lines, ranges)
     return kept.lstrip("\n"), calls
 
 
-def _without_codex_calls(message: str) -> tuple[str, list[str]]:
+def _remove_codex_calls(message: str) -> tuple[str, list[str]]:
     lines = message.split("\n")
     bare = [line.strip(WHITE) for line in lines]
     ranges: list[tuple[int, int, bool]] = []

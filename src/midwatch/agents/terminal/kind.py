@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from pydantic import Field
 
-from midwatch.agents.base import ProgramAgent, ProgramOptions
+from midwatch.agents.base import ProgramAgent, ProgramOptions, SharedSettings
 from midwatch.agents.terminal.conversation import TerminalConversation
 from midwatch.agents.terminal.process import SURROUNDINGS
 from midwatch.agents.terminal.profiles import PROFILES, Profile
@@ -17,14 +17,14 @@ from midwatch.domain.event import AgentExited
 from midwatch.domain.session import Session
 
 SIGNS = frozenset({"ready", "prompt", "idle_title"})
-"""Options that show that a program waits. With one of them a short silence does not."""
+"""Options that recognise an idle program. With one of them, a short silence alone does not mean idle."""
 
 
 class TerminalOptions(Profile, ProgramOptions):
-    """Options of kind `terminal`: a known profile, and the fields of it that are to be different."""
+    """Options of kind `terminal`: a known profile, and the fields that replace those of the profile."""
 
-    profile: str = Field("custom", description="What it is: one of the known profiles, or `custom`.")
-    args: tuple[str, ...] = Field((), description="More arguments.")
+    profile: str = Field("custom", description="One of the known profiles, or `custom`.")
+    args: tuple[str, ...] = Field((), description="Additional arguments.")
 
     def build_profile(self, agent: str) -> Profile:
         """Return the profile with the changes and the arguments, or raise BadConfig."""
@@ -51,8 +51,8 @@ class TerminalAgent(ProgramAgent[TerminalOptions]):
     options_class = TerminalOptions
     terms = AgentTerms(timeout_seconds=8 * 3600.0, on_crash="fail", slots=4)
 
-    def __init__(self, name: str, options: TerminalOptions, **more: Any) -> None:
-        super().__init__(name, options, **more)
+    def __init__(self, name: str, options: TerminalOptions, **shared: Unpack[SharedSettings]) -> None:
+        super().__init__(name, options, **shared)
         self.profile = options.build_profile(name)
         self.exits: dict[str, AgentExited] = {}  # how programs ended between turns, by session
 

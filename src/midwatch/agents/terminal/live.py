@@ -14,9 +14,9 @@ from midwatch.base.errors import AgentError
 from midwatch.domain.agent import ProgramOwner, Screenshot
 from midwatch.programs.process import Program, within
 
-BURST = 0.01  # seconds in which output that belongs together usually arrives
+BURST = 0.01  # seconds in which the pieces of one output usually arrive
 SHOWN_EVERY, SHOWN_AT_LEAST_EVERY = 0.05, 1.0
-"""Seconds between two screens that are shown: short after keys or silence, longer while the program goes on writing."""
+"""Seconds between two screens that are shown: short after keys or silence, longer while the program keeps writing."""
 SILENCE = 0.5
 UNWANTED_LINES = 2000  # lines that scrolled off and are kept while nobody waits for a reply
 
@@ -24,12 +24,12 @@ UNWANTED_LINES = 2000  # lines that scrolled off and are kept while nobody waits
 class Live:
     """A terminal with a program in it."""
 
-    def __init__(self, profile: Profile, size: tuple[int, int]) -> None:
+    def __init__(self, profile: Profile, size: tuple[int, int], listener: Callable[[str], None] | None) -> None:
         self.profile = profile
         self.screen = Screen(*size, reply=self._answer, signal=self._pass_signal)
         self.watch = Watch(profile, self.screen)
-        self.listener: Callable[[str], None] | None = None
-        self.news = asyncio.Event()  # set when the program has written, or when everybody should look again
+        self._listener = listener
+        self.news = asyncio.Event()  # set when there is new output, or when all waiters must check again
         self._child: TerminalChild | None = None
         self._showing: asyncio.TimerHandle | None = None
         self._pace = SHOWN_EVERY
@@ -39,7 +39,7 @@ class Live:
 
     async def start(self, program: Program, turn: ProgramOwner) -> None:
         """Start the program once the store knows its group."""
-        self.watch.output(self._now())
+        self.watch.note_output(self._now())
         self._child = await TerminalChild.begin(program, turn, self.screen.size, self._take_output)
         await self._child.admit(turn)
 
@@ -71,22 +71,26 @@ class Live:
         self.screen.resize(columns, rows)
         self._show_soon()
 
+    def listen(self, listener: Callable[[str], None] | None) -> None:
+        """Call `listener` with the text of the screen soon after a change."""
+        self._listener = listener
+
     def record(self, wanted: bool) -> None:
-        """Begin or stop to keep every line that scrolls off. The lines take memory."""
+        """Start or stop keeping every line that scrolls off. The lines use memory."""
         self._recording = wanted
         if not self._closed:
             self.screen.forget_history()
 
-    # -- what it does --------------------------------------------------------------------------------------------
+    # -- status and screen ---------------------------------------------------------------------------------------
 
     def read(self) -> Reading:
-        """Return what the program does now."""
+        """Return the status of the program."""
         if self._child is not None and self._child.exited.is_set():
             return Reading("exited", "process")
         return self.watch.read(self._now())
 
     async def until(self, reached: Callable[[Reading], bool], seconds: float | None = None) -> Reading:
-        """Wait until the condition is met, the program has ended, or the time is over. Return the last reading."""
+        """Wait until the condition is met, the program has ended, or the time is over. Return the last status."""
         end = None if seconds is None else self._now() + seconds
         while True:
             self.news.clear()
@@ -104,13 +108,13 @@ class Live:
             await asyncio.sleep(BURST)
 
     def screenshot(self, *, styled: bool = False) -> Screenshot:
-        """Return what the terminal shows now."""
+        """Return the current screen."""
         reading, screen = self.read(), self.screen
         columns, rows = screen.size
         return Screenshot(
             text=screen.text(), columns=columns, rows=rows, cursor=screen.cursor, title=screen.title,
             status=reading.state, evidence=reading.evidence, certain=reading.certain,
-            styled=screen.styled() if styled else "",
+            styled=screen.styled_text() if styled else "",
         )  # fmt: skip
 
     # -- its end -------------------------------------------------------------------------------------------------
@@ -155,26 +159,26 @@ class Live:
         if now - self._heard_at > SILENCE:
             self._pace = SHOWN_EVERY
         self._heard_at = now
-        self.watch.output(now)
+        self.watch.note_output(now)
         self.news.set()
         self._show_soon()
 
     def _answer(self, data: bytes) -> None:
-        with suppress(AgentError):  # a program that asks and asks and reads no answer does without
+        with suppress(AgentError):  # a program that sends many queries but reads no answers gets none
             self.type(data)
 
     def _pass_signal(self, signal: object) -> None:
-        self.watch.take_signal(signal)  # type: ignore[arg-type]  # the screen is made before the watch that reads it
+        self.watch.take_signal(signal)  # type: ignore[arg-type]  # the screen is built before the watch
 
     def _show_soon(self) -> None:
-        if self.listener is not None and self._showing is None:
+        if self._listener is not None and self._showing is None:
             self._showing = asyncio.get_running_loop().call_later(self._pace, self._show)
 
     def _show(self) -> None:
         self._showing = None
         self._pace = min(2 * self._pace, SHOWN_AT_LEAST_EVERY)
-        if self.listener is not None and not self._closed:
-            self.listener(self.screen.text())
+        if self._listener is not None and not self._closed:
+            self._listener(self.screen.text())
 
     @staticmethod
     def _now() -> float:

@@ -1,7 +1,8 @@
-"""Profiles: what is known of each terminal agent, as data.
+"""Profiles: the properties of each terminal agent, as data.
 
-A configured agent uses one and changes some fields. A sign is a regular expression that is searched in the last rows of
-the screen, line by line (`^` and `$` are ends of lines). Keys are the characters that a terminal sends for them.
+A configured agent uses a profile and may change its fields. A sign is a regular expression that is searched in the
+last rows of the screen, line by line (`^` and `$` are ends of lines). Keys are the characters that a terminal sends
+for them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ESCAPE, CONTROL_C, CONTROL_D, CONTROL_U = "\x1b", "\x03", "\x04", "\x15"
 RIGHT = "\x1b[C"
 BRAILLE = "^[\u2801-\u28ff]"
 CODEX_OPTIONS = ("--no-alt-screen", "--no-daemon", "-c", "tui.terminal_resize_reflow_max_rows=0")
-"""Without the last option it may paint a long answer again, and then only its last 1000 rows."""
+"""Without the last option it may draw a long answer again, and then only its last 1000 rows."""
 NUMBERED = r"^\W{0,6}(\d)[.)] +(\S.*?)[ │|]*$"
 
 
@@ -36,47 +37,47 @@ class Profile(KindOptions):
     """One terminal agent."""
 
     argv: tuple[str, ...] = Field((), description="Program and arguments; {thread} is the conversation's id.")
-    resume_argv: tuple[str, ...] = Field((), description="The same for a conversation whose {thread} is known.")
+    resume_argv: tuple[str, ...] = Field((), description="Program and arguments to resume the conversation {thread}.")
     thread: Regex = Field(
         "",
-        description="How its {thread} is known: `uuid`, midwatch makes one; or a regular expression whose group finds "
-        "it in the name of a file that the program keeps open.",
+        description="Source of {thread}: `uuid`, midwatch creates it; or a regular expression whose group finds it in "
+        "the name of a file that the program keeps open.",
     )
     columns: int = Field(120, ge=20, le=1000, description="Width of the terminal.")
     rows: int = Field(40, ge=10, le=1000, description="Height of the terminal.")
     # -- status
     ready: Regex = Field("", description="Sign of the input box.")
-    prompt: Regex = Field("", description="The line of the cursor, as far as the cursor, when it waits for input.")
+    prompt: Regex = Field("", description="The line up to the cursor when it waits for input.")
     busy: Regex = Field("", description="Sign that it works.")
-    asking: Regex = Field("", description="Sign of a question that waits for a key.")
+    asking: Regex = Field("", description="Sign that it asks a question and waits for a key.")
     busy_title: Regex = Field("", description="Title of the terminal while it works.")
     idle_title: Regex = Field("", description="Title while it waits for input.")
     asking_title: Regex = Field("", description="Title while it waits for an answer.")
-    explicit: bool = Field(False, description="Whether it is idle only when it says so by title or program status.")
-    paste_tells: bool = Field(False, description="Whether it takes pasted text only while it waits (mode 2004).")
+    explicit: bool = Field(False, description="Whether only its title or its program status shows that it is idle.")
+    paste_tells: bool = Field(False, description="Whether it accepts pasted text (mode 2004) only while it waits.")
     settle: float = Field(0.3, ge=0, le=60, description="Seconds of silence after which a sign counts.")
-    quiet: float = Field(30.0, gt=0, description="Seconds of silence after which it is taken for idle without a sign.")
+    quiet: float = Field(30.0, gt=0, description="Seconds of silence after which it counts as idle without a sign.")
     # -- input
     enter_delay: float = Field(0.03, ge=0, le=10, description="Seconds between a prompt and the key Enter.")
     clear: str = Field(CONTROL_U, description="Keys that empty the input box.")
     interrupt: str = Field(CONTROL_C, description="Keys that stop it.")
     quit: str = Field("", description="Keys that end it when it is idle.")
     choice: Regex = Field(NUMBERED, description="A line with a choice: its groups are the key and the words.")
-    choice_keys: str = Field("{key}", description="Keys that make a choice.")
+    choice_keys: str = Field("{key}", description="Keys that select a choice.")
     pointer: Regex = Field(
-        r" *[❯›►▸] (?=\S)", description="What stands before the choice that Enter would make, where arrows choose."
+        r" *[❯›►▸] (?=\S)", description="The pointer before the current choice of a menu with arrows."
     )
     answers: dict[str, str] = Field(
-        default_factory=dict, description="Choices and their keys, where they are not in lines of their own."
+        default_factory=dict, description="Choices and their keys, if each choice has no line of its own."
     )
     # -- output
-    echo: Regex = Field("", description="What stands before the echo of a prompt, at the beginning of its line.")
-    pasted: Regex = Field("", description="What is shown in place of a long prompt.")
-    edge: Regex = Field("", description="What stands at the right edge of lines, such as a scroll bar.")
-    box: Regex = Field("", description="Where what follows the reply begins: the input box.")
-    noise: Regex = Field("", description="Lines around a reply that are none of it, such as a spinner.")
-    marker: Regex = Field("", description="What stands before the first line of a part of the reply.")
-    report_calls: Literal["", "claude", "codex"] = Field("", description="Whose calls to a task reporter are left out.")
+    echo: Regex = Field("", description="Sign before the echo of a prompt, at the beginning of its line.")
+    pasted: Regex = Field("", description="Text that is shown instead of a long prompt.")
+    edge: Regex = Field("", description="Characters at the right edge of lines, such as a scroll bar.")
+    box: Regex = Field("", description="Sign of the input box, where the reply ends.")
+    noise: Regex = Field("", description="Lines around a reply that are not part of it, such as a spinner.")
+    marker: Regex = Field("", description="Sign before the first line of each part of the reply.")
+    report_calls: Literal["", "claude", "codex"] = Field("", description="Type of the report calls to leave out.")
 
     def find(self, sign: str, text: str) -> re.Match[str] | None:
         """Return the first match of a sign, or None."""
@@ -84,7 +85,7 @@ class Profile(KindOptions):
 
     @property
     def silent(self) -> bool:
-        """Whether nothing shows that the program works."""
+        """Whether the profile has no sign that the program works."""
         return not (self.busy or self.busy_title or self.paste_tells or self.explicit)
 
 

@@ -1,7 +1,7 @@
 """The screen of a terminal: its text, the signals of the program, and the answers to the program's queries.
 
 The emulator is libghostty through pyghostty, which only this module uses. Lines that scroll off are kept, so that a
-long reply can be read whole. Each feed raises `version`.
+long reply can be read whole. Each call of `feed` increments `version`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SignalKind = Literal["program", "title", "bell", "progress", "paste_off"]
 
 
 class Signal(NamedTuple):
-    """A signal beside the text: a status, a title, a bell, progress, or that nothing may be pasted now."""
+    """A signal beside the text: a status, a title, a bell, progress, or the end of paste mode."""
 
     kind: SignalKind
     value: str = ""
@@ -48,20 +48,20 @@ class Screen:
         self._signal, self._reply = signal, reply
         self._terminal, self._lib, self._ffi = _emulator(columns, rows)
         self._kept: list[Any] = []
-        self._limit_history(MOST_BYTES)  # it would be 10 000 bytes, whatever the number of lines
+        self._limit_history(MOST_BYTES)  # the default limit of the emulator is 10 000 bytes
         self._connect()
 
     # -- in ------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Take in the program's output, which may end within a character or a sequence."""
+        """Process output of the program, which may end inside a character or a sequence."""
         self.version += 1
         self._terminal.feed(data)
         if PASTE_OFF in data:
-            self._signal(Signal("paste_off"))  # it may be on again by the end of the same piece
+            self._signal(Signal("paste_off"))  # the mode may be on again at the end of the same piece
 
     def resize(self, columns: int, rows: int) -> None:
-        """Change the size and wrap the lines again. The oldest lines go if they would take too much memory."""
+        """Change the size and wrap the lines again. The oldest lines are removed if they would use too much memory."""
         self.version += 1
         self._limit_history(min(MOST_BYTES, MOST_BYTES * self.size[0] // columns))
         self._terminal.resize(columns, rows)
@@ -83,8 +83,8 @@ class Screen:
         """Return the visible rows without blanks at their ends."""
         return _bare(self._format(self._rows(0, self.size[1] - 1, "active")))
 
-    def styled(self) -> str:
-        """Return the visible rows with the escape sequences that paint them."""
+    def styled_text(self) -> str:
+        """Return the visible rows with the escape sequences that draw them."""
         vt = self._lib.GHOSTTY_FORMATTER_FORMAT_VT
         return PALETTE.sub("", self._format(self._rows(0, self.size[1] - 1, "active"), emit=vt))
 
@@ -122,7 +122,7 @@ class Screen:
 
     @property
     def takes_paste(self) -> bool:
-        """Whether the program wants pasted text marked."""
+        """Whether the program has turned on bracketed paste mode."""
         return bool(self._terminal.mode(2004))
 
     # -- inside --------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Screen:
             (lib.GHOSTTY_TERMINAL_OPT_SIZE, "GhosttyTerminalSizeFn", self._report_size),
         ):
             callback = ffi.callback(ctype, handler, onerror=terminal._on_cb_err)
-            self._kept.append(callback)  # the library keeps no reference of its own
+            self._kept.append(callback)  # the library does not keep a reference to them
             lib.ghostty_terminal_set(terminal._t[0], option, callback)
 
     def _change_title(self, *_: Any) -> None:

@@ -1,6 +1,6 @@
-"""Sends a prompt: type all of it, see it on the screen, press Enter, wait for a reaction.
+"""Sends a prompt: type it, wait for its echo, press Enter, wait for a reaction.
 
-If that fails, remove it again.
+If that fails, the prompt is removed from the input box.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """All control characters but tab and newline. They could end a paste, press a key or interrupt."""
 HIDDEN = re.compile(f"[{re.escape(FRAME)}\\s]+")
-LONGEST_LINE = 4000  # bytes of a line that the kernel collects for a program; it would lose the end of a longer line
+LONGEST_LINE = 4000  # longest line in the kernel's line mode; the end of a longer line is lost
 RECOGNISED = 24
 ECHO_SECONDS = 10.0
-UNKNOWN_ECHO_SECONDS = 1.0  # for a program that may not show what is typed
+UNKNOWN_ECHO_SECONDS = 1.0  # for a program that may not echo the prompt
 REACTION_SECONDS = 2.0
 LAST_REACTION_SECONDS = 5.0
 
@@ -31,22 +31,22 @@ def clean(prompt: str) -> str:
 
 
 async def send(live: Live, text: str) -> None:
-    """Type a prompt and press Enter. Raise AgentError if the program does not take it; then its input box is empty."""
-    keys = _keys(live, text)
-    tail = _visible(text)[-RECOGNISED:]
-    before, tags = _visible(live.screen.text()).count(tail), _tags(live)
+    """Type a prompt and press Enter. If the program does not accept it, empty the input box and raise AgentError."""
+    keys = _encode_keys(live, text)
+    tail = _remove_blanks(text)[-RECOGNISED:]
+    before, tags = _remove_blanks(live.screen.text()).count(tail), _count_tags(live)
     began = live.screen.version
     live.type(keys)
 
-    def echoed(_: Reading) -> bool:
-        shown = _visible(live.screen.text())
-        return live.screen.version > began and (shown.count(tail) > before or _tags(live) > tags)
+    def is_echoed(_: Reading) -> bool:
+        shown = _remove_blanks(live.screen.text())
+        return live.screen.version > began and (shown.count(tail) > before or _count_tags(live) > tags)
 
-    await live.until(echoed, UNKNOWN_ECHO_SECONDS if live.profile.silent else ECHO_SECONDS)
-    seen = live.running and (echoed(live.read()) or tail in _visible(live.screen.text()))
+    await live.until(is_echoed, UNKNOWN_ECHO_SECONDS if live.profile.silent else ECHO_SECONDS)
+    seen = live.running and (is_echoed(live.read()) or tail in _remove_blanks(live.screen.text()))
     if not seen and not live.profile.silent:
         _take_back(live)
-        raise AgentError("the program did not take the prompt into its input box; look at its terminal and try again")
+        raise AgentError("the program did not show the prompt in its input box; check its terminal and retry")
     await asyncio.sleep(live.profile.enter_delay)
     await _enter(live, tail)
 
@@ -54,31 +54,31 @@ async def send(live: Live, text: str) -> None:
 async def _enter(live: Live, tail: str) -> None:
     watch = live.watch
 
-    def reacted(reading: Reading) -> bool:
-        return watch.reacted or reading.state == "asking"
+    def has_reacted(reading: Reading) -> bool:
+        return watch.has_reacted or reading.state == "asking"
 
     watch.note_enter(asyncio.get_running_loop().time())
     live.type("\r")
-    await live.until(reacted, REACTION_SECONDS)
-    if reacted(live.read()) or not _in_box(live, tail):
+    await live.until(has_reacted, REACTION_SECONDS)
+    if has_reacted(live.read()) or not _is_in_box(live, tail):
         return
-    live.type("\r")  # once more and never again: it may have been taken for a part of the text
-    await live.until(reacted, LAST_REACTION_SECONDS)
-    if not reacted(live.read()) and _in_box(live, tail):
+    live.type("\r")  # retry once only: the program may have read Enter as a part of the text
+    await live.until(has_reacted, LAST_REACTION_SECONDS)
+    if not has_reacted(live.read()) and _is_in_box(live, tail):
         _take_back(live)
-        raise AgentError("the program does not begin to work on the prompt; look at its terminal and try again")
+        raise AgentError("the program did not react to the prompt; check its terminal and retry")
 
 
-def _keys(live: Live, text: str) -> str:
+def _encode_keys(live: Live, text: str) -> str:
     if not text:
         raise AgentError("the prompt has no characters that can be typed; write a text")
     line_mode = live.child.line_mode
     if live.screen.takes_paste and not line_mode:
         return f"{PASTE_START}{text}{PASTE_END}"
     if "\n" in text:
-        raise AgentError("this program takes one line at a time; write the prompt in one line")
+        raise AgentError("this program accepts only one line; write the prompt in one line")
     if line_mode and len(text.encode()) > LONGEST_LINE:
-        raise AgentError(f"this program takes lines of up to {LONGEST_LINE} bytes; write a shorter prompt")
+        raise AgentError(f"this program accepts lines of up to {LONGEST_LINE} bytes; write a shorter prompt")
     return text
 
 
@@ -88,20 +88,20 @@ def _take_back(live: Live) -> None:
         live.type(live.profile.clear)
 
 
-def _in_box(live: Live, tail: str) -> bool:
-    """Whether the prompt is still in the input box."""
+def _is_in_box(live: Live, tail: str) -> bool:
+    """Return whether the prompt is still in the input box."""
     shown = live.screen.text()
     places = [match.start() for match in re.finditer(live.profile.box or r"(?!)", shown, re.MULTILINE)]
     if not places:
         return False
     box = shown[places[-1] :]
-    return tail in _visible(box) or bool(live.profile.pasted and re.search(live.profile.pasted, box))
+    return tail in _remove_blanks(box) or bool(live.profile.pasted and re.search(live.profile.pasted, box))
 
 
-def _tags(live: Live) -> int:
-    """Return how many long prompts are shown as a tag."""
+def _count_tags(live: Live) -> int:
+    """Return the number of long prompts that the screen shows as a tag."""
     return len(re.findall(live.profile.pasted, live.screen.text())) if live.profile.pasted else 0
 
 
-def _visible(text: str) -> str:
+def _remove_blanks(text: str) -> str:
     return HIDDEN.sub("", text)

@@ -1,8 +1,8 @@
 """The status of a terminal agent: idle, busy or asking, and the evidence for it.
 
 The program's own signals come first: its status (OSC 7501), its title, its modes. Then comes text on the screen.
-Silence is the last resort and is not certain. Nothing runs while a terminal is silent: a reading says after how much
-more silence it would change.
+Silence is the last resort and is not certain. Nothing polls a silent terminal: a reading contains the time after
+which more silence would change it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ State = Literal["starting", "idle", "busy", "asking", "exited"]
 Evidence = Literal["program", "title", "mode", "progress", "text", "prompt", "silence", "process", "reaction"]
 
 LAST_ROWS = 25
-GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was seen busy
+GRACE = 5.0  # seconds after Enter in which a program counts as idle only if it was busy before
 ASKING_SETTLE = 0.15
 PROMPT_QUIET = 0.7
-LONGER = 10  # how many times as long a silence must be for a program that was seen to return to its prompt
+LONGER = 10  # factor for the required silence of a program that has returned to its prompt before
 
 
 class Reading(NamedTuple):
@@ -28,7 +28,7 @@ class Reading(NamedTuple):
     state: State
     evidence: Evidence
     certain: bool = True
-    again: float | None = None  # seconds of silence after which the reading changes, if it would
+    again: float | None = None  # seconds of silence after which the reading changes, or None
 
 
 class Watch:
@@ -40,7 +40,7 @@ class Watch:
         self._program = ""
         self._progress = ""
         self._paste_tells = profile.paste_tells
-        self._prompt: str | None = None  # the line of the cursor before the first prompt, where nothing else tells
+        self._prompt: str | None = None  # the line of the cursor before the first prompt, if there is no other sign
         self._last_output = 0.0
         self._submitted: float | None = None
         self._place = (0, "")
@@ -49,10 +49,10 @@ class Watch:
         self._comes_back = False
         self.shown = ""  # the last rows at the last reading
 
-    # -- what happens --------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------
 
     def take_signal(self, signal: Signal) -> None:
-        """Take in a signal of the program. A state that lasts only a moment counts, too."""
+        """Process a signal of the program. A state that lasts only a moment counts, too."""
         profile = self._profile
         if signal.kind == "program":
             self._program = _read_state(signal.value)
@@ -64,10 +64,10 @@ class Watch:
             self._busy_seen |= profile.find(profile.busy_title, signal.value) is not None
         elif signal.kind == "paste_off":
             if self._submitted is not None and profile.silent:
-                self._paste_tells = True  # as shells do: it goes off with Enter and on with the next prompt
+                self._paste_tells = True  # shells turn paste mode off at Enter and on at the next prompt
             self._busy_seen |= self._paste_tells
 
-    def output(self, now: float) -> None:
+    def note_output(self, now: float) -> None:
         """Note that the program wrote something."""
         self._last_output = now
 
@@ -75,13 +75,13 @@ class Watch:
         """Note that Enter is pressed."""
         self._submitted = now
         self._busy_seen = False
-        self._place = self._where()
+        self._place = self._cursor_line()
 
     @property
-    def reacted(self) -> bool:
-        """Whether the program was seen to work since Enter."""
+    def has_reacted(self) -> bool:
+        """Whether the program has reacted since Enter."""
         if self._profile.silent and not self._busy_seen:
-            return self._where() != self._place
+            return self._cursor_line() != self._place
         return self._busy_seen
 
     @property
@@ -91,26 +91,26 @@ class Watch:
         at_prompt = self._paste_tells and self._screen.takes_paste
         return line if at_prompt or self._profile.find(self._profile.prompt, line) or line == self._prompt else ""
 
-    # -- what is so ----------------------------------------------------------------------------------------------
+    # -- the status ----------------------------------------------------------------------------------------------
 
     def read(self, now: float) -> Reading:
-        """Return the status now."""
+        """Return the current status."""
         self.shown = "\n".join(self._screen.text().rstrip().split("\n")[-LAST_ROWS:])
         silent = now - self._last_output
-        if asking := self._asking():
+        if asking := self._find_asking():
             self._busy_seen = True
             settled = silent >= ASKING_SETTLE
             return Reading("asking", asking, settled, again=None if settled else ASKING_SETTLE - silent)
-        if busy := self._busy():
+        if busy := self._find_busy():
             self._busy_seen = True
             return Reading("busy", busy)
-        if self._submitted is not None and not self.reacted and now - self._submitted < GRACE:
+        if self._submitted is not None and not self.has_reacted and now - self._submitted < GRACE:
             return Reading("busy", "reaction", False, again=GRACE - (now - self._submitted))
-        reading, needed = self._idle()
-        return self._after(reading, needed, silent)
+        reading, needed = self._find_idle()
+        return self._require_silence(reading, needed, silent)
 
-    def _after(self, reading: Reading, needed: float, silent: float) -> Reading:
-        """Return the reading, or busy until the program has been silent long enough."""
+    def _require_silence(self, reading: Reading, needed: float, silent: float) -> Reading:
+        """Return the reading, or busy or starting until the program has been silent for `needed` seconds."""
         if silent < needed:
             return Reading("busy" if self._was_idle else "starting", reading.evidence, False, again=needed - silent)
         if reading.state == "idle":
@@ -120,7 +120,7 @@ class Watch:
                 self._prompt = self._screen.line_to_cursor()
         return reading
 
-    def _asking(self) -> Evidence | None:
+    def _find_asking(self) -> Evidence | None:
         profile = self._profile
         if self._program == "blocked":
             return "program"
@@ -128,7 +128,7 @@ class Watch:
             return "title"
         return "text" if profile.find(profile.asking, self.shown) else None
 
-    def _busy(self) -> Evidence | None:
+    def _find_busy(self) -> Evidence | None:
         profile = self._profile
         if self._program:
             return "program" if self._program == "working" else None
@@ -140,8 +140,8 @@ class Watch:
             return "mode"
         return "text" if profile.find(profile.busy, self.shown) else None
 
-    def _idle(self) -> tuple[Reading, float]:
-        """Return the best sign that it waits, and the seconds of silence that make it count."""
+    def _find_idle(self) -> tuple[Reading, float]:
+        """Return the reading with the best evidence for idle, and the seconds of silence that it needs."""
         profile, screen = self._profile, self._screen
         visible = not profile.ready or profile.find(profile.ready, self.shown) is not None
         if visible:
@@ -160,7 +160,7 @@ class Watch:
             return Reading("idle", "prompt", False), min(PROMPT_QUIET, profile.quiet)
         return Reading("idle", "silence", False), profile.quiet * (LONGER if self._comes_back else 1)
 
-    def _where(self) -> tuple[int, str]:
+    def _cursor_line(self) -> tuple[int, str]:
         return self._screen.cursor_row, self._screen.line_to_cursor()
 
 
