@@ -30,7 +30,6 @@ from midwatch.domain.event import ApprovalRequested, Event, LlmResponse, ToolExe
 from midwatch.domain.usage import UsageQuery, UsageRow
 from midwatch.services.day_budget import FRESH_SECONDS, Budgets, DayBudget, day_of
 from midwatch.testing import FakeClock
-from records import a_task
 
 # -- what may be said ------------------------------------------------------------------------------------------------
 
@@ -315,16 +314,16 @@ async def test_the_usage_of_a_day_counts_ended_and_running_tasks() -> None:
     clock, books = FakeClock(), Books(a=40, b=30)
     day = DayBudget(books, clock, "UTC", Budget(tokens=100), {"a": Budget(tokens=60)})
     budgets = Budgets(day=day)
-    assert await budgets.find_spent_day("a") is None
-    meter = budgets.open(a_task(agent="a", usage={"input_tokens": 5}), lambda: 0.0)
+    meter = Meter(usage={"input_tokens": 5})
+    assert await budgets.open("a", meter) is None
     meter.count_answer({"input_tokens": 14})
     assert (day.spent("a").tokens, day.spent(None).tokens, budgets.find_over("a", meter)) == (59, 89, None)
     meter.count_answer({"output_tokens": 1})
     assert budgets.find_over("a", meter) == Over("tokens", 60, 60, "day")
-    assert (await budgets.find_spent_day("b"), len(books.asked)) == (None, 1), "the store is not asked at every step"
+    assert (await budgets.open("b", Meter()), len(books.asked)) == (None, 1), "the store is not asked at every step"
     budgets.close(meter, {"input_tokens": 33})
     assert day.spent("a").tokens == 73, "what ended a moment ago is not forgotten"
-    resting = await budgets.find_spent_day("b")
+    resting = await budgets.open("b", Meter())
     assert resting and (resting.over.spent, resting.until) == (103, day.find_end())
     books.rows["a"] = 73
     await clock.advance(FRESH_SECONDS)
@@ -332,17 +331,28 @@ async def test_the_usage_of_a_day_counts_ended_and_running_tasks() -> None:
     assert (day.spent("a").tokens, len(books.asked)) == (73, 2), "nor is it counted twice"
     books.away = True
     await clock.advance(FRESH_SECONDS)
-    assert await budgets.find_spent_day("b")
+    assert await budgets.open("b", Meter())
     books.away, books.rows = False, {}
     await clock.advance((day.find_end() - clock.now()) / SECOND)
-    assert await budgets.find_spent_day("b") is None
+    assert await budgets.open("b", Meter()) is None
+
+
+async def test_what_a_task_spent_on_an_earlier_day_does_not_postpone_it() -> None:
+    day = DayBudget(Books(), FakeClock(), "UTC", Budget(tokens=100), {})
+    budgets, meter = Budgets(day=day), Meter(usage={"input_tokens": 150})
+    assert await budgets.open("a", meter) is None
+    assert budgets.find_over("a", meter) == Over("tokens", 100, 150, "day"), "it stops at its next step"
+    postponed = Meter(usage={"input_tokens": 7})
+    assert await budgets.open("a", postponed)
+    budgets.close(postponed, {"input_tokens": 7})
+    assert day.spent("a").tokens == 150, "the attempt of a postponed task counts nothing"
 
 
 async def test_a_desk_without_budgets_does_not_query_the_store() -> None:
     budgets = Budgets()
-    meter = budgets.open(a_task(), lambda: 0.0)
+    meter = Meter()
     await budgets.refresh()
-    assert (await budgets.find_spent_day("a"), budgets.find_over("a", meter), budgets.counts_money("a", meter)) == (
+    assert (await budgets.open("a", meter), budgets.find_over("a", meter), budgets.counts_money("a", meter)) == (
         None,
         None,
         False,

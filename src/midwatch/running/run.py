@@ -15,7 +15,7 @@ from midwatch.base.clock import SECOND, Timer, iso
 from midwatch.base.errors import LeaseLost, StoreUnavailable
 from midwatch.domain.agent import Conversation, Interrupt, TurnResult
 from midwatch.domain.approval import Approval
-from midwatch.domain.budget import Over
+from midwatch.domain.budget import Meter, Over, Scope
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.event import TaskInterrupted, TaskWaiting
 from midwatch.domain.task import Claim, TaskStep, end, pause_before
@@ -31,6 +31,7 @@ ABANDON_SECONDS = 0.2
 CLOSE_SECONDS = 5.0
 NOTE_SECONDS = 0.02
 """A wait that is shorter than this is not noted in the store."""
+SCOPES: Mapping[str, Scope] = {"goal": "goal", "automation": "automation"}
 LADDER: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
     False: (("stop", 5.0), ("terminate", 5.0), ("kill", 1.0)),
     True: (("terminate", 0.5), ("kill", 0.3)),  # a timeout or a lost lease: nobody waits for a graceful end
@@ -83,7 +84,8 @@ class Run:
         self._ladder: asyncio.Task[None] | None = None
         self._works_since: float | None = host.clock.monotonic()
         self._worked = 0.0
-        self.meter = host.budgets.open(claim.task, self.worked)
+        task = claim.task
+        self.meter = Meter(task.budget, task.usage, SCOPES.get(task.cause, "task"), self.worked)
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -126,8 +126,9 @@ class Worker:
     # -- one task ------------------------------------------------------------------------------------------------
 
     async def _run(self, run: Run, steered: bool) -> None:
-        stuck, turn = False, LiveTurn(self._host, run)
+        stuck = False
         try:
+            turn = LiveTurn(self._host, run)
             outcome = await self._work(run, turn, steered)
             stuck = await self._close(run, turn, outcome)
             if run.task.worktree is not None and run.reason != "lost":
@@ -163,7 +164,7 @@ class Worker:
         if agent is None:
             return TurnOutcome("error", error=f"agent {task.agent!r} is not configured here any more.")
         try:
-            if day := await self._host.budgets.find_spent_day(task.agent):
+            if day := await self._host.budgets.open(task.agent, run.meter):
                 return TurnOutcome("budget", error=day.over.words, day_spent=day)
             session = await self._session(task)
             run.goal_id = await goal_of(self._store, task)

@@ -14,13 +14,11 @@ from zoneinfo import ZoneInfo
 
 from midwatch.base.clock import SECOND, Clock
 from midwatch.base.errors import StoreUnavailable
-from midwatch.domain.budget import Budget, Meter, Over, Prices, Scope, Spending
-from midwatch.domain.task import Task
+from midwatch.domain.budget import Budget, Meter, Over, Prices, Spending
 from midwatch.domain.usage import UsageQuery, UsageStore
 
 FRESH_SECONDS = 5.0
 """How long the stored figures of the day are used before they are read again."""
-SCOPES: Mapping[str, Scope] = {"goal": "goal", "automation": "automation"}
 
 Known = Callable[[str, str, Mapping[str, Any]], float | None]
 """Returns what an agent's usage of a model costs, or None."""
@@ -42,15 +40,8 @@ class Budgets:
         self._day = day
         self._known = known
 
-    def open(self, task: Task, worked: Callable[[], float]) -> Meter:
-        """Return the meter of a turn that begins."""
-        meter = Meter(task.budget, task.usage, SCOPES.get(task.cause, "task"), worked)
-        if self._day is not None:
-            self._day.running[meter] = task.agent
-        return meter
-
     def close(self, meter: Meter, usage: Mapping[str, Any] | None) -> None:
-        """Close the meter of a turn after its end was written; `usage` is that of its task."""
+        """Close the meter of a turn after its end was written; `usage` is that of its task. It may not be open."""
         if self._day is not None:
             self._day.close(meter, Spending.of(usage))
 
@@ -74,13 +65,15 @@ class Budgets:
         if self._day is not None:
             await self._day.refresh()
 
-    async def find_spent_day(self, agent: str) -> DaySpent | None:
-        """Return the spent budget of the day and until when work must wait, or None."""
+    async def open(self, agent: str, meter: Meter) -> DaySpent | None:
+        """Count a turn that begins from now on. If the budget of the day is spent, return that and count nothing."""
         if self._day is None:
             return None
         await self._day.refresh()
-        over = self._day.find_over(agent)
-        return DaySpent(over, self._day.find_end()) if over else None
+        if over := self._day.find_over(agent):
+            return DaySpent(over, self._day.find_end())
+        self._day.running[meter] = agent
+        return None
 
 
 class DayBudget:

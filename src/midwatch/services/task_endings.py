@@ -52,7 +52,8 @@ class TaskEndings:
         """
         after, now, changes = step.task, self._clock.now(), step.changes
         why = why or ("the task was interrupted" if after.open else "the task has ended")
-        for approval in await self._store.list_pending_approvals(asked) if asked else ():
+        approvals = await self._store.list_pending_approvals(asked) if asked else []
+        for approval in reversed(approvals):  # each goes to the front
             expired = resolve(approval, "expired", now, why=why)
             changes = replace(changes.plus(replace(expired, events=())), events=expired.events + changes.events)
         tried_again = before.cause == "handoff" and after.wait == "backoff"

@@ -53,7 +53,8 @@ class Waiter:
                     await changed.wait()
                 else:
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(changed.wait(), seconds)
+                        async with asyncio.timeout(seconds):  # `wait_for` loses a cancel that comes with the event
+                            await changed.wait()
                 changed.clear()
                 try:
                     record = await read()
