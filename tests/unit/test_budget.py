@@ -245,7 +245,7 @@ def test_usage_of_earlier_tries_and_attempts_counts() -> None:
         {"tokens": 100, "seconds": 60.0, "before": {"tokens": 40, "seconds": 20.0}},
         {"output_tokens": 50, "seconds": 15.0},
     )
-    assert (meter.over(), meter.left()) == (None, 25.0)
+    assert (meter.over(), meter.remaining_seconds()) == (None, 25.0)
     meter.count_answer({"input_tokens": 10})
     assert meter.over() == Over("tokens", 100, 100, "task")
     assert meter.usage() == {"input_tokens": 10, "steps": 1, "seconds": 0.0}

@@ -29,7 +29,7 @@ class Lock:
         self._fd: int | None = None
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Return whether this object holds the lock."""
         return self._fd is not None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from midwatch.client.transport import Transport, path_of
 
 if TYPE_CHECKING:
-    from midwatch.wire.automations import AutomationInfo, RunInfo, TakenInfo
+    from midwatch.wire.automations import AutomationInfo, ImportInfo, RunInfo
     from midwatch.wire.tasks import TaskInfo
 
 
@@ -61,7 +61,7 @@ class AutomationCalls(Transport):
         """Return the automations with these ids, or all that are not deleted, for an import."""
         return await self._get("/automations/export", "automations", id=list(ids))
 
-    async def import_automations(self, automations: Sequence[Mapping[str, Any]]) -> Sequence[TakenInfo]:
+    async def import_automations(self, automations: Sequence[Mapping[str, Any]]) -> Sequence[ImportInfo]:
         """Create automations that do not exist and change those that differ: all of them, or none on an error."""
-        reply: Mapping[str, Sequence[TakenInfo]] = await self._post("/automations/import", automations=automations)
+        reply: Mapping[str, Sequence[ImportInfo]] = await self._post("/automations/import", automations=automations)
         return reply["automations"]

@@ -10,7 +10,7 @@ from midwatch.client.transport import Transport, drop_none, session_path
 if TYPE_CHECKING:
     from midwatch.domain.steering import SendMode
     from midwatch.services.sessions import InterruptMode
-    from midwatch.wire.sessions import Interrupted, MessageInfo, SentInfo, SessionInfo, SessionPage
+    from midwatch.wire.sessions import Interruption, MessageInfo, SentInfo, SessionInfo, SessionPage
 
 
 class SessionCalls(Transport):
@@ -64,7 +64,7 @@ class SessionCalls(Transport):
         path = session_path(key, "messages")
         return await self._post(path, text=text, mode=mode, priority=priority, idempotency_key=idempotency_key)
 
-    async def interrupt(self, key: str, mode: InterruptMode | None = None, *, hint: str | None = None) -> Interrupted:
+    async def interrupt(self, key: str, mode: InterruptMode | None = None, *, hint: str | None = None) -> Interruption:
         """End the running turn of a session: at once, or with the mode stop after one closing answer.
 
         Waiting messages are not affected. The reply tells what was stopped, and how to resume it.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from midwatch.wire.agents import AgentInfo
     from midwatch.wire.alerts import AlertPage, RoutineInfo
     from midwatch.wire.deliveries import DeliveryInfo
-    from midwatch.wire.identity import Link, Me, TokenInfo, TokenMade
+    from midwatch.wire.identity import Link, Me, NewToken, TokenInfo
     from midwatch.wire.system import ClusterInfo, Directories, Health, Now, Ready, SettingsInfo
     from midwatch.wire.tasks import TaskInfo
     from midwatch.wire.usage import UsageInfo
@@ -96,7 +96,7 @@ class DeskCalls(Transport):
         """Return tokens of programs and browsers, newest first."""
         return await self._get("/tokens", "tokens")
 
-    async def create_token(self, name: str, role: str, actor: str | None = None) -> TokenMade:
+    async def create_token(self, name: str, role: str, actor: str | None = None) -> NewToken:
         """Create a token for a program. Only this reply has its secret."""
         return await self._post("/tokens", name=name, role=role, actor=actor)
 

@@ -205,7 +205,7 @@ class Turn(ProgramOwner, Protocol):
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
         """Return messages of people to this turn that no step has taken, of some modes or all, oldest first."""
 
-    async def steered(self) -> None:
+    async def wait_for_steer(self) -> None:
         """Wait for a new message of this kind."""
 
     async def receive(self) -> str:

@@ -144,7 +144,7 @@ class Automation:
         return self.title or cut(self.prompt, 50)
 
     @property
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         """Return whether it has used all its runs."""
         return 0 < self.max_runs <= self.run_count
 
@@ -269,7 +269,7 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> 
     """
     due = automation.next_run_at
     assert due is not None
-    if automation.spent:
+    if automation.exhausted:
         return pause_automation(automation, now, SPENT, None)
     try:
         times = automation.times
@@ -478,7 +478,7 @@ def resume_automation(automation: Automation, now: int, actor: str | None) -> Ch
     A deleted automation that cannot run again becomes paused.
     """
     following = next_run_at(automation.times, now)
-    over = OVER if following is None else SPENT if automation.spent else None
+    over = OVER if following is None else SPENT if automation.exhausted else None
     if over and automation.status != "deleted":
         what, field = ("set a new schedule", "schedule") if over is OVER else ("raise max_runs", "max_runs")
         raise InvalidInput(f"{over}; {what} with `midwatch automation edit`.", field=field)

@@ -28,7 +28,7 @@ UNANSWERED = frozenset({"error", "interrupted", "cut_off"})
 """How a model's call ends that brought no answer."""
 CACHED = ("cache_read_tokens", "cached_tokens", "cached_input_tokens")
 MILLION = 1e6
-DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
+EDITION = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 """The end of a model's name that says which edition of it."""
 
 
@@ -120,11 +120,11 @@ class Budget(NamedTuple):
 
     def text(self) -> str:
         """Return it as the command line writes it."""
-        return ",".join(f"{name}={most:.15g}" for name, most in self._known())
+        return ",".join(f"{name}={most:.15g}" for name, most in self._limits())
 
     def over(self, spent: Spending, scope: Scope) -> Over | None:
         """Return the first limit that is reached."""
-        for name, most in self._known():
+        for name, most in self._limits():
             if getattr(spent, name) >= most:
                 return Over(name, most, getattr(spent, name), scope)
         return None
@@ -140,12 +140,12 @@ class Budget(NamedTuple):
 
     def grow_beyond(self, spent: Spending) -> Budget:
         """Double the limits that are spent until something is left again."""
-        raised: dict[str, float] = {name: 2 * most for name, most in self._known() if getattr(spent, name) >= most}
+        raised: dict[str, float] = {name: 2 * most for name, most in self._limits() if getattr(spent, name) >= most}
         while (more := self._replace(**raised)).over(spent, "task"):
             raised = {name: 2 * most for name, most in raised.items()}
         return more
 
-    def _known(self) -> list[tuple[Name, float]]:
+    def _limits(self) -> list[tuple[Name, float]]:
         return [(name, most) for name, most in zip(NAMES, self, strict=True) if most is not None]
 
 
@@ -169,14 +169,14 @@ def _figure(value: Any) -> float:
     return value
 
 
-def spent_of(budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> Spending:
+def spending_of(budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> Spending:
     """Return the spending of a task by its record, with the tries before it."""
     return Spending.of((budget or {}).get(BEFORE)).plus(Spending.of(usage))
 
 
 def retry_command(task_id: str, budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> str:
     """Return the command that has a task done again; one whose budget is spent needs a larger one."""
-    spent, limits = spent_of(budget, usage), Budget.from_record(budget)
+    spent, limits = spending_of(budget, usage), Budget.from_record(budget)
     more = f" --budget {limits.grow_beyond(spent).text()}" if limits.over(spent, "task") else ""
     return f"midwatch retry {task_id}{more}"
 
@@ -217,7 +217,7 @@ class Prices:
     def of(self, model: str) -> Price | None:
         """Return the price of a model, of any edition and provider; None when it is not known."""
         bare = model.rpartition(":")[2].rpartition("/")[2]
-        for name in (model, bare, DATED.sub("", model), DATED.sub("", bare)):
+        for name in (model, bare, EDITION.sub("", model), EDITION.sub("", bare)):
             if name in self._table:
                 return self._table[name]
         return None
@@ -276,7 +276,7 @@ class Meter:
         """Return the budget that is spent, if one is; the tries this one goes on with count."""
         return self.budget.over(self.before.plus(self.task), self.scope) if self._limited else None
 
-    def left(self) -> float | None:
+    def remaining_seconds(self) -> float | None:
         """Return the seconds it may still work."""
         if self.budget.seconds is None:
             return None
@@ -295,7 +295,7 @@ class Meter:
         return kept or None
 
 
-COUNTED = ("turn_start", "llm_request", "llm_response", "tool_exec_start", "tool_exec_end", "approval_requested",
+COUNTED_KINDS = ("turn_start", "llm_request", "llm_response", "tool_exec_start", "tool_exec_end", "approval_requested",
            "approval_resolved", "turn_end")  # fmt: skip
 
 

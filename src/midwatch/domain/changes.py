@@ -61,7 +61,7 @@ class Changes:
 _PARTS = tuple(field.name for field in fields(Changes) if field.name != "fence")
 
 
-class Revised(Record, Protocol):
+class RevisedRecord(Record, Protocol):
     """A record with a status that counts its changes."""
 
     @property
@@ -77,7 +77,7 @@ class Revised(Record, Protocol):
         """Return how often it was changed."""
 
 
-class Pursued(Revised, Protocol):
+class AgentRecord(RevisedRecord, Protocol):
     """A record that an agent works for, in a session, on behalf of its creator."""
 
     @property
@@ -93,7 +93,7 @@ class Pursued(Revised, Protocol):
         """Return who made it."""
 
 
-def update_record(record: Revised, now: int, **fields: Any) -> Update:
+def update_record(record: RevisedRecord, now: int, **fields: Any) -> Update:
     """Return the update of some fields; it is refused when the record was changed meanwhile."""
     guard: dict[str, Any] = {"revision": record.revision}
     if "status" in fields:
@@ -102,14 +102,14 @@ def update_record(record: Revised, now: int, **fields: Any) -> Update:
 
 
 def event_about(
-    record: Pursued, payload: Payload, now: int, actor: str | None = None, task_id: str | None = None
+    record: AgentRecord, payload: Payload, now: int, actor: str | None = None, task_id: str | None = None
 ) -> Event:
     """Return an event about a record; `actor` is its creator unless given."""
     about = {"session_key": record.session_key, "agent_id": record.agent, "actor": actor or record.creator}
     return event(payload, now, task_id=task_id, **about)
 
 
-def change_record(record: Pursued, payload: Payload, now: int, actor: str | None = None, **fields: Any) -> Changes:
+def change_record(record: AgentRecord, payload: Payload, now: int, actor: str | None = None, **fields: Any) -> Changes:
     """Return the step that changes some fields of a record and writes the event about it."""
     updates = (update_record(record, now, **fields),)
     return Changes(updates=updates, events=(event_about(record, payload, now, actor),))

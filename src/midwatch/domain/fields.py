@@ -90,7 +90,7 @@ class Field(NamedTuple):
         return (self.input and self.input.name) or self.name
 
     @property
-    def shown(self) -> Show:
+    def show(self) -> Show:
         """How it is shown: a time as ISO 8601, a tuple as a list, else as it is."""
         change = iso if self.is_time else list if get_origin(self.type) is tuple else None
         return next((mark for mark in self.marks if isinstance(mark, Show)), Show(change))
@@ -98,7 +98,7 @@ class Field(NamedTuple):
     @property
     def reply_name(self) -> str:
         """Its name in replies."""
-        return self.shown.name or self.name
+        return self.show.name or self.name
 
     @property
     def is_time(self) -> bool:
@@ -171,7 +171,7 @@ class JsonRecord:
 
 @cache
 def _changes(definition: type) -> tuple[tuple[str, str, Callable[[Any], Any] | None], ...]:
-    return tuple((field.reply_name, field.name, field.shown.change) for field in list_shown_fields(definition))
+    return tuple((field.reply_name, field.name, field.show.change) for field in list_shown_fields(definition))
 
 
 def inputs(*definitions: type) -> Iterator[tuple[Field, Input]]:

@@ -72,7 +72,7 @@ class HandoffInputData:
         """Return a copy that shares nothing with this."""
         return deepcopy(self)
 
-    def seen(self) -> Messages:
+    def visible_messages(self) -> Messages:
         """Return the messages that the target's model sees, in order."""
         latest = self.pre_handoff + self.new_messages if self.input_messages is None else self.input_messages
         return self.input_history + latest
@@ -92,20 +92,20 @@ InputFilter = Callable[[HandoffInputData], HandoffInputData | Awaitable[HandoffI
 HistoryMapper = Callable[[Messages], Iterable[Message]]
 
 
-async def apply_filter(wanted: InputFilter | None, data: HandoffInputData) -> HandoffInputData:
+async def apply_filter(chosen: InputFilter | None, data: HandoffInputData) -> HandoffInputData:
     """Apply a filter to a copy of `data`, or raise TypeError if its result is not valid.
 
     System prompts of the source are always removed.
     """
     safe = data.change(remove_system)
-    if wanted is None:
+    if chosen is None:
         return safe
-    result = wanted(safe.clone())
+    result = chosen(safe.clone())
     if inspect.isawaitable(result):
         result = await result
     if not isinstance(result, HandoffInputData):
         raise TypeError(f"it returned {type(result).__name__} instead of HandoffInputData")
-    for message in result.seen():
+    for message in result.visible_messages():
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise TypeError("it returned a message that is no object with a role")
     return result.change(remove_system)
@@ -153,7 +153,7 @@ def last(count: int) -> InputFilter:
     return keep
 
 
-def mapped(mapper: HistoryMapper) -> InputFilter:
+def map_history(mapper: HistoryMapper) -> InputFilter:
     """Filter: replace the history by the result of a mapper."""
 
     def apply(data: HandoffInputData) -> HandoffInputData:

@@ -58,5 +58,5 @@ class LiveReaders(Protocol):
     def show_from(self, source: str, live: Event) -> None:
         """Show another process's live event."""
 
-    def lost_from(self, source: str, dropped: int) -> None:
+    def report_loss(self, source: str, dropped: int) -> None:
         """Tell readers of that process that live events of it are missing."""

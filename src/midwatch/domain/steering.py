@@ -59,7 +59,7 @@ class Steer(JsonRecord):
     idempotency_key: Hidden[str | None] = None
 
 
-class Sent(NamedTuple):
+class SendResult(NamedTuple):
     """What became of a message: `steer` when it waits in the turn of `task`, else `task` is its own."""
 
     task: Task
@@ -86,7 +86,7 @@ class SteerStore(Protocol):
         otherwise: Task | None,
         max_open: int | None = None,
         max_of_actor: int | None = None,
-    ) -> Sent | None:
+    ) -> SendResult | None:
         """Attach `wanted` to the running task of its session.
 
         If no task runs, submit the task `otherwise`, as `TaskStore.submit` does, or return None without one. With a key
@@ -141,9 +141,9 @@ def _as_task(before: Task, steer: Steer, now: int) -> Task:
     task = new_task(
         now, steer.text, before.agent, before.session_key, task_id=steer.id, cause="message", creator=steer.actor,
         origin_session=steer.session_key, worktree={"id": before.worktree["id"]} if before.worktree else None,
-        **{name: getattr(before, name) for name in KEPT},
+        **{name: getattr(before, name) for name in KEPT_FIELDS},
     )  # fmt: skip
     return task._replace(due_at=steer.created_at)  # its place among those that wait is that of when it was sent
 
 
-KEPT = ("workdir", "dir_key", "timeout_seconds", "on_crash", "max_attempts", "submitter", "trace")
+KEPT_FIELDS = ("workdir", "dir_key", "timeout_seconds", "on_crash", "max_attempts", "submitter", "trace")

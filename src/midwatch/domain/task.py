@@ -265,7 +265,7 @@ class Claims(NamedTuple):
     next_due: int | None
 
 
-class Submitted(NamedTuple):
+class SubmitResult(NamedTuple):
     """The stored task, and whether this call created it; False if an earlier call with the same key did."""
 
     task: Task
@@ -275,7 +275,7 @@ class Submitted(NamedTuple):
 class TaskStore(Protocol):
     """Port: tasks. Every method is one transaction; its changes are durable when the call returns."""
 
-    async def submit(self, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> Submitted:
+    async def submit(self, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> SubmitResult:
         """Write a new task with its event.
 
         With a key that its creator used before, return the first record instead, or raise KeyReused if the request
@@ -522,7 +522,7 @@ def retry_delay(failures: int, base_seconds: float = 2.0, cap_seconds: float = 3
     return plain * random.uniform(0.5, 1.5)  # noqa: S311 - spreading load, not a secret
 
 
-class Ended(NamedTuple):
+class EndedAttempt(NamedTuple):
     """An ended attempt: its task, the number of tool calls, its thread, and why it is retried, if it is."""
 
     task: Task

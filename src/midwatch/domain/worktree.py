@@ -100,7 +100,7 @@ class Diff(NamedTuple):
     truncated: bool
 
 
-class Merged(NamedTuple):
+class MergeResult(NamedTuple):
     """What a merge did: the commit the target has now."""
 
     commit: str
@@ -131,7 +131,7 @@ class Git(Protocol):
     async def diff(self, tree: Worktree, limit: int) -> Diff:
         """Return its difference from its base as text, up to `limit` bytes."""
 
-    async def merge(self, tree: Worktree, message: str) -> Merged:
+    async def merge(self, tree: Worktree, message: str) -> MergeResult:
         """Commit its changes, and merge its branch into its target."""
 
     async def losses(self, tree: Worktree) -> list[str]:

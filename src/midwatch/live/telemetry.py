@@ -24,7 +24,7 @@ from midwatch.domain.task import Task
 
 log = logging.getLogger("midwatch.telemetry")
 
-WANTED = (
+VARIABLES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
     "OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER",
 )  # fmt: skip
@@ -82,7 +82,7 @@ def telemetry() -> Telemetry | None:
     """Return the telemetry that the environment configures, or None."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
-    if not any(os.environ.get(name, "").strip() not in ("", "none") for name in WANTED):
+    if not any(os.environ.get(name, "").strip() not in ("", "none") for name in VARIABLES):
         return None
     try:
         import opentelemetry.exporter.otlp.proto.http
@@ -154,7 +154,7 @@ class Telemetry:
             f"invoke_workflow {name}", inside or _nothing(), SpanKind.INTERNAL, attributes, start_time=began * 1000
         )
         if about.get("error"):
-            span.set_status(_failed(), str(about["error"]))
+            span.set_status(_error_status(), str(about["error"]))
         span.end(ended * 1000)
 
 
@@ -191,7 +191,7 @@ class TurnSpans:
         self._task = task
         self._open: dict[str, _Call] = {}
         self._model: str | None = None
-        self._used: dict[str, float] = {}
+        self._tokens: dict[str, float] = {}
         attributes = name_attributes(
             operation="invoke_agent", provider="midwatch", agent=task.agent, agent_id=task.agent,
             session=task.session_key, task=task.id, turn=f"{task.id}.{task.attempt}", attempt=task.attempt,
@@ -263,14 +263,14 @@ class TurnSpans:
             call.began = True
             waited = max(0, event.time - call.at) / 1e6
             call.span.set_attribute(NAMES["first_chunk"], waited)
-            self._telemetry.first_chunk.record(waited, call.measured())
+            self._telemetry.first_chunk.record(waited, call.metric_attributes())
 
     def _llm_retry(self, event: Event, payload: Mapping[str, Any]) -> None:
         """End the span of the failed attempt, and start that of the next one after its pause."""
         key = call_of(event)
         call = self._open.pop(key, None)
         if call is not None:
-            call.span.set_status(_failed(), payload["error"])
+            call.span.set_status(_error_status(), payload["error"])
             self._close(call, event.time, payload["reason"])
             self._start_chat(key, event.time + int(payload["backoff"] * 1e6), *call.request, call.number + 1)
 
@@ -288,9 +288,9 @@ class TurnSpans:
         for kind in ("input", "output"):
             count = usage.get(f"{kind}_tokens")
             if isinstance(count, int | float):
-                self._used[kind] = self._used.get(kind, 0) + count
+                self._tokens[kind] = self._tokens.get(kind, 0) + count
                 call.span.set_attribute(NAMES[f"{kind}_tokens"], count)
-                self._telemetry.tokens.record(count, {**call.measured(), NAMES["token_type"]: kind})
+                self._telemetry.tokens.record(count, {**call.metric_attributes(), NAMES["token_type"]: kind})
         self._close(call, max(event.time, call.at), how if how in UNANSWERED else None)
 
     def _tool_exec_start(self, event: Event, payload: Mapping[str, Any]) -> None:
@@ -316,8 +316,8 @@ class TurnSpans:
 
     def _close(self, call: _Call, at: int, error: str | None) -> None:
         _end_span(call.span, at, error)
-        measured = {**call.measured(), **name_attributes(error=error)}
-        self._telemetry.duration.record(max(0, at - call.at) / 1e6, measured)
+        attributes = {**call.metric_attributes(), **name_attributes(error=error)}
+        self._telemetry.duration.record(max(0, at - call.at) / 1e6, attributes)
 
     def _end(self, at: int, error: str | None) -> None:
         if not self._span.is_recording():
@@ -326,7 +326,7 @@ class TurnSpans:
             self._close(call, max(at, call.at), error or "cut_off")
         self._open.clear()
         self._span.set_attributes(
-            name_attributes(input_tokens=self._used.get("input"), output_tokens=self._used.get("output"))
+            name_attributes(input_tokens=self._tokens.get("input"), output_tokens=self._tokens.get("output"))
         )
         _end_span(self._span, at, error)
 
@@ -334,7 +334,7 @@ class TurnSpans:
 class _Call:
     """A call of a model or a tool that has not ended."""
 
-    MEASURED = tuple(NAMES[name] for name in ("operation", "provider", "model", "tool"))
+    METRIC_ATTRIBUTES = tuple(NAMES[name] for name in ("operation", "provider", "model", "tool"))
 
     def __init__(self, span: Any, at: int, attributes: Mapping[str, Any], number: int) -> None:
         self.span = span
@@ -344,9 +344,9 @@ class _Call:
         self.request: tuple[str | None, Any, Any] = (None, None, None)
         self._attributes = attributes
 
-    def measured(self) -> dict[str, Any]:
+    def metric_attributes(self) -> dict[str, Any]:
         """Return the attributes of its metrics, which have few values each."""
-        return {name: self._attributes[name] for name in self.MEASURED if name in self._attributes}
+        return {name: self._attributes[name] for name in self.METRIC_ATTRIBUTES if name in self._attributes}
 
 
 def parent_of(task: Task) -> Any:
@@ -395,11 +395,11 @@ def _nothing() -> Any:
 def _end_span(span: Any, at: int, error: str | None) -> None:
     if error is not None:
         span.set_attribute(NAMES["error"], error)
-        span.set_status(_failed(), error)
+        span.set_status(_error_status(), error)
     span.end(at * 1000)
 
 
-def _failed() -> Any:
+def _error_status() -> Any:
     from opentelemetry.trace import StatusCode
 
     return StatusCode.ERROR
@@ -426,9 +426,9 @@ def _ids() -> Any:
 
 def _exporters(signal: str) -> list[Any]:
     """Return the exporters that OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER names, by default OTLP over HTTP."""
-    wanted = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp"
+    names = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp"
     exporters = []
-    for name in (part.strip() for part in wanted.split(",")):
+    for name in (part.strip() for part in names.split(",")):
         known = "otlp_proto_http" if name == "otlp" else name
         matching = entry_points(group=f"opentelemetry_{signal}_exporter").select(name=known)
         if matching:

@@ -169,7 +169,7 @@ class LiveTurn:
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
         return self._run.inbox.list(*modes)
 
-    async def steered(self) -> None:
+    async def wait_for_steer(self) -> None:
         await self._run.inbox.wait()
 
     async def receive(self) -> str:

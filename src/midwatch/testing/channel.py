@@ -32,14 +32,14 @@ class RecordingChannel:
     async def deliver(self, delivery: Delivery) -> None:
         """Remember the delivery, or fail or hang as set."""
         self.tried.append(delivery)
-        await self._tell()
+        await self._notify()
         if self.hang:
             await asyncio.Event().wait()
         if self.fail > 0:
             self.fail -= 1
             raise DeliveryError(f"channel {self.name} was told to fail", permanent=self.permanent)
         self.delivered.append(delivery)
-        await self._tell()
+        await self._notify()
 
     def typing(self, target: str | None) -> AbstractAsyncContextManager[None]:
         """Remember when it starts and stops."""
@@ -68,6 +68,6 @@ class RecordingChannel:
             self.typing_now -= 1
             self.typed.append(("stop", target))
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._news:
             self._news.notify_all()

@@ -63,10 +63,10 @@ class RecordingTurn:
         self.spent: str | None = None
         self._numbers = itertools.count(1)
         self._steers = [self._steer(text, "after_tool") for text in messages]
-        self._steered = asyncio.Event()
+        self._steer_arrived = asyncio.Event()
         self._answers = list(answers)
         self._replies = list(replies)
-        self.brought = handoff
+        self.given_handoff = handoff
         self.hidden: set[str] = set()
         self.transferred: list[tuple[str | None, HandoffTask, dict[str, Any]]] = []
         self.delegated: list[tuple[str | None, HandoffTask, dict[str, Any]]] = []
@@ -95,7 +95,7 @@ class RecordingTurn:
         if not payload.agents:
             raise AgentError(f"an agent may not emit {payload.kind}; only midwatch itself does.")
         self.events.append(payload)
-        await self._tell()
+        await self._notify()
 
     async def load_progress(self) -> Any:
         """Return the progress, as given or saved."""
@@ -104,7 +104,7 @@ class RecordingTurn:
     async def save_progress(self, progress: Any) -> None:
         """Remember progress."""
         self.progress = progress
-        await self._tell()
+        await self._notify()
 
     async def load_steps(self) -> list[Any]:
         """Return the steps, as given or saved."""
@@ -114,7 +114,7 @@ class RecordingTurn:
         """Remember a step, as JSON would."""
         self.steps.append(json.loads(json.dumps(data)))
         self._steers = [steer for steer in self._steers if steer.id not in took]
-        await self._tell()
+        await self._notify()
 
     async def history(self) -> list[Any]:
         """Return the given earlier steps."""
@@ -123,8 +123,8 @@ class RecordingTurn:
     async def steer(self, text: str, mode: Mode = "after_tool") -> None:
         """Send a message into the turn."""
         self._steers.append(self._steer(text, mode))
-        self._steered.set()
-        await self._tell()
+        self._steer_arrived.set()
+        await self._notify()
 
     def _steer(self, text: str, mode: Mode) -> Steer:
         number = next(self._numbers)
@@ -137,15 +137,15 @@ class RecordingTurn:
         """Return the messages that no step took."""
         return tuple(steer for steer in self._steers if not modes or steer.mode in modes)
 
-    async def steered(self) -> None:
+    async def wait_for_steer(self) -> None:
         """Wait for a message."""
-        self._steered.clear()
-        await self._steered.wait()
+        self._steer_arrived.clear()
+        await self._steer_arrived.wait()
 
     async def receive(self) -> str:
         """Wait for the next message and return its text."""
         while not self._steers:
-            await self.steered()
+            await self.wait_for_steer()
         return self._steers.pop(0).text
 
     def over_budget(self) -> str | None:
@@ -156,21 +156,21 @@ class RecordingTurn:
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
         """Return the next of `answers`, which are names of choices or Answers."""
-        posed = Question.plain(question, choices) if isinstance(question, str) else question
-        names = tuple(choice.name for choice in posed.choices)
-        self.questions.append((posed.text, names))
-        self.asked.append(posed)
-        await self._tell()
+        asked_question = Question.plain(question, choices) if isinstance(question, str) else question
+        names = tuple(choice.name for choice in asked_question.choices)
+        self.questions.append((asked_question.text, names))
+        self.asked.append(asked_question)
+        await self._notify()
         if not self._answers:
             raise AgentError("the test gave no answer to this question; pass answers=[...]")
         answer = self._answers.pop(0)
         if isinstance(answer, Answer):
             return answer
-        return Answer("granted" if posed.choices[names.index(answer)].allows else "denied", answer)
+        return Answer("granted" if asked_question.choices[names.index(answer)].allows else "denied", answer)
 
     async def handoff(self) -> Handoff | None:
         """Return the given handoff."""
-        return self.brought
+        return self.given_handoff
 
     async def delegate(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
@@ -178,7 +178,7 @@ class RecordingTurn:
         """Remember the handoff and return it with the next of `replies` as its answer."""
         work = HandoffTask(description=task) if isinstance(task, str) else task
         self.delegated.append((to, work, dict(wish)))
-        await self._tell()
+        await self._notify()
         if not self._replies:
             raise HandoffError("the test gave no answer to this handoff; pass replies=[...]")
         reply = self._replies.pop(0)
@@ -193,7 +193,7 @@ class RecordingTurn:
         """Remember the handoff; the next of `replies` may refuse it with an error."""
         work = HandoffTask(description=task or self.prompt) if isinstance(task, str) else task
         self.transferred.append((to, work, dict(wish)))
-        await self._tell()
+        await self._notify()
         if self._replies and isinstance(reply := self._replies.pop(0), Exception):
             raise reply
         handoff = Handoff(id=f"h_{len(self.transferred)}", form="transfer", to_agent=to or "", status="accepted")
@@ -215,13 +215,13 @@ class RecordingTurn:
     async def keep_thread(self, thread_id: str) -> None:
         """Remember the thread."""
         self.thread_id = thread_id
-        await self._tell()
+        await self._notify()
 
     async def own_group(self, pgid: int) -> None:
         """Remember a process group."""
         self.groups.append(pgid)
-        await self._tell()
+        await self._notify()
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._news:
             self._news.notify_all()

@@ -30,17 +30,17 @@ class AutomationPage(TypedDict):
     automations: list[AutomationInfo]
 
 
-class TakenInfo(TypedDict):
+class ImportInfo(TypedDict):
     """What an import did about one automation: made, changed, same or deleted."""
 
     id: Annotated[str, Example("am_1")]
     what: Annotated[str, Example("made")]
 
 
-class TakenPage(TypedDict):
+class ImportPage(TypedDict):
     """What an import did, in its order."""
 
-    automations: list[TakenInfo]
+    automations: list[ImportInfo]
 
 
 class RunInfo(TypedDict):

@@ -26,7 +26,7 @@ class TokenInfo(dict[str, Any]):
 
 
 @shape_of(Token, secret=Annotated[str, Example("mw_3f9c0a6d51e2")])
-class TokenMade(TokenInfo):
+class NewToken(TokenInfo):
     """A new token, with its secret, which is told once."""
 
 
@@ -36,7 +36,7 @@ class TokenPage(TypedDict):
     tokens: list[TokenInfo]
 
 
-class SignedIn(TypedDict):
+class SignIn(TypedDict):
     """Whose browser it is now, and until when."""
 
     actor: str
@@ -44,7 +44,7 @@ class SignedIn(TypedDict):
     expires_at: str
 
 
-class SignedOut(TypedDict):
+class SignOut(TypedDict):
     """The cookie is removed."""
 
     signed_out: bool

@@ -12,7 +12,7 @@ from midwatch.domain.session import Fault, Message, Session
 from midwatch.domain.steering import Steer
 from midwatch.domain.task import Task
 from midwatch.wire.shapes import shape_of
-from midwatch.wire.tasks import TASK, TaskInfo, WrittenInfo
+from midwatch.wire.tasks import TASK, DraftInfo, TaskInfo
 
 
 @shape_of(Screenshot)
@@ -24,7 +24,7 @@ class ScreenInfo(dict[str, Any]):
     """
 
 
-class Pressed(TypedDict):
+class KeysTyped(TypedDict):
     """How many bytes were typed."""
 
     typed: int
@@ -72,7 +72,7 @@ class SessionStateInfo(TypedDict):
     as_of_seq: int
     session: SessionInfo
     messages: list[MessageInfo]
-    partial: list[WrittenInfo]
+    partial: list[DraftInfo]
     running: TaskInfo | None
     queue: list[TaskInfo]
     steers: list[SteerInfo]
@@ -96,7 +96,7 @@ class SentInfo(TaskInfo):
     """
 
 
-class Interrupted(TypedDict):
+class Interruption(TypedDict):
     """The task whose turn ends, or null if nothing ran, and the mode: `abort` or `stop`.
 
     `resume` is the command that resumes its automation or goal, if that was paused.

@@ -44,10 +44,10 @@ class TaskStateInfo(TypedDict):
     kind: str
     as_of_seq: int
     task: TaskInfo
-    partial: WrittenInfo | None
+    partial: DraftInfo | None
 
 
-class Kin(TypedDict):
+class RelatedTask(TypedDict):
     """A task that belongs to another: `relation` is root, parent, retry_of, retry, child, self or other."""
 
     id: str
@@ -65,7 +65,7 @@ class TaskView(TypedDict):
     task: TaskInfo
     prompt_html: str
     result_html: str | None
-    lineage: list[Kin]
+    lineage: list[RelatedTask]
     handoffs: list[HandoffInfo]
     deliveries: list[DeliveryInfo]
     approvals: list[ApprovalInfo]
@@ -79,7 +79,7 @@ class ResultInfo(TypedDict):
     result: Annotated[str, Example("Hello.")]
 
 
-class WrittenInfo(TypedDict):
+class DraftInfo(TypedDict):
     """What has been written of a message that is not whole yet."""
 
     message_id: str

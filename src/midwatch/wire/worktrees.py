@@ -49,7 +49,7 @@ class WorktreeDiff(TypedDict):
     truncated: bool
 
 
-class WorktreeMerged(TypedDict):
+class WorktreeMerge(TypedDict):
     """A merge: the commit the branch `into` has now. `how` is fast-forward, merge, or nothing when it had it all."""
 
     worktree: WorktreeInfo

@@ -235,7 +235,7 @@ class Loop:
         if self._talk.closing:
             await asyncio.wait({asking})
         while not asking.done():
-            news = asyncio.create_task(self._turn.steered())
+            news = asyncio.create_task(self._turn.wait_for_steer())
             try:
                 await asyncio.sleep(0)  # it listens from here on; what came before is seen now
                 if self._turn.steers("interrupt"):
