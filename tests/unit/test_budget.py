@@ -106,7 +106,7 @@ def test_budgets_are_combined_lowered_and_raised() -> None:
     ("over", "words"),
     [
         (Over("tokens", 100, 120, "task"), "its budget of 100 tokens is spent: 120 tokens"),
-        (Over("usd", 1.5, 1.6, "goal"), "what was left of its goal's budget of $1.50 is spent: $1.60"),
+        (Over("usd", 1.5, 1.6, "goal"), "the rest of its goal's budget of $1.50 is spent: $1.60"),
         (Over("steps", 1, 1, "automation"), "the budget of its run of 1 step is spent: 1 step"),
         (Over("seconds", 600, 601, "task"), "its budget of 10m of work is spent: 10m01s of work"),
         (Over("usd", 0.0005, 0.00051, "day"), "the day's budget of $0.0005 is spent: $0.00051"),

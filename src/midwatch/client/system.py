@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class DeskCalls(Transport):
-    """The server itself."""
+    """The server: agents, notices, usage, settings, processes and tokens."""
 
     async def deliveries(
         self, status: str | None = None, task_id: str | None = None, limit: int = 50
@@ -40,7 +40,7 @@ class DeskCalls(Transport):
         return await self._get("/agents", "agents")
 
     async def test_agent(self, name: str, idempotency_key: str | None = None) -> TaskInfo:
-        """Give an agent a short task, to see whether it works."""
+        """Submit a short task to an agent, to see whether the agent works."""
         return await self._post(path_of("agent", name, "test"), idempotency_key=idempotency_key)
 
     async def now(self, since: datetime | None = None) -> Now:
@@ -69,7 +69,7 @@ class DeskCalls(Transport):
         return await self._get("/settings")
 
     async def directories(self, path: str | None = None, *, hidden: bool = False) -> Directories:
-        """Return the directories in a directory of the server's machine, or in its user's home."""
+        """Return the directories in a directory of the server's machine, by default in its user's home."""
         return await self._get("/directories", path=path, hidden=hidden)
 
     async def watchdog(self) -> AlertPage:
@@ -85,7 +85,7 @@ class DeskCalls(Transport):
         return await self._get("/cluster")
 
     async def me(self) -> Me:
-        """Return who this client is to the server."""
+        """Return the actor and the role of this client."""
         return await self._get("/me")
 
     async def link(self) -> Link:

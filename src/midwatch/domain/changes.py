@@ -23,12 +23,12 @@ class Record(Protocol):
 
     @property
     def noun(self) -> str:
-        """The table."""
+        """Return the name of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Set `fields` of one record, only where every field of `guard` still has that value."""
+    """Set `fields` of one record, only if every field of `guard` still has the given value."""
 
     noun: str
     id: str
@@ -41,7 +41,7 @@ class Changes:
     """One business step, computed purely and written in one transaction, whole or not at all.
 
     A failed fence raises LeaseLost, a failed guard Conflict. Deliveries that exist already (same task, channel and
-    notice) are left as they are; of a task's own prompt one message is kept.
+    notice) are left as they are, and the prompt of a task is stored as a message only once.
     """
 
     fence: Fence | None = None
@@ -54,7 +54,7 @@ class Changes:
     events: tuple[Event, ...] = ()
 
     def plus(self, more: Changes) -> Changes:
-        """Return both as one step, under this one's fence."""
+        """Return both steps as one, with the fence of this step."""
         return Changes(fence=self.fence, **{name: getattr(self, name) + getattr(more, name) for name in _PARTS})
 
 
@@ -62,7 +62,7 @@ _PARTS = tuple(field.name for field in fields(Changes) if field.name != "fence")
 
 
 class RevisedRecord(Record, Protocol):
-    """A record with a status that counts its changes."""
+    """A record that has a status and counts its changes."""
 
     @property
     def id(self) -> str:
@@ -78,7 +78,7 @@ class RevisedRecord(Record, Protocol):
 
 
 class AgentRecord(RevisedRecord, Protocol):
-    """A record that an agent works for, in a session, on behalf of its creator."""
+    """A record with an agent, a session and a creator, such as a goal."""
 
     @property
     def session_key(self) -> str:
@@ -90,11 +90,11 @@ class AgentRecord(RevisedRecord, Protocol):
 
     @property
     def creator(self) -> str | None:
-        """Return who made it."""
+        """Return the actor who created it."""
 
 
 def update_record(record: RevisedRecord, now: int, **fields: Any) -> Update:
-    """Return the update of some fields; it is refused when the record was changed meanwhile."""
+    """Return the update of some fields; it is refused if the record was changed meanwhile."""
     guard: dict[str, Any] = {"revision": record.revision}
     if "status" in fields:
         guard["status"] = record.status
@@ -104,7 +104,7 @@ def update_record(record: RevisedRecord, now: int, **fields: Any) -> Update:
 def event_about(
     record: AgentRecord, payload: Payload, now: int, actor: str | None = None, task_id: str | None = None
 ) -> Event:
-    """Return an event about a record; `actor` is its creator unless given."""
+    """Return an event about a record; by default `actor` is its creator."""
     about = {"session_key": record.session_key, "agent_id": record.agent, "actor": actor or record.creator}
     return event(payload, now, task_id=task_id, **about)
 

@@ -229,7 +229,7 @@ def validate(goal: Goal) -> None:
     check_scope(goal)
     refuse_first(
         ("objective", not goal.objective, "the objective is empty; describe what to reach."),
-        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"it is too long; use {MAX_OBJECTIVE} characters at most."),
+        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"the objective is too long; the limit is {MAX_OBJECTIVE}."),
         ("status", goal.status not in TRANSITIONS, f"the status must be one of: {', '.join(TRANSITIONS)}."),
         ("max_steps", goal.max_steps < 0, "max_steps must be above 0, or 0 for no limit."),
         ("max_tokens", goal.max_tokens < 0, "max_tokens must be above 0, or 0 for no limit."),

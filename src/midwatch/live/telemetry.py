@@ -17,7 +17,7 @@ from importlib.metadata import entry_points, version
 from threading import Thread
 from typing import Any
 
-from midwatch.base.trace import Trace, read
+from midwatch.base.trace import Trace, parse_trace
 from midwatch.domain.event import Event, EventFilter, call_of
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
@@ -353,7 +353,7 @@ def parent_of(task: Task) -> Any:
     """Return the context of the turn's span: that of its request, its goal, or its parent task."""
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 
-    place, root = read(task.trace), None
+    place, root = parse_trace(task.trace), None
     if place is not None:
         numbers = (int(place.trace_id, 16), int(place.span_id, 16))
         flags, state = int(place.flags, 16), TraceState.from_header([place.state]) if place.state else None
