@@ -138,7 +138,7 @@ class Task(NamedTuple):
 
     @property
     def again(self) -> str:
-        """Return the command that retries it."""
+        """Return the command that retries the task."""
         return retry_command(self.id, self.budget, self.usage)
 
     @property
@@ -172,11 +172,11 @@ class Task(NamedTuple):
         return self.status
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it, without the lease, the hashes and the target of the route."""
+        """Return the task as JSON shows it, without the lease, the hashes and the target of the route."""
         return {**to_json(self), "status_text": self.status_text, "tokens_used": self.tokens_used}
 
     def brief(self) -> dict[str, Any]:
-        """Return it as lists show it, with long texts cut."""
+        """Return the task as lists show it, with long texts cut."""
         shown = self.snapshot()
         for name in ("prompt", "result", "error"):
             if shown[name]:
@@ -184,7 +184,7 @@ class Task(NamedTuple):
         return shown
 
     def run_snapshot(self) -> dict[str, Any]:
-        """Return it as a history shows it: a run of an automation, or a step of a goal."""
+        """Return the task as a history shows it: a run of an automation, or a step of a goal."""
         _, _, due = (self.internal_key or "").partition("@")
         return {
             "task_id": self.id,

@@ -1,7 +1,7 @@
 """The bus: follows the log for all readers in this process, and shows live events to watchers.
 
 Stored events are never lost: a follower that falls behind reads the log. Live events are dropped for a slow watcher,
-and a `gap` event tells it so.
+and the watcher gets a `gap` event instead.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LIMITS = Limits()
 
 
 class InitialView(NamedTuple):
-    """What a new watcher is shown first: the stored state, unfinished messages, and the screen."""
+    """The first data for a new watcher: the stored state, unfinished messages, and the screen."""
 
     state: State
     partial: tuple[Draft, ...]
@@ -205,7 +205,7 @@ class Bus:
 
     def show_from(self, source: str | None, live: Event) -> None:
         self._live.note(live)
-        taken = [watcher.offer(live, source) for watcher in self._watchers]  # all of them, before any() looks
+        taken = [watcher.offer(live, source) for watcher in self._watchers]  # every watcher gets the event
         if any(taken):
             self._wake_readers()
 
@@ -222,7 +222,7 @@ class Bus:
     ) -> AsyncGenerator[Event, None]:
         """Yield all matching events with seq > `after`, then every new one, each once and in order, for ever.
 
-        With `live` also those that are never stored (seq 0); a slow reader may lose some, and gets a `gap` event then.
+        With `live` also events that are never stored (seq 0); a slow reader may lose some, and gets a `gap` event then.
         """
         async with aclosing(self.batches(after, which, live=live)) as batches:
             async for batch in batches:
@@ -253,7 +253,7 @@ class Bus:
                     async for batch in missed:
                         yield batch
                 await self._reach(state.as_of_seq)
-                watcher.take(0)  # these events are part of the texts shown now
+                watcher.take(0)  # the texts below include these events
                 yield [InitialView(state, self._live.texts(which), self._live.screen(which.session_key))]
                 async with aclosing(self._follow(state.as_of_seq, which, watcher)) as batches:
                     async for batch in batches:
@@ -341,7 +341,7 @@ class Bus:
 
 
 def _is_large(event: Event) -> bool:
-    """Return whether its text is too long to be kept in memory."""
+    """Return whether the text of an event is too long to be kept in memory."""
     return event.kind in TEXTS and len(event.payload.get(TEXTS[event.kind]) or "") > LARGE
 
 

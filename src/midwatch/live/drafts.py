@@ -28,7 +28,7 @@ class Draft(NamedTuple):
 
 
 class Drafts:
-    """The texts and screens of live events so far."""
+    """The unfinished texts, and the screens, so far."""
 
     def __init__(self) -> None:
         self._screens: dict[str, Event] = {}
@@ -94,8 +94,8 @@ class _Text:
         self._length = 0
 
     def add(self, offset: int, text: str) -> None:
-        """Write at `offset`. A piece that leaves a hole or makes it too long is dropped; the whole message follows."""
-        if offset < self._length:  # it is written again from there
+        """Write at `offset`. Drop a piece that leaves a hole or makes the text too long; the whole message follows."""
+        if offset < self._length:  # the agent writes it again from there
             self.parts = ["".join(self.parts)[:offset]]
             self._length = offset
         if offset == self._length and offset + len(text) <= LONGEST_DRAFT:
@@ -118,7 +118,7 @@ def _end_name(event: Event) -> Name:
 
 
 def _names(live: Event) -> tuple[Name, ...]:
-    """Return the names of everything whose end ends the draft of a live event."""
+    """Return the names of the things whose end also ends the draft of a live event."""
     if live.kind == "screen_update":
         return (("session", live.session_key),)
     turn: tuple[Name, ...] = (("task", live.task_id), ("turn", live.task_id, live.attempt))

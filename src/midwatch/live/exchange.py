@@ -1,8 +1,8 @@
 """The exchange: sends live events to the watchers in other processes of one desk.
 
-A process with watchers announces their filters, repeats that from time to time, and withdraws them in the end; the
-filters of a dead process expire. A live event leaves its process only while another process wants it. A process that
-begins to want something first gets the texts so far, so that the following pieces fit.
+A process with watchers sends their filters to the other processes, repeats them from time to time, and withdraws them
+in the end; the filters of a dead process expire. A live event is sent only to processes with a matching filter. For a
+new filter a process first gets the texts so far, so that the following pieces fit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("midwatch.relay")
 FILTERS_TOPIC, EVENTS_TOPIC = "wish", "live"
 RENEW_SECONDS = 10.0
 FILTERS_SECONDS = 35.0
-"""A wish that was not renewed for this long has expired."""
+"""Filters that were not repeated for this long have expired."""
 MOST_PENDING = 1_000_000
 """Characters that may wait for one process on a slow connection; more are dropped."""
 MOST_SO_FAR = 4_000_000
@@ -34,13 +34,13 @@ MOST_BATCHES = 1000
 
 
 class _Peer:
-    """A process that wants live events of this one."""
+    """Another process that has sent its filters to this process."""
 
     def __init__(self) -> None:
         self.filters: frozenset[EventFilter] = frozenset()
         self.until = 0.0
         self.fresh = True
-        """Whether the next message begins from the start."""
+        """Whether the next message contains the texts from the start."""
         self.pending: list[Event] = []
         self.dropped = 0
         self._size = 0
@@ -85,7 +85,7 @@ class Exchange:
         self._changed = asyncio.Event()
         self._peers: dict[str, _Peer] = {}
         self._sources: dict[str, deque[_Batch]] = {}
-        """The processes whose live events can be shown here, with those that have to wait."""
+        """The processes whose live events can be shown here, with the batches that wait for stored events."""
         self._online = self._stopped = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
         relay.on_connect(self._handle_connect)
@@ -94,7 +94,7 @@ class Exchange:
         relay.on_message(EVENTS_TOPIC, self._handle_events)
 
     async def stop(self) -> None:
-        """Stop, and withdraw all wishes."""
+        """Stop, and withdraw all filters."""
         self._stopped = True
         for task in list(self._tasks.values()):
             task.cancel()
@@ -104,7 +104,7 @@ class Exchange:
             self._filters.clear()
             self._send_filters(EVERYBODY)
 
-    # -- what is wanted here -------------------------------------------------------------------------------------
+    # -- filters of this process -----------------------------------------------------------------------------------
 
     def add_filter(self, which: EventFilter) -> None:
         """Announce the filter of a new watcher in this process."""
@@ -144,13 +144,13 @@ class Exchange:
         self._send_filters(EVERYBODY)
 
     def _send_filters(self, to: str, *, fresh: bool = False, ask: bool = False) -> None:
-        """Send the wishes of this process; with `fresh` ask for texts from the start, with `ask` for others' wishes."""
+        """Send the filters of this process; `fresh` asks for texts from the start, `ask` for the other's filters."""
         if self._online:
             filters = [{k: v for k, v in asdict(which).items() if v} for which in self._filters]
             self._relay.send(to, FILTERS_TOPIC, {"wants": filters, "fresh": fresh, "ask": ask})
 
     def _handle_events(self, sender: str, data: Mapping[str, Any]) -> None:
-        """Take live events from another process."""
+        """Receive live events of another process."""
         if data["fresh"]:
             self._sources[sender] = deque()
         batches = self._sources.get(sender)
@@ -184,7 +184,7 @@ class Exchange:
             self._send_filters(sender, fresh=True)
 
     def _handle_connect(self) -> None:
-        """Begin from the start after a connection: all processes send their wishes, and all texts, again."""
+        """Begin from the start after a connection: all processes send their filters, and all texts, again."""
         self._online = True
         self._peers.clear()
         for sender in list(self._sources):
@@ -192,10 +192,10 @@ class Exchange:
             self._audience.report_loss(sender, 1)
         self._send_filters(EVERYBODY, fresh=True, ask=True)
 
-    # -- what is wanted elsewhere --------------------------------------------------------------------------------
+    # -- filters of other processes --------------------------------------------------------------------------------
 
     def share(self, live: Event) -> None:
-        """Send a live event of this process to those who want it."""
+        """Send a live event of this process to the processes with a matching filter."""
         for name, peer in list(self._peers.items()):
             if peer.until < self._clock.monotonic():
                 del self._peers[name]
@@ -210,7 +210,7 @@ class Exchange:
                 peer.pending = [live for live in peer.pending if not ends(event, live)]
 
     def _handle_filters(self, sender: str, data: Mapping[str, Any]) -> None:
-        """Take the wishes of another process, which may have been disconnected."""
+        """Receive the filters of another process, which may have been disconnected."""
         if data["ask"]:
             if sender in self._sources:
                 self._handle_loss(sender)
@@ -239,7 +239,7 @@ class Exchange:
                     yield live
 
     async def _send(self) -> None:
-        """Send what waits. Pieces that come meanwhile are joined, so a slow connection gets fewer messages."""
+        """Send the waiting events. Pieces that come meanwhile are joined, so a slow connection gets fewer messages."""
         while due := [(name, peer) for name, peer in self._peers.items() if peer.pending or peer.dropped]:
             for name, peer in due:
                 dropped = peer.dropped
@@ -247,7 +247,7 @@ class Exchange:
                 if dropped:
                     events, peer.fresh = list(self._so_far(peer.filters)), True
                 if not self._send_to(name, peer, dropped, events):
-                    self._peers.pop(name, None)  # it sends its wishes again when it can be reached
+                    self._peers.pop(name, None)  # it sends its filters again when it can be reached
             await self._relay.flush()
 
     def _send_to(self, name: str, peer: _Peer, dropped: int, events: list[Event]) -> bool:

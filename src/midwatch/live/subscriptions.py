@@ -1,7 +1,7 @@
 """Subscriptions: functions of this process that are called with events, each under a name, in a task of its own.
 
 A subscription that follows the log loses nothing: the log is its queue, and a durable one continues after a restart. A
-live one has a bounded queue; events that do not fit are dropped and counted. A slow or broken one harms only itself.
+live one has a limited queue; events that do not fit are dropped and counted. A slow or broken one harms no other.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Limit:
                 return
         finally:
             self._until = None
-        raise TimeoutError(f"it took longer than {self._seconds:g} s")
+        raise TimeoutError(f"the handler took longer than {self._seconds:g} s")
 
     def _look(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
@@ -115,10 +115,10 @@ class Subscription:
         except Exception as problem:
             self.failed += 1
             now = self._clock.monotonic()
-            if now - self._logged_at >= PAUSE_SECONDS:  # not one line for each of ten thousand events
+            if now - self._logged_at >= PAUSE_SECONDS:  # not a line for each of many events
                 self._logged_at = now
                 log.warning(
-                    "subscription %s failed over %s, %d times so far", self.name, event.kind, self.failed,
+                    "subscription %s failed at event %s, %d times so far", self.name, event.kind, self.failed,
                     exc_info=problem,
                 )  # fmt: skip
 
@@ -145,7 +145,7 @@ class _Following(Subscription):
         """Call the handler with all events until the desk is closed."""
         while True:
             try:
-                if self._durable:  # another process may have continued it meanwhile
+                if self._durable:  # another process may have moved the cursor
                     self._position = max(self._position, await self._store.get_cursor(self.name) or 0)
                 async with aclosing(self._bus.batches(self._position, self.which)) as batches:
                     if await self._each(batches, leads):
@@ -153,7 +153,7 @@ class _Following(Subscription):
             except StoreError as problem:
                 log.warning("subscription %s waits for the store: %s", self.name, problem)
             except Exception:
-                log.exception("subscription %s begins again", self.name)
+                log.exception("subscription %s failed and starts again", self.name)
             self._busy = False
             await asyncio.sleep(self._pause)
 
@@ -189,12 +189,12 @@ class _Following(Subscription):
             self._saved_position, self._saved_at = position, self._clock.monotonic()
 
     async def finish(self) -> None:
-        with suppress(StoreError):  # then some events come again
+        with suppress(StoreError):  # some events are delivered again then
             await self.save()
 
 
 class _Tapping(Subscription):
-    """Takes new events, also live ones, while there is room in its queue."""
+    """Takes new events, also live events, while there is space in its queue."""
 
     def __init__(self, *args: Any, most: int) -> None:
         super().__init__(*args)
@@ -223,7 +223,7 @@ class _Tapping(Subscription):
                 await asyncio.sleep(self._pause)
 
     def _offer(self, event: Event) -> None:
-        if event.kind == "gap":  # reported below, with the events that are missing here
+        if event.kind == "gap":  # counted, and reported later with other missing events
             self._missing += event.payload["dropped"] or 1
             return
         self.received += 1
@@ -288,14 +288,14 @@ class Subscriptions:
     ) -> Subscription:
         """Call `handler` with the events from now on; it has `seconds` for each.
 
-        With `durable` it continues after the last event of the subscription with this name, at least once each. With
+        With `durable` it continues after the last event of the subscription with this name; some may be repeated. With
         `live` it also gets events that are never stored; if it is slow, `most` events wait and others are dropped.
         """
         if not name or name in self._subscriptions:
-            raise InvalidInput(f"there is a subscription {name!r} already; choose another name.", field="name")
+            raise InvalidInput(f"the name {name!r} is empty or taken; choose another name.", field="name")
         if durable and live:
             raise InvalidInput(
-                "live events are not stored, so they cannot come later; choose durable or live.", field="live"
+                "live events are not stored, so they cannot be repeated; choose durable or live.", field="live"
             )
         position = (await self._store.read_log_bounds()).last_seq
         about = (name, handler, which, self._clock, seconds, self._bus, self._pause)

@@ -1,7 +1,7 @@
 """Telemetry: spans and metrics of turns for OpenTelemetry, from the events of a turn of any agent.
 
 It is configured by the standard OTEL_* variables; without them the library is not imported. The names are those of the
-GenAI conventions, all in the table below; names that these lack begin with `midwatch.`.
+GenAI conventions, all in the table below; names that are not in the conventions begin with `midwatch.`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def telemetry() -> Telemetry | None:
 
 
 def name_attributes(**values: Any) -> dict[str, Any]:
-    """Return attributes by their full names; those with None are left out."""
+    """Return the attributes under their full names, without those that are None."""
     return {NAMES[name]: value for name, value in values.items() if value is not None}
 
 
@@ -123,8 +123,8 @@ class Telemetry:
         self.tracer = self._tracers.get_tracer("midwatch", version("midwatch"))
         meter = self._meters.get_meter("midwatch", version("midwatch"))
         buckets = {"explicit_bucket_boundaries_advisory": SECOND_BUCKETS}
-        self.duration = meter.create_histogram(NAMES["duration_metric"], "s", "How long a call took.", **buckets)
-        self.first_chunk = meter.create_histogram(NAMES["first_chunk_metric"], "s", "Until it began.", **buckets)
+        self.duration = meter.create_histogram(NAMES["duration_metric"], "s", "Duration of a call.", **buckets)
+        self.first_chunk = meter.create_histogram(NAMES["first_chunk_metric"], "s", "Time to first chunk.", **buckets)
         self.tokens = meter.create_histogram(
             NAMES["tokens_metric"], "{token}", "Tokens of a call.", explicit_bucket_boundaries_advisory=TOKEN_BUCKETS
         )
@@ -134,7 +134,7 @@ class Telemetry:
         return TurnSpans(self, task)
 
     def close(self) -> None:
-        """Send the rest, for a few seconds at most, as exporters try for long. Call it in a thread."""
+        """Send the remaining data, for a few seconds at most. It blocks: call it in a thread."""
         senders = [Thread(target=provider.shutdown, daemon=True) for provider in (self._tracers, self._meters)]
         until = time.monotonic() + FLUSH_SECONDS
         for sender in senders:
@@ -151,7 +151,7 @@ class Telemetry:
         attributes = name_attributes(operation="invoke_workflow", workflow=name, **about)
         self.ids.next_trace, self.ids.next_span = trace_number(root), span_number(root)
         span = self.tracer.start_span(
-            f"invoke_workflow {name}", inside or _nothing(), SpanKind.INTERNAL, attributes, start_time=began * 1000
+            f"invoke_workflow {name}", inside or _no_parent(), SpanKind.INTERNAL, attributes, start_time=began * 1000
         )
         if about.get("error"):
             span.set_status(_error_status(), str(about["error"]))
@@ -223,7 +223,7 @@ class TurnSpans:
     def _start(self, key: str, name: str, kind: str, at: int, attributes: Mapping[str, Any], number: int = 1) -> _Call:
         from opentelemetry.trace import SpanKind, set_span_in_context
 
-        inside = set_span_in_context(self._span, _nothing())
+        inside = set_span_in_context(self._span, _no_parent())
         span = self._telemetry.tracer.start_span(name, inside, SpanKind[kind], dict(attributes), start_time=at * 1000)
         call = self._open[key] = _Call(span, at, dict(attributes), number)
         return call
@@ -345,7 +345,7 @@ class _Call:
         self._attributes = attributes
 
     def metric_attributes(self) -> dict[str, Any]:
-        """Return the attributes of its metrics, which have few values each."""
+        """Return the attributes for metrics: only those with few different values."""
         return {name: self._attributes[name] for name in self.METRIC_ATTRIBUTES if name in self._attributes}
 
 
@@ -360,10 +360,10 @@ def parent_of(task: Task) -> Any:
     else:
         root = task.cause_id if task.cause == "goal" else task.root_id if task.parent_id else None
         if root is None:
-            return _nothing()
+            return _no_parent()
         numbers, flags, state = (trace_number(root), span_number(root)), TraceFlags.SAMPLED, None
     context = SpanContext(*numbers, is_remote=True, trace_flags=TraceFlags(flags), trace_state=state)
-    return set_span_in_context(NonRecordingSpan(context), _nothing())
+    return set_span_in_context(NonRecordingSpan(context), _no_parent())
 
 
 def trace_number(root: str) -> int:
@@ -386,7 +386,7 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _nothing() -> Any:
+def _no_parent() -> Any:
     from opentelemetry.context import Context
 
     return Context()

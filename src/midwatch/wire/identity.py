@@ -12,7 +12,7 @@ from midwatch.wire.shapes import shape_of
 
 
 class Me(TypedDict):
-    """Who speaks, and to whom; only an owner is told where the home is."""
+    """The actor and role of the request, and the version of the server. `home` is only for owners."""
 
     actor: str
     role: str
@@ -27,7 +27,7 @@ class TokenInfo(dict[str, Any]):
 
 @shape_of(Token, secret=Annotated[str, Example("mw_3f9c0a6d51e2")])
 class NewToken(TokenInfo):
-    """A new token, with its secret, which is told once."""
+    """A new token, with its secret. No other reply contains the secret."""
 
 
 class TokenPage(TypedDict):
@@ -37,7 +37,7 @@ class TokenPage(TypedDict):
 
 
 class SignIn(TypedDict):
-    """Whose browser it is now, and until when."""
+    """The actor of the browser, and the time when the sign-in expires."""
 
     actor: str
     role: str

@@ -19,13 +19,13 @@ from midwatch.wire.tasks import TASK, DraftInfo, TaskInfo
 class ScreenInfo(dict[str, Any]):
     """The screen of a terminal.
 
-    `status` is starting, idle, busy, asking or exited; `evidence` is why, and `certain` is false if it is only silence.
-    `cursor` is column and row, from 0. `styled` is empty unless the request wants it.
+    `status` is starting, idle, busy, asking or exited; `evidence` is the reason; `certain` is false if it is silence.
+    `cursor` is column and row, from 0. `styled` is empty unless it is requested.
     """
 
 
 class KeysTyped(TypedDict):
-    """How many bytes were typed."""
+    """The number of bytes that were typed."""
 
     typed: int
 
@@ -54,7 +54,7 @@ class MessageInfo(dict[str, Any]):
 
 
 class MessagePage(TypedDict):
-    """Messages in order; `more` says that there may be further ones."""
+    """Messages in order; `more` means that there may be further messages."""
 
     messages: list[MessageInfo]
     more: bool
@@ -62,11 +62,11 @@ class MessagePage(TypedDict):
 
 @shape_of(Fault)
 class FaultInfo(dict[str, Any]):
-    """A turn that failed (`error`), or is tried again (`warning`)."""
+    """The error of a turn that failed (`level` is error), or is tried again (`level` is warning)."""
 
 
 class SessionStateInfo(TypedDict):
-    """What a watcher of a conversation is shown first: its last messages, what runs, what waits, recent troubles."""
+    """The first data for a watcher of a conversation: its last messages, running and waiting tasks, recent errors."""
 
     kind: str
     as_of_seq: int

@@ -39,7 +39,7 @@ class Counts(dict[str, Any]):
 
 
 class TaskStateInfo(TypedDict):
-    """What a watcher of a task is shown first, and after a break again. The client gives it its kind, `state`."""
+    """The first data for a watcher of a task, sent again after a lost connection. The client sets `kind` to `state`."""
 
     kind: str
     as_of_seq: int
@@ -60,7 +60,7 @@ class RelatedTask(TypedDict):
 
 
 class TaskView(TypedDict):
-    """Everything a page about a task shows. The HTML is safe to show."""
+    """All data for a page about a task. The HTML is safe to show."""
 
     task: TaskInfo
     prompt_html: str
@@ -73,14 +73,14 @@ class TaskView(TypedDict):
 
 
 class ResultInfo(TypedDict):
-    """The whole text of a task that is done."""
+    """The full result of a task that is done."""
 
     id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
     result: Annotated[str, Example("Hello.")]
 
 
 class DraftInfo(TypedDict):
-    """What has been written of a message that is not whole yet."""
+    """The text so far of a message that is not complete."""
 
     message_id: str
     task_id: str | None

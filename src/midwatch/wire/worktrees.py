@@ -42,7 +42,7 @@ class WorktreePage(TypedDict):
 
 
 class WorktreeDiff(TypedDict):
-    """What has changed in a worktree, as a unified diff; `truncated` when there is more."""
+    """The changes in a worktree, as a unified diff; `truncated` if it was cut."""
 
     id: Annotated[str, Example("w_1a1deb33561a3f9a1c20b7d4")]
     diff: Annotated[str, Example("diff --git a/a.txt b/a.txt\\n...")]
@@ -50,7 +50,7 @@ class WorktreeDiff(TypedDict):
 
 
 class WorktreeMerge(TypedDict):
-    """A merge: the commit the branch `into` has now. `how` is fast-forward, merge, or nothing when it had it all."""
+    """A merge: `commit` is the commit of the branch `into` now. `how` is fast-forward, merge, or nothing (no change)."""
 
     worktree: WorktreeInfo
     commit: str
