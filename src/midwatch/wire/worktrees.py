@@ -50,7 +50,7 @@ class WorktreeDiff(TypedDict):
 
 
 class WorktreeMerge(TypedDict):
-    """A merge: `commit` is the commit of the branch `into` now. `how` is fast-forward, merge, or nothing (no change)."""
+    """A merge: `commit` is the commit of the branch `into` now. `how` is fast-forward, merge, or nothing."""
 
     worktree: WorktreeInfo
     commit: str
