@@ -22,7 +22,7 @@ AT = "2026-01-02T03:04:05.000000Z"
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """How a request sets a field."""
+    """The way in which a request sets a field."""
 
     help: str
     """One line for people: the description in OpenAPI, and the help of the option."""

@@ -194,7 +194,7 @@ def show_chain(chain: Sequence[tuple[str, str | None]]) -> list[dict[str, str | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffFilter:
-    """Which handoffs to list; empty means all. `before` is the last id of the page before."""
+    """A filter of handoffs; an empty filter matches all. `before` is the last id of the page before."""
 
     statuses: tuple[Status, ...] = ()
     agent: str | None = None

@@ -225,7 +225,7 @@ def show_worktree(note: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """Which tasks to list; empty means all. `before` is the last id of the page before."""
+    """A filter of tasks; an empty filter matches all. `before` is the last id of the page before."""
 
     statuses: tuple[Status, ...] = ()
     agent: str | None = None
@@ -236,7 +236,7 @@ class TaskFilter:
 
 
 class Summary(NamedTuple):
-    """How many tasks there are, by status."""
+    """The number of tasks by status."""
 
     total: int
     pending: int

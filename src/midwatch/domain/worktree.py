@@ -153,7 +153,7 @@ class Mutex(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorktreeFilter:
-    """Which worktrees to list; by default all that are not removed. `before` is the last id of the page before."""
+    """A filter of worktrees; by default all that are not removed. `before` is the last id of the page before."""
 
     statuses: tuple[Status, ...] = PRESENT
     before: str | None = None

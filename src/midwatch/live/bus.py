@@ -38,7 +38,7 @@ TEXTS = {
 
 
 class Limits(NamedTuple):
-    """How much a bus keeps in memory, and how it reads the log.
+    """The limits of a bus: events in memory, and reads of the log.
 
     `tail` recent events are kept, so that a fast follower never reads the database. `page` events are read at once.
     `live_waiting` live events are kept for a slow watcher. After an error the log is read again in `pause_seconds`.

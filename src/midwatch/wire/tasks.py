@@ -35,7 +35,7 @@ class TaskPage(TypedDict):
 
 @shape_of(Summary)
 class Counts(dict[str, Any]):
-    """How many tasks there are, by status."""
+    """The number of tasks by status."""
 
 
 class TaskStateInfo(TypedDict):

@@ -112,7 +112,7 @@ def kinds_of(name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events to read; empty means all. `tool_*` means every kind that begins with `tool_`."""
+    """A filter of events; an empty filter matches all. `tool_*` means every kind that begins with `tool_`."""
 
     kinds: tuple[str, ...] = ()
     task_id: str | None = None
