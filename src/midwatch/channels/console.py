@@ -50,8 +50,8 @@ class ConsoleChannel(SendOnly):
         text = "".join(f"[{self.name}] {line}\n" for line in printable_lines(delivery.text))
         try:
             encoding = stream.encoding or "utf-8"
-            text = text.encode(encoding, "backslashreplace").decode(encoding)  # the stream cannot show all characters
-            stream.write(text)
+            # the stream may not be able to show all characters
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             stream.flush()
         except (OSError, ValueError, AttributeError) as problem:
             why = f"printing to {self._stream_name} failed ({type(problem).__name__}); check where this output goes"

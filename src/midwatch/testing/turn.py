@@ -198,14 +198,9 @@ class RecordingTurn:
             raise reply
         handoff = Handoff(id=f"h_{len(self.transferred)}", form="transfer", to_agent=to or "", status="accepted")
         following = new_task(
-            0,
-            work.words(),
-            to or "",
-            self.session_key,
-            task_id=f"{self.task_id}x",
-            cause="handoff",
+            0, work.words(), to or "", self.session_key, task_id=f"{self.task_id}x", cause="handoff",
             cause_id=handoff.id,
-        )
+        )  # fmt: skip
         return Transfer(handoff=handoff, task=following)
 
     def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
