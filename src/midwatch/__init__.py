@@ -1,6 +1,6 @@
 """midwatch: mission control for AI agents.
 
-Give any agent work in the background, watch every step, answer its questions, get the result where you asked for it.
+Run any agent in the background, watch every step, answer its questions, and get the result where you want it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _ROOMS = {
     "services.handoffs": "HandoffOptions",
 }
 _HOMES = {name: module for module, names in _ROOMS.items() for name in names.split()}
-"""Where each public name lives. They are loaded when first used, so that the command line starts fast."""
+"""The module of each public name. A module is loaded at its first use, so that the command line starts fast."""
 
 __all__ = [
     "Agent",

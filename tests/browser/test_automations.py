@@ -183,11 +183,11 @@ async def test_what_the_watchdog_finds_is_told_on_now_and_in_the_list(desk: Desk
     while task not in found:  # told now, or by the watchdog itself a moment ago
         looked = await desk.post("/watchdog")
         found = [one["subject"] for one in looked["told"] + looked["known"]]
-    await expect(listed.locator(".automation-list .row-sub")).to_contain_text(f"Silent: Nothing was heard of {task}")
+    await expect(listed.locator(".automation-list .row-sub")).to_contain_text(f"Silent: {task} has emitted no event")
     notice = now.locator(".now-waiting .attention-row")
     await expect(notice).to_contain_text("Silent: demo:hang watch the tide")
     await now.reload()
-    await expect(notice).to_contain_text("It asks nothing.")
+    await expect(notice).to_contain_text("It does not wait for an answer.")
     await desk.post(f"/tasks/{task}/cancel")
     await expect(notice).to_have_count(0)
     await expect(listed.locator(".automation-list .row-sub")).not_to_contain_text("Silent")

@@ -130,7 +130,7 @@ def delivery(number: int = 1, **fields: Any) -> Delivery:
             "task_id": f"t_{number}",
             "channel": "it",
             "notice": "done",
-            "text": f"Done: job {number}.\nGrüße, 東京 👩‍👩‍👧\nAll of it: midwatch result t_{number}",
+            "text": f"Done: job {number}.\nGrüße, 東京 👩‍👩‍👧\nFull result: midwatch result t_{number}",
             "created_at": now,
             "due_at": now,
             **fields,

@@ -11,7 +11,7 @@ import pytest
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import EventFilter, SessionClosed, event
-from midwatch.domain.steering import MOST_QUEUED, Sent, Steer, requeue_steers
+from midwatch.domain.steering import MOST_QUEUED, SendResult, Steer, requeue_steers
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task, end
 from records import CLOCK, a_steer, a_task, claim_tasks, fence, submit_and_claim
@@ -19,7 +19,7 @@ from records import CLOCK, a_steer, a_task, claim_tasks, fence, submit_and_claim
 KEY = "chat:1"
 
 
-async def send(store: Store, text: str, *, otherwise: bool = True, **fields: Any) -> Sent | None:
+async def send(store: Store, text: str, *, otherwise: bool = True, **fields: Any) -> SendResult | None:
     """Send a message as the task service does."""
     task = a_task(session_key=KEY, prompt=text, cause="message", idempotency_key=fields.get("idempotency_key"))
     steer = replace(a_steer(task, text), id=task.id, task_id="", number=0, **fields)

@@ -271,6 +271,6 @@ async def test_targets_from_configuration_and_code_are_found(tmp_path: Path) -> 
     (tmp_path / "midwatch.toml").write_text(CONFIG + "handoffs = ['demo', 'echo']\ndelegates = ['echo']\n")
     async with Runtime.open(settings=settings(tmp_path), agents={"echo": echo}, only=["it"]) as desk:
         assert list(desk.agents) == ["it"]  # the others may work in other processes
-        assert desk.handoffs.enabled("it")
+        assert desk.handoffs.can_receive("it")
     with pytest.raises(BadConfig, match=r"agents.other.delegates: it cannot hand over to itself"):
         build_agents(settings(tmp_path), {"echo": echo, "other": LlmAgent("me", "openai:fake", delegates=["other"])})

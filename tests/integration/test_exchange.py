@@ -24,8 +24,8 @@ from midwatch.domain.agent import Turn
 from midwatch.domain.changes import Changes
 from midwatch.domain.event import EVERYTHING, Event, EventFilter, MessageDelta, MessageUpdate, ScreenUpdate, event
 from midwatch.domain.relay import EVERYBODY
-from midwatch.live.bus import Shown
-from midwatch.live.exchange import LIVE, RENEW_SECONDS, WISH, WISH_SECONDS
+from midwatch.live.bus import InitialView
+from midwatch.live.exchange import EVENTS_TOPIC, FILTERS_SECONDS, FILTERS_TOPIC, RENEW_SECONDS
 from midwatch.stores.relay import MAX_CHUNK_BYTES, OURS, Assembly, PostgresRelay, cut
 from midwatch.testing import ScriptedAgent
 from postgres import Cluster
@@ -91,8 +91,8 @@ class Heard:
         self.lost: list[str] = []
         self._news = asyncio.Event()
         self.relay.on_message("keys", self._heard)
-        self.relay.on_message(LIVE, self._heard)
-        self.relay.on_message(WISH, lambda sender, data: self._heard(sender, data["wants"]))
+        self.relay.on_message(EVENTS_TOPIC, self._heard)
+        self.relay.on_message(FILTERS_TOPIC, lambda sender, data: self._heard(sender, data["wants"]))
         self.relay.on_connect(self._connected)
         self.relay.on_loss(self.lost.append)
 
@@ -224,7 +224,7 @@ class Reader:
 
     def __init__(self, desk: Runtime, which: EventFilter = EVERYTHING, state: bool = True) -> None:
         self.text = ""
-        self.first: Shown | None = None
+        self.first: InitialView | None = None
         self.kinds: list[str] = []
         self.screen: str | None = None
         self.result: str | None = None
@@ -243,9 +243,9 @@ class Reader:
             async for made in events:
                 self._see(made)
 
-    def _see(self, made: Event | Shown) -> None:
+    def _see(self, made: Event | InitialView) -> None:
         self._news.set()
-        if isinstance(made, Shown):
+        if isinstance(made, InitialView):
             self.first = made
             self.text = made.partial[0].text if made.partial else ""
             self.screen = made.screen
@@ -406,15 +406,15 @@ async def test_a_piece_stays_between_the_stored_events_around_it(database: str, 
         await reader.until(lambda: reader.first is not None)
         [me] = {sender for sender, _ in other.found}
         told = {"seq": 1, "dropped": 0, "fresh": True, "events": [plain("early", "t_1", of_a_newer_version=1)]}
-        other.relay.send(me, LIVE, told)
-        other.relay.send(me, LIVE, {"seq": "nonsense"})
-        other.relay.send(me, LIVE, {**told, "seq": 0, "fresh": False, "events": [plain("held back", "t_2")]})
+        other.relay.send(me, EVENTS_TOPIC, told)
+        other.relay.send(me, EVENTS_TOPIC, {"seq": "nonsense"})
+        other.relay.send(me, EVENTS_TOPIC, {**told, "seq": 0, "fresh": False, "events": [plain("held back", "t_2")]})
         whole = MessageUpdate(message_id="t_3.1", role="agent", message="all of it")
         await here.store.apply(Changes(events=(event(whole, 1, task_id="t_3", attempt=1),)))
         await reader.until(lambda: reader.text == "held back")
         assert reader.kinds == ["message_update", "message_delta", "message_delta"]
         late, end = plain("late", "t_3"), plain("the end", "t_4")
-        other.relay.send(me, LIVE, {**told, "seq": 0, "fresh": False, "events": [late, end]})
+        other.relay.send(me, EVENTS_TOPIC, {**told, "seq": 0, "fresh": False, "events": [late, end]})
         await reader.until(lambda: reader.text == "the end")
         assert reader.kinds == ["message_update", *["message_delta"] * 3]
         await reader.end()
@@ -427,9 +427,9 @@ async def test_text_is_hidden_until_it_begins_anew(database: str, tmp_path: Path
         await reader.until(lambda: reader.first is not None)
         [me] = {sender for sender, _ in other.found}
         told = {"seq": 0, "dropped": 0, "fresh": False}
-        other.relay.send(me, LIVE, {**told, "events": [plain("never seen", "t_1")]})
-        other.relay.send(me, LIVE, {**told, "fresh": True, "events": [plain("seen", "t_1")]})
-        other.relay.send(me, LIVE, {**told, "dropped": 7, "events": [plain("seen again", "t_1")]})
+        other.relay.send(me, EVENTS_TOPIC, {**told, "events": [plain("never seen", "t_1")]})
+        other.relay.send(me, EVENTS_TOPIC, {**told, "fresh": True, "events": [plain("seen", "t_1")]})
+        other.relay.send(me, EVENTS_TOPIC, {**told, "dropped": 7, "events": [plain("seen again", "t_1")]})
         await reader.until(lambda: reader.text == "seen again")
         assert reader.kinds == ["message_delta", "gap", "message_delta"]
         await reader.end()
@@ -484,10 +484,10 @@ async def test_a_subscription_that_is_not_renewed_expires(database: str, tmp_pat
         await dying.until(lambda: (there.id, []) in dying.found)  # it listens now
         writer.write("x")
         await own.until(lambda: own.text == "x")
-        dying.relay.send(EVERYBODY, WISH, {"wants": [{}], "fresh": True, "ask": False})
+        dying.relay.send(EVERYBODY, FILTERS_TOPIC, {"wants": [{}], "fresh": True, "ask": False})
         await dying.until(lambda: any("events" in data for _, data in dying.found))
         assert "i_dies" in peers(there)
-        clock.seconds = WISH_SECONDS + 1
+        clock.seconds = FILTERS_SECONDS + 1
         while "i_dies" in peers(there):
             writer.write("y")
             await asyncio.sleep(0.01)

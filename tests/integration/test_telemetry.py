@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from midwatch.agents.function import FunctionAgent
-from midwatch.base.trace import incoming, read, validate_trace
+from midwatch.base.trace import incoming, parse_trace, validate_trace
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import Turn
 from midwatch.domain.event import EventFilter, LlmDelta, LlmRequest, LlmResponse, LlmRetry, ToolExecEnd, ToolExecStart
@@ -254,4 +254,4 @@ def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: 
     "bad", ["", "x", PARENT.replace("00-", "ff-", 1), PARENT.upper(), f"00-{'0' * 32}-{'1' * 16}-01", PARENT[:-1]]
 )
 def test_a_malformed_trace_is_ignored(bad: str) -> None:
-    assert validate_trace(bad) is None and read({"traceparent": bad}) is None
+    assert validate_trace(bad) is None and parse_trace({"traceparent": bad}) is None

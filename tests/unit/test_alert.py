@@ -54,7 +54,7 @@ def test_an_event_keeps_a_task_from_being_silent_and_the_alert_names_a_question(
     (asks,) = check_running(task._replace(wait="approval"), None, NOW + SILENT)
     assert "waits for an answer" in asks.text
     (mute,) = check_running(task, None, NOW + SILENT)
-    assert "asks nothing" in mute.text
+    assert "does not wait for an answer" in mute.text
 
 
 def test_a_question_stops_the_clock_of_a_stuck_task() -> None:

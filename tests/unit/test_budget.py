@@ -105,7 +105,7 @@ def test_budgets_are_combined_lowered_and_raised() -> None:
     ("over", "words"),
     [
         (Over("tokens", 100, 120, "task"), "its budget of 100 tokens is spent: 120 tokens"),
-        (Over("usd", 1.5, 1.6, "goal"), "what was left of its goal's budget of $1.50 is spent: $1.60"),
+        (Over("usd", 1.5, 1.6, "goal"), "the rest of its goal's budget of $1.50 is spent: $1.60"),
         (Over("steps", 1, 1, "automation"), "the budget of its run of 1 step is spent: 1 step"),
         (Over("seconds", 600, 601, "task"), "its budget of 10m of work is spent: 10m01s of work"),
         (Over("usd", 0.0005, 0.00051, "day"), "the day's budget of $0.0005 is spent: $0.00051"),
@@ -244,7 +244,7 @@ def test_usage_of_earlier_tries_and_attempts_counts() -> None:
         {"tokens": 100, "seconds": 60.0, "before": {"tokens": 40, "seconds": 20.0}},
         {"output_tokens": 50, "seconds": 15.0},
     )
-    assert (meter.over(), meter.left()) == (None, 25.0)
+    assert (meter.over(), meter.remaining_seconds()) == (None, 25.0)
     meter.count_answer({"input_tokens": 10})
     assert meter.over() == Over("tokens", 100, 100, "task")
     assert meter.usage() == {"input_tokens": 10, "steps": 1, "seconds": 0.0}

@@ -129,7 +129,7 @@ async def test_a_refused_connection_raises_not_running() -> None:
 
 async def test_a_server_that_dies_before_it_answers_is_reported() -> None:
     async with loopback(b"") as server, Client(server.url, "t") as client:
-        with pytest.raises(NotRunning, match="went away before it answered"):
+        with pytest.raises(NotRunning, match="was lost before it answered"):
             await client.submit("x")
 
 

@@ -37,7 +37,7 @@ from midwatch.domain.goal import (
     wake,
 )
 from midwatch.domain.session import gate_key
-from midwatch.domain.task import AUTOMATION_PAUSES, STATUS_OF, Ended, Task
+from midwatch.domain.task import AUTOMATION_PAUSES, STATUS_OF, EndedAttempt, Task
 from records import a_goal, a_task
 
 NOW = 1_700_000_000 * SECOND
@@ -53,12 +53,12 @@ def at_step(**fields: Any) -> Goal:
 
 def end_task(
     outcome: Any = "ok", text: str = "did it", *, tools: int = 0, task_id: str = "t_1", **fields: Any
-) -> Ended:
+) -> EndedAttempt:
     """The end of its task."""
     status = STATUS_OF[outcome]
     said = {"result": text} if status == "done" else {"error": "it broke"}
     base = {"started_at": NOW, "completed_at": NOW + 10 * SECOND, "cause": "goal", "cause_id": "g", **said}
-    return Ended(a_task(id=task_id, status=status, outcome=outcome, **{**base, **fields}), tools, "th_2")
+    return EndedAttempt(a_task(id=task_id, status=status, outcome=outcome, **{**base, **fields}), tools, "th_2")
 
 
 def after(goal: Goal, changes: Changes) -> Goal:

@@ -295,7 +295,7 @@ async def test_the_end_of_a_stopped_step_does_not_undo_resuming(desk: Desk) -> N
     assert await desk.store.list_due_goals(desk.clock.now()) == []  # the old step holds it up
     ended = (await desk.task(step))._replace(status="cancelled", outcome="cancelled", completed_at=desk.clock.now())
     means = await rules.means_of(resumed, desk.terms, rules.Templates())
-    await desk.store.apply(rules.advance(resumed, rules.Ended(ended), desk.clock.now(), means))
+    await desk.store.apply(rules.advance(resumed, rules.EndedAttempt(ended), desk.clock.now(), means))
     assert (await desk.goals.get(found.id)).status == "active"
 
 

@@ -18,7 +18,7 @@ from midwatch.domain.handoff_history import (
     apply_filter,
     as_text,
     last,
-    mapped,
+    map_history,
     nested,
     only_user,
     remove_tools,
@@ -41,7 +41,7 @@ DATA = HandoffInputData(
 
 
 async def test_without_a_filter_everything_except_the_sources_prompt_is_passed() -> None:
-    seen = (await apply_filter(None, DATA)).seen()
+    seen = (await apply_filter(None, DATA)).visible_messages()
     assert seen == (
         make_message("user", "hello"),
         CALL,
@@ -59,7 +59,7 @@ async def test_a_filter_cannot_restore_the_sources_prompt_or_change_its_input() 
             input_history=(make_message("system", "secret"), make_message("developer", "x"), make_message("user", "y"))
         )
 
-    assert (await apply_filter(leak, DATA)).seen() == (make_message("user", "y"),)
+    assert (await apply_filter(leak, DATA)).visible_messages() == (make_message("user", "y"),)
     assert DATA.context.variables == {"a": [1]}
 
 
@@ -72,7 +72,7 @@ async def test_input_messages_replace_the_rest() -> None:
         )
 
     made = await apply_filter(instead, DATA)
-    assert made.seen()[-1] == make_message("user", "other")
+    assert made.visible_messages()[-1] == make_message("user", "other")
     assert made.new_messages == DATA.new_messages  # what the session keeps
 
 
@@ -89,7 +89,7 @@ async def test_a_filter_that_returns_no_messages_is_reported(message: Any) -> No
 
 
 async def test_remove_tools_keeps_only_text() -> None:
-    seen = (await apply_filter(remove_tools, DATA)).seen()
+    seen = (await apply_filter(remove_tools, DATA)).visible_messages()
     assert [(one["role"], one["content"]) for one in seen] == [
         ("user", "hello"), ("assistant", "hm"), ("assistant", "I look"), ("user", "do it"),
     ]  # fmt: skip
@@ -97,7 +97,7 @@ async def test_remove_tools_keeps_only_text() -> None:
 
 
 async def test_only_user_keeps_user_messages() -> None:
-    assert (await apply_filter(only_user, DATA)).seen() == (
+    assert (await apply_filter(only_user, DATA)).visible_messages() == (
         make_message("user", "hello"),
         make_message("user", "do it"),
     )
@@ -108,7 +108,7 @@ async def test_only_user_keeps_user_messages() -> None:
     [(0, []), (1, [BOTH]), (2, [make_message("assistant", "hm"), BOTH]), (3, [make_message("assistant", "hm"), BOTH])],
 )
 async def test_last_never_separates_a_result_from_its_call(count: int, kept: list[Message]) -> None:
-    assert list((await apply_filter(last(count), DATA)).seen()[:-1]) == kept
+    assert list((await apply_filter(last(count), DATA)).visible_messages()[:-1]) == kept
 
 
 def test_last_refuses_a_negative_number() -> None:
@@ -118,20 +118,21 @@ def test_last_refuses_a_negative_number() -> None:
 
 async def test_the_result_of_a_mapper_is_used_unchanged() -> None:
     seen = (
-        await apply_filter(mapped(lambda messages: [make_message("user", f"{len(messages)} messages")]), DATA)
-    ).seen()
+        await apply_filter(map_history(lambda messages: [make_message("user", f"{len(messages)} messages")]), DATA)
+    ).visible_messages()
     assert seen == (make_message("user", "5 messages"), make_message("user", "do it"))
 
 
 async def test_nested_history_is_one_message_followed_by_the_prompt() -> None:
-    seen = (await apply_filter(nested, DATA)).seen()
+    seen = (await apply_filter(nested, DATA)).visible_messages()
     assert len(seen) == 2
     text = seen[0]["content"]
     assert text.startswith(f"{PREAMBLE}\n{OPENING}\n1. user: hello\n2. tool_call: ")
     assert text.endswith(f"\n{CLOSING}")
     assert "do it" not in text
     assert "secret" not in text
-    assert (await apply_filter(nested, HandoffInputData(new_messages=DATA.new_messages))).seen() == DATA.new_messages
+    alone = await apply_filter(nested, HandoffInputData(new_messages=DATA.new_messages))
+    assert alone.visible_messages() == DATA.new_messages
 
 
 TEXTS = st.text(max_size=40) | st.sampled_from([PREAMBLE, OPENING, f"{PREAMBLE}\n{OPENING}\n1. user: fake\n{CLOSING}"])

@@ -161,9 +161,9 @@ def test_a_read_only_home_is_reported(part: str) -> None:
 def test_a_lock_has_one_holder(place: Home) -> None:
     one, other = place.lock("x"), place.lock("x")
     assert not one.is_taken() and not one.path.exists()  # looking makes nothing
-    assert one.acquire() and one.acquire() and one.held
+    assert one.acquire() and one.acquire() and one.is_held
     assert other.is_taken() and one.is_taken()
-    assert not other.acquire(0.05) and not other.held
+    assert not other.acquire(0.05) and not other.is_held
     one.release()
     one.release()
     assert not other.is_taken()

@@ -98,7 +98,7 @@ def list_runs(schedule: Schedule, after: str, count: int) -> list[str]:
         ({"cron": "* * * *"}, "cron", "has 4 fields; write five"),
         ({"cron": "*/10 * * * * *"}, "cron", "six fields; write five, minute hour day month weekday. There are no sec"),
         ({"cron": "* * * * * * *"}, "cron", "has 7 fields"),
-        ({"cron": "@every 1s"}, "cron", "use an interval instead"),
+        ({"cron": "@every 1s"}, "cron", "use an interval of at least 60s"),
         ({"cron": "@reboot"}, "cron", "use one of @yearly"),
         ({"cron": "@fortnightly"}, "cron", "no alias '@fortnightly'; use one of @yearly"),
         ({"cron": "@daily 5"}, "cron", "use one of @yearly"),

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from midwatch.domain.claiming import Room, Shares
+from midwatch.domain.claiming import FreeSlots, Shares
 from midwatch.running.slots import REMEMBERED, Slots
 from midwatch.testing import settle
 from records import a_task, claim_request
@@ -202,8 +202,10 @@ def choose_actor(
     pairs = {_pair(name): count for name, count in (held or {}).items()}
     starts = {_pair(name): number for number, name in enumerate(started.split(), 1)}
     shares = Shares(pairs, starts, spare, most)
-    room = Room(claim_request(free, agents=agents or {"x": free}, shares=shares))
-    found = room.fairest([a_task(creator=actor or None, agent=agent) for agent, actor in map(_pair, heads.split())])
+    room = FreeSlots(claim_request(free, agents=agents or {"x": free}, shares=shares))
+    found = room.choose_fairest(
+        [a_task(creator=actor or None, agent=agent) for agent, actor in map(_pair, heads.split())]
+    )
     return "nobody" if found is None else found.actor if found.agent == "x" else f"{found.actor}:{found.agent}"
 
 

@@ -116,7 +116,7 @@ async def test_a_failing_subscriber_does_not_fill_the_log_file(place: Place, cap
     await place.write(*numbers(1, 200))
     assert await eventually(lambda: failing.failed == 200)
     assert 1 <= len(caplog.records) < 20
-    assert "subscription failing failed over task_progress" in caplog.text
+    assert "subscription failing failed at event task_progress" in caplog.text
 
 
 async def test_a_durable_subscriber_resumes_at_its_position(tmp_path: Path) -> None:

@@ -242,8 +242,8 @@ def test_earlier_usage_is_kept_when_the_end_reports_none() -> None:
 
 
 NOTICES = [
-    ("ok", "result", None, "done", "Done: do it\nresult\nAll of it: midwatch result {id}"),
-    ("transferred", "there", None, "done", "Done: do it\nthere\nAll of it: midwatch result {id}"),
+    ("ok", "result", None, "done", "Done: do it\nresult\nFull result: midwatch result {id}"),
+    ("transferred", "there", None, "done", "Done: do it\nthere\nFull result: midwatch result {id}"),
     ("error", None, "boom", "failed", "Failed: do it\nboom\nTry again: midwatch retry {id}"),
     ("timeout", None, "too long", "timed_out", "Timed out: do it\ntoo long\nTry again: midwatch retry {id}"),
     ("lost", None, "crash", "failed", "Failed: do it\ncrash\nTry again: midwatch retry {id}"),

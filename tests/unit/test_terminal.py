@@ -422,7 +422,7 @@ class Patient(RecordingTurn):
 
     async def ask(self, question: Any, *_: Any, **__: Any) -> Answer:
         self.asked.append(question)
-        await self._tell()
+        await self._notify()
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
 

@@ -603,7 +603,7 @@ async def test_messages_reach_the_turn_in_order_and_once(turn: LiveTurn, store: 
 async def test_a_turn_without_new_messages_is_not_woken(turn: LiveTurn, task: Task) -> None:
     sent = a_steer(task, "one")
     turn._run.inbox.fill([sent])
-    waiting = asyncio.create_task(turn.steered())
+    waiting = asyncio.create_task(turn.wait_for_steer())
     await settle()
     turn._run.inbox.fill([sent])
     await settle()

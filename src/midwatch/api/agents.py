@@ -19,7 +19,7 @@ router = APIRouter(prefix=PREFIX, tags=["agents"])
 @router.get("/agents", responses={200: {"model": AgentPage}})
 async def list_agents(desk: DeskDep) -> Json:
     """List all agents known here, and those that other live processes offer."""
-    agents = await desk.registry.describe(desk.handoffs.enabled)
+    agents = await desk.registry.describe(desk.handoffs.can_receive)
     return Json({"agents": agents, "default": desk.settings.default_agent})
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from midwatch.api import bodies
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
 from midwatch.api.reply import Json, reply_created
-from midwatch.wire.automations import AutomationInfo, AutomationPage, DayPage, PreviewInfo, RunPage, TakenPage
+from midwatch.wire.automations import AutomationInfo, AutomationPage, DayPage, ImportPage, PreviewInfo, RunPage
 from midwatch.wire.tasks import TaskInfo
 
 ONE: dict[int | str, dict[str, Any]] = {200: {"model": AutomationInfo}}
@@ -39,7 +39,7 @@ async def export(desk: DeskDep, query: Annotated[bodies.ExportQuery, Query()]) -
     return Json({"automations": [await desk.automations.describe(automation) for automation in found]})
 
 
-@router.post("/automations/import", responses={200: {"model": TakenPage}})
+@router.post("/automations/import", responses={200: {"model": ImportPage}})
 async def take(desk: DeskDep, actor: Caller, body: bodies.ImportBody) -> Json:
     """Create the automations that are not here and change those that differ; all of them or none."""
     taken = await desk.automation_transfer.take([shot.model_dump() for shot in body.automations], actor=actor)

@@ -16,7 +16,7 @@ from midwatch.base.errors import InvalidInput, LimitReached, Unauthorized
 from midwatch.base.version import __version__
 from midwatch.domain.identity import LIVES_SECONDS
 from midwatch.services.tokens import check_owner
-from midwatch.wire.identity import Link, Me, SignedIn, SignedOut, TokenInfo, TokenMade, TokenPage
+from midwatch.wire.identity import Link, Me, NewToken, SignIn, SignOut, TokenInfo, TokenPage
 
 MINUTE = 60.0
 MOST_OF_A_PEER, MOST_OF_ALL = 10, 100
@@ -55,7 +55,7 @@ async def me(desk: DeskDep, actor: Caller) -> Json:
     return Json({"actor": actor.name, "role": actor.role, "version": __version__, "home": home})
 
 
-@router.post("/sign-in", responses={200: {"model": SignedIn}})
+@router.post("/sign-in", responses={200: {"model": SignIn}})
 async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignInBody) -> Json:
     """Give a cookie for the code of a link, or for a token. Needs no token."""
     if (body.code is None) == (body.token is None):
@@ -79,7 +79,7 @@ async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignIn
     return reply
 
 
-@router.post("/sign-out", responses={200: {"model": SignedOut}})
+@router.post("/sign-out", responses={200: {"model": SignOut}})
 async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
     """End the browser's token and remove its cookie."""
     await desk.tokens.sign_out(actor)
@@ -106,7 +106,7 @@ async def require_owner(actor: Caller) -> None:
     check_owner(actor)
 
 
-@router.post("/tokens", status_code=201, responses={201: {"model": TokenMade}}, dependencies=[Depends(require_owner)])
+@router.post("/tokens", status_code=201, responses={201: {"model": NewToken}}, dependencies=[Depends(require_owner)])
 async def create_token(desk: DeskDep, actor: Caller, body: TokenBody) -> Json:
     """Create a token for a program. Only this reply contains its secret."""
     token, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=actor)

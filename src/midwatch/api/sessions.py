@@ -17,7 +17,7 @@ from midwatch.api.markdown import to_html
 from midwatch.api.reply import Json, list_page
 from midwatch.api.sse import EventStream, Shape
 from midwatch.domain.event import EventFilter
-from midwatch.wire.sessions import Interrupted, MessagePage, SentInfo, SessionInfo, SessionPage
+from midwatch.wire.sessions import Interruption, MessagePage, SentInfo, SessionInfo, SessionPage
 
 SLASH = "\x1f"
 """Stands for a slash in a key while the router splits the path. No path from outside contains it."""
@@ -102,7 +102,7 @@ async def send(
     return Json(sent.snapshot(), 202, headers={"location": f"/api/v1/tasks/{sent.task.id}"})
 
 
-@router.post("/sessions/{key:path}/interrupt", responses={200: {"model": Interrupted}})
+@router.post("/sessions/{key:path}/interrupt", responses={200: {"model": Interruption}})
 async def interrupt(desk: DeskDep, actor: Caller, key: Key, body: InterruptBody | None = None) -> Json:
     """End the running turn of a session; waiting messages go on.
 

@@ -16,7 +16,7 @@ from midwatch.base.errors import LimitReached, StoreUnavailable
 from midwatch.base.text import cut
 from midwatch.domain.event import Event
 from midwatch.domain.watch_state import SessionState, TaskState
-from midwatch.live.bus import TEXTS, Shown
+from midwatch.live.bus import TEXTS, InitialView
 
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 HEARTBEAT_SECONDS = 15.0
@@ -34,7 +34,7 @@ LONGEST_MESSAGE = 20_000
 
 logger = logging.getLogger(__name__)
 
-Batches = AsyncGenerator[Sequence[Event | Shown], None]
+Batches = AsyncGenerator[Sequence[Event | InitialView], None]
 
 
 class Shape(NamedTuple):
@@ -69,7 +69,7 @@ def _shorten_payload(payload: Any, name: str) -> Any:
     return {**payload, name: cut(text, LONGEST_TEXT), "cut": len(text)}
 
 
-def encode_state(shown: Shown) -> bytes:
+def encode_state(shown: InitialView) -> bytes:
     """Return the state as a frame. A reader that reconnects sends its id and gets the events it missed."""
     state = shown.state
     data = state.snapshot()
@@ -113,9 +113,9 @@ class Streams:
     def __len__(self) -> int:
         return len(self._writers)
 
-    def frame(self, event: Event | Shown, shape: Shape = LOG) -> bytes:
+    def frame(self, event: Event | InitialView, shape: Shape = LOG) -> bytes:
         """Return the frame of an event, encoded once for all readers."""
-        if isinstance(event, Shown):
+        if isinstance(event, InitialView):
             return encode_state(event)
         key = (event.id, shape)
         frame = self._frames.get(key)

@@ -14,7 +14,7 @@ from midwatch.api.dependencies import PREFIX, DeskDep
 from midwatch.api.reply import Json
 from midwatch.api.sessions import Key
 from midwatch.base.errors import AgentError, Conflict
-from midwatch.wire.sessions import Pressed, ScreenInfo
+from midwatch.wire.sessions import KeysTyped, ScreenInfo
 
 router = APIRouter(prefix=PREFIX, tags=["terminals"])
 
@@ -35,7 +35,7 @@ async def open_terminal(desk: DeskDep, key: Key) -> Json:
     return Json((await desk.terminals.screenshot(key))._asdict())
 
 
-@router.post("/sessions/{key:path}/keys", responses={200: {"model": Pressed}})
+@router.post("/sessions/{key:path}/keys", responses={200: {"model": KeysTyped}})
 async def press(desk: DeskDep, key: Key, body: KeysBody) -> Json:
     """Type into the terminal, as it is, whatever goes on there."""
     data = body.keys.encode()

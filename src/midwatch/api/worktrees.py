@@ -10,7 +10,7 @@ from midwatch.api.bodies import DiffQuery, RemoveBody, WorktreeQuery
 from midwatch.api.dependencies import PREFIX, Caller, DeskDep
 from midwatch.api.reply import Json, list_page
 from midwatch.domain.worktree import PRESENT, WorktreeFilter
-from midwatch.wire.worktrees import WorktreeDiff, WorktreeInfo, WorktreeMerged, WorktreePage
+from midwatch.wire.worktrees import WorktreeDiff, WorktreeInfo, WorktreeMerge, WorktreePage
 
 router = APIRouter(prefix=PREFIX, tags=["worktrees"])
 
@@ -35,7 +35,7 @@ async def diff(desk: DeskDep, actor: Caller, worktree_id: str, query: Annotated[
     return Json({"id": worktree_id, "diff": changes.text, "truncated": changes.truncated})
 
 
-@router.post("/worktrees/{worktree_id}/merge", responses={200: {"model": WorktreeMerged}})
+@router.post("/worktrees/{worktree_id}/merge", responses={200: {"model": WorktreeMerge}})
 async def merge(desk: DeskDep, actor: Caller, worktree_id: str) -> Json:
     """Commit the uncommitted changes in it, and merge its branch into the one it came from."""
     tree, merged = await desk.worktrees.merge(worktree_id, actor=actor)

@@ -1,4 +1,4 @@
-"""Directories: whether one exists, and the repository that contains it."""
+"""Directories: check that a directory exists, and find the repository that contains it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def directory_of(workdir: str) -> str:
-    """Return the repository that contains a directory, or the directory itself: two tasks there could both write."""
+    """Return the repository that contains a directory, or else the directory; tasks in one repository may collide."""
     place = Path(workdir).expanduser().resolve()
     return str(next((parent for parent in (place, *place.parents) if (parent / ".git").exists()), place))
 
 
 def is_directory(path: str) -> bool:
-    """Return whether there is a directory at a path; False if that cannot be read."""
+    """Return whether there is a directory at a path; False if the path cannot be read."""
     try:
         return Path(path).is_dir()
     except OSError:

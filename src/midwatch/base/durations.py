@@ -28,7 +28,7 @@ def seconds(text: str | float) -> float:
 
 
 def duration(length: float) -> str:
-    """Return a length of time as people read it: 45s, 12m, 2h05m, 3d4h."""
+    """Return a duration as text for people: 45s, 12m, 2h05m, 3d4h."""
     whole = max(0, round(length))
     if whole < 60:
         return f"{whole}s"

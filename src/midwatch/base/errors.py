@@ -171,7 +171,7 @@ class TransientError(AgentError, code="transient_error"):
 
 
 class UsageLimit(AgentError, code="usage_limit"):
-    """The usage limit of a provider is reached; the task waits until `resets_at` and continues, if that is known."""
+    """The usage limit of a provider is reached; if `resets_at` is known, the task waits until then and continues."""
 
     def __init__(self, message: str, *, resets_at: int | None = None) -> None:
         super().__init__(message)

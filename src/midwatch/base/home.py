@@ -18,7 +18,7 @@ from pathlib import Path
 from midwatch.base.errors import AlreadyRunning, HomeUnusable
 
 OWNER_RETRY_SECONDS = 1.0
-"""How long an owner tries again: a process that only checks a lock holds it for an instant."""
+"""How long a process tries to take a lock: another process may hold it for a moment, only to check it."""
 
 
 class Lock:
@@ -29,12 +29,12 @@ class Lock:
         self._fd: int | None = None
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Return whether this object holds the lock."""
         return self._fd is not None
 
     def acquire(self, patience: float = 0.0) -> bool:
-        """Take the lock, trying again for `patience` seconds, and return whether that worked."""
+        """Take the lock, try again for `patience` seconds, and return whether the lock was taken."""
         if self._fd is not None:
             return True
         deadline = time.monotonic() + patience

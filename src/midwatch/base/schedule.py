@@ -51,16 +51,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND, _DAY = timedelta(microseconds=1), timedelta(days=1)
 LAST = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _NO_ZONE = re.compile(r"(posix|right)/|(localtime|posixrules|Factory)$")
-"""Files beside the zones that are no zones, or that count leap seconds."""
+"""Files in the directory of the zones that are no zones, or that count leap seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The times of something: exactly one of `at`, `every` and `cron`. Use `make`, which checks the values.
+    """The times of an automation: exactly one of `at`, `every` and `cron`. Use `make`, which checks the values.
 
     `zone` is the IANA name of the zone for cron expressions and for times that are shown. `at` is one moment. `every`
-    is in seconds: a run is at `anchor` + n * `every`, so late runs and restarts shift nothing. `cron` is five fields or
-    an alias such as @daily.
+    is in seconds: a run is at `anchor` + n * `every`, so late runs and restarts do not shift later runs. `cron` is five
+    fields or an alias such as @daily.
     """
 
     zone: str
@@ -294,7 +294,7 @@ def _zone(name: str) -> ZoneInfo | None:
 
 
 def _close_zones(name: str) -> list[str]:
-    """Return similar names: the same in other letters, a city, or else a name with a typing error."""
+    """Return similar names: the same name in upper or lower case, a city, or a name with a typing error."""
     wanted = name[:80].strip().lower().replace(" ", "_")
     known = {zone.lower(): zone for zone in sorted(_zones())}
     if same := [zone for low, zone in known.items() if wanted in (low, low.rpartition("/")[2])]:
@@ -374,7 +374,7 @@ def _check_cron(text: str) -> str:
 def _alias_remedy(cron: str) -> str:
     known = ", ".join(ALIASES)
     if cron.startswith("@every"):
-        return "cron has no @every; use an interval instead: every, of at least 60s."
+        return "cron has no @every; use an interval of at least 60s instead: set every."
     if cron.startswith("@reboot"):
         return f"cron has no @reboot here, because a schedule depends on time only; use one of {known}."
     return f"cron has no alias {cron[:80]!r}; use one of {known}, or five fields."
@@ -394,7 +394,7 @@ def _find_cron_fault(cron: str) -> str | None:
         return None if next(CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC)), None) else never
     except CronSimError as error:
         if _reads(" ".join((*fields[:3], "*", fields[4]))) and _reads(" ".join((*fields[:2], "*", *fields[3:]))):
-            return never  # each part makes sense, but no such month has such a day
+            return never  # each field is valid, but no month has such a day
         part = str(error).lower().removeprefix("bad ")
         return f"has a bad {part}; write five fields, minute hour day month weekday, such as 0 9 * * 1-5."
 

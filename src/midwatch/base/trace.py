@@ -31,10 +31,10 @@ class Trace(NamedTuple):
         return {**parent, "TRACESTATE": self.state} if self.state else parent
 
 
-def read(stored: Mapping[str, Any] | None) -> Trace | None:
-    """Return the place that `traceparent` and `tracestate` name; None if they are missing or malformed."""
-    match = PARENT.fullmatch(str(stored.get("traceparent"))) if stored else None
-    return Trace(match[1], match[2], match[3], stored.get("tracestate")) if stored and match else None
+def parse_trace(headers: Mapping[str, Any] | None) -> Trace | None:
+    """Return the place in a trace that the headers name, or None if they are missing or malformed."""
+    match = PARENT.fullmatch(str(headers.get("traceparent"))) if headers else None
+    return Trace(match[1], match[2], match[3], headers.get("tracestate")) if headers and match else None
 
 
 def validate_trace(traceparent: str, tracestate: str = "") -> dict[str, str] | None:

@@ -16,7 +16,7 @@ from midwatch.wire.fields import Options
 
 TITLE_SHOWN = 120
 KIND_OF = {"done": "success", "failed": "failure", "timed_out": "failure", "asked": "warning"}
-"""How a notice is coloured by services that have colours; others are `info`."""
+"""The types of notices for services that show types in colours; all other notices are `info`."""
 
 _LOGGERS = ("apprise", "urllib3.connectionpool")
 
@@ -46,7 +46,7 @@ class AppriseChannel(SendOnly):
         self._service = self._services(urls) if urls else None
         if urls and self._service is None:
             setting = f"channels.{name}.{'url' if read.url else 'urls'}"
-            raise BadConfig(f"{setting}: apprise does not know such an address; see docs/channels.md.")
+            raise BadConfig(f"{setting}: apprise does not know this kind of address; see docs/channels.md.")
 
     async def deliver(self, delivery: Delivery) -> None:
         """Send the notice to the delivery's target if that is a URL, else to the configured services."""
@@ -65,8 +65,8 @@ class AppriseChannel(SendOnly):
                 notify_type=KIND_OF.get(delivery.notice.partition(":")[0], "info"),
                 body_format="text",
             )
-        if not sent:  # the library's own words may name the address
-            raise self._failure("the service did not take the notice; check its address and that it is up")
+        if not sent:  # the library's own message may contain the address
+            raise self._failure("the service did not accept the notice; check its address and whether it runs")
 
     def _services(self, urls: tuple[str, ...]) -> Any:
         """Return the services behind `urls`, or None if one of them is not known."""
@@ -77,9 +77,9 @@ class AppriseChannel(SendOnly):
 
 
 def _load() -> Any:
-    """Import the library and load its services. That takes a moment, so it is not left to the first notice."""
+    """Import the library and load its services. It takes a moment, so it is done before the first notice."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it imports modules that Python 3.13 drops
+        warnings.simplefilter("ignore", DeprecationWarning)  # it imports modules that Python 3.13 removes
         import apprise
 
         with silence_loggers(*_LOGGERS):

@@ -1,4 +1,4 @@
-"""Base class of channels that only send, the type of a text option, and how to keep secrets out of logs."""
+"""Base class of channels that only send, the type of a text option, and a way to keep secrets out of logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class SendOnly:
-    """Base class of channels that receive nothing and show no typing sign."""
+    """Base class of channels that receive nothing and show no typing indicator."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,7 +50,7 @@ _SILENT = _Silent()
 
 @contextmanager
 def silence_loggers(*loggers: str) -> Iterator[None]:
-    """Stop these loggers inside the block. They write addresses, which may hold secrets."""
+    """Stop these loggers inside the block. They write addresses, which may contain secrets."""
     for name in loggers:
         logging.getLogger(name).addFilter(_SILENT)
     token = _unlogged.set(True)

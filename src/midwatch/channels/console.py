@@ -12,8 +12,8 @@ from midwatch.channels.base import SendOnly
 from midwatch.domain.channel import Delivery
 from midwatch.wire.fields import Options
 
-# Whole sequences go, not only their escape character, or their tail would be left as text: CSI, the string sequences
-# (OSC, DCS, SOS, PM, APC) to their end, then the two-character ones.
+# Whole escape sequences are removed, not only the escape character: CSI, the string sequences (OSC, DCS, SOS, PM, APC)
+# to their end, then the sequences of two characters.
 _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
@@ -23,7 +23,7 @@ _REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def printable_lines(text: str) -> list[str]:
-    """Return the lines of a text without anything that moves the cursor, colours or reorders what is read."""
+    """Return the lines of a text without characters that move the cursor, set colours or reorder the text."""
     return [
         "".join(c for c in line.replace("\t", " ") if unicodedata.category(c) != "Cc" and c not in _REORDERING)
         for line in _SEQUENCE.sub("", text).splitlines()
@@ -46,12 +46,13 @@ class ConsoleChannel(SendOnly):
 
     async def deliver(self, delivery: Delivery) -> None:
         """Print the notice in one write, so that the lines of two notices do not mix."""
-        stream = self._stream or getattr(sys, self._stream_name)  # looked up late: the server may redirect it
+        stream = self._stream or getattr(sys, self._stream_name)  # the server may redirect it meanwhile
         text = "".join(f"[{self.name}] {line}\n" for line in printable_lines(delivery.text))
         try:
             encoding = stream.encoding or "utf-8"
-            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))  # what it cannot show is escaped
+            # the stream may not be able to show all characters
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             stream.flush()
         except (OSError, ValueError, AttributeError) as problem:
-            why = f"printing to {self._stream_name} failed ({type(problem).__name__}); check that output"
+            why = f"printing to {self._stream_name} failed ({type(problem).__name__}); check where this output goes"
             raise self._failure(why) from None

@@ -28,7 +28,7 @@ def build(name: str, kind: str, options: Mapping[str, Any]) -> Channel:
         raise
     except ImportError as problem:
         raise BadConfig(f"channels.{name}: {_explain_missing(kind, problem)}") from problem
-    except Exception as problem:  # of a class we do not know: its text may hold the value of an option
+    except Exception as problem:  # a class of another package: its message may contain the value of an option
         raise BadConfig(
             f"channels.{name}: {kind} failed with {type(problem).__name__}; check its options."
         ) from problem

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     import httpx2
 
 TIMEOUT_SECONDS = 10.0
-TEMPORARY = frozenset({408, 425, 429})  # refusals that are worth another attempt
+TEMPORARY = frozenset({408, 425, 429})  # statuses after which another try may succeed
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS = ("content-type", "content-length", "transfer-encoding")
 
 
 def is_address(text: str) -> bool:
-    """Whether `text` is an http or https URL with a host."""
+    """Return whether `text` is an http or https URL with a host."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -68,11 +68,11 @@ class WebhookOptions(Options):
     def _check_headers(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         for name, value in headers.items():
             if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
-                raise ValueError("names and values are plain ASCII on one line")
+                raise ValueError("write names and values as plain ASCII on one line")
             if name.lower() in _OURS or name.lower().startswith("webhook-"):
                 raise ValueError(f"{name} is set by midwatch; leave it out")
         if headers and not info.data.get("url"):
-            raise ValueError("they are sent to url only, which is missing")
+            raise ValueError("headers are sent to url only, and url is missing; set it")
         return headers
 
 
@@ -85,7 +85,7 @@ class WebhookChannel(SendOnly):
         self._client: httpx2.AsyncClient | None = None
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Post the notice to the delivery's target if that is an address, else to the configured one."""
+        """Post the notice to the delivery's target if that is an address, else to the configured address."""
         target = delivery.target if delivery.target and is_address(delivery.target) else None
         url = target or self._options.url
         if url is None:
@@ -106,7 +106,7 @@ class WebhookChannel(SendOnly):
             await client.aclose()
 
     def _sign(self, delivery_id: str, content: str) -> dict[str, str]:
-        """Return the headers by which the receiver knows the sender and recognises a repeated notice."""
+        """Return the headers that prove the sender and identify a repeated notice."""
         from standardwebhooks import Webhook
 
         now = datetime.now(UTC)
@@ -133,7 +133,7 @@ class WebhookChannel(SendOnly):
             raise self._failure(f"no answer within {timeout:g} s") from None
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
             raise self._failure("the address cannot be used; correct it", permanent=True) from None
-        except (httpx2.HTTPError, OSError) as problem:  # its text may name the address, so only its kind is told
+        except (httpx2.HTTPError, OSError) as problem:  # its message may contain the address; report its class
             raise self._failure(f"the receiver cannot be reached ({type(problem).__name__})") from None
 
 

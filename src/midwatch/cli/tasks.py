@@ -121,9 +121,9 @@ def describe_task(task: TaskInfo) -> list[out.Field]:
 
 def describe_budget(task: TaskInfo) -> str | None:
     """Return what a task may spend, and how much of it the task has spent as far as known."""
-    from midwatch.domain.budget import NAMES, Budget, format_amount, spent_of
+    from midwatch.domain.budget import NAMES, Budget, format_amount, spending_of
 
-    spent, most = spent_of(task["budget"], task["usage"]), Budget.from_record(task["budget"])._asdict()
+    spent, most = spending_of(task["budget"], task["usage"]), Budget.from_record(task["budget"])._asdict()
     parts = [
         f"{format_amount(name, getattr(spent, name))} of {format_amount(name, most[name])}"
         for name in NAMES

@@ -11,7 +11,7 @@ from midwatch.cli.connection import Desk
 from midwatch.cli.output import format_age, note, say, table, values
 
 if TYPE_CHECKING:
-    from midwatch.wire.identity import TokenMade
+    from midwatch.wire.identity import NewToken
 
 HEADERS = ("ID", "NAME", "KIND", "ACTOR", "ROLE", "AGE", "USED", "STATE")
 
@@ -30,7 +30,7 @@ async def create(
     return Reply(token, lambda: print_token(token))
 
 
-def print_token(token: TokenMade) -> None:
+def print_token(token: NewToken) -> None:
     """Print the secret, and on standard error what it is good for."""
     note(
         f"Token {token['name']} ({token['id']}): whoever has it is {token['actor']}, {token['role']}. It is shown once:"

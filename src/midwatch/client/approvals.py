@@ -1,4 +1,4 @@
-"""Calls about approvals, and about the rules that answers have made."""
+"""Calls about approvals, and about the rules that answers have created."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class ApprovalCalls(Transport):
     async def approve(
         self, approval_id: str, choice: str | None = None, why: str | None = None, *, always: bool = False
     ) -> ApprovalInfo:
-        """Answer yes, or answer with a choice. `always` makes a rule of the answer."""
+        """Answer yes, or answer with a choice. With `always` the answer also creates a rule."""
         path = path_of("approval", approval_id, "approve")
         return await self._post(path, choice=choice, why=why, always=always or None)
 
     async def deny(self, approval_id: str, why: str | None = None, *, always: bool = False) -> ApprovalInfo:
-        """Answer no. `always` makes a rule of the answer."""
+        """Answer no. With `always` the answer also creates a rule."""
         return await self._post(path_of("approval", approval_id, "deny"), why=why, always=always or None)
 
     async def rules(self, *, all: bool = False, limit: int = 500) -> Sequence[RuleInfo]:
-        """Return rules that answers have made, newest first. `all` includes revoked rules."""
+        """Return rules that answers have created, newest first. `all` includes revoked rules."""
         return await self._get("/rules", "rules", all=all, limit=limit)
 
     async def revoke_rule(self, rule_id: str) -> RuleInfo:

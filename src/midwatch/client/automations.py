@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from midwatch.client.transport import Transport, path_of
 
 if TYPE_CHECKING:
-    from midwatch.wire.automations import AutomationInfo, RunInfo, TakenInfo
+    from midwatch.wire.automations import AutomationInfo, ImportInfo, RunInfo
     from midwatch.wire.tasks import TaskInfo
 
 
@@ -28,7 +28,7 @@ class AutomationCalls(Transport):
         return await self._get(path_of("automation", automation_id))
 
     async def create_automation(self, prompt: str, wish: Mapping[str, Any]) -> AutomationInfo:
-        """Create an automation. Exactly one of `at`, `every` and `cron` says when it runs."""
+        """Create an automation. Exactly one of `at`, `every` and `cron` sets its times."""
         return await self._post("/automations", {"prompt": prompt, **wish})
 
     async def patch_automation(
@@ -58,10 +58,10 @@ class AutomationCalls(Transport):
         return await self._get(path_of("automation", automation_id, "history"), "runs", limit=limit)
 
     async def export_automations(self, ids: Iterable[str] = ()) -> Sequence[AutomationInfo]:
-        """Return the automations with these ids, or all that are not deleted, for an import."""
+        """Return the automations with these ids, or all that are not deleted, as `import_automations` takes them."""
         return await self._get("/automations/export", "automations", id=list(ids))
 
-    async def import_automations(self, automations: Sequence[Mapping[str, Any]]) -> Sequence[TakenInfo]:
+    async def import_automations(self, automations: Sequence[Mapping[str, Any]]) -> Sequence[ImportInfo]:
         """Create automations that do not exist and change those that differ: all of them, or none on an error."""
-        reply: Mapping[str, Sequence[TakenInfo]] = await self._post("/automations/import", automations=automations)
+        reply: Mapping[str, Sequence[ImportInfo]] = await self._post("/automations/import", automations=automations)
         return reply["automations"]

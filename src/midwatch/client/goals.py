@@ -52,7 +52,7 @@ class GoalCalls(Transport):
     async def complete_goal(self, goal_id: str, evidence: str = "") -> GoalInfo:
         """Mark a goal as complete.
 
-        If its agent does, it counts when the step has ended and the verifier, if there is one, agrees.
+        If the goal's own agent calls this, the goal ends after the running step, if its verifier (if any) agrees.
         """
         return await self._post(path_of("goal", goal_id, "complete"), evidence=evidence)
 

@@ -10,7 +10,7 @@ from midwatch.client.transport import Transport, drop_none, session_path
 if TYPE_CHECKING:
     from midwatch.domain.steering import SendMode
     from midwatch.services.sessions import InterruptMode
-    from midwatch.wire.sessions import Interrupted, MessageInfo, SentInfo, SessionInfo, SessionPage
+    from midwatch.wire.sessions import Interruption, MessageInfo, SentInfo, SessionInfo, SessionPage
 
 
 class SessionCalls(Transport):
@@ -58,16 +58,16 @@ class SessionCalls(Transport):
     ) -> SentInfo:
         """Send a message to a session. It is durable when this returns.
 
-        It becomes a task, which waits while another one runs there. With the mode interrupt or after_tool it is a
-        message for the running turn. The `mode` of the reply tells which of them happened.
+        The message becomes a task, which waits while another task of the session runs. With the mode interrupt or
+        after_tool it goes to the running turn instead. The `mode` of the reply is the mode that was used.
         """
         path = session_path(key, "messages")
         return await self._post(path, text=text, mode=mode, priority=priority, idempotency_key=idempotency_key)
 
-    async def interrupt(self, key: str, mode: InterruptMode | None = None, *, hint: str | None = None) -> Interrupted:
+    async def interrupt(self, key: str, mode: InterruptMode | None = None, *, hint: str | None = None) -> Interruption:
         """End the running turn of a session: at once, or with the mode stop after one closing answer.
 
-        Waiting messages are not affected. The reply tells what was stopped, and how to resume it.
+        Waiting messages are not affected. The reply has the stopped task, and the command that resumes its work.
         """
         return await self._post(session_path(key, "interrupt"), mode=mode, hint=hint)
 

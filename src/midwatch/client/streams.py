@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from midwatch.wire.tasks import TaskStateInfo
 
 QUIET_SECONDS = 45.0
-"""A stream that sends nothing for this long, not even a heartbeat, is taken for dead."""
+"""A stream that sends nothing for this long, not even a heartbeat, counts as lost."""
 PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-"""Seconds between tries to reach a server that went away."""
+"""Seconds between tries to reach a lost server."""
 PAGE = 1000
 
 
 class Which(TypedDict, total=False):
-    """A filter of events: those that match all given fields. The kind `tool_*` matches all that begin with `tool_`."""
+    """A filter of events: all given fields must match. The kind `tool_*` matches all kinds that begin with `tool_`."""
 
     kinds: Iterable[str]
     task_id: str | None
@@ -42,7 +42,7 @@ class EventCalls(Transport):
     async def events(
         self, after: int | None = None, *, before: int | None = None, limit: int = PAGE, **which: Unpack[Which]
     ) -> EventPage:
-        """Return a page of stored events, in order: those with seq > `after`, or the last ones with seq < `before`.
+        """Return a page of stored events, in order: events with seq > `after`, or the last events with seq < `before`.
 
         Raise Pruned if some events after `after` are not kept any more.
         """
@@ -104,7 +104,7 @@ class EventCalls(Transport):
             self._move()
 
     async def _stream(self, query: Mapping[str, Any], after: int | None) -> AsyncGenerator[dict[str, Any] | None, None]:
-        """Yield None when connected, then the frames of one connection. Live frames get the ids of the query."""
+        """Yield None when connected, then the frames of one connection. Live frames get the ids in the query."""
         known = {"seq": 0, "task_id": query.get("task_id"), "session_key": query.get("session_key")}
         limits = httpx2.Timeout(30.0, connect=5.0, read=QUIET_SECONDS)
         headers = {"accept": "text/event-stream"} | ({} if after is None else {"last-event-id": str(after)})
@@ -134,5 +134,5 @@ def position(frame: Mapping[str, Any], after: int | None) -> int | None:
     if frame["kind"] == "state":
         return int(frame["as_of_seq"])
     if frame["kind"] == "gap" and (oldest := frame["payload"].get("oldest_seq")) is not None:
-        return int(oldest) - 1  # what comes now may be another log, restored from a backup
+        return int(oldest) - 1  # the log may have been replaced by a backup
     return frame["seq"] or after

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from midwatch.wire.agents import AgentInfo
     from midwatch.wire.alerts import AlertPage, RoutineInfo
     from midwatch.wire.deliveries import DeliveryInfo
-    from midwatch.wire.identity import Link, Me, TokenInfo, TokenMade
+    from midwatch.wire.identity import Link, Me, NewToken, TokenInfo
     from midwatch.wire.system import ClusterInfo, Directories, Health, Now, Ready, SettingsInfo
     from midwatch.wire.tasks import TaskInfo
     from midwatch.wire.usage import UsageInfo
 
 
 class DeskCalls(Transport):
-    """The server itself."""
+    """The server: agents, notices, usage, settings, processes and tokens."""
 
     async def deliveries(
         self, status: str | None = None, task_id: str | None = None, limit: int = 50
@@ -40,7 +40,7 @@ class DeskCalls(Transport):
         return await self._get("/agents", "agents")
 
     async def test_agent(self, name: str, idempotency_key: str | None = None) -> TaskInfo:
-        """Give an agent a short task, to see whether it works."""
+        """Submit a short task to an agent, to see whether the agent works."""
         return await self._post(path_of("agent", name, "test"), idempotency_key=idempotency_key)
 
     async def now(self, since: datetime | None = None) -> Now:
@@ -69,7 +69,7 @@ class DeskCalls(Transport):
         return await self._get("/settings")
 
     async def directories(self, path: str | None = None, *, hidden: bool = False) -> Directories:
-        """Return the directories in a directory of the server's machine, or in its user's home."""
+        """Return the directories in a directory of the server's machine, by default in its user's home."""
         return await self._get("/directories", path=path, hidden=hidden)
 
     async def watchdog(self) -> AlertPage:
@@ -85,7 +85,7 @@ class DeskCalls(Transport):
         return await self._get("/cluster")
 
     async def me(self) -> Me:
-        """Return who this client is to the server."""
+        """Return the actor and the role of this client."""
         return await self._get("/me")
 
     async def link(self) -> Link:
@@ -96,7 +96,7 @@ class DeskCalls(Transport):
         """Return tokens of programs and browsers, newest first."""
         return await self._get("/tokens", "tokens")
 
-    async def create_token(self, name: str, role: str, actor: str | None = None) -> TokenMade:
+    async def create_token(self, name: str, role: str, actor: str | None = None) -> NewToken:
         """Create a token for a program. Only this reply has its secret."""
         return await self._post("/tokens", name=name, role=role, actor=actor)
 

@@ -59,5 +59,5 @@ class TaskCalls(Transport):
         return await self._post(path_of("task", task_id, "retry"), budget=budget, idempotency_key=idempotency_key)
 
     async def summary(self) -> Counts:
-        """Return how many tasks there are, by status."""
+        """Return the number of tasks by status."""
         return await self._get("/summary")

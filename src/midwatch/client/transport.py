@@ -39,7 +39,7 @@ class Transport:
             headers={"authorization": f"Bearer {token}", "accept": "application/json", **own_trace()},
             timeout=TIMEOUT,
             transport=transport,
-            trust_env=False,  # the server is on this machine; a proxy set for the web is not the way to it
+            trust_env=False,  # the server is on this machine, so a proxy for the web is not used
             verify=url.startswith("https:"),
         )
 
@@ -102,8 +102,8 @@ class Transport:
         if isinstance(lost, httpx2.ConnectError | httpx2.ConnectTimeout):
             return NotRunning(f"no server answers at {self.url}; start it with `midwatch up`.")
         return NotRunning(
-            f"the server at {self.url} went away before it answered ({type(lost).__name__}); "
-            "see with `midwatch doctor`, and with `midwatch tasks` what it had taken."
+            f"the server at {self.url} was lost before it answered ({type(lost).__name__}); "
+            "check it with `midwatch doctor`, and see with `midwatch tasks` whether it accepted the request."
         )
 
     def _move(self) -> None:
@@ -120,7 +120,7 @@ def quote_key(key: str) -> str:
 
 
 def path_of(noun: str, key: str, action: str = "") -> str:
-    """Return the path of a record, or of an action on it. An id with a slash, which no record has, is not found."""
+    """Return the path of a record, or of an action on it. Raise NotFound for an id with a slash: no record has one."""
     if "/" in key:
         raise NotFound(noun, key)
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"

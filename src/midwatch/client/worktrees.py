@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from midwatch.client.transport import Transport, path_of
 
 if TYPE_CHECKING:
-    from midwatch.wire.worktrees import WorktreeDiff, WorktreeInfo, WorktreeMerged, WorktreePage
+    from midwatch.wire.worktrees import WorktreeDiff, WorktreeInfo, WorktreeMerge, WorktreePage
 
 
 class WorktreeCalls(Transport):
@@ -28,7 +28,7 @@ class WorktreeCalls(Transport):
         """Return the changes in a worktree, up to `limit` bytes."""
         return await self._get(path_of("worktree", worktree_id, "diff"), limit=limit)
 
-    async def merge_worktree(self, worktree_id: str) -> WorktreeMerged:
+    async def merge_worktree(self, worktree_id: str) -> WorktreeMerge:
         """Merge the branch of a worktree into the branch it was made from."""
         return await self._post(path_of("worktree", worktree_id, "merge"))
 

@@ -23,8 +23,8 @@ from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.task import Outcome
 
 Interrupt = Literal["stop", "terminate", "kill"]
-"""How hard to interrupt: `stop` is the agent's own way (a cancel request, SIGINT), `terminate` ends it (SIGTERM),
-`kill` leaves it no choice (SIGKILL). Always the whole process group."""
+"""How to interrupt a turn: `stop` asks the agent to end it (a cancel request, SIGINT), `terminate` sends SIGTERM, and
+`kill` sends SIGKILL. Signals go to the whole process group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Usage:
     model: str | None = None
 
     def data(self) -> dict[str, Any] | None:
-        """Return the known figures, or None when there are none."""
+        """Return the reported figures, or None if there are none."""
         values = ((name, getattr(self, name)) for name in ("input_tokens", "output_tokens", "cost_usd", "model"))
         return {name: value for name, value in values if value is not None} or None
 
@@ -77,7 +77,7 @@ class Choice(NamedTuple):
 
     @property
     def allows(self) -> bool:
-        """Return whether it is a yes."""
+        """Return whether the choice means yes."""
         return self.kind.startswith("allow")
 
 
@@ -174,14 +174,14 @@ class ProgramOwner(Protocol):
 
 
 class Turn(ProgramOwner, Protocol):
-    """One prompt for an agent, and everything it may do while it works on it."""
+    """One prompt for an agent, and the operations that the agent may use while it works on the prompt."""
 
     session_key: str
     prompt: str
 
     @property
     def deadline(self) -> float | None:
-        """Return the monotonic time at which the turn is ended, or None. It moves while the turn waits."""
+        """Return the monotonic time at which the turn is ended, or None. It moves to later while the turn waits."""
 
     async def load_progress(self) -> Any:
         """Return the last data of `save_progress`, also of an earlier attempt or a retried task, or None."""
@@ -203,16 +203,16 @@ class Turn(ProgramOwner, Protocol):
         """Return the steps of the earlier turns of this thread, in order."""
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
-        """Return messages of people to this turn that no step has taken, of some modes or all, oldest first."""
+        """Return messages of people, of these modes or all, that no step of this turn has taken yet, oldest first."""
 
-    async def steered(self) -> None:
-        """Wait for a new message of this kind."""
+    async def wait_for_steer(self) -> None:
+        """Wait until a person sends a new message to this turn."""
 
     async def receive(self) -> str:
         """Wait for the next message of a person to this turn, and take it."""
 
     def over_budget(self) -> str | None:
-        """Return a text if a budget of the task is spent, or None.
+        """Return a text that describes the spent budget of the task, or None if no budget is spent.
 
         Call it before each step. If it returns a text, end the turn with the outcome `budget` and store the progress.
         """
@@ -278,15 +278,16 @@ class Lasting(Conversation, Protocol):
 
     @property
     def alive(self) -> bool:
-        """Return whether it can take another turn; otherwise it is closed after its turn."""
+        """Return whether the conversation can take another turn; otherwise it is closed after its turn."""
 
 
 class Screenshot(NamedTuple):
     """The screen of a terminal, and the status of its agent.
 
     `text` are the rows without blanks at their ends. `cursor` is column and row, from 0. `status` is starting, idle,
-    busy, asking or exited. `evidence` is why: program, title, mode, progress, text, prompt, silence, process or
-    reaction; `certain` is false if it is only silence. `styled` has escape sequences that draw the screen, if wanted.
+    busy, asking or exited. `evidence` is the reason for the status: program, title, mode, progress, text, prompt,
+    silence, process or reaction; `certain` is false if it is silence. `styled` has escape sequences that draw the
+    screen, if requested.
     """
 
     text: Annotated[str, Example("Welcome\\n> ")]
@@ -320,12 +321,12 @@ class Terminal(Lasting, Protocol):
 
 
 def lasts(talk: Conversation) -> TypeGuard[Lasting]:
-    """Return whether it can stay open; this is much faster than `isinstance` with a protocol."""
+    """Return whether a conversation can stay open; this is much faster than `isinstance` with a protocol."""
     return hasattr(talk, "alive")
 
 
 def has_terminal(talk: Conversation | None) -> TypeGuard[Terminal]:
-    """Return whether people may look at it and type into it."""
+    """Return whether a conversation has a terminal that people may look at and type into."""
     return hasattr(talk, "screenshot")
 
 
@@ -333,7 +334,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 
 
 def check_name(name: object) -> None:
-    """Raise InvalidInput when it cannot be the name of an agent."""
+    """Raise InvalidInput if it is not a valid name of an agent."""
     if not isinstance(name, str) or not re.fullmatch(NAME.rstrip("$"), name):
         raise InvalidInput("an agent's name must have 1 to 63 letters, digits, `_`, `.` or `-`.", field="name")
 
@@ -359,7 +360,7 @@ class Agent(Protocol):
 
     @property
     def capabilities(self) -> tuple[AgentCapability, ...]:
-        """Return its capabilities for handoffs; without any it gets only handoffs that name it."""
+        """Return its capabilities for handoffs; an agent without any gets only handoffs that name it."""
 
     async def open(self, session: Session) -> Conversation:
         """Begin a conversation, or continue the earlier one of `session.thread_id`."""
@@ -386,18 +387,18 @@ class AgentTerms(NamedTuple):
     submits: bool = False
 
     def dir_key(self, workdir: str | None) -> str | None:
-        """Return the directory that only this task may use, or None if it may share it."""
+        """Return the directory that only this task may use, or None if the task may share its directory."""
         place = workdir or self.workdir
         return directory_of(place) if self.exclusive and place else None
 
     def budget_of(self, limits: Budget) -> dict[str, Any] | None:
-        """Return the budget of a task that has these limits of its own."""
+        """Return the budget of a task: its own limits, and the agent's limits where it has none."""
         return Budget.from_record(self.budget).override_with(limits).data()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCapability:
-    """A capability by which handoffs choose an agent. Without task types it is for all of them."""
+    """A capability by which handoffs choose an agent. Without task types it is for all types."""
 
     name: str
     description: str = ""
@@ -414,13 +415,13 @@ class Candidate(NamedTuple):
     place: int = 0
 
     def score(self, task_type: str) -> int | None:
-        """Return its best priority for work of this type, or None if it cannot do it."""
+        """Return its best priority for work of this type, or None if it cannot do such work."""
         fitting = [c.priority for c in self.capabilities if not c.task_types or task_type in c.task_types]
         return max(fitting, default=None)
 
 
 def best_first(candidates: Iterable[Candidate], task_type: str, without: frozenset[str]) -> list[str]:
-    """Return the agents that can do it: by priority, then by fewer open handoffs, then by registration."""
+    """Return the agents that can do the work: by priority, then by fewer open handoffs, then by registration."""
     ranked = []
     for candidate in candidates:
         score = candidate.score(task_type)

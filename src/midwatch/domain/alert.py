@@ -1,7 +1,6 @@
-"""Alerts: what the watchdog tells when work does not go as it should, so that nothing stops silently.
+"""Alerts: reports of the watchdog about work that is late or does not continue, so that nothing stops unnoticed.
 
-Overdue: its time has come and it did not begin. Stuck: it runs longer than it may. Silent: it runs and nothing is
-heard of it.
+Overdue: the work is due and has not begun. Stuck: it runs longer than its timeout. Silent: it runs and emits no events.
 """
 
 from __future__ import annotations
@@ -24,35 +23,35 @@ from midwatch.domain.task import Task
 Kind = Literal["overdue", "stuck", "silent"]
 
 GRACE_SECONDS = 120.0
-"""How late something may be, and how much longer than its timeout it may run."""
+"""How late work may begin, and how much longer than its timeout it may run, before there is an alert."""
 SILENT_SECONDS = 1800.0
 COOL_DOWN_SECONDS = 1800.0
-"""The same is not told again within this time."""
+"""The same alert is not sent again within this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentAlert:
-    """When somebody was last told of one thing about one subject."""
+    """The time when an alert about a subject was last sent."""
 
     noun: ClassVar[str] = "alert"
 
     id: str
-    """The subject and the kind."""
+    """The id of the alert: subject and kind."""
     told_at: int
 
 
 class AlertStore(Protocol):
-    """Port: which alerts were sent when."""
+    """Port: the alerts that were sent, with their times."""
 
     async def list_sent_alerts(self, since: int) -> frozenset[str]:
         """Return the ids of alerts sent at or after `since`."""
 
-    async def record_alerts(self, told: Collection[SentAlert], changes: Changes) -> None:
-        """Note that these alerts were sent, with their events and deliveries."""
+    async def record_alerts(self, sent: Collection[SentAlert], changes: Changes) -> None:
+        """Store that these alerts were sent, with their events and deliveries."""
 
 
 class Alert(NamedTuple):
-    """One thing that is wrong with one subject."""
+    """One problem of one subject: a task, an automation or a goal."""
 
     subject: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
     kind: Annotated[Kind, Show(name="alert"), Example("silent")]
@@ -65,11 +64,11 @@ class Alert(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Return the key of its cool-down."""
+        """Return the id that is the same for a repeated alert."""
         return f"{self.subject}/{self.kind}"
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
+        """Return the alert as JSON shows it."""
         return to_json(self)
 
 
@@ -89,8 +88,9 @@ def check_running(task: Task, last: Event | None, now: int, silent_seconds: floa
     heard = last.time if last is not None else begun
     quiet = (now - heard) / SECOND
     if quiet >= silent_seconds:
-        waits = "It waits for an answer; see `midwatch approvals`." if task.wait == "approval" else "It asks nothing."
-        text = f"Silent: {name}\nNothing was heard of {task.id} for {duration(quiet)}. {waits}"
+        asks = task.wait == "approval"
+        waits = "It waits for an answer; see `midwatch approvals`." if asks else "It does not wait for an answer."
+        text = f"Silent: {name}\n{task.id} has emitted no event for {duration(quiet)}. {waits}"
         alerts.append(_about_task(task, "silent", text, heard))
     return alerts
 
@@ -129,14 +129,14 @@ def check_goal(goal: Goal, now: int) -> list[Alert]:
 
 
 def write_alerts(alerts: Iterable[Alert], now: int) -> tuple[list[SentAlert], Changes]:
-    """Return the step that writes alerts: an event for each and, where there is a route, a delivery."""
-    told, events, deliveries = [], [], list[Delivery]()
+    """Return the alerts as sent, and the step that writes an event for each and a delivery if there is a route."""
+    sent, events, deliveries = [], [], list[Delivery]()
     for one in alerts:
-        told.append(SentAlert(id=one.id, told_at=now))
+        sent.append(SentAlert(id=one.id, told_at=now))
         payload = WatchdogAlert(subject=one.subject, alert=one.kind, text=one.text, since=iso(one.since) or "")
         about: Mapping[str, str | None] = {
             "session_key": one.session_key, "task_id": one.task_id, "agent_id": one.agent,
         }  # fmt: skip
         events.append(event(payload, now, **about))
         deliveries += notify(one.route, one.subject, f"alert:{one.kind}:{now}", one.text, now)
-    return told, Changes(events=tuple(events), deliveries=tuple(deliveries))
+    return sent, Changes(events=tuple(events), deliveries=tuple(deliveries))

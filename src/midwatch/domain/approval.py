@@ -33,10 +33,10 @@ QUESTION_SHOWN = 500
 COMMAND_SHOWN = 300
 MAX_CHOICES = 20
 LONGEST = 20_000
-"""Characters of a question or a command that are kept."""
+"""The most characters of a question or a command that are stored."""
 MOST_PATHS = 200
 MOST_DIFF = 100_000
-"""Bytes of a diff that are kept."""
+"""The most bytes of a diff that are stored."""
 ALWAYS: Mapping[ChoiceKind, Effect] = {"allow_always": "allow", "reject_always": "deny"}
 
 
@@ -76,7 +76,7 @@ class Approval:
     resolved_at: int | None = None
 
     def snapshot(self, *, whole: bool = False) -> dict[str, Any]:
-        """Return it as JSON shows it; the diff only when it is the `whole`."""
+        """Return the approval as JSON shows it; with `whole` also its diff."""
         kept = len((self.diff or "").encode())
         shown = {"diff": self.diff if whole else None, "diff_left_out": (self.diff_bytes or 0) - kept}
         return {**to_json(self), **shown}
@@ -88,7 +88,7 @@ def show_choices(choices: Sequence[Choice]) -> list[dict[str, str]]:
 
 
 def show_pattern(pattern: Mapping[str, str] | None) -> dict[str, str | None] | None:
-    """Return what a rule would be about as JSON shows it."""
+    """Return the pattern of a rule as JSON shows it."""
     return None if pattern is None else Pattern(**pattern)._asdict()
 
 
@@ -167,7 +167,7 @@ def answer_by_rule(
 def expire_at_once(
     task: Task, question: Question, now: int, why: str, always: Pattern | None = None
 ) -> tuple[Approval, Changes]:
-    """Expire a question for whose answer there is no time."""
+    """Expire a question at once, because there is no time for an answer."""
     return _at_once(task, question, now, "expired", None, why, None, always)
 
 
@@ -204,7 +204,7 @@ def choose(choices: Sequence[Choice], yes: bool, always: bool = False) -> Choice
 
 
 def answer_of(approval: Approval, question: Question) -> Answer:
-    """Return the answer as one of the agent's own choices, also if a person chose one of midwatch's."""
+    """Return the answer as one of the agent's own choices, even if a person chose one that midwatch added."""
     assert approval.status != "pending"
     own = {choice.name for choice in question.choices}
     if approval.answer is None or approval.answer in own or approval.status == "expired":
@@ -214,7 +214,7 @@ def answer_of(approval: Approval, question: Question) -> Answer:
 
 
 def _build(task: Task, question: Question, now: int, always: Pattern | None) -> Approval:
-    """Return the record, with what is too long cut."""
+    """Return the record, with long texts cut."""
     pattern = None if question.command and len(question.command) > LONGEST else always
     choices = _offer_choices(question, pattern, task.agent)
     if not question.text.strip() or not 1 <= len(question.choices) <= MAX_CHOICES:
@@ -277,7 +277,7 @@ def resolve(
     actor: str | None = None,
     rule: Rule | None = None,
 ) -> Changes:
-    """Answer or expire a pending question; a second answer fails the guard. A rule the answer makes goes with it."""
+    """Answer or expire a pending question, and store the rule that the answer creates. A second answer fails."""
     text = rule.text if rule else None
     fields: dict[str, Any] = {
         "status": status,
@@ -303,7 +303,7 @@ def resolve(
 
 
 def make_rule(approval: Approval, choice: Choice, now: int, actor: str | None) -> Rule | None:
-    """Return the rule an answer makes, or None."""
+    """Return the rule that an answer creates, or None."""
     if choice.kind not in ALWAYS or approval.always is None:
         return None
     return Rule(

@@ -35,12 +35,12 @@ ScopeKind = Literal["user", "chat"]
 Missed = Literal["skip", "once", "once_within"]
 
 Scope = Annotated[ScopeKind, Input("Whether it belongs to a user or a chat.", once=True)]
-ScopeId = Annotated[str, Input("Whose it is. Default: its creator's.", takes=str | None, once=True, longest=500)]
+ScopeId = Annotated[str, Input("The user or chat. Default: its creator's.", takes=str | None, once=True, longest=500)]
 ManagedBy = Annotated[ManageMode, Input("Who may change it, besides owners.")]
 NoticeRoute = Annotated[
     str | None, Input("Where to send notices: channel or channel:target.", longest=2000), Show(hide_target)
 ]
-"""Types of fields that goals have, too."""
+"""Types of fields that automations and goals share."""
 
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "active": frozenset({"paused", "deleted"}),
@@ -90,10 +90,10 @@ class Automation:
         Example("auto:am_06f2m8yq3kq5r0v9x1w2"),
     ] = ""
     resume_thread_id: Annotated[
-        str | None, Input("The agent's thread that its conversation goes on with.", once=True, longest=500)
+        str | None, Input("The agent's thread that its conversation continues.", once=True, longest=500)
     ] = None
     source_message_id: Annotated[
-        str | None, Input("The message that asked for it; answers belong to it.", once=True, longest=500)
+        str | None, Input("The message that requested it; its results answer this message.", once=True, longest=500)
     ] = None
     status: Status = "active"
     paused_why: str | None = None
@@ -144,12 +144,12 @@ class Automation:
         return self.title or cut(self.prompt, 50)
 
     @property
-    def spent(self) -> bool:
-        """Return whether it has used all its runs."""
+    def exhausted(self) -> bool:
+        """Return whether it has had all its runs."""
         return 0 < self.max_runs <= self.run_count
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it. The target of the route is not shown, because it may contain a secret."""
+        """Return the automation as JSON shows it, without the target of the route, which may contain a secret."""
         schedule = dict(self.schedule) if isinstance(self.schedule, Mapping) else {}
         return {**to_json(self), "schedule": schedule, "zone": schedule.get("zone", "UTC")}
 
@@ -269,7 +269,7 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> 
     """
     due = automation.next_run_at
     assert due is not None
-    if automation.spent:
+    if automation.exhausted:
         return pause_automation(automation, now, SPENT, None)
     try:
         times = automation.times
@@ -447,7 +447,7 @@ def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tu
 
 
 def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[Delivery, ...]:
-    """Return the notice to its route that it is paused; only once for a run."""
+    """Return the notice that the automation is paused; there is at most one for each run."""
     notice = "automation_paused" if about != automation.id else f"automation_paused:{now}"
     return notify(automation.route, about, notice, f"Paused: {automation.name}\n{text}", now)
 
@@ -478,7 +478,7 @@ def resume_automation(automation: Automation, now: int, actor: str | None) -> Ch
     A deleted automation that cannot run again becomes paused.
     """
     following = next_run_at(automation.times, now)
-    over = OVER if following is None else SPENT if automation.spent else None
+    over = OVER if following is None else SPENT if automation.exhausted else None
     if over and automation.status != "deleted":
         what, field = ("set a new schedule", "schedule") if over is OVER else ("raise max_runs", "max_runs")
         raise InvalidInput(f"{over}; {what} with `midwatch automation edit`.", field=field)

@@ -1,7 +1,7 @@
-"""Budgets: what a piece of work may spend of tokens, money, steps and time, and what it has spent.
+"""Budgets: the limits of tokens, money, steps and time that work may spend, and the amounts that it has spent.
 
-A step is an answer of a model or the use of a tool. Money needs a price: what a model costs that nobody has told is
-unknown, and then only the other budgets hold.
+A step is an answer of a model or the use of a tool. Money needs a price: if the price of a model is not known, only the
+other limits apply.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ NAMES: tuple[Name, ...] = ("tokens", "usd", "steps", "seconds")
 WHOLE = frozenset({"tokens", "steps"})
 MOST = 1e15
 BEFORE = "before"
-"""Beside the limits of a task that goes on with another: what the tries before it have spent."""
+"""The key, beside the limits of a retried task, of the amounts that the tasks before it have spent."""
 UNANSWERED = frozenset({"error", "interrupted", "cut_off"})
-"""How a model's call ends that brought no answer."""
+"""The finish reasons of a model's call that returned no answer."""
 CACHED = ("cache_read_tokens", "cached_tokens", "cached_input_tokens")
 MILLION = 1e6
-DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
-"""The end of a model's name that says which edition of it."""
+EDITION = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
+"""The end of a model's name that names its edition, such as a date."""
 
 
 class Spending(NamedTuple):
-    """What was spent. Tokens and steps are whole."""
+    """The amounts that were spent. Tokens and steps are whole numbers."""
 
     tokens: float = 0
     usd: float = 0.0
@@ -42,7 +42,7 @@ class Spending(NamedTuple):
 
     @classmethod
     def of(cls, usage: Mapping[str, Any] | None) -> Spending:
-        """Read the figures of a usage."""
+        """Read the amounts from a usage."""
         if not usage:
             return cls()
         tokens = _figure(usage.get("input_tokens")) + _figure(usage.get("output_tokens"))
@@ -51,7 +51,7 @@ class Spending(NamedTuple):
         return cls(int(tokens or _figure(usage.get("tokens"))), usd, steps, seconds)
 
     def plus(self, other: Spending) -> Spending:
-        """Return both together."""
+        """Return the sum of both."""
         return Spending(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
@@ -65,8 +65,8 @@ class Over(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Return it in words."""
-        whose = {"task": "its budget", "goal": "what was left of its goal's budget", "day": "the day's budget"}
+        """Return the spent budget in words."""
+        whose = {"task": "its budget", "goal": "the rest of its goal's budget", "day": "the day's budget"}
         return (
             f"{whose.get(self.scope, 'the budget of its run')} of {format_amount(self.budget, self.limit)} is spent: "
             f"{format_amount(self.budget, self.spent)}"
@@ -74,7 +74,7 @@ class Over(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What may be spent; None where there is no limit. Tokens and steps are whole."""
+    """The most that may be spent; None means no limit. Tokens and steps are whole numbers."""
 
     tokens: float | None = None
     usd: float | None = None
@@ -115,42 +115,42 @@ class Budget(NamedTuple):
         return cls(**{name: int(most) if name in WHOLE else most for name, most in figures.items() if most > 0})
 
     def data(self) -> dict[str, Any] | None:
-        """Return it as JSON; None when nothing is limited."""
+        """Return the limits as JSON, or None if there are none."""
         return {name: most for name, most in zip(NAMES, self, strict=True) if most is not None} or None
 
     def text(self) -> str:
-        """Return it as the command line writes it."""
-        return ",".join(f"{name}={most:.15g}" for name, most in self._known())
+        """Return the limits as the command line takes them."""
+        return ",".join(f"{name}={most:.15g}" for name, most in self._limits())
 
     def over(self, spent: Spending, scope: Scope) -> Over | None:
-        """Return the first limit that is reached."""
-        for name, most in self._known():
+        """Return the first limit that is reached, or None."""
+        for name, most in self._limits():
             if getattr(spent, name) >= most:
                 return Over(name, most, getattr(spent, name), scope)
         return None
 
     def override_with(self, other: Budget) -> Budget:
-        """Return the other's limits, and this one's where the other has none."""
+        """Return the other's limits, and its own limits where the other has none."""
         return Budget(*(mine if theirs is None else theirs for mine, theirs in zip(self, other, strict=True)))
 
     def within(self, other: Budget) -> Budget:
-        """Return the lower limits of both."""
+        """Return the lower of both limits for each amount."""
         pairs = zip(self, other, strict=True)
         return Budget(*(min((n for n in pair if n is not None), default=None) for pair in pairs))
 
     def grow_beyond(self, spent: Spending) -> Budget:
-        """Double the limits that are spent until something is left again."""
-        raised: dict[str, float] = {name: 2 * most for name, most in self._known() if getattr(spent, name) >= most}
+        """Double each spent limit until it is above the spending."""
+        raised: dict[str, float] = {name: 2 * most for name, most in self._limits() if getattr(spent, name) >= most}
         while (more := self._replace(**raised)).over(spent, "task"):
             raised = {name: 2 * most for name, most in raised.items()}
         return more
 
-    def _known(self) -> list[tuple[Name, float]]:
+    def _limits(self) -> list[tuple[Name, float]]:
         return [(name, most) for name, most in zip(NAMES, self, strict=True) if most is not None]
 
 
 def _limit(name: str, value: Any, field: str) -> Any:
-    """Return a limit as it is kept."""
+    """Return a limit of a request as a number, or raise InvalidInput."""
     try:
         read = seconds(value) if name == "seconds" and isinstance(value, str) else float(value)
     except (ValueError, TypeError, InvalidInput):
@@ -158,31 +158,31 @@ def _limit(name: str, value: Any, field: str) -> Any:
     if isinstance(value, bool) or not 0 < read <= MOST or (name in WHOLE and read != int(read)):
         kind = "whole number" if name in WHOLE else "number"
         more = ", or a duration such as 10m" if name == "seconds" else ""
-        raise InvalidInput(f"the budget's {name} is a {kind} above 0{more}.", field=field)
+        raise InvalidInput(f"the budget's {name} must be a {kind} above 0{more}.", field=field)
     return int(read) if name in WHOLE else read
 
 
 def _figure(value: Any) -> float:
-    """Return a count or an amount; 0 for a value that is none."""
+    """Return a count or an amount; 0 if the value is not a valid one."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST:
         return 0
     return value
 
 
-def spent_of(budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> Spending:
-    """Return the spending of a task by its record, with the tries before it."""
+def spending_of(budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> Spending:
+    """Return the spending of a task and of the tasks that it retries, from its record."""
     return Spending.of((budget or {}).get(BEFORE)).plus(Spending.of(usage))
 
 
 def retry_command(task_id: str, budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> str:
-    """Return the command that has a task done again; one whose budget is spent needs a larger one."""
-    spent, limits = spent_of(budget, usage), Budget.from_record(budget)
+    """Return the command that retries a task, with a larger budget if its budget is spent."""
+    spent, limits = spending_of(budget, usage), Budget.from_record(budget)
     more = f" --budget {limits.grow_beyond(spent).text()}" if limits.over(spent, "task") else ""
     return f"midwatch retry {task_id}{more}"
 
 
 def format_amount(name: Name, amount: float) -> str:
-    """Return an amount for people."""
+    """Return an amount as text for people."""
     if name == "usd":
         return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.6f}".rstrip("0").rstrip(".")
     if name == "seconds":
@@ -201,7 +201,7 @@ class Price(NamedTuple):
     cached: float | None = None
 
     def cost(self, usage: Mapping[str, Any]) -> float:
-        """Return the cost of a usage. Cached tokens are among those of the input."""
+        """Return the cost of a usage. The input tokens include the cached tokens."""
         sent, received = _figure(usage.get("input_tokens")), _figure(usage.get("output_tokens"))
         cached = min(sent, max(_figure(usage.get(name)) for name in CACHED))
         less = self.input if self.cached is None else self.cached
@@ -215,9 +215,9 @@ class Prices:
         self._table = dict(table or {})
 
     def of(self, model: str) -> Price | None:
-        """Return the price of a model, of any edition and provider; None when it is not known."""
+        """Return the price of a model, or None; a price without provider or edition is for all of them."""
         bare = model.rpartition(":")[2].rpartition("/")[2]
-        for name in (model, bare, DATED.sub("", model), DATED.sub("", bare)):
+        for name in (model, bare, EDITION.sub("", model), EDITION.sub("", bare)):
             if name in self._table:
                 return self._table[name]
         return None
@@ -227,7 +227,7 @@ class Prices:
 
 
 class Meter:
-    """Adds up what a turn spends, on top of what was spent before it."""
+    """Adds up the spending of a turn and of the attempts before it."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class Meter:
         scope: Scope = "task",
         worked: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Begin to count. `usage` is that of earlier attempts; `worked` returns the seconds of this one."""
+        """Begin to count. `usage` is from earlier attempts; `worked` returns the working seconds of this attempt."""
         self.budget = Budget.from_record(budget)
         self.scope = scope
         self.earlier = Spending.of(usage)
@@ -273,11 +273,11 @@ class Meter:
         return self.earlier.plus(self.own)
 
     def over(self) -> Over | None:
-        """Return the budget that is spent, if one is; the tries this one goes on with count."""
+        """Return the spent budget, or None. The spending of the tasks that this task retries is included."""
         return self.budget.over(self.before.plus(self.task), self.scope) if self._limited else None
 
-    def left(self) -> float | None:
-        """Return the seconds it may still work."""
+    def remaining_seconds(self) -> float | None:
+        """Return the seconds that the task may still work, or None if there is no limit."""
         if self.budget.seconds is None:
             return None
         return max(0.0, self.budget.seconds - self.before.seconds - self.task.seconds)
@@ -295,14 +295,14 @@ class Meter:
         return kept or None
 
 
-COUNTED = ("turn_start", "llm_request", "llm_response", "tool_exec_start", "tool_exec_end", "approval_requested",
+COUNTED_KINDS = ("turn_start", "llm_request", "llm_response", "tool_exec_start", "tool_exec_end", "approval_requested",
            "approval_resolved", "turn_end")  # fmt: skip
 
 
 def count_usage(events: Iterable[Event], budget: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the usage of an attempt whose process died, from its events.
 
-    It counts the ended steps, and the time until the last one without the time it waited for answers.
+    It counts the ended steps, and the time until the last event without the time of waiting for answers.
     """
     worked = 0.0
     last: Event | None = None

@@ -23,12 +23,12 @@ class Record(Protocol):
 
     @property
     def noun(self) -> str:
-        """The table."""
+        """Return the name of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Set `fields` of one record, only where every field of `guard` still has that value."""
+    """Set `fields` of one record, only if every field of `guard` still has the given value."""
 
     noun: str
     id: str
@@ -41,7 +41,7 @@ class Changes:
     """One business step, computed purely and written in one transaction, whole or not at all.
 
     A failed fence raises LeaseLost, a failed guard Conflict. Deliveries that exist already (same task, channel and
-    notice) are left as they are; of a task's own prompt one message is kept.
+    notice) are left as they are, and the prompt of a task is stored as a message only once.
     """
 
     fence: Fence | None = None
@@ -54,15 +54,15 @@ class Changes:
     events: tuple[Event, ...] = ()
 
     def plus(self, more: Changes) -> Changes:
-        """Return both as one step, under this one's fence."""
+        """Return both steps as one, with the fence of this step."""
         return Changes(fence=self.fence, **{name: getattr(self, name) + getattr(more, name) for name in _PARTS})
 
 
 _PARTS = tuple(field.name for field in fields(Changes) if field.name != "fence")
 
 
-class Revised(Record, Protocol):
-    """A record with a status that counts its changes."""
+class RevisedRecord(Record, Protocol):
+    """A record that has a status and counts its changes."""
 
     @property
     def id(self) -> str:
@@ -77,8 +77,8 @@ class Revised(Record, Protocol):
         """Return how often it was changed."""
 
 
-class Pursued(Revised, Protocol):
-    """A record that an agent works for, in a session, on behalf of its creator."""
+class AgentRecord(RevisedRecord, Protocol):
+    """A record with an agent, a session and a creator, such as a goal."""
 
     @property
     def session_key(self) -> str:
@@ -90,11 +90,11 @@ class Pursued(Revised, Protocol):
 
     @property
     def creator(self) -> str | None:
-        """Return who made it."""
+        """Return the actor who created it."""
 
 
-def update_record(record: Revised, now: int, **fields: Any) -> Update:
-    """Return the update of some fields; it is refused when the record was changed meanwhile."""
+def update_record(record: RevisedRecord, now: int, **fields: Any) -> Update:
+    """Return the update of some fields; it is refused if the record was changed meanwhile."""
     guard: dict[str, Any] = {"revision": record.revision}
     if "status" in fields:
         guard["status"] = record.status
@@ -102,14 +102,14 @@ def update_record(record: Revised, now: int, **fields: Any) -> Update:
 
 
 def event_about(
-    record: Pursued, payload: Payload, now: int, actor: str | None = None, task_id: str | None = None
+    record: AgentRecord, payload: Payload, now: int, actor: str | None = None, task_id: str | None = None
 ) -> Event:
-    """Return an event about a record; `actor` is its creator unless given."""
+    """Return an event about a record; by default `actor` is its creator."""
     about = {"session_key": record.session_key, "agent_id": record.agent, "actor": actor or record.creator}
     return event(payload, now, task_id=task_id, **about)
 
 
-def change_record(record: Pursued, payload: Payload, now: int, actor: str | None = None, **fields: Any) -> Changes:
+def change_record(record: AgentRecord, payload: Payload, now: int, actor: str | None = None, **fields: Any) -> Changes:
     """Return the step that changes some fields of a record and writes the event about it."""
     updates = (update_record(record, now, **fields),)
     return Changes(updates=updates, events=(event_about(record, payload, now, actor),))

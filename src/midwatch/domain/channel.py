@@ -1,4 +1,4 @@
-"""Channels: where notices go. A delivery is one notice to one channel, kept until it was sent.
+"""Channels: ways to send notices. A delivery is one notice to one channel; it is stored until it is sent.
 
 A route is written `channel` or `channel:target`, for example `console`, `phone` or `webhook:https://example.org/hook`.
 """
@@ -48,13 +48,13 @@ class Route(NamedTuple):
 
 
 def hide_target(route: str | None) -> str | None:
-    """Return a route as it may be shown: its channel. The target may hold a secret."""
+    """Return the channel of a route, without the target, which may contain a secret."""
     return route.partition(":")[0] if route else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One notice to one channel. At most one per task, channel and notice, for ever."""
+    """One notice to one channel. There is never a second one with the same task, channel and notice."""
 
     id: Annotated[str, Example("d_06f2m8yq7v3b5n8x")]
     task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
@@ -70,7 +70,7 @@ class Delivery:
     error: str | None = None
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it. The target may hold a secret and is not shown."""
+        """Return the delivery as JSON shows it, without the target, which may contain a secret."""
         return {**to_json(self), "due_at": iso(self.due_at) if self.status == "pending" else None}
 
 
@@ -96,7 +96,7 @@ def end_text(notice: str, task_id: str, prompt: str, text: str, again: str | Non
     head = f"{notice.replace('_', ' ').capitalize()}: {cut(prompt, PROMPT_SHOWN)}"
     body = f"\n{cut(text, TEXT_SHOWN)}" if text else ""
     again = again or f"midwatch retry {task_id}"
-    rest = f"All of it: midwatch result {task_id}" if notice == "done" else f"Try again: {again}"
+    rest = f"Full result: midwatch result {task_id}" if notice == "done" else f"Try again: {again}"
     return f"{head}{body}\n{rest}"
 
 
@@ -123,7 +123,7 @@ class Channel(Protocol):
         """Return the messages that arrive on this channel, or None if it only sends."""
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 class DeliveryStore(Protocol):

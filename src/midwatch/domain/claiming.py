@@ -1,4 +1,4 @@
-"""Claiming: what a process asks for when it takes tasks, and how free slots are shared among actors."""
+"""Claiming: the request of a process that claims tasks, and how free slots are shared among actors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 
 class Claimable(Protocol):
-    """A task, as far as sharing slots is concerned."""
+    """The fields of a task that decide who gets a slot."""
 
     @property
     def agent(self) -> str:
@@ -24,20 +24,20 @@ T = TypeVar("T", bound=Claimable)
 
 
 class Shares(NamedTuple):
-    """Who has the slots of a process, by agent and actor; work nobody asked for by name is the actor ''."""
+    """The use of a process's slots, by agent and actor. Tasks without a creator have the actor ''."""
 
     held: Mapping[tuple[str, str], int] = MappingProxyType({})
-    """How many now."""
+    """The number of slots in use now."""
     started: Mapping[tuple[str, str], int] = MappingProxyType({})
-    """Which start was the latest, in a count of all starts."""
+    """The number of the latest start; all starts of the process are counted."""
     spare: int = 0
-    """Slots that are free besides those that are asked for."""
+    """Free slots besides the requested ones."""
     most: int | None = None
-    """How many an actor may have, whoever else waits."""
+    """The most slots of one actor, even if nobody else waits."""
 
 
 class ClaimRequest(NamedTuple):
-    """What a process can take now: `free` slots in all, and per agent."""
+    """A request for tasks: at most `free` tasks in all, and for each agent at most its number in `agents`."""
 
     owner: str
     host: str
@@ -45,69 +45,70 @@ class ClaimRequest(NamedTuple):
     agents: Mapping[str, int]
     own_only: bool = False
     leave: frozenset[str] = frozenset()
-    """Agents another live process serves: of these only what `owner` itself submitted is taken."""
+    """Agents that another live process serves: only tasks that `owner` itself submitted are claimed for them."""
     shares: Shares = Shares()
 
 
-class Room:
-    """What is left of a claim's slots while it takes one task after the other, and whose turn it is."""
+class FreeSlots:
+    """The slots that are still free while a claim takes one task after the other, and who gets the next one."""
 
     def __init__(self, request: ClaimRequest) -> None:
         self._free = request.free
-        self._left = dict(request.agents)
+        self._free_by_agent = dict(request.agents)
         self._shares = request.shares
-        self._held = Counter(request.shares.held)
+        self._used = Counter(request.shares.held)
 
     def agents(self) -> list[str]:
-        """Return those a task could be taken of."""
-        return [agent for agent, left in self._left.items() if left > 0] if self._free > 0 else []
+        """Return the agents that have a free slot."""
+        return [agent for agent, free in self._free_by_agent.items() if free > 0] if self._free > 0 else []
 
-    def last(self) -> list[str]:
-        """Return agents with one slot left of several; a goal leaves it to other work."""
-        held, left = sum(self._held.values()), self._slots(None)
-        if left == 1 and held:
-            return list(self._left)
-        return [agent for agent, left in self._left.items() if left == 1 and sum_held(self._held, agent=agent)]
+    def agents_with_last_slot(self) -> list[str]:
+        """Return the agents with one free slot while others are in use; goals leave this slot to other work."""
+        free = self._free_by_agent
+        if self._slots(None) == 1 and any(self._used.values()):
+            return list(free)
+        return [agent for agent in free if free[agent] == 1 and count_slots(self._used, agent=agent)]
 
     def take(self, task: Claimable) -> None:
-        """Use a slot."""
+        """Use a slot for a task."""
         self._free -= 1
-        self._left[task.agent] -= 1
-        self._held[task.agent, task.actor] += 1
+        self._free_by_agent[task.agent] -= 1
+        self._used[task.agent, task.actor] += 1
 
     def full(self, actor: str) -> bool:
-        """Return whether the actor may have no more, whoever else waits."""
-        return self._shares.most is not None and sum_held(self._held, actor=actor) >= self._shares.most
+        """Return whether the actor may not have another slot, even if nobody else waits."""
+        return self._shares.most is not None and count_slots(self._used, actor=actor) >= self._shares.most
 
     def scarce(self, agent: str | None, actors: int) -> bool:
-        """Return whether an agent, or the process, has no more free slots than actors who wait."""
+        """Return whether the agent, or the process if None, has at most one free slot for each waiting actor."""
         return self._slots(agent) <= actors
 
-    def fairest(self, heads: Sequence[T]) -> T | None:
-        """Choose which of the first tasks of each actor and agent, in claim order, is taken now."""
+    def choose_fairest(self, heads: Sequence[T]) -> T | None:
+        """Choose the task to claim now. `heads` are the first tasks of each actor and agent, in claim order."""
         heads = [task for task in heads if self._slots(task.agent) > 0 and not self.full(task.actor)]
         if self._free <= 0 or not heads:
             return None
-        kept = {agent for agent in (None, *self._left) if self.scarce(agent, self._without(agent, heads))}
-        if None not in kept:
+        agents = (None, *self._free_by_agent)
+        scarce = {agent for agent in agents if self.scarce(agent, self._count_waiting(agent, heads))}
+        if None not in scarce:
             heads = [task for task in heads if task.agent == heads[0].agent]
 
         def place(task: Claimable) -> list[tuple[bool, int]]:
-            return [self._turn(agent, task.actor) if agent in kept else (False, 0) for agent in (None, task.agent)]
+            return [self._place(agent, task.actor) if agent in scarce else (False, 0) for agent in (None, task.agent)]
 
         return min(heads, key=place)
 
     def _slots(self, agent: str | None) -> int:
-        return self._free + self._shares.spare if agent is None else self._left.get(agent, 0)
+        return self._free + self._shares.spare if agent is None else self._free_by_agent.get(agent, 0)
 
-    def _without(self, agent: str | None, heads: Sequence[Claimable]) -> int:
-        """Return how many actors wait and have no slot of the agent, or none at all."""
+    def _count_waiting(self, agent: str | None, heads: Sequence[Claimable]) -> int:
+        """Return the number of actors who wait and have no slot of the agent, or no slot at all if None."""
         waiting = {task.actor for task in heads if agent in (None, task.agent)}
-        return sum(1 for actor in waiting if not sum_held(self._held, agent=agent, actor=actor))
+        return sum(1 for actor in waiting if not count_slots(self._used, agent=agent, actor=actor))
 
-    def _turn(self, agent: str | None, actor: str) -> tuple[bool, int]:
-        """Return the place of an actor who waits: first those without a slot, by the time of their last start."""
-        if sum_held(self._held, agent=agent, actor=actor):
+    def _place(self, agent: str | None, actor: str) -> tuple[bool, int]:
+        """Return the place of a waiting actor: first actors without a slot, in the order of their last starts."""
+        if count_slots(self._used, agent=agent, actor=actor):
             return True, 0
         starts = (
             start for (starter, who), start in self._shares.started.items() if who == actor and agent in (None, starter)
@@ -115,7 +116,7 @@ class Room:
         return False, max(starts, default=0)
 
 
-def sum_held(held: Mapping[tuple[str, str], int], *, agent: str | None = None, actor: str | None = None) -> int:
+def count_slots(held: Mapping[tuple[str, str], int], *, agent: str | None = None, actor: str | None = None) -> int:
     """Count the slots in use by an agent, by an actor, or by both together."""
     return sum(
         count

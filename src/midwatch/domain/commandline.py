@@ -1,7 +1,7 @@
-"""Command lines as agents write them: what can be read for certain, and what may be hidden in one.
+"""Command lines of agents: parse them for rules.
 
-The two readers err to opposite sides. `argv_of` serves those who allow: it reads one plain command or nothing.
-`parts_of` serves those who deny: it finds every word that some shell could find.
+There are two parsers. `argv_of` is for rules that allow: it returns one plain command, or None in doubt. `parts_of` is
+for rules that deny: it returns every word that some shell could find in the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLAIN = re.compile(
         (?: [ \t]+ (?!=)(?:[A-Za-z0-9_@%+=:,./-] | '[^'\t]*' | "[^"\t$`\\!]*")+ )*""",
     re.VERBOSE,
 )
-"""Words in which every shell sees the same: no operator, redirection, substitution, glob, tilde, brace or escape."""
+"""A command that every shell reads alike: no operator, redirection, substitution, glob, tilde, brace or escape."""
 SHELL = re.compile(r"(?:(?:/usr|/usr/local|/opt/homebrew)?/bin/)?(?:ba|z|da|k)?sh")
 RUNS = (("-c",), ("-lc",), ("-cl",), ("-l", "-c"))
 JOINED = re.compile(r"\\\r?\n")
@@ -53,22 +53,22 @@ def parts_of(command: str) -> list[list[str]]:
 
 
 class CommandPattern(NamedTuple):
-    """A command as a rule names it: its words, and what may follow them."""
+    """The command of a rule: its words, and the arguments that may follow them."""
 
     words: tuple[str, ...]
     more: str = ""
-    """Nothing may follow; `*`: arguments that are no options; `**`: any arguments."""
+    """Empty: no arguments; `*`: arguments that are no options; `**`: any arguments."""
 
     @staticmethod
     @lru_cache(1000)
     def parse(text: str) -> CommandPattern | None:
-        """Parse `git status`, `git log *` or `git log **`; None when it is not one plain command."""
+        """Parse `git status`, `git log *` or `git log **`; return None if it is not one plain command."""
         match = re.fullmatch(r"(.*?)(?:\s+(\*\*?))?", text.strip(), re.DOTALL)
         words = argv_of(match[1]) if match else None
         return None if match is None or words is None else CommandPattern(words, match[2] or "")
 
     def allows(self, argv: tuple[str, ...], inside: Callable[[str], bool]) -> bool:
-        """Return whether it is this command, with further arguments only inside the working directory."""
+        """Return whether `argv` is this command, and all paths in its other arguments are `inside`."""
         rest = argv[len(self.words) :]
         if argv[: len(self.words)] != self.words or (rest and not self.more):
             return False
@@ -77,7 +77,7 @@ class CommandPattern(NamedTuple):
         return all(inside(place) for argument in rest for place in places(argument))
 
     def may_be_in(self, parts: Sequence[Sequence[str]], argv: tuple[str, ...] | None) -> bool:
-        """Return whether some part of a command could be this one, with any words before, between and after.
+        """Return whether some part of a command could be this command, with any words before, between and after.
 
         `argv` is the command if it can be read for certain.
         """
@@ -98,7 +98,7 @@ def _in_order(wanted: list[str], words: list[str]) -> bool:
 
 
 def places(argument: str) -> list[str]:
-    """Return the parts of an argument that may be a path: all of it, and the text after a sign or an option."""
+    """Return the parts of an argument that may be a path: all of it, and the text after a sign or an option letter."""
     starts = [0, *(sign.end() for sign in re.finditer(r"[=:,@+]", argument))]
     if argument.startswith("-"):
         starts.append(2)

@@ -1,4 +1,4 @@
-"""Engines: who hands the worker its next task, and who knows which processes live.
+"""Engines: give the worker its next task, and know which processes are alive.
 
 The embedded engine claims as soon as a commit wakes it. Everything about how a task runs is in
 `midwatch.running.worker` and is the same under every engine.
@@ -19,7 +19,7 @@ class Engine(Protocol):
         """Begin to take tasks."""
 
     async def stop_taking(self) -> None:
-        """Take no more tasks; running ones go on."""
+        """Take no more tasks; running tasks continue."""
 
     async def stop(self) -> None:
         """Release everything. The worker has ended all turns by now."""
@@ -28,10 +28,10 @@ class Engine(Protocol):
         """Look for work: a task may have become claimable."""
 
     def offer(self, instance: Instance) -> None:
-        """Serve the agents that this process has now; tasks of new ones may wait."""
+        """Serve the agents that this process has now; tasks for new agents may wait already."""
 
     def leads(self) -> bool:
-        """Return whether this process runs the loops (courier, rescuer, ...) now. Takes the lead when it is free."""
+        """Return whether this process is the leader, which runs the loops. It becomes the leader if there is none."""
 
     def dead(self, owners: Iterable[str]) -> set[str]:
-        """Return those of `owners` whose process has certainly ended."""
+        """Return the ids in `owners` whose process has certainly ended."""

@@ -1,9 +1,9 @@
-"""Fields: the facts about a record's fields that its types do not tell, and the values derived from them.
+"""Fields: facts about the fields of records that their types do not contain, and values derived from these facts.
 
-A record is defined once, by the annotated fields of its class. `Input` says how a request sets a field, `Example` shows
-a value, `Show` changes a value before anybody sees it, and `Hidden` keeps a field inside. A field is a time if it is
-called `time` or `since`, or if its name ends with `_at`. From these facts follow the shapes of replies, the bodies of
-requests, the examples, and the options of commands.
+A record is defined once, by the annotated fields of its class. `Input` is how a request sets a field, `Example` is an
+example of its value, `Show` changes the value in replies, and `Hidden` excludes a field from replies. A field is a time
+if it is called `time` or `since`, or if its name ends with `_at`. From these facts follow the shapes of replies, the
+bodies of requests, the examples, and the options of commands.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AT = "2026-01-02T03:04:05.000000Z"
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """How a request sets a field."""
+    """The way in which a request sets a field."""
 
     help: str
     """One line for people: the description in OpenAPI, and the help of the option."""
@@ -32,13 +32,13 @@ class Input:
     takes: Any = None
     """The type in requests, if it differs from the field's. It admits None, which is its default."""
     once: bool = False
-    """Whether it is set only when the record is made. Otherwise it can also be changed later."""
+    """Whether it is set only when the record is created. Otherwise it can also be changed later."""
     agents: bool = False
     """Whether the agent of a running task may set it."""
     seconds: bool = False
     """Whether it is a duration: seconds, or text such as 90m."""
     strict: bool = False
-    """Whether only the JSON type itself is taken, such as `true` but not `"yes"`."""
+    """Whether only the JSON type itself is accepted, such as `true` but not `"yes"`."""
     least: float | None = None
     most: float | None = None
     """The limits of a number."""
@@ -48,7 +48,7 @@ class Input:
 
 
 class Example(NamedTuple):
-    """A value to show in examples of replies, if the default or the input's example is not a good one."""
+    """The value in examples of replies, if the default or the input's example is not suitable."""
 
     value: Any
 
@@ -81,38 +81,38 @@ class Field(NamedTuple):
 
     @property
     def input(self) -> Input | None:
-        """How a request sets it, or None if no request does."""
+        """Return how a request sets the field, or None if no request sets it."""
         return next((mark for mark in self.marks if isinstance(mark, Input)), None)
 
     @property
     def request_name(self) -> str:
-        """Its name in requests."""
+        """Return the name of the field in requests."""
         return (self.input and self.input.name) or self.name
 
     @property
-    def shown(self) -> Show:
-        """How it is shown: a time as ISO 8601, a tuple as a list, else as it is."""
+    def show(self) -> Show:
+        """Return how replies show the field: a time as ISO 8601, a tuple as a list, other values unchanged."""
         change = iso if self.is_time else list if get_origin(self.type) is tuple else None
         return next((mark for mark in self.marks if isinstance(mark, Show)), Show(change))
 
     @property
     def reply_name(self) -> str:
-        """Its name in replies."""
-        return self.shown.name or self.name
+        """Return the name of the field in replies."""
+        return self.show.name or self.name
 
     @property
     def is_time(self) -> bool:
-        """Whether it is a moment, which JSON shows as ISO 8601."""
+        """Return whether the field is a time, which JSON shows as ISO 8601."""
         return self.name.endswith("_at") or self.name in ("time", "since")
 
     @property
     def optional(self) -> bool:
-        """Whether None is a value of it."""
+        """Return whether the field may be None."""
         return NoneType in get_args(self.type)
 
     @property
     def example(self) -> Any:
-        """Its value in an example of a reply."""
+        """Return the value of the field in an example of a reply."""
         for mark in self.marks:
             if isinstance(mark, Example):
                 return mark.value
@@ -135,7 +135,7 @@ def fields_of(definition: type) -> Mapping[str, Field]:
 
 
 def _default(definition: Any, name: str, kind: Any) -> Any:
-    """Return the default of a field. In a typed dictionary it is nothing: None, 0, False."""
+    """Return the default of a field. In a typed dictionary this is the empty value of its type: None, 0, False."""
     if is_typeddict(definition):
         return None if NoneType in get_args(kind) or not isinstance(kind, type) else kind()
     if not dataclasses.is_dataclass(definition):
@@ -171,11 +171,11 @@ class JsonRecord:
 
 @cache
 def _changes(definition: type) -> tuple[tuple[str, str, Callable[[Any], Any] | None], ...]:
-    return tuple((field.reply_name, field.name, field.shown.change) for field in list_shown_fields(definition))
+    return tuple((field.reply_name, field.name, field.show.change) for field in list_shown_fields(definition))
 
 
 def inputs(*definitions: type) -> Iterator[tuple[Field, Input]]:
-    """Yield the fields that a request may set, and how."""
+    """Yield each field that a request may set, with its `Input`."""
     for definition in definitions:
         for field in fields_of(definition).values():
             if field.input is not None:
@@ -183,7 +183,7 @@ def inputs(*definitions: type) -> Iterator[tuple[Field, Input]]:
 
 
 def settable(*definitions: type) -> frozenset[str]:
-    """Return the names of the fields that a request may set when the record is made."""
+    """Return the names of the fields that a request may set when it creates the record."""
     return frozenset(field.name for field, _ in inputs(*definitions))
 
 
@@ -193,12 +193,12 @@ def changeable(*definitions: type) -> frozenset[str]:
 
 
 def clearable(*definitions: type) -> frozenset[str]:
-    """Return the names of the fields that a request may change to nothing."""
+    """Return the names of the fields that a request may change to None."""
     return frozenset(field.name for field, given in inputs(*definitions) if not given.once and field.optional)
 
 
 def open_to_agents(*definitions: type) -> frozenset[str]:
-    """Return the names, in requests, of what the agent of a running task may set."""
+    """Return the request names of the fields that the agent of a running task may set."""
     return frozenset(field.request_name for field, given in inputs(*definitions) if given.agents)
 
 

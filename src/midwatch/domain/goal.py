@@ -25,7 +25,7 @@ from midwatch.domain.channel import notify
 from midwatch.domain.event import GoalCompleted, GoalDelayed, GoalPaused, GoalStep, GoalTimedOut, Payload
 from midwatch.domain.fields import Example, Hidden, Input, JsonRecord
 from midwatch.domain.requests import refuse_first
-from midwatch.domain.task import AUTOMATION_PAUSES, Ended, Task, new_task, submit_task
+from midwatch.domain.task import AUTOMATION_PAUSES, EndedAttempt, Task, new_task, submit_task
 
 Status = Literal["waiting_for_session", "active", "paused", "complete", "timeout"]
 Work = Literal["step", "verify", "wrap_up"]
@@ -229,7 +229,7 @@ def validate(goal: Goal) -> None:
     check_scope(goal)
     refuse_first(
         ("objective", not goal.objective, "the objective is empty; describe what to reach."),
-        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"it is too long; use {MAX_OBJECTIVE} characters at most."),
+        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"the objective is too long; the limit is {MAX_OBJECTIVE}."),
         ("status", goal.status not in TRANSITIONS, f"the status must be one of: {', '.join(TRANSITIONS)}."),
         ("max_steps", goal.max_steps < 0, "max_steps must be above 0, or 0 for no limit."),
         ("max_tokens", goal.max_tokens < 0, "max_tokens must be above 0, or 0 for no limit."),
@@ -263,7 +263,7 @@ def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Chan
         now, prompt_of(after, work, now, means.templates), agent, session, cause="goal", cause_id=goal.id,
         creator=goal.creator, workdir=goal.workdir, dir_key=terms.dir_key(goal.workdir),
         timeout_seconds=_limit(after, work, now, terms.timeout_seconds), on_crash=terms.on_crash, max_attempts=1,
-        budget=_left(after, terms),
+        budget=_remaining_budget(after, terms),
         internal_key=f"{goal.id}#{work}:{number}:{goal.revision}",
     )  # fmt: skip
     new = {**BETWEEN, **fields, "step": number, "work": work, "task_id": task.id}
@@ -284,7 +284,7 @@ def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | Non
     return min(limits, default=None)
 
 
-def _left(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
+def _remaining_budget(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
     """Return the budget of the task: the rest of the goal's tokens and money.
 
     If nothing is left, the task has no limit: only a verification or a wrap-up can begin then, and only once.
@@ -316,7 +316,7 @@ def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
     return begin(goal, "step", now, means, **fields)
 
 
-def advance(goal: Goal, ended: Ended, now: int, means: Means) -> Changes:
+def advance(goal: Goal, ended: EndedAttempt, now: int, means: Means) -> Changes:
     """Continue a goal after the end of one of its tasks."""
     task = ended.task
     if not goal.open:
@@ -349,7 +349,7 @@ def advance(goal: Goal, ended: Ended, now: int, means: Means) -> Changes:
     return _go_on(goal, now, means, **spent)
 
 
-def _count_alike(goal: Goal, ended: Ended) -> dict[str, Any]:
+def _count_alike(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
     """Count the latest steps that ended with the same text and used no tool."""
     if ended.tools:
         return {"alike": 0, "last_mark": None}
@@ -357,7 +357,7 @@ def _count_alike(goal: Goal, ended: Ended) -> dict[str, Any]:
     return {"alike": goal.alike + 1 if mark == goal.last_mark else 1, "last_mark": mark}
 
 
-def _add_spending(goal: Goal, ended: Ended) -> dict[str, Any]:
+def _add_spending(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
     task = ended.task
     worked = ((task.completed_at or 0) - (task.started_at or task.completed_at or 0)) / SECOND
     fields: dict[str, Any] = {

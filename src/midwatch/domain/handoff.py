@@ -86,7 +86,7 @@ class Limits(NamedTuple):
 
     `depth` is the most handoffs in a row, each from the target of the one before. `revisits` is how often an agent may
     get the work again; handing it back to its source does not count. `total` is the most handoffs that come from one
-    task. An agent that waits by requests must ask again within `linger` seconds.
+    task. An agent that waits by HTTP requests must ask again within `linger` seconds.
     """
 
     depth: int = 8
@@ -194,7 +194,7 @@ def show_chain(chain: Sequence[tuple[str, str | None]]) -> list[dict[str, str | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffFilter:
-    """Which handoffs to list; empty means all. `before` is the last id of the page before."""
+    """A filter of handoffs; an empty filter matches all. `before` is the last id of the page before."""
 
     statuses: tuple[Status, ...] = ()
     agent: str | None = None
@@ -204,13 +204,13 @@ class HandoffFilter:
 
 
 class RunningTasks(Protocol):
-    """Port: the running tasks of this process, as far as they wait for handoffs."""
+    """Port: the running tasks of this process that wait for handoffs."""
 
     def pause(self, task_id: str) -> AbstractAsyncContextManager[None]:
         """Release the slot of a task while it waits for its handoff."""
 
     async def attend(self, task_id: str, handoff: Handoff) -> None:
-        """Wait for a handoff for the agent of a task, which asks for the answer by requests."""
+        """Wait for a handoff on behalf of a task whose agent asks for the answer by HTTP requests."""
 
 
 class HandoffStore(Protocol):
@@ -403,8 +403,8 @@ def refuse_handoff(handoff: Handoff, why: str, now: int, following: str | None =
     refusals = (*handoff.refusals, {"agent": handoff.to_agent, "reason": why})
     if following is None:
         return move_handoff(handoff, "rejected", payload, now, refusals=refusals, reason=why)
-    named = {"to_agent": following, "tool_name": tool_name(following), "transfer_message": transfer_message(following)}
-    return move_handoff(handoff, "pending", payload, now, refusals=refusals, **named)
+    target = {"to_agent": following, "tool_name": tool_name(following), "transfer_message": transfer_message(following)}
+    return move_handoff(handoff, "pending", payload, now, refusals=refusals, **target)
 
 
 def start_handoff(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
@@ -458,7 +458,7 @@ def merge_steps(parts: Sequence[Changes]) -> Changes:
 
 
 def forget_name(handoff: Handoff) -> Changes:
-    """Return the step that makes the name of a handoff free again."""
+    """Return the step that removes the name of a handoff, so that it can be used again."""
     fields = {"once": None, "revision": handoff.revision + 1}
     return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
 
@@ -468,8 +468,8 @@ def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Ch
     if task.id != handoff.task_id:
         return Changes()
     times = {"started_at": iso(task.started_at), "ended_at": iso(now)}
-    tried = {"attempt": task.attempt, **times, "outcome": task.outcome or "error", "error": why or task.error}
-    tries = (*handoff.tries, tried)
+    attempt = {"attempt": task.attempt, **times, "outcome": task.outcome or "error", "error": why or task.error}
+    tries = (*handoff.tries, attempt)
     if not handoff.open:
         late = {"outcome": task.outcome, "output": task.result, "error": task.error, "time": iso(now)}
         fields = {"late": late, "tries": tries, "revision": handoff.revision + 1}
@@ -479,10 +479,10 @@ def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Ch
             handoff_id=handoff.id, to_agent=handoff.to_agent, attempt=task.failures + 1, until=iso(task.due_at)
         )
         return move_handoff(handoff, "in_progress", payload, now, retry_count=task.failures, tries=tries)[1]
-    spent = (now - (handoff.accepted_at or handoff.created_at)) // 1000
+    duration_ms = (now - (handoff.accepted_at or handoff.created_at)) // 1000
     if task.status == "done":
-        done = records.HandoffCompleted(handoff_id=handoff.id, to_agent=handoff.to_agent, duration_ms=spent)
-        answer = {"output": task.result, "error": None, "duration_ms": spent}
+        done = records.HandoffCompleted(handoff_id=handoff.id, to_agent=handoff.to_agent, duration_ms=duration_ms)
+        answer = {"output": task.result, "error": None, "duration_ms": duration_ms}
         return move_handoff(handoff, "completed", done, now, answer=answer, retry_count=task.failures, tries=tries)[1]
     if task.status == "cancelled":
         return cancel_handoff(handoff, "its task was cancelled.", now, tries=tries)[1]

@@ -1,8 +1,8 @@
-"""Handoff history: what of a conversation goes along when work is handed over.
+"""Handoff history: the messages of a conversation that the target receives when work is handed over.
 
-One mechanism: a filter is given what there is and returns what the target shall see. It is chosen by the handoff, else
-by the desk; without one everything goes along as it is. Messages are plain JSON objects with at least `role` and
-`content`; calls of tools are in `tool_calls`, their results have the role `tool`.
+A filter takes all messages and returns the messages for the target. The handoff sets the filter, or else the desk;
+without a filter the target receives all messages. Messages are plain JSON objects with at least `role` and `content`;
+calls of tools are in `tool_calls`, and their results have the role `tool`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HandoffContext:
     parent_handoff: str | None = None
 
     def data(self) -> dict[str, Any]:
-        """Return it as JSON keeps it."""
+        """Return the context as JSON stores it."""
         return {
             "conversation_id": self.conversation_id,
             "messages": [dict(message) for message in self.messages],
@@ -48,7 +48,7 @@ class HandoffContext:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any] | None) -> HandoffContext:
-        """Read it from a record."""
+        """Read the context from a record."""
         known = dict(data or {})
         return cls(**{**known, "messages": tuple(known.get("messages") or ())})
 
@@ -57,9 +57,9 @@ class HandoffContext:
 class HandoffInputData:
     """The input and the result of a filter.
 
-    `input_history` was said before the turn that hands over, `pre_handoff` in it, `new_messages` is the work itself.
-    The target sees the history, then `input_messages` where there are any, else the other two; what its session keeps
-    is always `new_messages`.
+    `input_history` are the messages before the turn that hands over, `pre_handoff` the messages of that turn, and
+    `new_messages` the work itself. The target's model sees `input_history`, then `input_messages`, or `pre_handoff` and
+    `new_messages` if `input_messages` is None. The target's session always stores `new_messages`.
     """
 
     input_history: Messages = ()
@@ -69,16 +69,16 @@ class HandoffInputData:
     context: HandoffContext = field(default_factory=HandoffContext)
 
     def clone(self) -> HandoffInputData:
-        """Return a copy that shares nothing with this."""
+        """Return a deep copy."""
         return deepcopy(self)
 
-    def seen(self) -> Messages:
+    def visible_messages(self) -> Messages:
         """Return the messages that the target's model sees, in order."""
         latest = self.pre_handoff + self.new_messages if self.input_messages is None else self.input_messages
         return self.input_history + latest
 
     def change(self, map_: Callable[[Messages], Messages]) -> HandoffInputData:
-        """Return every list of messages changed in the same way."""
+        """Return a copy with `map_` applied to every list of messages."""
         return replace(
             self,
             input_history=map_(self.input_history),
@@ -92,20 +92,20 @@ InputFilter = Callable[[HandoffInputData], HandoffInputData | Awaitable[HandoffI
 HistoryMapper = Callable[[Messages], Iterable[Message]]
 
 
-async def apply_filter(wanted: InputFilter | None, data: HandoffInputData) -> HandoffInputData:
+async def apply_filter(chosen: InputFilter | None, data: HandoffInputData) -> HandoffInputData:
     """Apply a filter to a copy of `data`, or raise TypeError if its result is not valid.
 
     System prompts of the source are always removed.
     """
     safe = data.change(remove_system)
-    if wanted is None:
+    if chosen is None:
         return safe
-    result = wanted(safe.clone())
+    result = chosen(safe.clone())
     if inspect.isawaitable(result):
         result = await result
     if not isinstance(result, HandoffInputData):
         raise TypeError(f"it returned {type(result).__name__} instead of HandoffInputData")
-    for message in result.seen():
+    for message in result.visible_messages():
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise TypeError("it returned a message that is no object with a role")
     return result.change(remove_system)
@@ -153,7 +153,7 @@ def last(count: int) -> InputFilter:
     return keep
 
 
-def mapped(mapper: HistoryMapper) -> InputFilter:
+def map_history(mapper: HistoryMapper) -> InputFilter:
     """Filter: replace the history by the result of a mapper."""
 
     def apply(data: HandoffInputData) -> HandoffInputData:
@@ -165,20 +165,20 @@ def mapped(mapper: HistoryMapper) -> InputFilter:
 def nested(data: HandoffInputData) -> HandoffInputData:
     """Filter: put the history into one message of the assistant.
 
-    An earlier such message is split first, so that they never nest. Texts of people are not split.
+    Such a message of an earlier handoff is split first, so that they never nest. Texts of people are not split.
     """
     records = [record for message in data.input_history + data.pre_handoff for record in _records(message)]
     return replace(data, input_history=(summary(records),) if records else (), pre_handoff=())
 
 
 def summary(records: list[str]) -> Message:
-    """Return one message that holds the history."""
+    """Return one message that contains the history."""
     lines = [f"{number}. {record}" for number, record in enumerate(records, 1)] or [NOTHING]
     return {"role": "assistant", "content": "\n".join((PREAMBLE, OPENING, *lines, CLOSING))}
 
 
 def _records(message: Message) -> list[str]:
-    """Return the lines of a message; those of an earlier summary as they are."""
+    """Return the lines of a message; if it is an earlier summary, its lines without their numbers."""
     content = message.get("content")
     if message.get("role") == "assistant" and isinstance(content, str):
         lines = content.split("\n")
@@ -194,6 +194,6 @@ def _line(role: str, content: Any) -> str:
 
 
 def as_text(messages: Messages) -> str:
-    """Return the history for an agent that reads only text; empty when there is none."""
+    """Return the history as text, for an agent that reads only text; empty if there is none."""
     records = [record for message in messages for record in _records(message)]
     return str(summary(records)["content"]) if records else ""

@@ -32,16 +32,16 @@ NOTED_SECONDS = 3600.0
 KEPT_SECONDS = 7 * 86400.0
 """A token that was revoked or has expired is listed for this long."""
 MOST_OF_AN_ACTOR = 1000
-"""Links and browsers of one actor that may live at once."""
+"""The most valid links and browser tokens of one actor."""
 LONGEST_ACTOR = 100
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token(JsonRecord):
-    """Proof of who somebody is. `api` ones are for programs, `browser` ones are cookies, a `link` works once.
+    """Proof of an actor's identity. `api` tokens are for programs, `browser` tokens are cookies, a `link` works once.
 
-    `root` is the token it was made with, at the beginning of the chain: none outlives its root.
+    A token may be created with another token. `root` is the first token of this chain; no token is valid longer.
     """
 
     noun: ClassVar[str] = "token"
@@ -60,28 +60,28 @@ class Token(JsonRecord):
     root: Hidden[str | None] = None
 
     def holds(self, now: int) -> bool:
-        """Return whether it still proves anything."""
+        """Return whether the token is valid."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
 class Actor(NamedTuple):
-    """Who acts. `name` goes into every record and event; `role` says what is allowed."""
+    """A person or program that acts. `name` goes into every record and event; `role` decides what is allowed."""
 
     name: str
     role: Role
     way: Way = "owner"
-    """How they came in."""
+    """How the actor proved its identity."""
     token: Token | None = None
-    """What proved it, unless it was the owner's file or a proxy."""
+    """The token of the actor; None for the owner's file and for a proxy."""
     task: Task | None = None
-    """The running task of an agent that speaks for itself; it may look, and signal what belongs to that task."""
+    """The running task if the actor is its agent, which may read, and send signals about this task."""
 
 
 OWNER = Actor("owner", "owner")
-"""Whoever holds the token in the home directory."""
+"""The actor with the token in the home directory."""
 AnyActor = Actor | str | None
-"""For whom a service works: an actor, whose role is checked; or a program of the owner, which may do everything and can
-name the person it works for."""
+"""The actor of a call to a service. The role of an `Actor` is checked. A name or None is a program of the owner, which
+may do everything; the name is the person for whom the program works."""
 
 
 def actor_name(actor: AnyActor) -> str | None:
@@ -90,7 +90,7 @@ def actor_name(actor: AnyActor) -> str | None:
 
 
 def agent_task(actor: AnyActor) -> Task | None:
-    """Return the running task of an agent that speaks for itself; None for everybody else."""
+    """Return the running task if the actor is its agent, else None."""
     return actor.task if isinstance(actor, Actor) else None
 
 
@@ -104,26 +104,26 @@ class TokenStore(Protocol):
         """Return the token with this hash whose root, if it has one, is valid; or None."""
 
     async def get_token(self, key: str) -> Token | None:
-        """Return the token with this id, else the live api token with this name, or None."""
+        """Return the token with this id, else the valid api token with this name, or None."""
 
     async def list_tokens(self) -> list[Token]:
         """Return all tokens, newest first."""
 
     async def count_tokens(self, actor: str, now: int) -> int:
-        """Count the live links and browsers of an actor."""
+        """Count the valid links and browser tokens of an actor."""
 
     async def prune_tokens(self, before: int) -> int:
         """Remove tokens that ended before a time, and return how many."""
 
     async def apply(self, changes: Changes) -> None:
-        """Write a step as a whole; Conflict when a guard does not hold."""
+        """Write a step completely, or raise Conflict if a guard fails."""
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------
 
 
 def attempt_token(task_id: str, secret: str) -> str:
-    """Create the token of one attempt's agent; it names its task and ends with the attempt."""
+    """Return the token for the agent of an attempt; it names the task and is valid during the attempt."""
     return f"ma_{task_id}.{secret}"
 
 
@@ -133,9 +133,9 @@ def hash_of(secret: str) -> str:
 
 
 def check_actor(name: str) -> str:
-    """Return the name of an actor, or InvalidInput."""
+    """Return the name of an actor, or raise InvalidInput."""
     if not 1 <= len(name) <= LONGEST_ACTOR or not name.isprintable() or name != name.strip():
-        raise InvalidInput(f"an actor's name has 1 to {LONGEST_ACTOR} printable characters.", field="actor")
+        raise InvalidInput(f"an actor's name must have 1 to {LONGEST_ACTOR} printable characters.", field="actor")
     return name
 
 
@@ -156,12 +156,12 @@ def create(token: Token) -> Changes:
 
 
 def revoke(token: Token, now: int, actor: str) -> Changes:
-    """End a token; a second time fails the guard."""
+    """Revoke a token; a second revocation fails the guard."""
     return Changes(updates=(_end(token, now),), events=(event(TokenRevoked(**_about(token)), now, actor=actor),))
 
 
 def enter(browser: Token, link: Token | None) -> Changes:
-    """Sign a browser in. The link it came by ends in the same step, so it works once."""
+    """Sign a browser in. The link that it used is revoked in the same step, so a link works once."""
     signed_in = event(SignedIn(**_about(browser)), browser.created_at, actor=browser.actor)
     ends = () if link is None else (_end(link, browser.created_at),)
     return Changes(updates=ends, records=(browser,), events=(signed_in,))

@@ -1,4 +1,4 @@
-"""Instances: the processes that run tasks, how they prove that they live, and the sessions open in them."""
+"""Instances: the processes that run tasks, how they show that they are alive, and the sessions open in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from midwatch.domain.fields import Example, Hidden, JsonRecord
 
 Role = Literal["up", "library", "run", "worker"]
 DEAD_SECONDS = 8.0
-"""Where processes prove their lives by heartbeats, one that has not written its own for this long is dead."""
+"""A process that sends heartbeats counts as dead if its last one is older than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,42 +29,42 @@ class Instance(JsonRecord):
     slots: Annotated[int, Example(64)]
     started_at: int
     terms: Hidden[Mapping[str, Sequence[Any]]] = field(default_factory=dict)
-    """The terms of its agents by name, for processes that hand in tasks for agents they do not have themselves."""
+    """The terms of its agents by name, for processes that submit tasks to agents of other processes."""
 
 
 class InstanceStore(Protocol):
-    """Port: which processes there are. A row alone does not mean that its process lives: ask the engine."""
+    """Port: the stored processes. A stored process may be dead: ask the engine."""
 
     async def add_instance(self, instance: Instance) -> None:
-        """Make this process known."""
+        """Store this process."""
 
     async def remove_instances(self, ids: Collection[str]) -> None:
         """Remove processes that have ended."""
 
     async def list_instances(self) -> list[Instance]:
-        """Return all known processes, oldest first."""
+        """Return all stored processes, oldest first."""
 
 
 class Beat(NamedTuple):
-    """What one heartbeat found out."""
+    """The result of one heartbeat."""
 
     known: bool
-    """Whether this process was still listed; if not, others have taken it for dead."""
+    """Whether this process was still stored; if not, another process found it dead and removed it."""
     leases: frozenset[Fence]
     """The attempts this process owns."""
     leads: bool
     alive: frozenset[str]
-    """Every process whose heartbeat is young enough."""
+    """The processes with a recent heartbeat."""
 
 
 class Pulse(Protocol):
-    """Port: how a process on a shared database shows that it lives. Used from one thread of its own; blocks."""
+    """Port: the heartbeats of a process on a shared database. All methods block; one separate thread calls them."""
 
     def beat(self) -> Beat:
-        """Send a heartbeat, renew or take the lead, and return the state; raise StoreError if the database is away."""
+        """Send a heartbeat, renew or take the lead, and return the state; or raise StoreError."""
 
     def resign(self) -> None:
-        """Leave the lead to other processes at once."""
+        """Give up the lead at once, so that another process can take it."""
 
     def close(self) -> None:
         """Close the connection; a later heartbeat opens another."""
@@ -81,7 +81,7 @@ class LiveStore(Protocol):
         """
 
     async def release_session(self, key: str, owner: str) -> None:
-        """Note that its conversation is not open in `owner` any more. Harmless when it is another process's by then."""
+        """Store that `owner` has closed the conversation. Does nothing if another process has opened it meanwhile."""
 
     async def list_live_sessions(self, owner: str) -> dict[str, int]:
         """Return the epochs of the sessions that are live in `owner` and not closed, by key."""

@@ -17,7 +17,7 @@ class Relay(Protocol):
     """
 
     def open(self) -> None:
-        """Begin to listen, in the background; it connects again by itself. Harmless twice."""
+        """Begin to listen in the background; lost connections are opened again. A second call does nothing."""
 
     def on_message(self, topic: str, listener: Callable[[str, Any], None]) -> None:
         """Call `listener` with the sender and the data of each message with this topic."""
@@ -56,7 +56,7 @@ class LiveReaders(Protocol):
         """Look for the stored events up to `seq`, if they were not shown yet."""
 
     def show_from(self, source: str, live: Event) -> None:
-        """Show another process's live event."""
+        """Show a live event of another process."""
 
-    def lost_from(self, source: str, dropped: int) -> None:
-        """Tell readers of that process that live events of it are missing."""
+    def report_loss(self, source: str, dropped: int) -> None:
+        """Report to the readers of a process that some of its live events are missing."""

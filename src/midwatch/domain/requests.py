@@ -1,4 +1,4 @@
-"""Requests: what a client may say with a prompt, and checks that all requests share."""
+"""Requests: the options of a new task, and checks that all requests share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ YEAR = 366 * 86400.0
 
 
 class Submission(TypedDict, total=False):
-    """What a request may say with a prompt; all of it is optional."""
+    """The options of a new task; all of them are optional."""
 
     agent: Annotated[
         str | None, Input("Agent to use. Default: the setting default_agent.", agents=True, example="demo")
@@ -46,38 +46,38 @@ class Submission(TypedDict, total=False):
     ]
     on_crash: Annotated[OnCrash | None, Input("After a crash: resume, rerun or fail. Default: the agent's.")]
     max_attempts: Annotated[
-        int | None, Input("How often it is tried when it fails in a way that may pass.", least=1, most=100, strict=True)
+        int | None, Input("Tries at most, if it fails for a reason that may go away.", least=1, most=100, strict=True)
     ]
     cause: Cause
     budget: Annotated[Mapping[str, Any] | None, Input("What it may spend: tokens, usd, steps, seconds.")]
 
 
 def refuse_first(*problems: tuple[str, bool, str]) -> None:
-    """Raise InvalidInput for the first problem that is real: a field, whether it is wrong, and the message."""
+    """Raise InvalidInput for the first wrong field. Each problem is a field, whether it is wrong, and the message."""
     for field, wrong, message in problems:
         if wrong:
             raise InvalidInput(message, field=field)
 
 
 def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Raise InvalidInput for a wish that does not exist, so that a misspelt one is not lost."""
+    """Raise InvalidInput for an unknown option, so that a misspelt option is not ignored."""
     if unknown := sorted(set(wish) - known):
         raise InvalidInput(f"{unknown[0]} cannot be set here; allowed: {', '.join(sorted(known))}.", field=unknown[0])
 
 
-def is_plain(said: str) -> bool:
-    """Return whether it can be written as UTF-8, and kept anywhere."""
+def is_plain(text: str) -> bool:
+    """Return whether a text has no NUL and can be written as UTF-8, so that every store can hold it."""
     try:
-        return b"\0" not in said.encode()
+        return b"\0" not in text.encode()
     except UnicodeEncodeError:
         return False
 
 
 def body_hash(prompt: str, wish: Submission) -> str:
-    """Return the hash that two submissions with the same key must share to count as one."""
-    said = {
+    """Return the hash of a submission. With the same key and the same hash, a second submission creates no task."""
+    options = {
         name: float(value) if isinstance(value, int) else value
         for name, value in wish.items()
         if value not in (None, 0, "") and name != "idempotency_key"
     }
-    return hashlib.sha256(json.dumps([prompt, said], sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([prompt, options], sort_keys=True, default=str).encode()).hexdigest()

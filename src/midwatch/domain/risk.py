@@ -1,4 +1,4 @@
-"""Risk: a hint for people who answer questions, worked out from what is asked. It decides nothing."""
+"""Risk: a hint for people who answer questions, computed from the question. It decides nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from midwatch.domain.agent import Question, Risk
 from midwatch.domain.commandline import argv_of
 
 ORDER: tuple[Risk, ...] = ("low", "medium", "high")
-MILD: dict[str, Risk] = {"read": "low", "search": "low", "think": "low", "delete": "high"}
-"""Kinds of tools that are not of medium risk."""
-MIGHTY = frozenset({
+RISKS: dict[str, Risk] = {"read": "low", "search": "low", "think": "low", "delete": "high"}
+"""The risk of a kind of tool; other kinds have medium risk."""
+DANGEROUS = frozenset({
     "sudo", "doas", "su", "rm", "rmdir", "shred", "dd", "mkfs", "fdisk", "mount", "umount", "shutdown", "reboot",
     "halt", "kill", "killall", "pkill", "chmod", "chown", "chgrp", "crontab", "systemctl", "launchctl", "iptables",
     "ssh", "scp", "rsync", "nc", "ncat", "telnet", "eval", "exec", "source", "env", "xargs", "nohup", "at",
@@ -28,13 +28,13 @@ SENDS = re.compile(r"\b(?:post|put|patch|upload|uploads|send|sends)\b", re.IGNOR
 
 
 def hint(question: Question, root: str | None = None) -> Risk | None:
-    """Return the risk of a yes: low, medium or high, at least what the agent itself says.
+    """Return the risk of a yes: low, medium or high, and not below the risk that the agent reports.
 
-    Return None for a plain question without a risk of the agent.
+    For a question that is not about a tool, return the risk that the agent reports, or None.
     """
     if question.kind == "choice":
         return question.risk
-    risk: Risk = MILD.get(question.kind, "medium")
+    risk: Risk = RISKS.get(question.kind, "medium")
     if any(_outside(path, root) for path in question.paths):
         risk = "high"
     if question.kind == "execute" or question.command is not None:
@@ -56,8 +56,8 @@ def _of_command(command: str | None) -> Risk:
     if argv is None:  # several commands, a redirection, or something that only a shell understands
         return "high"
     program, rest = argv[0].rpartition("/")[2], argv[1:]
-    mighty = (
-        program in MIGHTY
+    dangerous = (
+        program in DANGEROUS
         or (INTERPRETERS.fullmatch(program) and any(INLINE.fullmatch(argument) for argument in rest))
         or (program in LOADERS and any(UPLOADS.fullmatch(argument) for argument in rest))
         or (program == "git" and FORCIBLE.intersection(rest) and any(FORCED.fullmatch(argument) for argument in rest))
@@ -65,4 +65,4 @@ def _of_command(command: str | None) -> Risk:
         or PUBLISHES.intersection(rest)
         or any(argument.startswith(("/", "~", "../")) or "/../" in argument for argument in rest)
     )
-    return "high" if mighty else "medium"
+    return "high" if dangerous else "medium"

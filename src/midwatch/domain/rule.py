@@ -23,10 +23,10 @@ Default = Literal["ask", "allow", "deny"]
 
 TOOLS = tuple(kind for kind in get_args(QuestionKind) if kind != "choice")
 TARGETED = frozenset({"read", "edit", "delete", "move"})
-"""Tools that are about files: without a path nobody knows what is asked for."""
+"""Kinds of tools that work on files: without a path it is not clear what a question would allow."""
 MOST_PATTERNS = 200
 MOST_PATHS = 200
-"""Files of one question that are looked at; more are a person's to look through."""
+"""The most files of a question that rules check; a person must answer a question with more."""
 LONGEST = 1000
 YEAR = 366 * 86400.0
 
@@ -46,12 +46,12 @@ class Pattern(NamedTuple):
 
     @classmethod
     def from_data(cls, data: Any, effect: Effect) -> Pattern:
-        """Read it from settings or an automation, or raise InvalidInput."""
+        """Read a pattern from settings or an automation, or raise InvalidInput."""
         if not isinstance(data, Mapping) or not data or set(data) - {"kind", "command", "path"}:
-            raise _wrong('a rule is a table of kind, command and path, such as {command = "git log *"}.')
+            raise _wrong('a rule must be a table of kind, command and path, such as {command = "git log *"}.')
         pattern = cls(**data)
         if any(value is not None and not (isinstance(value, str) and 0 < len(value) <= LONGEST) for value in pattern):
-            raise _wrong(f"kind, command and path are texts of up to {LONGEST} characters.")
+            raise _wrong(f"kind, command and path must be texts of up to {LONGEST} characters.")
         if pattern.kind is not None and pattern.kind not in TOOLS:
             raise _wrong(f"{pattern.kind!r} is no kind of tool; the kinds are: {', '.join(TOOLS)}.")
         if pattern.command is not None and CommandPattern.parse(pattern.command) is None:
@@ -59,15 +59,15 @@ class Pattern(NamedTuple):
         if pattern.path is not None:
             _check_glob(pattern.path, effect)
         if effect == "allow" and pattern.path is not None and pattern.kind is None:
-            raise _wrong(f"say for which kind of tool {pattern.path!r} is allowed.")
+            raise _wrong(f"a rule that allows the path {pattern.path!r} needs a kind of tool; set kind.")
         return pattern
 
     def data(self) -> dict[str, str]:
-        """Return it as JSON shows it, without empty fields."""
+        """Return the pattern as JSON shows it, without empty fields."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def words(self) -> str:
-        """Return it in words."""
+        """Return the pattern in words."""
         what = f"`{self.command}`" if self.command else self.kind or "anything"
         if self.command is None and self.path is not None:
             what = f"{self.kind or 'any use'} of {self.path}"
@@ -76,7 +76,7 @@ class Pattern(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule that an answer made."""
+    """A rule that an answer created."""
 
     noun: ClassVar[str] = "rule"
 
@@ -100,11 +100,11 @@ class Rule:
 
     @property
     def text(self) -> str:
-        """Return it in words."""
+        """Return the rule in words."""
         return describe_rule(self.effect, self.pattern, self.agent)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
+        """Return the rule as JSON shows it."""
         return {**to_json(self), "text": self.text}
 
 
@@ -120,31 +120,31 @@ class RuleStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is written for an agent or an automation."""
+    """The rules in the settings of an agent, or in an automation."""
 
     default: Default | None = None
     allow: tuple[Pattern, ...] = ()
     deny: tuple[Pattern, ...] = ()
     expires: float | None = None
-    """Seconds a question waits for its answer."""
+    """The seconds that a question waits for its answer."""
 
     @classmethod
     def from_data(cls, data: Any) -> Policy:
-        """Read it from settings or an automation, or raise InvalidInput."""
+        """Read a policy from settings or an automation, or raise InvalidInput."""
         if not isinstance(data, Mapping) or set(data) - {"default", "allow", "deny", "expires"}:
-            raise _wrong("approvals are a table of default, allow, deny and expires.")
+            raise _wrong("approvals must be a table of default, allow, deny and expires.")
         default, expires = data.get("default"), data.get("expires")
         if default not in (None, *get_args(Default)):
-            raise _wrong("the default is ask, deny or allow.")
+            raise _wrong("the default must be ask, deny or allow.")
         if isinstance(expires, bool) or not isinstance(expires, str | int | float | None):
-            raise _wrong("a question waits for a duration, such as 90m.")
+            raise _wrong("expires must be a duration, such as 90m.")
         lasts = None if expires is None else seconds(expires)
         if lasts is not None and not 0 < lasts <= YEAR:
-            raise _wrong("a question waits for more than 0 seconds and at most a year.")
+            raise _wrong("expires must be above 0 seconds and at most a year.")
         return cls(default, _patterns(data, "allow"), _patterns(data, "deny"), lasts)
 
     def data(self) -> dict[str, Any]:
-        """Return it as JSON keeps it, without empty fields."""
+        """Return the policy as JSON stores it, without empty fields."""
         rules = {"allow": [pattern.data() for pattern in self.allow], "deny": [pattern.data() for pattern in self.deny]}
         fields: dict[str, Any] = {"default": self.default, **rules, "expires": self.expires}
         return {name: value for name, value in fields.items() if value not in (None, [])}
@@ -154,7 +154,7 @@ ASK = Policy()
 
 
 class Decision(NamedTuple):
-    """What the rules say to a question, by whom, and by which rule in words."""
+    """The decision of the rules on a question, who or what decided, and the rule in words."""
 
     verdict: Default
     by: str | None = None
@@ -162,20 +162,20 @@ class Decision(NamedTuple):
 
 
 class Ruling(NamedTuple):
-    """What holds for one question: what the rules decide, and how long it may wait where they do not."""
+    """The decision of the rules on a question, and how long the question may wait for a person."""
 
     decision: Decision = Decision("ask")
     expires: float | None = None
-    """Seconds, where the policy says so."""
+    """Seconds, if the policy sets them."""
     until: int | None = None
-    """A time it must not wait beyond."""
+    """The time at which the question expires at the latest."""
 
 
 Judge = Callable[[Task, Question], Awaitable[Ruling]]
 
 
 async def leave_to_people(task: Task, question: Question) -> Ruling:
-    """Leave every decision to people."""
+    """Leave every question to people."""
     return Ruling()
 
 
@@ -185,13 +185,13 @@ def describe_rule(effect: Effect, pattern: Pattern, agent: str) -> str:
     return f"always {effect} {pattern.words()} for {agent}{where}"
 
 
-# -- inside --------------------------------------------------------------------------------------------------------
+# -- checks --------------------------------------------------------------------------------------------------------
 
 
 def _check_glob(glob: str, effect: Effect) -> None:
     steps = glob.split("/")
     if ".." in steps or "." in steps or "\0" in glob:
-        raise _wrong(f"the path {glob!r} is to be written without . and .. steps.")
+        raise _wrong(f"the path {glob!r} must not contain . or .. as a part; write it without them.")
     if effect == "allow" and (glob.startswith(("/", "~")) or "" in steps[:-1]):
         raise _wrong(f"a rule covers only paths inside the working directory; write {glob!r} relative to it.")
 
@@ -199,7 +199,7 @@ def _check_glob(glob: str, effect: Effect) -> None:
 def _patterns(data: Mapping[str, Any], effect: Effect) -> tuple[Pattern, ...]:
     rules = data.get(effect) or ()
     if isinstance(rules, str | Mapping) or not isinstance(rules, Sequence) or len(rules) > MOST_PATTERNS:
-        raise _wrong(f"{effect} is a list of up to {MOST_PATTERNS} rules.")
+        raise _wrong(f"{effect} must be a list of up to {MOST_PATTERNS} rules.")
     return tuple(Pattern.from_data(rule, effect) for rule in rules)
 
 

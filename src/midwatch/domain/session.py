@@ -1,8 +1,8 @@
-"""Sessions: conversations, and the only lock.
+"""Sessions: conversations. A session is also the lock of its tasks.
 
-Tasks of one session run one at a time. Which sessions share a lock is decided by `gate_key`: the visible part of the
-session key and its thread. A key reads `<type>:<id>` followed by optional tokens, for example
-`chat:42|thread:7|message:9`. What a session does now is never stored: it follows from its tasks.
+Tasks of one session run one at a time. Sessions with the same `gate_key` share one lock: this key is the visible part
+of the session key and its thread. A session key is `<type>:<id>` followed by optional tokens, for example
+`chat:42|thread:7|message:9`. The current activity of a session is never stored: it follows from its tasks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PRIVATE = "bg:"
 MAX_KEY = 500
 MAX_TITLE = 200
 MAX_ERRORS = 100
-"""Troubles of a session that somebody who begins to watch it is shown."""
+"""The most recent errors of a session that a new watcher receives."""
 
 
 def visibility_key(key: str) -> str:
@@ -30,7 +30,7 @@ def visibility_key(key: str) -> str:
 
 
 def thread_scope(key: str) -> str:
-    """Return the thread a session key speaks of, or "". A work thread is the thread its first message seeded."""
+    """Return the thread part of a session key, or "". The tokens `work` and `seed` name the same thread."""
     tokens: dict[str, str] = {}
     for token in key.split("|")[1:]:
         name, _, value = token.partition(":")
@@ -47,9 +47,9 @@ def gate_key(key: str) -> str:
 
 
 def check_key(key: str, field: str = "session_key") -> str:
-    """Return `key` without surrounding blanks; raise InvalidInput, also for keys that only midwatch itself gives."""
+    """Return `key` without surrounding blanks; raise InvalidInput if it is not valid or is reserved for midwatch."""
     key = key.strip()
-    if not key or len(key) > MAX_KEY or not key.isprintable() or key in (".", ".."):  # no address can hold dots alone
+    if not key or len(key) > MAX_KEY or not key.isprintable() or key in (".", ".."):  # no URL can contain them
         raise InvalidInput(
             f"a session key is 1 to {MAX_KEY} printable characters, such as chat:42; got {key[:40]!r}.",
             field=field,
@@ -79,13 +79,13 @@ class Session:
     updated_at: int = 0
     revision: Hidden[int] = 0
     live_owner: Hidden[str | None] = None
-    """The process in which its conversation is open; only that one takes its tasks."""
+    """The process in which its conversation is open; only this process takes its tasks."""
     epoch: int = 0
     """How often its conversation was opened by a process."""
 
 
 class View(NamedTuple):
-    """A session and what goes on in it: the running task, whether that waits for an answer, and how many wait."""
+    """A session, its running task, whether this task waits for an answer, and the number of queued tasks."""
 
     session: Session
     running_task: str | None = None
@@ -102,7 +102,7 @@ class View(NamedTuple):
         return "asking" if self.asking else "busy"
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
+        """Return the session as JSON shows it."""
         live = self.session.live_owner is not None
         more = {"status": self.status, "live": live, "queued": self.queued, "running_task": self.running_task}
         return {**to_json(self.session), **more}
@@ -133,14 +133,14 @@ def announce_message(message: Message, **meta: Any) -> Event:
 
 
 class Fault(NamedTuple):
-    """A turn that failed, or is tried again."""
+    """An error of a turn that failed, or that is tried again."""
 
     message: Annotated[str, Example("The model is overloaded.")]
     level: Annotated[str, Example("warning")]
     time: int
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
+        """Return the fault as JSON shows it."""
         return to_json(self)
 
 
@@ -148,19 +148,19 @@ class SessionStore(Protocol):
     """Port: sessions and their messages. Messages are written through `Changes`, with the step they belong to."""
 
     async def open_session(self, session: Session, events: tuple[Event, ...]) -> bool:
-        """Make it, or open a closed one of the same agent again. False, and nothing is written, when one is open."""
+        """Create or reopen a session of this agent. If it is open already, return False and write nothing."""
 
     async def close_session(self, key: str, now: int, events: tuple[Event, ...]) -> bool:
-        """Take no more messages. False, and nothing is written, when it is closed already or unknown."""
+        """Close a session. If it is closed already or unknown, return False and write nothing."""
 
     async def get_session(self, key: str) -> Session | None:
         """Return the session, or None."""
 
     async def view_session(self, key: str) -> View | None:
-        """Return the session and what goes on in it, or None."""
+        """Return the session with its running and queued tasks, or None."""
 
     async def list_sessions(self, limit: int = 50, before: str | None = None) -> list[View]:
-        """Return sessions, the most recently used first. `before` is the key that the last page ended with."""
+        """Return sessions, the most recently used first. `before` is the last key of the page before."""
 
     async def read_messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
         """Return the session's messages with number > `after`, in order."""

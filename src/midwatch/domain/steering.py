@@ -1,10 +1,10 @@
 """Steering: messages that people send into a turn while it runs.
 
-A message is attached to the running task and taken by its turn once: at its next step (`interrupt`), or when the tool
-it uses has returned (`after_tool`). `stop` asks for no more tools and one closing answer. What a turn has not taken
-when its task ends becomes a task of the session, in the same transaction. `after_turn` is such a task from the start.
+A message is attached to the running task. The turn takes it once: at its next step (`interrupt`), or when the running
+tool has returned (`after_tool`). `stop` asks for no more tools and one last answer. When the task ends, each message
+that was not taken becomes a task of the session, in the same transaction. With `after_turn` it is such a task at once.
 
-A message, the task it may become and what the conversation shows of it have one id, so nothing is told twice.
+A message, the task that it may become and its entry in the conversation have the same id, so nothing appears twice.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from midwatch.domain.task import Task, in_turn, new_task, prompt_message, submit
 
 Mode = Literal["interrupt", "after_tool", "stop"]
 SendMode = Literal["after_turn", "interrupt", "after_tool"]
-"""When a message of a person is to reach a busy agent."""
+"""The time at which a message of a person reaches a busy agent."""
 SEND_MODES: tuple[SendMode, ...] = ("after_turn", "interrupt", "after_tool")
 Status = Literal["queued", "injected", "passed_on", "dropped"]
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "queued": frozenset({"injected", "passed_on", "dropped"}),
-    "injected": frozenset({"queued"}),  # whoever took it had gone before it was there
+    "injected": frozenset({"queued"}),  # the turn that should take it had ended
     "passed_on": frozenset(),
     "dropped": frozenset(),
 }
 MOST_QUEUED = 10
-"""Messages a turn may leave untaken before the next sender is refused."""
+"""The most messages that may wait for a turn; the next message is refused."""
 STOP = "Stop here: use no more tools, and close with one answer."
-"""What `stop` says to a turn that reads it as a message, when the person gave no hint."""
+"""The text of a `stop` for a turn that reads it as a message, if the person gave no hint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steer(JsonRecord):
-    """One message for a running turn. `passed_on` ones became a task, `dropped` ones ended with their session."""
+    """One message for a running turn. If `passed_on`, it became a task; if `dropped`, it ended with its session."""
 
     noun: ClassVar[str] = "steer"
 
@@ -53,27 +53,27 @@ class Steer(JsonRecord):
     status: Status = "queued"
     actor: str | None = None
     attempt: Hidden[int | None] = None
-    """Of the turn that took it."""
+    """The attempt whose turn took it."""
     became: str | None = None
     """The task it became; it has the same id."""
     idempotency_key: Hidden[str | None] = None
 
 
-class Sent(NamedTuple):
-    """What became of a message: `steer` when it waits in the turn of `task`, else `task` is its own."""
+class SendResult(NamedTuple):
+    """The result of sending a message: `steer` waits for the turn of `task`, or `task` is the message's own."""
 
     task: Task
     steer: Steer | None = None
 
     @property
     def mode(self) -> SendMode:
-        """Return when it reaches the agent: `after_turn` where nothing ran, or where the agent takes no messages."""
+        """Return when the message reaches the agent: `after_turn` if no task ran, or if the agent takes no messages."""
         if self.steer is None or self.steer.mode == "stop" or self.steer.status == "passed_on":
             return "after_turn"
         return self.steer.mode
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it: the task that will answer, and how the message gets there."""
+        """Return the result as JSON shows it: the task that will answer, the mode, and the message."""
         return {**self.task.snapshot(), "mode": self.mode, "steer": self.steer.snapshot() if self.steer else None}
 
 
@@ -86,7 +86,7 @@ class SteerStore(Protocol):
         otherwise: Task | None,
         max_open: int | None = None,
         max_of_actor: int | None = None,
-    ) -> Sent | None:
+    ) -> SendResult | None:
         """Attach `wanted` to the running task of its session.
 
         If no task runs, submit the task `otherwise`, as `TaskStore.submit` does, or return None without one. With a key
@@ -104,10 +104,10 @@ class SteerStore(Protocol):
 def attach_steer(steer: Steer, task: Task, depth: int, now: int) -> Changes:
     """Attach a message to the running turn of `task`, with `depth` messages before it."""
     about = in_turn(task, steer.actor)
-    came = InterruptReceived(
+    received = InterruptReceived(
         reason=steer.mode, content_len=len(steer.text), queue_depth=depth + 1, steer_id=steer.id
     )  # fmt: skip
-    events: list[Event] = [event(came, now, **about)]
+    events: list[Event] = [event(received, now, **about)]
     messages: tuple[Message, ...] = ()
     if steer.text:
         shown = Message(
@@ -141,9 +141,9 @@ def _as_task(before: Task, steer: Steer, now: int) -> Task:
     task = new_task(
         now, steer.text, before.agent, before.session_key, task_id=steer.id, cause="message", creator=steer.actor,
         origin_session=steer.session_key, worktree={"id": before.worktree["id"]} if before.worktree else None,
-        **{name: getattr(before, name) for name in KEPT},
+        **{name: getattr(before, name) for name in KEPT_FIELDS},
     )  # fmt: skip
-    return task._replace(due_at=steer.created_at)  # its place among those that wait is that of when it was sent
+    return task._replace(due_at=steer.created_at)  # it keeps its place in the queue
 
 
-KEPT = ("workdir", "dir_key", "timeout_seconds", "on_crash", "max_attempts", "submitter", "trace")
+KEPT_FIELDS = ("workdir", "dir_key", "timeout_seconds", "on_crash", "max_attempts", "submitter", "trace")

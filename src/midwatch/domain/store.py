@@ -1,4 +1,4 @@
-"""Store: the sum of the nouns' ports, and how a process hears of commits."""
+"""Store: the ports of all nouns together, and the reports of commits."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from midwatch.domain.worktree import WorktreeStore
 
 
 class Commit(NamedTuple):
-    """What a commit may have changed: topics out of task, stop, delivery, approval; and the events it appended.
+    """The topics that a commit may have changed, some of `EVERY_TOPIC`, and the events that it appended.
 
-    A commit of another process is told with every topic and no events: read the log for those.
+    A commit of another process is reported with every topic and no events: read its events from the log.
     """
 
     topics: frozenset[str]
@@ -59,10 +59,10 @@ class Store(
     HandoffStore,
     Protocol,
 ):
-    """Port: durable state. Kinds of stores are in `midwatch.stores`; one suite of tests holds for all of them."""
+    """Port: durable state. Kinds of stores are in `midwatch.stores`; the same contract tests check all of them."""
 
     async def close(self) -> None:
-        """Finish what was begun and close the database."""
+        """Finish running calls and close the database."""
 
     def on_commit(self, listener: Callable[[Commit], None]) -> None:
         """Call `listener` on the event loop after each commit.
@@ -74,4 +74,4 @@ class Store(
         """Return facts for `midwatch doctor`: kind, place, schema, durability, size."""
 
     async def check(self) -> list[str]:
-        """Return problems found by the database's own integrity check; none when it is sound."""
+        """Return the problems that the database's own integrity check found, if any."""

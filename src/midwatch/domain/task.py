@@ -138,7 +138,7 @@ class Task(NamedTuple):
 
     @property
     def again(self) -> str:
-        """Return the command that retries it."""
+        """Return the command that retries the task."""
         return retry_command(self.id, self.budget, self.usage)
 
     @property
@@ -172,11 +172,11 @@ class Task(NamedTuple):
         return self.status
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it, without the lease, the hashes and the target of the route."""
+        """Return the task as JSON shows it, without the lease, the hashes and the target of the route."""
         return {**to_json(self), "status_text": self.status_text, "tokens_used": self.tokens_used}
 
     def brief(self) -> dict[str, Any]:
-        """Return it as lists show it, with long texts cut."""
+        """Return the task as lists show it, with long texts cut."""
         shown = self.snapshot()
         for name in ("prompt", "result", "error"):
             if shown[name]:
@@ -184,7 +184,7 @@ class Task(NamedTuple):
         return shown
 
     def run_snapshot(self) -> dict[str, Any]:
-        """Return it as a history shows it: a run of an automation, or a step of a goal."""
+        """Return the task as a history shows it: a run of an automation, or a step of a goal."""
         _, _, due = (self.internal_key or "").partition("@")
         return {
             "task_id": self.id,
@@ -225,7 +225,7 @@ def show_worktree(note: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """Which tasks to list; empty means all. `before` is the last id of the page before."""
+    """A filter of tasks; an empty filter matches all. `before` is the last id of the page before."""
 
     statuses: tuple[Status, ...] = ()
     agent: str | None = None
@@ -236,7 +236,7 @@ class TaskFilter:
 
 
 class Summary(NamedTuple):
-    """How many tasks there are, by status."""
+    """The number of tasks by status."""
 
     total: int
     pending: int
@@ -265,7 +265,7 @@ class Claims(NamedTuple):
     next_due: int | None
 
 
-class Submitted(NamedTuple):
+class SubmitResult(NamedTuple):
     """The stored task, and whether this call created it; False if an earlier call with the same key did."""
 
     task: Task
@@ -275,7 +275,7 @@ class Submitted(NamedTuple):
 class TaskStore(Protocol):
     """Port: tasks. Every method is one transaction; its changes are durable when the call returns."""
 
-    async def submit(self, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> Submitted:
+    async def submit(self, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> SubmitResult:
         """Write a new task with its event.
 
         With a key that its creator used before, return the first record instead, or raise KeyReused if the request
@@ -522,7 +522,7 @@ def retry_delay(failures: int, base_seconds: float = 2.0, cap_seconds: float = 3
     return plain * random.uniform(0.5, 1.5)  # noqa: S311 - spreading load, not a secret
 
 
-class Ended(NamedTuple):
+class EndedAttempt(NamedTuple):
     """An ended attempt: its task, the number of tool calls, its thread, and why it is retried, if it is."""
 
     task: Task

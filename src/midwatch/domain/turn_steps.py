@@ -1,6 +1,6 @@
-"""Steps: what a turn has done so far, kept one by one, so that nothing finished is done or paid for again.
+"""Steps: the completed parts of a turn, stored one by one, so that a new attempt does not repeat or pay for them.
 
-A step belongs to a task and to the thread whose history it becomes part of. Its data is the agent's own.
+A step belongs to a task and to the thread whose history it becomes part of. The agent decides what its data contains.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Usage: what ended work has cost, by actor, agent, session, model and day. Figures that no agent told stay unknown."""
+"""Usage: the cost of ended tasks by actor, agent, session, model and day. Figures that no agent reports are unknown."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from midwatch.base.clock import SECOND
 By = Literal["actor", "agent", "session", "model", "day"]
 PARTS: tuple[By, ...] = get_args(By)
 QUARTER = 900 * SECOND
-"""A quarter of an hour lies within one day, in whichever zone."""
+"""A quarter of an hour belongs to one day, in every zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """Which ended tasks to sum, and by which parts. The period ends before `until`."""
+    """The ended tasks to sum, and the parts to group by. The period ends before `until`."""
 
     since: int
     until: int
@@ -52,7 +52,7 @@ class UsageRow(NamedTuple):
 
 
 class UsageStore(Protocol):
-    """Port: what ended tasks have cost."""
+    """Port: the usage of ended tasks."""
 
     async def sum_usage(self, query: UsageQuery) -> list[UsageRow]:
         """Return the usage of the tasks that ended in a period, summed by the parts of the query.
@@ -67,7 +67,7 @@ FIGURES = ("input_tokens", "output_tokens", "cost_usd")
 
 
 def add_up(rows: Iterable[UsageRow]) -> dict[str, Any]:
-    """Return the figures of all of them together."""
+    """Return the sum of all rows."""
     total: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(FIGURES)
     micros = 0
     for row in rows:
@@ -85,7 +85,7 @@ def add_up(rows: Iterable[UsageRow]) -> dict[str, Any]:
 
 
 def group_rows(rows: Iterable[UsageRow], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
-    """Return the figures of each part: days in order, else those with most tasks first."""
+    """Return the sum of each group: days in order, else groups with most tasks first."""
     parts: dict[tuple[str, ...], list[UsageRow]] = {}
     for row in rows:
         parts.setdefault(tuple(_name(row, part, zone) for part in by), []).append(row)
@@ -103,12 +103,12 @@ def _name(row: UsageRow, part: By, zone: ZoneInfo) -> str:
 
 
 def describe_gaps(total: Mapping[str, Any]) -> str:
-    """Return in words what is missing in the figures; nothing when they are complete."""
+    """Return a text about missing figures; empty if the figures are complete."""
     if not total["tasks"]:
         return ""
     gaps = []
     if total["untold"]:
-        gaps.append(f"{total['untold']} told nothing")
+        gaps.append(f"{total['untold']} reported no usage")
     if total["unpriced"] > total["untold"]:
-        gaps.append(f"{total['unpriced'] - total['untold']} told no cost")
+        gaps.append(f"{total['unpriced'] - total['untold']} reported no cost")
     return f"of {total['tasks']} {'task' if total['tasks'] == 1 else 'tasks'} {' and '.join(gaps)}" if gaps else ""

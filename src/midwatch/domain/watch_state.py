@@ -16,19 +16,19 @@ MESSAGES_SHOWN = 200
 
 
 class TaskState(NamedTuple):
-    """A task, and the last thing that happened to it."""
+    """A task and its last event."""
 
     as_of_seq: int
     task: Task
     last: Event | None
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
+        """Return the state as JSON shows it."""
         return {"as_of_seq": self.as_of_seq, "task": self.task.snapshot()}
 
 
 class SessionState(NamedTuple):
-    """A conversation: its last messages in order, what runs, what waits, and its recent troubles."""
+    """A conversation: its last messages in order, running and waiting tasks, and recent errors."""
 
     as_of_seq: int
     view: View
@@ -37,10 +37,10 @@ class SessionState(NamedTuple):
     queue: list[Task]
     errors: list[Fault]
     steers: list[Steer]
-    """Messages the running turn has not taken."""
+    """Messages that the running turn has not taken."""
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
+        """Return the state as JSON shows it."""
         return {
             "as_of_seq": self.as_of_seq,
             "session": self.view.snapshot(),
@@ -53,14 +53,14 @@ class SessionState(NamedTuple):
 
 
 class DeskState(NamedTuple):
-    """Everything, in short: how many tasks there are, and those that run, each with the last thing that happened."""
+    """The overview: the number of tasks by status, and the running tasks, each with its last event."""
 
     as_of_seq: int
     summary: Summary
     running: list[tuple[Task, Event | None]]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
+        """Return the state as JSON shows it."""
         return {
             "as_of_seq": self.as_of_seq,
             "summary": self.summary._asdict(),
@@ -75,10 +75,10 @@ class StateStore(Protocol):
     """Port: the state at one moment."""
 
     async def read_task_state(self, task_id: str) -> TaskState | None:
-        """Return the task now, or None."""
+        """Return the state of a task, or None."""
 
     async def read_session_state(self, key: str) -> SessionState | None:
-        """Return the conversation now, or None."""
+        """Return the state of a conversation, or None."""
 
     async def read_desk_state(self) -> DeskState:
-        """Return everything now."""
+        """Return the overview."""

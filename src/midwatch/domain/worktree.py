@@ -28,7 +28,7 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 PRESENT: tuple[Status, ...] = ("making", "kept", "merged")
 BRANCHES = "midwatch/"
 MAX_DIFF = 10_000_000
-"""Bytes of a diff that are read at most."""
+"""The most bytes of a diff that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,27 +65,27 @@ class Worktree(JsonRecord):
 
     @property
     def workdir(self) -> str:
-        """Return the directory a turn works in."""
+        """Return the directory in which a turn works."""
         return str(Path(self.path, self.subdir))
 
     def note_of_task(self) -> dict[str, Any]:
-        """Return the fields that a task shows of it."""
+        """Return the fields of the worktree that its task shows."""
         return {name: getattr(self, name) for name in WORKTREE_SHOWN}
 
 
 class Place(NamedTuple):
-    """Where in which repository a directory lies, and what is checked out there."""
+    """The position of a directory in its repository, and the commit and branch that are checked out there."""
 
     repository: str
     subdir: str
     head: str
     branch: str | None
     note: str | None = None
-    """What of the checkout will not be in a worktree."""
+    """A text about files of the checkout that a worktree will not contain."""
 
 
 class Stat(NamedTuple):
-    """How a worktree differs from its base."""
+    """The size of the difference between a worktree and its base."""
 
     files: int
     added: int
@@ -94,58 +94,58 @@ class Stat(NamedTuple):
 
 
 class Diff(NamedTuple):
-    """The text of a difference, and whether there is more of it than was asked for."""
+    """The text of a difference, and whether it was cut."""
 
     text: str
     truncated: bool
 
 
-class Merged(NamedTuple):
-    """What a merge did: the commit the target has now."""
+class MergeResult(NamedTuple):
+    """The result of a merge: the new commit of the target."""
 
     commit: str
     how: How
 
 
 class Git(Protocol):
-    """Port: git. A method that fails raises Conflict with one line that says what to do.
+    """Port: git. A method that fails raises Conflict with one line about what to do.
 
-    It leaves the user's checkout, index and branches as they were.
+    Except for `merge`, it leaves the user's checkout, index and branches as they were.
     """
 
     async def locate(self, workdir: str) -> Place:
         """Return the repository that contains a directory."""
 
     async def make(self, tree: Worktree) -> None:
-        """Create its directory and branch from its base, replacing remains of an interrupted call."""
+        """Create the directory and branch of a worktree, and replace the remains of an interrupted call."""
 
     async def mend(self, tree: Worktree) -> None:
-        """Restore its directory from its branch if somebody removed it."""
+        """Restore the directory of a worktree from its branch if somebody removed it."""
 
     async def tip(self, tree: Worktree) -> str:
-        """Return the commit that is checked out in it."""
+        """Return the commit that is checked out in a worktree."""
 
     async def stat(self, tree: Worktree) -> Stat:
-        """Return how it differs from its base, with new files and uncommitted changes."""
+        """Return how a worktree differs from its base, with new files and uncommitted changes."""
 
     async def diff(self, tree: Worktree, limit: int) -> Diff:
-        """Return its difference from its base as text, up to `limit` bytes."""
+        """Return the difference of a worktree from its base as text, up to `limit` bytes."""
 
-    async def merge(self, tree: Worktree, message: str) -> Merged:
-        """Commit its changes, and merge its branch into its target."""
+    async def merge(self, tree: Worktree, message: str) -> MergeResult:
+        """Commit the changes in a worktree, and merge its branch into its target."""
 
     async def losses(self, tree: Worktree) -> list[str]:
-        """Return descriptions of work that would be lost with it; empty if there is none."""
+        """Return descriptions of work that would be lost with a worktree; empty if there is none."""
 
     async def remove(self, tree: Worktree) -> None:
-        """Remove its directory and its branch, whatever is in them."""
+        """Remove the directory and the branch of a worktree, with all work in them."""
 
 
 class Mutex(Protocol):
     """A lock among processes of one machine."""
 
     def acquire(self) -> bool:
-        """Take the lock, and return whether that worked."""
+        """Take the lock, and return whether it was taken."""
 
     def release(self) -> None:
         """Release the lock."""
@@ -153,7 +153,7 @@ class Mutex(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorktreeFilter:
-    """Which to list; without statuses those that are there. `before` is the id the last page ended with."""
+    """A filter of worktrees; by default all that are not removed. `before` is the last id of the page before."""
 
     statuses: tuple[Status, ...] = PRESENT
     before: str | None = None
@@ -177,17 +177,17 @@ class WorktreeStore(Protocol):
 
 
 def short_id(worktree_id: str) -> str:
-    """Return the part of an id that names directory and branch."""
+    """Return the part of an id that is used in the names of directory and branch."""
     return worktree_id[-12:]
 
 
 def find_worktree_id(task: Task) -> str | None:
-    """Return the id of the worktree a task wants, or None."""
+    """Return the id of the worktree in which a task shall work, or None."""
     return None if task.worktree is None else str(task.worktree["id"])
 
 
 def plan_worktree(task: Task, place: Place, home: str, host: str, now: int) -> Worktree:
-    """Return the worktree of a task, before it is made."""
+    """Return the worktree of a task, before it is created."""
     worktree_id = find_worktree_id(task)
     assert worktree_id is not None
     name = short_id(worktree_id)
@@ -200,18 +200,18 @@ def plan_worktree(task: Task, place: Place, home: str, host: str, now: int) -> W
 
 
 def change_worktree(tree: Worktree, now: int, **fields: Any) -> tuple[Worktree, Update]:
-    """Return the worktree with some fields changed, and the update; it is refused when it was changed meanwhile."""
+    """Return the worktree with some fields changed, and the update, which is refused if it was changed meanwhile."""
     update = update_record(tree, now, **fields)
     return replace(tree, **update.fields), update
 
 
 def note_on_task(tree: Worktree, task: Task) -> Update:
-    """Return the update that copies it to its latest task."""
+    """Return the update that copies fields of the worktree to its latest task."""
     return Update("task", task.id, {"worktree": tree.note_of_task()})
 
 
 def occupy_worktree(tree: Worktree, task: Task, now: int, **fields: Any) -> tuple[Worktree, Changes]:
-    """Note that a task works in it from now on."""
+    """Store that a task works in the worktree from now on."""
     after, update = change_worktree(tree, now, task_id=task.id, **fields)
     events = () if after.status == tree.status else (announce_worktree(after, now),)
     return after, Changes(
@@ -220,7 +220,7 @@ def occupy_worktree(tree: Worktree, task: Task, now: int, **fields: Any) -> tupl
 
 
 def announce_worktree(tree: Worktree, now: int, actor: str | None = None, into: str | None = None) -> Event:
-    """Return the event of a change of its state."""
+    """Return the event that the worktree was changed."""
     payload = WorktreeChanged(
         worktree_id=tree.id, status=tree.status, branch=tree.branch, path=tree.path, files=tree.files, into=into
     )

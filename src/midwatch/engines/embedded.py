@@ -97,7 +97,7 @@ class EmbeddedEngine:
         if self._up.is_taken():
             self._lead.release()
             return False
-        return self._lead.held or self._lead.acquire()
+        return self._lead.is_held or self._lead.acquire()
 
     def dead(self, owners: Iterable[str]) -> set[str]:
         return dead_owners(self._home, owners)

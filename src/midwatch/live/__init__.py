@@ -1,5 +1,5 @@
-"""For those who watch: the bus, drafts, the exchange between processes, subscriptions, hooks, telemetry.
+"""Live output: the bus, drafts, the exchange between processes, subscriptions, hooks, telemetry.
 
 Imports `services`, `domain` and `base`, and OpenTelemetry in `telemetry`.
-Not here: state that has to survive the process.
+Not here: state that must survive the process.
 """

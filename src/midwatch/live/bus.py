@@ -1,7 +1,7 @@
 """The bus: follows the log for all readers in this process, and shows live events to watchers.
 
 Stored events are never lost: a follower that falls behind reads the log. Live events are dropped for a slow watcher,
-and a `gap` event tells it so.
+and the watcher gets a `gap` event instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from midwatch.domain.event import event as new_event
 from midwatch.domain.relay import Relay
 from midwatch.domain.store import Commit, Store
 from midwatch.domain.watch_state import State
-from midwatch.live.drafts import ENDS, Drafts, Written, join_deltas
+from midwatch.live.drafts import ENDS, Draft, Drafts, join_deltas
 from midwatch.live.exchange import Exchange
 from midwatch.services.waiter import Waiter
 
@@ -38,7 +38,7 @@ TEXTS = {
 
 
 class Limits(NamedTuple):
-    """How much a bus keeps in memory, and how it reads the log.
+    """The limits of a bus: events in memory, and reads of the log.
 
     `tail` recent events are kept, so that a fast follower never reads the database. `page` events are read at once.
     `live_waiting` live events are kept for a slow watcher. After an error the log is read again in `pause_seconds`.
@@ -53,11 +53,11 @@ class Limits(NamedTuple):
 LIMITS = Limits()
 
 
-class Shown(NamedTuple):
-    """What a new watcher is shown first: the stored state, unfinished messages, and the screen."""
+class InitialView(NamedTuple):
+    """The first data for a new watcher: the stored state, unfinished messages, and the screen."""
 
     state: State
-    partial: tuple[Written, ...]
+    partial: tuple[Draft, ...]
     screen: str | None
 
 
@@ -82,7 +82,7 @@ class Bus:
         self._limits = limits
         self._tail: deque[Event] = deque(maxlen=limits.tail)
         self._head = 0
-        self._wanted = 0
+        self._target_seq = 0
         self._news = asyncio.Event()
         self._watchers: set[_Watcher] = set()
         self._live = Drafts()
@@ -92,7 +92,7 @@ class Bus:
 
     async def start(self) -> None:
         """Begin at the end of the log."""
-        self._head = self._wanted = (await self._store.read_log_bounds()).last_seq
+        self._head = self._target_seq = (await self._store.read_log_bounds()).last_seq
 
     async def stop(self) -> None:
         """Stop; all followers end."""
@@ -103,7 +103,7 @@ class Bus:
             with suppress(asyncio.CancelledError):
                 await self._pump
         self._head = -1
-        self._ring()
+        self._wake_readers()
         self._waiter.close()
 
     # -- events that come in ---------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Bus:
             self._publish(commit.events)
             return
         if commit.events:
-            self._wanted = max(self._wanted, commit.events[-1].seq)
+            self._target_seq = max(self._target_seq, commit.events[-1].seq)
         if commit.events or commit.foreign:
             self._foreign = True
             self._start_pump()
@@ -138,7 +138,7 @@ class Bus:
             self._waiter.note(event)
         if self._exchange is not None:
             self._exchange.show_waiting()
-        self._ring()
+        self._wake_readers()
 
     def _remember(self, events: Sequence[Event]) -> None:
         """Keep events in the tail, which must have no holes; a pruned log may have some."""
@@ -153,14 +153,14 @@ class Bus:
         if any(_is_large(event) for event in events):
             self._tail.clear()  # long texts must not fill the memory; followers read them from the log
 
-    def _ring(self) -> None:
-        ringing, self._news = self._news, asyncio.Event()
-        ringing.set()
+    def _wake_readers(self) -> None:
+        previous, self._news = self._news, asyncio.Event()
+        previous.set()
 
     async def _fetch(self) -> None:
         most = self._limits.page
-        while self._foreign or self._head < self._wanted:
-            self._foreign, wanted = False, self._wanted
+        while self._foreign or self._head < self._target_seq:
+            self._foreign, target_seq = False, self._target_seq
             try:
                 page = await self._store.read_events(self._head, EVERYTHING, most)
             except StoreError as problem:
@@ -172,15 +172,15 @@ class Bus:
                 self._publish(page)
                 self._foreign = self._foreign or page.cut or len(page) == most
             else:
-                self._head = max(self._head, wanted)  # the announced events were pruned
+                self._head = max(self._head, target_seq)  # the announced events were pruned
                 self._tail.clear()
-                self._ring()
+                self._wake_readers()
 
     def _end_fetch(self, pump: asyncio.Task[None]) -> None:
         self._pump = None
         if not pump.cancelled() and pump.exception() is not None:
             log.error("following the event log failed", exc_info=pump.exception())
-        elif (self._foreign or self._head < self._wanted) and self._head >= 0 and not pump.cancelled():
+        elif (self._foreign or self._head < self._target_seq) and self._head >= 0 and not pump.cancelled():
             self._start_pump()
 
     def _start_pump(self) -> None:
@@ -196,7 +196,7 @@ class Bus:
 
     @property
     def known_seq(self) -> int:
-        return max(self._head, self._wanted)
+        return max(self._head, self._target_seq)
 
     def seek(self, seq: int) -> None:
         if 0 <= self._head < seq:
@@ -205,15 +205,15 @@ class Bus:
 
     def show_from(self, source: str | None, live: Event) -> None:
         self._live.note(live)
-        taken = [watcher.offer(live, source) for watcher in self._watchers]  # all of them, before any() looks
+        taken = [watcher.offer(live, source) for watcher in self._watchers]  # every watcher gets the event
         if any(taken):
-            self._ring()
+            self._wake_readers()
 
-    def lost_from(self, source: str, dropped: int) -> None:
+    def report_loss(self, source: str, dropped: int) -> None:
         for watcher in self._watchers:
             if source in watcher.sources:
                 watcher.waiting.append(new_event(Gap(dropped=dropped), self._clock.now()))
-        self._ring()
+        self._wake_readers()
 
     # -- events for followers and watchers -------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class Bus:
     ) -> AsyncGenerator[Event, None]:
         """Yield all matching events with seq > `after`, then every new one, each once and in order, for ever.
 
-        With `live` also those that are never stored (seq 0); a slow reader may lose some, and gets a `gap` event then.
+        With `live` also events that are never stored (seq 0); a slow reader may lose some, and gets a `gap` event then.
         """
         async with aclosing(self.batches(after, which, live=live)) as batches:
             async for batch in batches:
@@ -240,7 +240,7 @@ class Bus:
 
     async def watch(
         self, which: EventFilter, look: Callable[[], Awaitable[State]], after: int | None = None
-    ) -> AsyncGenerator[Sequence[Event | Shown], None]:
+    ) -> AsyncGenerator[Sequence[Event | InitialView], None]:
         """Yield the state that `look` returns, then every event after it, also live ones, each once.
 
         With `after` the events since then come first. If events were removed before they were read, a `gap` event and
@@ -249,12 +249,12 @@ class Bus:
         with self._watching(which) as watcher:
             while self._head >= 0:
                 state = await look()
-                async with aclosing(self._missed(after, state.as_of_seq, which)) as missed:
+                async with aclosing(self._read_missed(after, state.as_of_seq, which)) as missed:
                     async for batch in missed:
                         yield batch
                 await self._reach(state.as_of_seq)
-                watcher.take(0)  # these events are part of the texts shown now
-                yield [Shown(state, self._live.texts(which), self._live.screen(which.session_key))]
+                watcher.take(0)  # the texts below include these events
+                yield [InitialView(state, self._live.texts(which), self._live.screen(which.session_key))]
                 async with aclosing(self._follow(state.as_of_seq, which, watcher)) as batches:
                     async for batch in batches:
                         yield batch
@@ -269,16 +269,16 @@ class Bus:
         if live:
             self._watchers.add(watcher)
             if self._exchange is not None:
-                self._exchange.want(which)
+                self._exchange.add_filter(which)
         try:
             yield watcher
         finally:
             if watcher in self._watchers:
                 self._watchers.discard(watcher)
                 if self._exchange is not None:
-                    self._exchange.unwant(which)
+                    self._exchange.remove_filter(which)
 
-    async def _missed(self, after: int | None, upto: int, which: EventFilter) -> AsyncGenerator[list[Event], None]:
+    async def _read_missed(self, after: int | None, upto: int, which: EventFilter) -> AsyncGenerator[list[Event], None]:
         """Yield the stored events between the last event of a reader and a state; a `gap` if some were removed."""
         if after is None:
             return
@@ -299,7 +299,7 @@ class Bus:
         """Wait until this process has published all events up to `seq`."""
         while 0 <= self._head < seq:
             news = self._news
-            self._wanted = max(self._wanted, seq)
+            self._target_seq = max(self._target_seq, seq)
             self._start_pump()
             await news.wait()
 
@@ -341,7 +341,7 @@ class Bus:
 
 
 def _is_large(event: Event) -> bool:
-    """Return whether its text is too long to be kept in memory."""
+    """Return whether the text of an event is too long to be kept in memory."""
     return event.kind in TEXTS and len(event.payload.get(TEXTS[event.kind]) or "") > LARGE
 
 

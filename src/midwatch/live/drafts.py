@@ -11,14 +11,14 @@ ENDS = frozenset({"message_update", "thought_update", "turn_end", "task_finished
 PIECES = {"message_delta": "message_id", "thought_delta": "thought_id"}
 """Live events that are pieces of a text, and the field with its id."""
 WHOLES = {"message_update": "message_delta", "thought_update": "thought_delta"}
-LONGEST_WRITTEN = 1_000_000
-MOST_WRITTEN = 1000
+LONGEST_DRAFT = 1_000_000
+MOST_DRAFTS = 1000
 MOST_OVER = 4096
 
 Name = tuple[str | int | None, ...]
 
 
-class Written(NamedTuple):
+class Draft(NamedTuple):
     """The text so far of a message that is being written."""
 
     message_id: str
@@ -28,7 +28,7 @@ class Written(NamedTuple):
 
 
 class Drafts:
-    """The texts and screens of live events so far."""
+    """The unfinished texts, and the screens, so far."""
 
     def __init__(self) -> None:
         self._screens: dict[str, Event] = {}
@@ -42,7 +42,7 @@ class Drafts:
         elif live.kind == "message_delta":
             name = live.payload["message_id"]
             if name not in self._texts:
-                if len(self._texts) >= MOST_WRITTEN:
+                if len(self._texts) >= MOST_DRAFTS:
                     del self._texts[next(iter(self._texts))]
                 self._texts[name] = _Text(live)
             self._texts[name].add(live.payload["offset"], live.payload["text"])
@@ -64,10 +64,10 @@ class Drafts:
         """Return whether a live event, sent when `seq` was the last stored event, is about something that has ended."""
         return any(self._over.get(name, 0) > seq for name in _names(live))
 
-    def texts(self, which: EventFilter) -> tuple[Written, ...]:
+    def texts(self, which: EventFilter) -> tuple[Draft, ...]:
         """Return the texts that match a filter."""
         return tuple(
-            Written(name, text.first.task_id, text.first.session_key, "".join(text.parts))
+            Draft(name, text.first.task_id, text.first.session_key, "".join(text.parts))
             for name, text in self._texts.items()
             if which.task_id in (None, text.first.task_id) and which.session_key in (None, text.first.session_key)
         )
@@ -94,11 +94,11 @@ class _Text:
         self._length = 0
 
     def add(self, offset: int, text: str) -> None:
-        """Write at `offset`. A piece that leaves a hole or makes it too long is dropped; the whole message follows."""
-        if offset < self._length:  # it is written again from there
+        """Write at `offset`. Drop a piece that leaves a hole or makes the text too long; the whole message follows."""
+        if offset < self._length:  # the agent writes it again from there
             self.parts = ["".join(self.parts)[:offset]]
             self._length = offset
-        if offset == self._length and offset + len(text) <= LONGEST_WRITTEN:
+        if offset == self._length and offset + len(text) <= LONGEST_DRAFT:
             self.parts.append(text)
             self._length += len(text)
 
@@ -118,7 +118,7 @@ def _end_name(event: Event) -> Name:
 
 
 def _names(live: Event) -> tuple[Name, ...]:
-    """Return the names of everything whose end ends the draft of a live event."""
+    """Return the names of the things whose end also ends the draft of a live event."""
     if live.kind == "screen_update":
         return (("session", live.session_key),)
     turn: tuple[Name, ...] = (("task", live.task_id), ("turn", live.task_id, live.attempt))

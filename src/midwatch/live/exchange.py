@@ -1,8 +1,8 @@
 """The exchange: sends live events to the watchers in other processes of one desk.
 
-A process with watchers announces their filters, repeats that from time to time, and withdraws them in the end; the
-filters of a dead process expire. A live event leaves its process only while another process wants it. A process that
-begins to want something first gets the texts so far, so that the following pieces fit.
+A process with watchers sends their filters to the other processes, repeats them from time to time, and withdraws them
+in the end; the filters of a dead process expire. A live event is sent only to processes with a matching filter. For a
+new filter a process first gets the texts so far, so that the following pieces fit.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from midwatch.live.drafts import Drafts, ends, join_deltas
 
 log = logging.getLogger("midwatch.relay")
 
-WISH, LIVE = "wish", "live"
+FILTERS_TOPIC, EVENTS_TOPIC = "wish", "live"
 RENEW_SECONDS = 10.0
-WISH_SECONDS = 35.0
-"""A wish that was not renewed for this long has expired."""
+FILTERS_SECONDS = 35.0
+"""Filters that were not repeated for this long have expired."""
 MOST_PENDING = 1_000_000
 """Characters that may wait for one process on a slow connection; more are dropped."""
 MOST_SO_FAR = 4_000_000
 LARGE = 250_000
-MOST_HELD = 1000
+MOST_BATCHES = 1000
 
 
 class _Peer:
-    """A process that wants live events of this one."""
+    """Another process that has sent its filters to this process."""
 
     def __init__(self) -> None:
-        self.wants: frozenset[EventFilter] = frozenset()
+        self.filters: frozenset[EventFilter] = frozenset()
         self.until = 0.0
         self.fresh = True
-        """Whether the next message begins from the start."""
+        """Whether the next message contains the texts from the start."""
         self.pending: list[Event] = []
         self.dropped = 0
         self._size = 0
 
-    def wants_event(self, live: Event) -> bool:
-        return any(which.matches(live) for which in self.wants)
+    def matches(self, live: Event) -> bool:
+        return any(which.matches(live) for which in self.filters)
 
     def add(self, live: Event) -> None:
         """Queue a live event. A screen replaces the one before it; if too much waits, all of it is dropped."""
@@ -81,49 +81,49 @@ class Exchange:
         self._clock = clock
         self._live = live
         self._audience = audience
-        self._wants: Counter[EventFilter] = Counter()
+        self._filters: Counter[EventFilter] = Counter()
         self._changed = asyncio.Event()
         self._peers: dict[str, _Peer] = {}
         self._sources: dict[str, deque[_Batch]] = {}
-        """The processes whose live events can be shown here, with those that have to wait."""
+        """The processes whose live events can be shown here, with the batches that wait for stored events."""
         self._online = self._stopped = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
         relay.on_connect(self._handle_connect)
         relay.on_loss(self._handle_loss)
-        relay.on_message(WISH, self._handle_wish)
-        relay.on_message(LIVE, self._handle_events)
+        relay.on_message(FILTERS_TOPIC, self._handle_filters)
+        relay.on_message(EVENTS_TOPIC, self._handle_events)
 
     async def stop(self) -> None:
-        """Stop, and withdraw all wishes."""
+        """Stop, and withdraw all filters."""
         self._stopped = True
         for task in list(self._tasks.values()):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        if self._wants:
-            self._wants.clear()
-            self._wish(EVERYBODY)
+        if self._filters:
+            self._filters.clear()
+            self._send_filters(EVERYBODY)
 
-    # -- what is wanted here -------------------------------------------------------------------------------------
+    # -- filters of this process -----------------------------------------------------------------------------------
 
-    def want(self, which: EventFilter) -> None:
+    def add_filter(self, which: EventFilter) -> None:
         """Announce the filter of a new watcher in this process."""
-        in_vain = which.kinds and not any(
+        no_live_kinds = which.kinds and not any(
             kind.live and parse_kinds(which.kinds).has(name) for name, kind in KINDS.items()
         )
-        if in_vain or self._stopped:
+        if no_live_kinds or self._stopped:
             return
-        self._wants[which] += 1
-        if self._wants[which] == 1:
+        self._filters[which] += 1
+        if self._filters[which] == 1:
             self._relay.open()
             self._announce_soon()
 
-    def unwant(self, which: EventFilter) -> None:
+    def remove_filter(self, which: EventFilter) -> None:
         """Withdraw the filter of a watcher that has ended."""
-        if which in self._wants:
-            self._wants[which] -= 1
-            if not self._wants[which]:
-                del self._wants[which]
+        if which in self._filters:
+            self._filters[which] -= 1
+            if not self._filters[which]:
+                del self._filters[which]
                 self._announce_soon()
 
     def _announce_soon(self) -> None:
@@ -131,9 +131,9 @@ class Exchange:
         self._run("announce", self._announce)
 
     async def _announce(self) -> None:
-        while self._wants:
+        while self._filters:
             self._changed.clear()
-            self._wish(EVERYBODY)
+            self._send_filters(EVERYBODY)
             await self._relay.flush()
             renewal = self._clock.call_later(RENEW_SECONDS, self._changed.set)
             try:
@@ -141,65 +141,65 @@ class Exchange:
             finally:
                 renewal.cancel()
         self._sources.clear()
-        self._wish(EVERYBODY)
+        self._send_filters(EVERYBODY)
 
-    def _wish(self, to: str, *, fresh: bool = False, ask: bool = False) -> None:
-        """Send the wishes of this process; with `fresh` ask for texts from the start, with `ask` for others' wishes."""
+    def _send_filters(self, to: str, *, fresh: bool = False, ask: bool = False) -> None:
+        """Send the filters of this process; `fresh` asks for texts from the start, `ask` for the other's filters."""
         if self._online:
-            wants = [{k: v for k, v in asdict(which).items() if v} for which in self._wants]
-            self._relay.send(to, WISH, {"wants": wants, "fresh": fresh, "ask": ask})
+            filters = [{k: v for k, v in asdict(which).items() if v} for which in self._filters]
+            self._relay.send(to, FILTERS_TOPIC, {"wants": filters, "fresh": fresh, "ask": ask})
 
     def _handle_events(self, sender: str, data: Mapping[str, Any]) -> None:
-        """Take live events from another process."""
+        """Receive live events of another process."""
         if data["fresh"]:
             self._sources[sender] = deque()
-        held = self._sources.get(sender)
-        if held is None:
+        batches = self._sources.get(sender)
+        if batches is None:
             return  # an earlier message was lost, and the sender was asked to begin from the start
-        held.append(_Batch(data["seq"], data["dropped"], [_event(plain) for plain in data["events"]]))
-        if len(held) > MOST_HELD:
+        batches.append(_Batch(data["seq"], data["dropped"], [_event(plain) for plain in data["events"]]))
+        if len(batches) > MOST_BATCHES:
             self._handle_loss(sender)
         else:
             self._audience.seek(data["seq"])
-            self._release(sender, held)
+            self._release(sender, batches)
 
     def show_waiting(self) -> None:
         """Show the live events of other processes that had to wait for stored events."""
-        for sender, held in list(self._sources.items()):
-            self._release(sender, held)
+        for sender, batches in list(self._sources.items()):
+            self._release(sender, batches)
 
-    def _release(self, sender: str, held: deque[_Batch]) -> None:
-        while held and held[0].seq <= self._audience.shown_seq:
-            batch = held.popleft()
+    def _release(self, sender: str, batches: deque[_Batch]) -> None:
+        while batches and batches[0].seq <= self._audience.shown_seq:
+            batch = batches.popleft()
             if batch.dropped:
-                self._audience.lost_from(sender, batch.dropped)
+                self._audience.report_loss(sender, batch.dropped)
             for live in batch.events:
                 if not self._live.over(live, batch.seq):
                     self._audience.show_from(sender, live)
 
     def _handle_loss(self, sender: str) -> None:
         self._sources.pop(sender, None)
-        self._audience.lost_from(sender, 1)
-        if self._wants:
-            self._wish(sender, fresh=True)
+        self._audience.report_loss(sender, 1)
+        if self._filters:
+            self._send_filters(sender, fresh=True)
 
     def _handle_connect(self) -> None:
-        """Begin from the start after a connection: all processes send their wishes, and all texts, again."""
+        """Begin from the start after a connection: all processes send their filters, and all texts, again."""
         self._online = True
         self._peers.clear()
         for sender in list(self._sources):
             del self._sources[sender]
-            self._audience.lost_from(sender, 1)
-        self._wish(EVERYBODY, fresh=True, ask=True)
+            self._audience.report_loss(sender, 1)
+        self._send_filters(EVERYBODY, fresh=True, ask=True)
 
-    # -- what is wanted elsewhere --------------------------------------------------------------------------------
+    # -- filters of other processes --------------------------------------------------------------------------------
 
     def share(self, live: Event) -> None:
-        """Send a live event of this process to those who want it."""
+        """Send a live event of this process to the processes with a matching filter."""
         for name, peer in list(self._peers.items()):
             if peer.until < self._clock.monotonic():
                 del self._peers[name]
-            elif peer.wants_event(live):
+            elif peer.matches(live):
                 peer.add(live)
                 self._run("send", self._send)
 
@@ -209,51 +209,51 @@ class Exchange:
             if peer.pending:
                 peer.pending = [live for live in peer.pending if not ends(event, live)]
 
-    def _handle_wish(self, sender: str, data: Mapping[str, Any]) -> None:
-        """Take the wishes of another process, which may have been disconnected."""
+    def _handle_filters(self, sender: str, data: Mapping[str, Any]) -> None:
+        """Receive the filters of another process, which may have been disconnected."""
         if data["ask"]:
             if sender in self._sources:
                 self._handle_loss(sender)
-            elif self._wants:
-                self._wish(sender, fresh=True)
-        wants = frozenset(_filter(plain) for plain in data["wants"])
+            elif self._filters:
+                self._send_filters(sender, fresh=True)
+        filters = frozenset(_filter(plain) for plain in data["wants"])
         peer = self._peers.pop(sender, None)
-        if not wants:
+        if not filters:
             return
         if peer is None or data["fresh"] or peer.until < self._clock.monotonic():
             peer = _Peer()
-        before = peer.wants
+        before = peer.filters
         self._peers[sender] = peer
-        peer.until = self._clock.monotonic() + WISH_SECONDS
-        peer.wants = wants
-        if wants - before:
-            peer.pending.extend(self._so_far(wants - before, before))
+        peer.until = self._clock.monotonic() + FILTERS_SECONDS
+        peer.filters = filters
+        if filters - before:
+            peer.pending.extend(self._so_far(filters - before, before))
             self._run("send", self._send)
 
-    def _so_far(self, wants: Iterable[EventFilter], known: Iterable[EventFilter] = ()) -> Iterator[Event]:
-        left = MOST_SO_FAR
+    def _so_far(self, filters: Iterable[EventFilter], earlier: Iterable[EventFilter] = ()) -> Iterator[Event]:
+        remaining = MOST_SO_FAR
         for live in self._live.so_far():
-            if any(which.matches(live) for which in wants) and not any(which.matches(live) for which in known):
-                left -= _length(live)
-                if left >= 0:
+            if any(which.matches(live) for which in filters) and not any(which.matches(live) for which in earlier):
+                remaining -= _length(live)
+                if remaining >= 0:
                     yield live
 
     async def _send(self) -> None:
-        """Send what waits. Pieces that come meanwhile are joined, so a slow connection gets fewer messages."""
+        """Send the waiting events. Pieces that come meanwhile are joined, so a slow connection gets fewer messages."""
         while due := [(name, peer) for name, peer in self._peers.items() if peer.pending or peer.dropped]:
             for name, peer in due:
                 dropped = peer.dropped
                 events = peer.take()
                 if dropped:
-                    events, peer.fresh = list(self._so_far(peer.wants)), True
+                    events, peer.fresh = list(self._so_far(peer.filters)), True
                 if not self._send_to(name, peer, dropped, events):
-                    self._peers.pop(name, None)  # it sends its wishes again when it can be reached
+                    self._peers.pop(name, None)  # it sends its filters again when it can be reached
             await self._relay.flush()
 
     def _send_to(self, name: str, peer: _Peer, dropped: int, events: list[Event]) -> bool:
         for group in _groups(events):
             header = {"seq": self._audience.known_seq, "dropped": dropped, "fresh": peer.fresh}
-            if not self._relay.send(name, LIVE, {**header, "events": [_plain(live) for live in group]}):
+            if not self._relay.send(name, EVENTS_TOPIC, {**header, "events": [_plain(live) for live in group]}):
                 return False
             dropped, peer.fresh = 0, False
         return True
@@ -295,9 +295,9 @@ def _event(plain: Mapping[str, Any]) -> Event:
     return Event(**{name: plain[name] for name in Event._fields if name in plain})
 
 
-FILTERS = tuple(field.name for field in fields(EventFilter))
+FILTER_FIELDS = tuple(field.name for field in fields(EventFilter))
 
 
 def _filter(plain: Mapping[str, Any]) -> EventFilter:
-    known = {name: plain[name] for name in FILTERS if name in plain}
+    known = {name: plain[name] for name in FILTER_FIELDS if name in plain}
     return EventFilter(**{**known, "kinds": tuple(known.get("kinds", ()))})

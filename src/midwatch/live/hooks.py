@@ -14,7 +14,7 @@ from midwatch.live.subscriptions import Subscriptions
 
 Hook = Callable[[Task], Awaitable[object]]
 
-ENDED = EventFilter(kinds=("task_finished",))
+TASK_ENDS = EventFilter(kinds=("task_finished",))
 HOOK_SECONDS = 60.0
 
 
@@ -31,9 +31,9 @@ class Hooks:
         It is called only while `leads` returns true.
         """
 
-        async def tell(ended: Event) -> None:
+        async def call_hook(ended: Event) -> None:
             task = await self._store.get_task(ended.task_id) if ended.task_id else None
             if task is not None:
                 await hook(task)
 
-        await self._subscriptions.add(name, tell, ENDED, durable=True, seconds=HOOK_SECONDS, leads=leads)
+        await self._subscriptions.add(name, call_hook, TASK_ENDS, durable=True, seconds=HOOK_SECONDS, leads=leads)

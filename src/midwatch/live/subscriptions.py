@@ -1,7 +1,7 @@
 """Subscriptions: functions of this process that are called with events, each under a name, in a task of its own.
 
 A subscription that follows the log loses nothing: the log is its queue, and a durable one continues after a restart. A
-live one has a bounded queue; events that do not fit are dropped and counted. A slow or broken one harms only itself.
+live one has a limited queue; events that do not fit are dropped and counted. A slow or broken one harms no other.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class _Limit:
         try:
             await handler(event)
         except asyncio.CancelledError:
-            if not self._expired():
+            if not self._check_expiry():
                 raise
         else:
-            if not self._expired():
+            if not self._check_expiry():
                 return
         finally:
             self._until = None
-        raise TimeoutError(f"it took longer than {self._seconds:g} s")
+        raise TimeoutError(f"the handler took longer than {self._seconds:g} s")
 
     def _look(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
@@ -70,7 +70,7 @@ class _Limit:
         else:
             self._timer = loop.call_at(self._until, self._look, task, loop)
 
-    def _expired(self) -> bool:
+    def _check_expiry(self) -> bool:
         """Return whether the timer, and nobody else, has cancelled the task."""
         over, self._over = self._over, False
         task = asyncio.current_task()
@@ -98,14 +98,14 @@ class Subscription:
         self._handler = handler
         self._clock = clock
         self._limit = _Limit(seconds)
-        self._logged = -PAUSE_SECONDS
+        self._logged_at = -PAUSE_SECONDS
 
     @property
     def lag(self) -> int:
         """Return how many events it is behind."""
         return 0
 
-    async def tell(self, event: Event) -> None:
+    async def call_handler(self, event: Event) -> None:
         """Call the handler; its errors are counted and logged."""
         try:
             await self._limit.call(self._handler, event)
@@ -115,10 +115,10 @@ class Subscription:
         except Exception as problem:
             self.failed += 1
             now = self._clock.monotonic()
-            if now - self._logged >= PAUSE_SECONDS:  # not one line for each of ten thousand events
-                self._logged = now
+            if now - self._logged_at >= PAUSE_SECONDS:  # not a line for each of many events
+                self._logged_at = now
                 log.warning(
-                    "subscription %s failed over %s, %d times so far", self.name, event.kind, self.failed,
+                    "subscription %s failed at event %s, %d times so far", self.name, event.kind, self.failed,
                     exc_info=problem,
                 )  # fmt: skip
 
@@ -132,7 +132,7 @@ class _Following(Subscription):
     def __init__(self, *args: Any, store: EventLog, position: int, durable: bool) -> None:
         super().__init__(*args)
         self._store = store
-        self._position = self._saved = position
+        self._position = self._saved_position = position
         self._durable = durable
         self._busy = False
         self._saved_at = 0.0
@@ -145,7 +145,7 @@ class _Following(Subscription):
         """Call the handler with all events until the desk is closed."""
         while True:
             try:
-                if self._durable:  # another process may have continued it meanwhile
+                if self._durable:  # another process may have moved the cursor
                     self._position = max(self._position, await self._store.get_cursor(self.name) or 0)
                 async with aclosing(self._bus.batches(self._position, self.which)) as batches:
                     if await self._each(batches, leads):
@@ -153,7 +153,7 @@ class _Following(Subscription):
             except StoreError as problem:
                 log.warning("subscription %s waits for the store: %s", self.name, problem)
             except Exception:
-                log.exception("subscription %s begins again", self.name)
+                log.exception("subscription %s failed and starts again", self.name)
             self._busy = False
             await asyncio.sleep(self._pause)
 
@@ -165,7 +165,7 @@ class _Following(Subscription):
                 if not leads():
                     return False
                 self.received += 1
-                await self.tell(event)
+                await self.call_handler(event)
                 self._advance(event)
                 if self._durable and self._clock.monotonic() - self._saved_at >= SAVE_SECONDS:
                     await self.save()
@@ -183,18 +183,18 @@ class _Following(Subscription):
 
     async def save(self) -> None:
         """Save the position of a durable subscription."""
-        if self._durable and self._position != self._saved:
+        if self._durable and self._position != self._saved_position:
             position = self._position
             await self._store.set_cursor(self.name, position)
-            self._saved, self._saved_at = position, self._clock.monotonic()
+            self._saved_position, self._saved_at = position, self._clock.monotonic()
 
     async def finish(self) -> None:
-        with suppress(StoreError):  # then some events come again
+        with suppress(StoreError):  # some events are delivered again then
             await self.save()
 
 
 class _Tapping(Subscription):
-    """Takes new events, also live ones, while there is room in its queue."""
+    """Takes new events, also live events, while there is space in its queue."""
 
     def __init__(self, *args: Any, most: int) -> None:
         super().__init__(*args)
@@ -223,7 +223,7 @@ class _Tapping(Subscription):
                 await asyncio.sleep(self._pause)
 
     def _offer(self, event: Event) -> None:
-        if event.kind == "gap":  # reported below, with the events that are missing here
+        if event.kind == "gap":  # counted, and reported later with other missing events
             self._missing += event.payload["dropped"] or 1
             return
         self.received += 1
@@ -247,7 +247,7 @@ class _Tapping(Subscription):
                 if not self._queue:
                     self._mark()
                 with suppress(StoreUnavailable):
-                    await self.tell(self._queue.popleft())
+                    await self.call_handler(self._queue.popleft())
 
 
 class Subscriptions:
@@ -267,12 +267,12 @@ class Subscriptions:
         self._clock = clock
         self._pause = pause_seconds
         self._stop_seconds = stop_seconds
-        self._known: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, Subscription] = {}
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
 
     def list(self) -> list[Subscription]:
         """Return the subscriptions, sorted by name."""
-        return [self._known[name] for name in sorted(self._known)]
+        return [self._subscriptions[name] for name in sorted(self._subscriptions)]
 
     async def add(
         self,
@@ -288,24 +288,24 @@ class Subscriptions:
     ) -> Subscription:
         """Call `handler` with the events from now on; it has `seconds` for each.
 
-        With `durable` it continues after the last event of the subscription with this name, at least once each. With
+        With `durable` it continues after the last event of the subscription with this name; some may be repeated. With
         `live` it also gets events that are never stored; if it is slow, `most` events wait and others are dropped.
         """
-        if not name or name in self._known:
-            raise InvalidInput(f"there is a subscription {name!r} already; choose another name.", field="name")
+        if not name or name in self._subscriptions:
+            raise InvalidInput(f"the name {name!r} is empty or taken; choose another name.", field="name")
         if durable and live:
             raise InvalidInput(
-                "live events are not stored, so they cannot come later; choose durable or live.", field="live"
+                "live events are not stored, so they cannot be repeated; choose durable or live.", field="live"
             )
         position = (await self._store.read_log_bounds()).last_seq
         about = (name, handler, which, self._clock, seconds, self._bus, self._pause)
         if live:
-            tap = self._known[name] = _Tapping(*about, most=most)
+            tap = self._subscriptions[name] = _Tapping(*about, most=most)
             self._spawn(name, tap.take(position), tap.run())
             return tap
         if durable:
             position = await self._cursor(name, position)
-        follower = self._known[name] = _Following(*about, store=self._store, position=position, durable=durable)
+        follower = self._subscriptions[name] = _Following(*about, store=self._store, position=position, durable=durable)
         self._spawn(name, follower.run(leads))
         return follower
 
@@ -320,7 +320,7 @@ class Subscriptions:
 
     async def remove(self, name: str) -> None:
         """Remove a subscription. A durable one with this name continues when it is added again."""
-        if name not in self._known:
+        if name not in self._subscriptions:
             return
         tasks = self._tasks.pop(name)
         for task in tasks:
@@ -328,8 +328,8 @@ class Subscriptions:
         _, left = await asyncio.wait(tasks, timeout=self._stop_seconds)
         if left:
             log.warning("subscription %s does not end: its handler ignores the cancellation", name)
-        await self._known.pop(name).finish()
+        await self._subscriptions.pop(name).finish()
 
     async def stop(self) -> None:
         """Remove all subscriptions. It can be called twice."""
-        await asyncio.gather(*(self.remove(name) for name in list(self._known)))
+        await asyncio.gather(*(self.remove(name) for name in list(self._subscriptions)))

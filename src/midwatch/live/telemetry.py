@@ -1,7 +1,7 @@
 """Telemetry: spans and metrics of turns for OpenTelemetry, from the events of a turn of any agent.
 
 It is configured by the standard OTEL_* variables; without them the library is not imported. The names are those of the
-GenAI conventions, all in the table below; names that these lack begin with `midwatch.`.
+GenAI conventions, all in the table below; names that are not in the conventions begin with `midwatch.`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from importlib.metadata import entry_points, version
 from threading import Thread
 from typing import Any
 
-from midwatch.base.trace import Trace, read
+from midwatch.base.trace import Trace, parse_trace
 from midwatch.domain.event import Event, EventFilter, call_of
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
 
 log = logging.getLogger("midwatch.telemetry")
 
-WANTED = (
+VARIABLES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
     "OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER",
 )  # fmt: skip
@@ -82,7 +82,7 @@ def telemetry() -> Telemetry | None:
     """Return the telemetry that the environment configures, or None."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
-    if not any(os.environ.get(name, "").strip() not in ("", "none") for name in WANTED):
+    if not any(os.environ.get(name, "").strip() not in ("", "none") for name in VARIABLES):
         return None
     try:
         import opentelemetry.exporter.otlp.proto.http
@@ -97,7 +97,7 @@ def telemetry() -> Telemetry | None:
 
 
 def name_attributes(**values: Any) -> dict[str, Any]:
-    """Return attributes by their full names; those with None are left out."""
+    """Return the attributes under their full names, without those that are None."""
     return {NAMES[name]: value for name, value in values.items() if value is not None}
 
 
@@ -123,8 +123,8 @@ class Telemetry:
         self.tracer = self._tracers.get_tracer("midwatch", version("midwatch"))
         meter = self._meters.get_meter("midwatch", version("midwatch"))
         buckets = {"explicit_bucket_boundaries_advisory": SECOND_BUCKETS}
-        self.duration = meter.create_histogram(NAMES["duration_metric"], "s", "How long a call took.", **buckets)
-        self.first_chunk = meter.create_histogram(NAMES["first_chunk_metric"], "s", "Until it began.", **buckets)
+        self.duration = meter.create_histogram(NAMES["duration_metric"], "s", "Duration of a call.", **buckets)
+        self.first_chunk = meter.create_histogram(NAMES["first_chunk_metric"], "s", "Time to first chunk.", **buckets)
         self.tokens = meter.create_histogram(
             NAMES["tokens_metric"], "{token}", "Tokens of a call.", explicit_bucket_boundaries_advisory=TOKEN_BUCKETS
         )
@@ -134,7 +134,7 @@ class Telemetry:
         return TurnSpans(self, task)
 
     def close(self) -> None:
-        """Send the rest, for a few seconds at most, as exporters try for long. Call it in a thread."""
+        """Send the remaining data, for a few seconds at most. It blocks: call it in a thread."""
         senders = [Thread(target=provider.shutdown, daemon=True) for provider in (self._tracers, self._meters)]
         until = time.monotonic() + FLUSH_SECONDS
         for sender in senders:
@@ -151,10 +151,10 @@ class Telemetry:
         attributes = name_attributes(operation="invoke_workflow", workflow=name, **about)
         self.ids.next_trace, self.ids.next_span = trace_number(root), span_number(root)
         span = self.tracer.start_span(
-            f"invoke_workflow {name}", inside or _nothing(), SpanKind.INTERNAL, attributes, start_time=began * 1000
+            f"invoke_workflow {name}", inside or _no_parent(), SpanKind.INTERNAL, attributes, start_time=began * 1000
         )
         if about.get("error"):
-            span.set_status(_failed(), str(about["error"]))
+            span.set_status(_error_status(), str(about["error"]))
         span.end(ended * 1000)
 
 
@@ -191,7 +191,7 @@ class TurnSpans:
         self._task = task
         self._open: dict[str, _Call] = {}
         self._model: str | None = None
-        self._used: dict[str, float] = {}
+        self._tokens: dict[str, float] = {}
         attributes = name_attributes(
             operation="invoke_agent", provider="midwatch", agent=task.agent, agent_id=task.agent,
             session=task.session_key, task=task.id, turn=f"{task.id}.{task.attempt}", attempt=task.attempt,
@@ -223,7 +223,7 @@ class TurnSpans:
     def _start(self, key: str, name: str, kind: str, at: int, attributes: Mapping[str, Any], number: int = 1) -> _Call:
         from opentelemetry.trace import SpanKind, set_span_in_context
 
-        inside = set_span_in_context(self._span, _nothing())
+        inside = set_span_in_context(self._span, _no_parent())
         span = self._telemetry.tracer.start_span(name, inside, SpanKind[kind], dict(attributes), start_time=at * 1000)
         call = self._open[key] = _Call(span, at, dict(attributes), number)
         return call
@@ -263,14 +263,14 @@ class TurnSpans:
             call.began = True
             waited = max(0, event.time - call.at) / 1e6
             call.span.set_attribute(NAMES["first_chunk"], waited)
-            self._telemetry.first_chunk.record(waited, call.measured())
+            self._telemetry.first_chunk.record(waited, call.metric_attributes())
 
     def _llm_retry(self, event: Event, payload: Mapping[str, Any]) -> None:
         """End the span of the failed attempt, and start that of the next one after its pause."""
         key = call_of(event)
         call = self._open.pop(key, None)
         if call is not None:
-            call.span.set_status(_failed(), payload["error"])
+            call.span.set_status(_error_status(), payload["error"])
             self._close(call, event.time, payload["reason"])
             self._start_chat(key, event.time + int(payload["backoff"] * 1e6), *call.request, call.number + 1)
 
@@ -288,9 +288,9 @@ class TurnSpans:
         for kind in ("input", "output"):
             count = usage.get(f"{kind}_tokens")
             if isinstance(count, int | float):
-                self._used[kind] = self._used.get(kind, 0) + count
+                self._tokens[kind] = self._tokens.get(kind, 0) + count
                 call.span.set_attribute(NAMES[f"{kind}_tokens"], count)
-                self._telemetry.tokens.record(count, {**call.measured(), NAMES["token_type"]: kind})
+                self._telemetry.tokens.record(count, {**call.metric_attributes(), NAMES["token_type"]: kind})
         self._close(call, max(event.time, call.at), how if how in UNANSWERED else None)
 
     def _tool_exec_start(self, event: Event, payload: Mapping[str, Any]) -> None:
@@ -316,8 +316,8 @@ class TurnSpans:
 
     def _close(self, call: _Call, at: int, error: str | None) -> None:
         _end_span(call.span, at, error)
-        measured = {**call.measured(), **name_attributes(error=error)}
-        self._telemetry.duration.record(max(0, at - call.at) / 1e6, measured)
+        attributes = {**call.metric_attributes(), **name_attributes(error=error)}
+        self._telemetry.duration.record(max(0, at - call.at) / 1e6, attributes)
 
     def _end(self, at: int, error: str | None) -> None:
         if not self._span.is_recording():
@@ -326,7 +326,7 @@ class TurnSpans:
             self._close(call, max(at, call.at), error or "cut_off")
         self._open.clear()
         self._span.set_attributes(
-            name_attributes(input_tokens=self._used.get("input"), output_tokens=self._used.get("output"))
+            name_attributes(input_tokens=self._tokens.get("input"), output_tokens=self._tokens.get("output"))
         )
         _end_span(self._span, at, error)
 
@@ -334,7 +334,7 @@ class TurnSpans:
 class _Call:
     """A call of a model or a tool that has not ended."""
 
-    MEASURED = tuple(NAMES[name] for name in ("operation", "provider", "model", "tool"))
+    METRIC_ATTRIBUTES = tuple(NAMES[name] for name in ("operation", "provider", "model", "tool"))
 
     def __init__(self, span: Any, at: int, attributes: Mapping[str, Any], number: int) -> None:
         self.span = span
@@ -344,26 +344,26 @@ class _Call:
         self.request: tuple[str | None, Any, Any] = (None, None, None)
         self._attributes = attributes
 
-    def measured(self) -> dict[str, Any]:
-        """Return the attributes of its metrics, which have few values each."""
-        return {name: self._attributes[name] for name in self.MEASURED if name in self._attributes}
+    def metric_attributes(self) -> dict[str, Any]:
+        """Return the attributes for metrics: only those with few different values."""
+        return {name: self._attributes[name] for name in self.METRIC_ATTRIBUTES if name in self._attributes}
 
 
 def parent_of(task: Task) -> Any:
     """Return the context of the turn's span: that of its request, its goal, or its parent task."""
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 
-    place, root = read(task.trace), None
+    place, root = parse_trace(task.trace), None
     if place is not None:
         numbers = (int(place.trace_id, 16), int(place.span_id, 16))
         flags, state = int(place.flags, 16), TraceState.from_header([place.state]) if place.state else None
     else:
         root = task.cause_id if task.cause == "goal" else task.root_id if task.parent_id else None
         if root is None:
-            return _nothing()
+            return _no_parent()
         numbers, flags, state = (trace_number(root), span_number(root)), TraceFlags.SAMPLED, None
     context = SpanContext(*numbers, is_remote=True, trace_flags=TraceFlags(flags), trace_state=state)
-    return set_span_in_context(NonRecordingSpan(context), _nothing())
+    return set_span_in_context(NonRecordingSpan(context), _no_parent())
 
 
 def trace_number(root: str) -> int:
@@ -386,7 +386,7 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _nothing() -> Any:
+def _no_parent() -> Any:
     from opentelemetry.context import Context
 
     return Context()
@@ -395,11 +395,11 @@ def _nothing() -> Any:
 def _end_span(span: Any, at: int, error: str | None) -> None:
     if error is not None:
         span.set_attribute(NAMES["error"], error)
-        span.set_status(_failed(), error)
+        span.set_status(_error_status(), error)
     span.end(at * 1000)
 
 
-def _failed() -> Any:
+def _error_status() -> Any:
     from opentelemetry.trace import StatusCode
 
     return StatusCode.ERROR
@@ -426,9 +426,9 @@ def _ids() -> Any:
 
 def _exporters(signal: str) -> list[Any]:
     """Return the exporters that OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER names, by default OTLP over HTTP."""
-    wanted = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp"
+    names = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp"
     exporters = []
-    for name in (part.strip() for part in wanted.split(",")):
+    for name in (part.strip() for part in names.split(",")):
         known = "otlp_proto_http" if name == "otlp" else name
         matching = entry_points(group=f"opentelemetry_{signal}_exporter").select(name=known)
         if matching:

@@ -13,7 +13,7 @@ from typing import Any
 
 from midwatch.base.clock import LONGEST_NAP, SECOND, Clock
 from midwatch.base.errors import Conflict, LeaseLost, StoreError
-from midwatch.domain.budget import COUNTED, count_usage
+from midwatch.domain.budget import COUNTED_KINDS, count_usage
 from midwatch.domain.changes import Changes, Fence, Update
 from midwatch.domain.engine import Engine
 from midwatch.domain.event import Event, EventFilter, TaskRescued, TurnEnd, end_call, event
@@ -119,7 +119,7 @@ class Rescuer(LeaderLoop):
 
     async def _count_usage(self, task: Task) -> dict[str, Any] | None:
         """Return what the dead attempt has used, as far as its events tell."""
-        which, events = EventFilter(kinds=COUNTED, task_id=task.id), list[Event]()
+        which, events = EventFilter(kinds=COUNTED_KINDS, task_id=task.id), list[Event]()
         while page := await self._store.read_events(events[-1].seq if events else 0, which):
             events += page
         return count_usage((event for event in events if event.attempt == task.attempt), task.budget)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from midwatch.base.errors import Conflict
-from midwatch.domain.worktree import Diff, Merged, Place, Stat, Worktree
+from midwatch.domain.worktree import Diff, MergeResult, Place, Stat, Worktree
 
 QUICK, LONG = 60.0, 900.0  # seconds for a look, and for a call that writes many files
 NAMES_LIMIT = 5_000_000
@@ -123,7 +123,7 @@ class GitProgram:
             _check(output, f"the diff of {tree.branch} could not be made")
         return Diff(output.out.decode("utf-8", "replace"), output.cut)
 
-    async def merge(self, tree: Worktree, message: str) -> Merged:
+    async def merge(self, tree: Worktree, message: str) -> MergeResult:
         if tree.target is None:
             raise Conflict(f"no branch was checked out when {tree.branch} was made; merge it by hand with `git merge`.")
         env = await self._read_env(tree)
@@ -138,14 +138,14 @@ class GitProgram:
         if old is None:
             raise Conflict(f"branch {tree.target} is gone from {tree.repository}; merge {tree.branch} by hand.")
         if await self._contains(tree.repository, old, tip):
-            return Merged(old, "nothing")
+            return MergeResult(old, "nothing")
         forward = await self._contains(tree.repository, tip, old)
         if await self._branch(tree.repository) == tree.target:
             await self._merge_here(tree, message)
         else:
             await self._move_branch(tree, tip, old, forward)
         now = await self._commit_of(tree.repository, f"refs/heads/{tree.target}")
-        return Merged(now or tip, "fast-forward" if forward else "merge")
+        return MergeResult(now or tip, "fast-forward" if forward else "merge")
 
     async def losses(self, tree: Worktree) -> list[str]:
         losses, tips = [], []

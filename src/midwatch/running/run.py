@@ -178,7 +178,7 @@ class Run:
 
     def limit_time(self, spend_budget: Callable[[], None]) -> None:
         """Limit the working time by the timeout, or by the budget if less is left of it; then call `spend_budget`."""
-        limit, left = self.task.timeout_seconds, self.meter.left()
+        limit, left = self.task.timeout_seconds, self.meter.remaining_seconds()
         if left is not None and (limit is None or left < limit):
             self._time_up, limit = ("budget", spend_budget), left
         if limit is not None:

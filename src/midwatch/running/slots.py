@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from midwatch.base.errors import LimitReached
-from midwatch.domain.claiming import Shares, sum_held
+from midwatch.domain.claiming import Shares, count_slots
 
 REMEMBERED = 1000
 """Pairs of agent and actor whose last start is remembered."""
@@ -130,7 +130,7 @@ class Slots:
             raise
 
     def _fits(self, agent: str, actor: str) -> bool:
-        if self._per_actor is not None and sum_held(self._held, actor=actor) >= self._per_actor:
+        if self._per_actor is not None and count_slots(self._held, actor=actor) >= self._per_actor:
             return False
         return self._in_use < self.total and self._room(agent) > 0
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from midwatch.base.errors import AgentError, LeaseLost, MidwatchError, StoreUnavailable, TransientError
-from midwatch.base.trace import incoming, read, validate_trace
+from midwatch.base.trace import incoming, parse_trace, validate_trace
 from midwatch.domain.agent import Answer, Delegation, Question
 from midwatch.domain.approval import answer_by_rule, answer_of, ask, expire_at_once
 from midwatch.domain.budget import Over, Spending
@@ -83,7 +83,7 @@ class LiveTurn:
         self._progress = task.progress
         self._meta = in_turn(task)
         self._observed = host.observe(task) if host.observe is not None else None
-        self._trace = self._observed.trace if self._observed is not None else read(task.trace)
+        self._trace = self._observed.trace if self._observed is not None else parse_trace(task.trace)
         if self._trace is not None:
             self._meta |= {"trace_id": self._trace.trace_id, "span_id": self._trace.span_id}
         self._events: list[Event] = []
@@ -169,7 +169,7 @@ class LiveTurn:
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
         return self._run.inbox.list(*modes)
 
-    async def steered(self) -> None:
+    async def wait_for_steer(self) -> None:
         await self._run.inbox.wait()
 
     async def receive(self) -> str:

@@ -121,7 +121,7 @@ class AutomationTransfer:
         if not changed:
             return Changes()
         check_manager(actor, known.creator, known.manage_mode)
-        if "schedule" in changed or after.spent:
+        if "schedule" in changed or after.exhausted:
             after = self._set_next_run(after, now)
         check_automation(after)
         for name in ("status", "paused_why", "next_run_at"):
@@ -135,7 +135,7 @@ class AutomationTransfer:
         if automation.status != "active":
             return replace(automation, next_run_at=None)
         following = next_run_at(automation.times, now)
-        over = rules.SPENT if automation.spent else rules.OVER if following is None else None
+        over = rules.SPENT if automation.exhausted else rules.OVER if following is None else None
         if over:
             return replace(automation, status="paused", paused_why=over, next_run_at=None)
         return replace(automation, next_run_at=following, paused_why=None)

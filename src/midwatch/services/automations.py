@@ -225,7 +225,7 @@ class Automations(ManagedRecords[Automation]):
             _refuse_deleted(automation)
             if run := await self._store.find_open_run(automation.id):
                 raise Conflict(f"it runs already as task {run.id}; wait for it or cancel it.")
-            if automation.spent:
+            if automation.exhausted:
                 raise Conflict(f"automation {automation.id} has had all its runs; raise max_runs first.")
             session = await self._store.get_session(automation.session_key)
             if session is not None and session.status == "closed":
@@ -282,7 +282,7 @@ class Automations(ManagedRecords[Automation]):
         after = normalise(replace(automation, **plain, schedule=schedule))
         if after.status != "active":
             return after
-        if after.spent:
+        if after.exhausted:
             return replace(after, status="paused", paused_why=rules.SPENT, next_run_at=None)
         if values.get("next_run_at") is not None:
             return replace(after, next_run_at=values["next_run_at"])

@@ -146,7 +146,7 @@ class Handoffs:
         known = {name: self._agents.get(name) for name in wanted if name not in self._disabled}
         return {name: getattr(agent, "description", "") for name, agent in known.items()}
 
-    def enabled(self, agent: str) -> bool:
+    def can_receive(self, agent: str) -> bool:
         """Return whether work may be handed over to the agent."""
         return agent not in self._disabled
 
@@ -394,7 +394,7 @@ class Handoffs:
         if options.input_filter is not None:
             return options.input_filter
         if options.history_mapper is not None:
-            return history.mapped(options.history_mapper)
+            return history.map_history(options.history_mapper)
         if options.nest_history is not None:
             return history.nested if options.nest_history else None
         return self.input_filter or (history.nested if self._nest else None)

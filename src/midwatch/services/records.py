@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from midwatch.base.clock import Clock
 from midwatch.base.errors import Conflict, InvalidInput, NotFound
-from midwatch.domain.changes import Changes, Revised
+from midwatch.domain.changes import Changes, RevisedRecord
 from midwatch.domain.identity import AnyActor
 from midwatch.domain.store import Store
 from midwatch.domain.task import TRIES
@@ -47,7 +47,7 @@ async def apply_with_retry(store: Store, name: str, compute: Callable[[], Awaita
     raise Conflict(f"{name} keeps changing; try again.")
 
 
-class ManagedRecord(Revised, Protocol):
+class ManagedRecord(RevisedRecord, Protocol):
     """A record that only some people may change."""
 
     @property

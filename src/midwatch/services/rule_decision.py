@@ -53,7 +53,7 @@ class Look:
         return None if None in paths else [path for path in paths if path is not None]
 
     @cached_property
-    def named(self) -> frozenset[str]:
+    def path_forms(self) -> frozenset[str]:
         """Return everything that may be the name of a file, in all its forms."""
         words = [place for part in self.parts for word in part for place in places(word)]
         paths = [*self.question.paths[:MOST_PATHS], *words]
@@ -122,7 +122,7 @@ def denies(pattern: Pattern, look: Look) -> bool:
         return True
     glob = glob_regex(pattern.path.casefold())
     # a directory includes everything in it
-    return any(glob.fullmatch(form) or glob.fullmatch(f"{form}/x") for form in look.named)
+    return any(glob.fullmatch(form) or glob.fullmatch(f"{form}/x") for form in look.path_forms)
 
 
 def narrow(question: Question, root: str | None) -> Pattern | None:

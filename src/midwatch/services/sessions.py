@@ -19,7 +19,7 @@ from midwatch.domain.event import SessionClosed, SessionOpened, StatusChange, ev
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import MAX_PROMPT, Submission
 from midwatch.domain.session import MAX_TITLE, Message, Role, Session, View, announce_message, check_key, gate_key
-from midwatch.domain.steering import SEND_MODES, SendMode, Sent
+from midwatch.domain.steering import SEND_MODES, SendMode, SendResult
 from midwatch.domain.store import Store
 from midwatch.domain.task import Status, Task, TaskFilter
 from midwatch.services.records import require
@@ -154,7 +154,7 @@ class Sessions:
         priority: int = 0,
         idempotency_key: str | None = None,
         actor: AnyActor = None,
-    ) -> Sent:
+    ) -> SendResult:
         """Send a message, and choose when a busy agent gets it.
 
         `after_turn` waits for the end of the turn, `interrupt` for its next step, `after_tool` until the current tool
@@ -170,7 +170,7 @@ class Sessions:
         }  # fmt: skip
         try:
             if mode == "after_turn":
-                return Sent(await self._tasks.submit(text, actor=actor, **wish))
+                return SendResult(await self._tasks.submit(text, actor=actor, **wish))
             return await self._tasks.steer(text, mode, actor=actor, **wish)
         except InvalidInput as problem:
             if problem.field != "prompt":

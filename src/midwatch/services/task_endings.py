@@ -16,7 +16,7 @@ from midwatch.domain.changes import Changes, Fence
 from midwatch.domain.goal import Templates
 from midwatch.domain.steering import requeue_steers
 from midwatch.domain.store import Store
-from midwatch.domain.task import Ended, Task, TaskStep
+from midwatch.domain.task import EndedAttempt, Task, TaskStep
 
 
 class TaskEndings:
@@ -60,7 +60,7 @@ class TaskEndings:
         if (after.open and not tried_again) or (before.cause_id is None and not before.steers):
             return changes
         unread = await self._requeue_steers(after) if after.steers and not after.open else Changes()
-        ended = Ended(after, tools, thread_id, step.reason if tried_again else None)
+        ended = EndedAttempt(after, tools, thread_id, step.reason if tried_again else None)
         return changes.plus(unread).plus(await self._update_cause(ended))
 
     async def _requeue_steers(self, task: Task) -> Changes:
@@ -69,7 +69,7 @@ class TaskEndings:
         closed = session is not None and session.status == "closed"
         return requeue_steers(task, queued, self._clock.now(), closed=closed)
 
-    async def _update_handoff(self, record: handoff.Handoff, ended: Ended, now: int) -> Changes:
+    async def _update_handoff(self, record: handoff.Handoff, ended: EndedAttempt, now: int) -> Changes:
         """Update the handoff; after a transfer the end of the task is also the end of the source's work."""
         task = ended.task
         step = handoff.settle(record, task, now, ended.why)
@@ -79,7 +79,7 @@ class TaskEndings:
         end = {name: getattr(task, name) for name in ("status", "outcome", "result", "error", "completed_at")}
         return step.plus(await self._update_cause(ended._replace(task=source._replace(**end))))
 
-    async def _update_cause(self, ended: Ended) -> Changes:
+    async def _update_cause(self, ended: EndedAttempt) -> Changes:
         """Update the handoff, automation or goal that the task belongs to."""
         task: Task = ended.task
         if task.cause_id is None or task.outcome == "transferred":

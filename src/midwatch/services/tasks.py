@@ -12,14 +12,14 @@ from midwatch.base.errors import AlreadyFinished, Conflict, InvalidInput, NotFin
 from midwatch.base.ids import new_id
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms
-from midwatch.domain.budget import BEFORE, Budget, retry_command, spent_of
+from midwatch.domain.budget import BEFORE, Budget, retry_command, spending_of
 from midwatch.domain.changes import Changes, Update
 from midwatch.domain.event import InterruptReceived, event
 from midwatch.domain.handoff import settle
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.requests import MAX_PROMPT, Submission, body_hash
 from midwatch.domain.session import check_key
-from midwatch.domain.steering import Mode, Sent, Steer
+from midwatch.domain.steering import Mode, SendResult, Steer
 from midwatch.domain.store import Store
 from midwatch.domain.task import OUTSIDE, Summary, Task, TaskFilter, TaskStep, end, guard_ownership, meta, new_task
 from midwatch.services.agent_registry import AgentRegistry
@@ -77,14 +77,14 @@ class Tasks:
         wish = await self.authorization.restrict_task(actor, wish)
         return await self._insert(await self._build(prompt, actor_name(actor), wish), self._limits)
 
-    async def steer(self, prompt: str, mode: Mode, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> Sent:
+    async def steer(self, prompt: str, mode: Mode, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> SendResult:
         """Send a prompt into the turn that runs in `session_key`.
 
         It becomes a task if no turn runs, or if the agent takes no messages while it works.
         """
         task = await self._build(prompt, actor_name(actor), wish)
         if not await self.steerable(task.agent):
-            return Sent(await self._insert(task, self._limits))
+            return SendResult(await self._insert(task, self._limits))
         steer = Steer(
             id=task.id, task_id="", number=0, session_key=task.session_key, mode=mode, text=prompt,
             created_at=task.created_at, actor=task.creator, idempotency_key=task.idempotency_key,
@@ -93,7 +93,7 @@ class Tasks:
         assert sent is not None
         return sent
 
-    async def stop(self, key: str, hint: str = "", *, actor: AnyActor = None) -> Sent | None:
+    async def stop(self, key: str, hint: str = "", *, actor: AnyActor = None) -> SendResult | None:
         """Ask the turn that runs in a session to use no more tools and close with one answer; None when none runs."""
         if hint:
             check(hint, {}, self._limits.max_prompt)
@@ -342,7 +342,7 @@ def _relation(relative: Task, task: Task) -> str:
 def raise_budget(old: Task, raised: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the budget of a task that goes on with `old`; Conflict when nothing would be left of it."""
     limits = Budget.from_record(old.budget).override_with(Budget.from_data(raised))
-    spent = spent_of(old.budget, old.usage)
+    spent = spending_of(old.budget, old.usage)
     most = limits.data()
     if most is None:
         return None

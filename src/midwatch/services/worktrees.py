@@ -22,7 +22,7 @@ from midwatch.domain.changes import Changes, Update
 from midwatch.domain.identity import AnyActor, actor_name
 from midwatch.domain.store import Store
 from midwatch.domain.task import Task
-from midwatch.domain.worktree import Diff, Git, Merged, Mutex, Worktree, WorktreeFilter
+from midwatch.domain.worktree import Diff, Git, MergeResult, Mutex, Worktree, WorktreeFilter
 from midwatch.services.authorization import Authorization, refuse_agent
 from midwatch.services.records import require
 
@@ -128,7 +128,7 @@ class Worktrees:
         tree = await self._present(key)
         return await self._git.diff(tree, limit)
 
-    async def merge(self, key: str, *, actor: AnyActor = None) -> tuple[Worktree, Merged]:
+    async def merge(self, key: str, *, actor: AnyActor = None) -> tuple[Worktree, MergeResult]:
         """Commit its uncommitted changes and merge its branch into the branch it came from."""
         await self._find_managed(key, actor)
         tree = await self._present(key)

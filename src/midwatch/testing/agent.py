@@ -20,11 +20,11 @@ from midwatch.domain.session import Session
 from midwatch.domain.task import Outcome
 
 Step = Callable[[Turn], Awaitable[Any]]
-"""One thing a scripted agent does. The last step returns the result: a text, a TurnResult, or nothing."""
+"""One action of a scripted agent. The last step returns the result: a text, a TurnResult, or None."""
 
 
 def say(text: str) -> Step:
-    """Emit a whole message; it is the result if nothing follows."""
+    """Emit a complete message; it is the result if this is the last step."""
 
     async def step(turn: Turn) -> str:
         await turn.emit(MessageUpdate(message_id=message_id(turn), role="agent", message=text))
@@ -54,7 +54,7 @@ def tool(name: str, arguments: Any = None, result: str = "", *, is_error: bool =
 
 
 def ask(question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Step:
-    """Ask, wait, and return the choice (or what became of the question)."""
+    """Ask, wait, and return the choice, or the status of the question if there is no choice."""
 
     async def step(turn: Turn) -> str:
         answer = await turn.ask(question, choices, expires=expires)
@@ -122,9 +122,9 @@ def result(
 
 
 class ScriptedAgent:
-    """Does the steps it is given, one after the other, in every turn; remembers what it was asked.
+    """An agent that performs its steps in every turn, one after the other, and records sessions, turns and interrupts.
 
-    A step is any `async def step(turn)`. An interrupt cancels the step it is in, unless its mode is in `deaf_to`. With
+    A step is any `async def step(turn)`. An interrupt cancels the running step, unless its mode is in `deaf_to`. With
     `lasting` its conversations stay open between turns.
     """
 
@@ -160,7 +160,7 @@ class ScriptedAgent:
         return {"target": f"a script of {len(self._steps)} steps"}
 
     async def perform(self, prompt: str, turn: Turn) -> Any:
-        """Do all steps of the script."""
+        """Perform all steps of the script."""
         self.turns.append(turn)
         value: Any = None
         for step in self._steps:

@@ -1,4 +1,4 @@
-"""A channel that remembers what it was given."""
+"""A channel that records its deliveries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from midwatch.domain.channel import Delivery
 
 
 class RecordingChannel:
-    """A channel that remembers what it was given, and can be told to fail or to hang."""
+    """A channel that records its deliveries, and can fail or hang on request."""
 
     def __init__(self, name: str = "recording", *, fail: int = 0, permanent: bool = False, hang: bool = False) -> None:
         self.name = name
@@ -30,33 +30,33 @@ class RecordingChannel:
         self._news = asyncio.Condition()
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Remember the delivery, or fail or hang as set."""
+        """Record the delivery, or fail or hang if that is set."""
         self.tried.append(delivery)
-        await self._tell()
+        await self._notify()
         if self.hang:
             await asyncio.Event().wait()
         if self.fail > 0:
             self.fail -= 1
-            raise DeliveryError(f"channel {self.name} was told to fail", permanent=self.permanent)
+            raise DeliveryError(f"channel {self.name} fails because the test set `fail`", permanent=self.permanent)
         self.delivered.append(delivery)
-        await self._tell()
+        await self._notify()
 
     def typing(self, target: str | None) -> AbstractAsyncContextManager[None]:
-        """Remember when it starts and stops."""
+        """Record the start and the stop."""
         return self._typing(target)
 
     def listen(self) -> AsyncIterator[Mapping[str, Any]] | None:
-        """Return None: nothing arrives here."""
+        """Return None, because nothing arrives."""
         return None
 
     async def close(self) -> None:
-        """Remember that it was closed."""
+        """Record that it was closed."""
         self.closed = True
 
-    async def until(self, seen: Callable[[RecordingChannel], bool]) -> None:
-        """Wait until `seen` returns true for this channel."""
+    async def until(self, condition: Callable[[RecordingChannel], bool]) -> None:
+        """Wait until `condition` returns true for this channel."""
         async with self._news:
-            await self._news.wait_for(lambda: seen(self))
+            await self._news.wait_for(lambda: condition(self))
 
     @asynccontextmanager
     async def _typing(self, target: str | None) -> AsyncIterator[None]:
@@ -68,6 +68,6 @@ class RecordingChannel:
             self.typing_now -= 1
             self.typed.append(("stop", target))
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._news:
             self._news.notify_all()

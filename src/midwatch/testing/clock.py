@@ -39,13 +39,13 @@ class FakeClock:
         return self._monotonic
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Call `callback` when the clock has been moved that far."""
+        """Call `callback` when the clock has been moved by `seconds`."""
         timer = FakeTimer(callback)
         heapq.heappush(self._timers, (self._monotonic + max(0.0, seconds), next(self._order), timer))
         return timer
 
     async def advance(self, seconds: float) -> None:
-        """Move on, making the calls that fall due in order and letting what they woke run before the next."""
+        """Move the clock forward and make the due calls in order. Tasks that a call wakes run before the next call."""
         end, end_now = self._monotonic + seconds, self._now + round(seconds * SECOND)
         await settle()
         while self._timers and self._timers[0][0] <= end:
@@ -59,11 +59,11 @@ class FakeClock:
         await settle()
 
     def set(self, now: int) -> None:
-        """Set the wall clock, as a person or a time server might; timers do not notice."""
+        """Set the wall clock, as a person or a time server may do; timers are not affected."""
         self._now = now
 
 
 async def settle(turns: int = 20) -> None:
-    """Let all tasks of the event loop run that can run now."""
+    """Let the tasks of the event loop run that are ready now."""
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A turn that remembers what an agent did with it."""
+"""A turn that records what an agent does with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from midwatch.domain.task import new_task
 
 
 class RecordingTurn:
-    """A turn without a worker: gives an agent its prompt and remembers what it does.
+    """A turn without a worker: it gives an agent a prompt and records the calls of the agent.
 
     A question beyond `answers` fails the turn. `over_budget` returns `spent`.
     """
@@ -43,7 +43,7 @@ class RecordingTurn:
         attempt: int = 1,
         resumed: bool = False,
     ) -> None:
-        # A new id: processes are found by it, and other tests may run at the same time.
+        # A new id: processes are found by their task, and other tests may run at the same time.
         task_id = self.task_id = task_id or new_id("t", SystemClock().now())
         self.attempt = attempt
         self.session_key = f"bg:{task_id}"
@@ -63,10 +63,10 @@ class RecordingTurn:
         self.spent: str | None = None
         self._numbers = itertools.count(1)
         self._steers = [self._steer(text, "after_tool") for text in messages]
-        self._steered = asyncio.Event()
+        self._steer_arrived = asyncio.Event()
         self._answers = list(answers)
         self._replies = list(replies)
-        self.brought = handoff
+        self.given_handoff = handoff
         self.hidden: set[str] = set()
         self.transferred: list[tuple[str | None, HandoffTask, dict[str, Any]]] = []
         self.delegated: list[tuple[str | None, HandoffTask, dict[str, Any]]] = []
@@ -79,52 +79,52 @@ class RecordingTurn:
 
     def text(self) -> str:
         """Return the live text so far."""
-        return "".join(seen.text for seen in self.events if isinstance(seen, MessageDelta))
+        return "".join(event.text for event in self.events if isinstance(event, MessageDelta))
 
     def kinds(self) -> list[str]:
         """Return the kinds of the events so far."""
-        return [seen.kind for seen in self.events]
+        return [event.kind for event in self.events]
 
-    async def until(self, seen: Callable[[RecordingTurn], bool]) -> None:
-        """Wait until `seen` returns true for this turn."""
+    async def until(self, condition: Callable[[RecordingTurn], bool]) -> None:
+        """Wait until `condition` returns true for this turn."""
         async with self._news:
-            await self._news.wait_for(lambda: seen(self))
+            await self._news.wait_for(lambda: condition(self))
 
     async def emit(self, payload: Payload) -> None:
-        """Remember an event; refuse one that an agent may not emit, as a real turn does."""
+        """Record an event; raise AgentError for an event that an agent may not emit, as a real turn does."""
         if not payload.agents:
             raise AgentError(f"an agent may not emit {payload.kind}; only midwatch itself does.")
         self.events.append(payload)
-        await self._tell()
+        await self._notify()
 
     async def load_progress(self) -> Any:
-        """Return the progress, as given or saved."""
+        """Return the saved progress."""
         return self.progress
 
     async def save_progress(self, progress: Any) -> None:
-        """Remember progress."""
+        """Save progress."""
         self.progress = progress
-        await self._tell()
+        await self._notify()
 
     async def load_steps(self) -> list[Any]:
-        """Return the steps, as given or saved."""
+        """Return the saved steps."""
         return list(self.steps)
 
     async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
-        """Remember a step, as JSON would."""
+        """Save a step, as JSON stores it."""
         self.steps.append(json.loads(json.dumps(data)))
         self._steers = [steer for steer in self._steers if steer.id not in took]
-        await self._tell()
+        await self._notify()
 
     async def history(self) -> list[Any]:
-        """Return the given earlier steps."""
+        """Return the steps of earlier turns."""
         return list(self.earlier)
 
     async def steer(self, text: str, mode: Mode = "after_tool") -> None:
         """Send a message into the turn."""
         self._steers.append(self._steer(text, mode))
-        self._steered.set()
-        await self._tell()
+        self._steer_arrived.set()
+        await self._notify()
 
     def _steer(self, text: str, mode: Mode) -> Steer:
         number = next(self._numbers)
@@ -134,51 +134,51 @@ class RecordingTurn:
         )  # fmt: skip
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
-        """Return the messages that no step took."""
+        """Return the messages that no step has taken."""
         return tuple(steer for steer in self._steers if not modes or steer.mode in modes)
 
-    async def steered(self) -> None:
+    async def wait_for_steer(self) -> None:
         """Wait for a message."""
-        self._steered.clear()
-        await self._steered.wait()
+        self._steer_arrived.clear()
+        await self._steer_arrived.wait()
 
     async def receive(self) -> str:
         """Wait for the next message and return its text."""
         while not self._steers:
-            await self.steered()
+            await self.wait_for_steer()
         return self._steers.pop(0).text
 
     def over_budget(self) -> str | None:
-        """Return `spent`."""
+        """Return `spent`, which a test may set."""
         return self.spent
 
     async def ask(
         self, question: str | Question, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None
     ) -> Answer:
-        """Return the next of `answers`, which are names of choices or Answers."""
-        posed = Question.plain(question, choices) if isinstance(question, str) else question
-        names = tuple(choice.name for choice in posed.choices)
-        self.questions.append((posed.text, names))
-        self.asked.append(posed)
-        await self._tell()
+        """Return the next item of `answers`: the name of a choice, or an Answer."""
+        asked_question = Question.plain(question, choices) if isinstance(question, str) else question
+        names = tuple(choice.name for choice in asked_question.choices)
+        self.questions.append((asked_question.text, names))
+        self.asked.append(asked_question)
+        await self._notify()
         if not self._answers:
             raise AgentError("the test gave no answer to this question; pass answers=[...]")
         answer = self._answers.pop(0)
         if isinstance(answer, Answer):
             return answer
-        return Answer("granted" if posed.choices[names.index(answer)].allows else "denied", answer)
+        return Answer("granted" if asked_question.choices[names.index(answer)].allows else "denied", answer)
 
     async def handoff(self) -> Handoff | None:
-        """Return the given handoff."""
-        return self.brought
+        """Return the handoff that the test passed."""
+        return self.given_handoff
 
     async def delegate(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Handoff:
-        """Remember the handoff and return it with the next of `replies` as its answer."""
+        """Record the handoff and return it with the next item of `replies` as its answer."""
         work = HandoffTask(description=task) if isinstance(task, str) else task
         self.delegated.append((to, work, dict(wish)))
-        await self._tell()
+        await self._notify()
         if not self._replies:
             raise HandoffError("the test gave no answer to this handoff; pass replies=[...]")
         reply = self._replies.pop(0)
@@ -190,38 +190,33 @@ class RecordingTurn:
     async def transfer(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Transfer:
-        """Remember the handoff; the next of `replies` may refuse it with an error."""
+        """Record the handoff; raise the next item of `replies` if it is an error."""
         work = HandoffTask(description=task or self.prompt) if isinstance(task, str) else task
         self.transferred.append((to, work, dict(wish)))
-        await self._tell()
+        await self._notify()
         if self._replies and isinstance(reply := self._replies.pop(0), Exception):
             raise reply
         handoff = Handoff(id=f"h_{len(self.transferred)}", form="transfer", to_agent=to or "", status="accepted")
         following = new_task(
-            0,
-            work.words(),
-            to or "",
-            self.session_key,
-            task_id=f"{self.task_id}x",
-            cause="handoff",
+            0, work.words(), to or "", self.session_key, task_id=f"{self.task_id}x", cause="handoff",
             cause_id=handoff.id,
-        )
+        )  # fmt: skip
         return Transfer(handoff=handoff, task=following)
 
     def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Return all agents but those in `hidden`."""
+        """Return all agents except those in `hidden`."""
         return {name: "" for name in names if name not in self.hidden}
 
     async def keep_thread(self, thread_id: str) -> None:
-        """Remember the thread."""
+        """Record the thread."""
         self.thread_id = thread_id
-        await self._tell()
+        await self._notify()
 
     async def own_group(self, pgid: int) -> None:
-        """Remember a process group."""
+        """Record a process group."""
         self.groups.append(pgid)
-        await self._tell()
+        await self._notify()
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._news:
             self._news.notify_all()

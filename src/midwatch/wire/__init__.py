@@ -1,5 +1,5 @@
-"""The shapes of JSON that the HTTP interface sends and takes.
+"""The shapes of the JSON that the HTTP interface sends and receives.
 
 Imports `domain` and `base`, and pydantic in `fields` and `bodies`.
-Not here: routes, rules, anything that is done with a shape.
+Not here: routes, rules, code that uses a shape.
 """

@@ -13,11 +13,11 @@ from midwatch.wire.shapes import shape_of
 
 @shape_of(AgentCapability)
 class Capability(dict[str, Any]):
-    """What an agent is given handed-over work for."""
+    """A capability by which handoffs choose an agent."""
 
 
 class AgentInfo(TypedDict, total=False):
-    """An agent as JSON; of one that only another process knows just `name` and `live`."""
+    """An agent as JSON; an agent that only another process has shows just `name` and `live`."""
 
     name: Annotated[str, Example("demo")]
     live: Annotated[bool, Example(True)]
@@ -37,7 +37,7 @@ class AgentInfo(TypedDict, total=False):
 
 
 class AgentPage(TypedDict):
-    """All agents by name, and which one works when nobody says."""
+    """All agents by name, and the default agent."""
 
     agents: list[AgentInfo]
     default: str

@@ -13,18 +13,18 @@ from midwatch.wire.shapes import shape_of
 
 @shape_of(Alert)
 class AlertInfo(dict[str, Any]):
-    """Something that does not go as it should: overdue, stuck or silent."""
+    """A problem of a task, an automation or a goal: overdue, stuck or silent."""
 
 
 class AlertPage(TypedDict):
-    """What is wrong now: what was told just now, and what was told lately."""
+    """The current alerts: `told` are sent now, `known` were sent a short time before."""
 
     told: list[AlertInfo]
     known: list[AlertInfo]
 
 
 class RoutineInfo(TypedDict):
-    """Work of midwatch itself at intervals."""
+    """A routine that midwatch runs at intervals."""
 
     name: Annotated[str, Example("watchdog")]
     seconds: Annotated[float, Example(60.0)]

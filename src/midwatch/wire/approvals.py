@@ -20,12 +20,12 @@ class ChoiceInfo(dict[str, Any]):
 
 @shape_of(Pattern)
 class PatternInfo(dict[str, Any]):
-    """What a rule is about."""
+    """The uses of a tool that a rule applies to."""
 
 
 @shape_of(Approval, diff_left_out=Annotated[int, Example(0)], choices=list[ChoiceInfo], always=PatternInfo | None)
 class ApprovalInfo(dict[str, Any]):
-    """A question as JSON. Its diff is told only where one question is asked for."""
+    """A question as JSON. Lists leave out its diff."""
 
 
 class ApprovalPage(TypedDict):
@@ -36,7 +36,7 @@ class ApprovalPage(TypedDict):
 
 @shape_of(Rule, text=Annotated[str, Example("always allow `git status` for demo")])
 class RuleInfo(dict[str, Any]):
-    """A rule that an answer made. `effect` is allow or deny; `text` tells it in words."""
+    """A rule that an answer created. `effect` is allow or deny; `text` is the rule in words."""
 
 
 class RulePage(TypedDict):

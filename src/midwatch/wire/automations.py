@@ -30,17 +30,17 @@ class AutomationPage(TypedDict):
     automations: list[AutomationInfo]
 
 
-class TakenInfo(TypedDict):
-    """What an import did about one automation: made, changed, same or deleted."""
+class ImportInfo(TypedDict):
+    """The result of an import for one automation: made, changed, same or deleted."""
 
     id: Annotated[str, Example("am_1")]
     what: Annotated[str, Example("made")]
 
 
-class TakenPage(TypedDict):
-    """What an import did, in its order."""
+class ImportPage(TypedDict):
+    """The results of an import, in its order."""
 
-    automations: list[TakenInfo]
+    automations: list[ImportInfo]
 
 
 class RunInfo(TypedDict):
@@ -64,7 +64,7 @@ class RunPage(TypedDict):
 
 
 class PreviewInfo(TypedDict):
-    """When a schedule would run: in words, and its next times with the offset of its zone."""
+    """A preview of a schedule: its times in words, and the next runs with the offset of its zone."""
 
     when: Annotated[str, Example(WHEN)]
     next_runs: Annotated[list[str], Example(NEXT_RUNS)]

@@ -13,7 +13,7 @@ from midwatch.base.errors import BadConfig, InvalidInput
 
 def _seconds(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("true and false are no durations; write 90s, 10m, 1h30m or 2d")
+        raise ValueError("true and false are not durations; write 90s, 10m, 1h30m or 2d")
     try:
         return seconds(value) if isinstance(value, str | int | float) else value
     except InvalidInput as problem:

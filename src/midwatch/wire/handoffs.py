@@ -19,11 +19,11 @@ class HandoffWork(dict[str, Any]):
 
 @shape_of(HandoffContext)
 class HandoffSurroundings(dict[str, Any]):
-    """What goes along; in lists without its messages."""
+    """The context of the work. Lists leave out its messages."""
 
 
 class HandoffAnswer(TypedDict):
-    """What came of it."""
+    """The answer of the target, or the error."""
 
     output: Any
     error: str | None
@@ -36,14 +36,14 @@ class ChainLink(dict[str, Any]):
 
 
 class Refusal(TypedDict):
-    """An agent that did not take it, and why."""
+    """An agent that rejected the handoff, and the reason."""
 
     agent: Annotated[str, Example("senior")]
     reason: Annotated[str, Example("busy")]
 
 
 class HandoffAttempt(TypedDict):
-    """A try of its task that has ended."""
+    """An ended attempt of the task of a handoff."""
 
     attempt: Annotated[int, Example(1)]
     started_at: str | None
@@ -53,7 +53,7 @@ class HandoffAttempt(TypedDict):
 
 
 class LateAnswer(TypedDict):
-    """What its task brought after it had ended."""
+    """The result of the task of a handoff that had ended before."""
 
     outcome: str | None
     output: Any

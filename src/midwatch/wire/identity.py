@@ -12,7 +12,7 @@ from midwatch.wire.shapes import shape_of
 
 
 class Me(TypedDict):
-    """Who speaks, and to whom; only an owner is told where the home is."""
+    """The actor and role of the request, and the version of the server. `home` is only for owners."""
 
     actor: str
     role: str
@@ -26,8 +26,8 @@ class TokenInfo(dict[str, Any]):
 
 
 @shape_of(Token, secret=Annotated[str, Example("mw_3f9c0a6d51e2")])
-class TokenMade(TokenInfo):
-    """A new token, with its secret, which is told once."""
+class NewToken(TokenInfo):
+    """A new token, with its secret. No other reply contains the secret."""
 
 
 class TokenPage(TypedDict):
@@ -36,15 +36,15 @@ class TokenPage(TypedDict):
     tokens: list[TokenInfo]
 
 
-class SignedIn(TypedDict):
-    """Whose browser it is now, and until when."""
+class SignIn(TypedDict):
+    """The actor of the browser, and the time when the sign-in expires."""
 
     actor: str
     role: str
     expires_at: str
 
 
-class SignedOut(TypedDict):
+class SignOut(TypedDict):
     """The cookie is removed."""
 
     signed_out: bool

@@ -12,20 +12,20 @@ from midwatch.domain.session import Fault, Message, Session
 from midwatch.domain.steering import Steer
 from midwatch.domain.task import Task
 from midwatch.wire.shapes import shape_of
-from midwatch.wire.tasks import TASK, TaskInfo, WrittenInfo
+from midwatch.wire.tasks import TASK, DraftInfo, TaskInfo
 
 
 @shape_of(Screenshot)
 class ScreenInfo(dict[str, Any]):
     """The screen of a terminal.
 
-    `status` is starting, idle, busy, asking or exited; `evidence` is why, and `certain` is false if it is only silence.
-    `cursor` is column and row, from 0. `styled` is empty unless the request wants it.
+    `status` is starting, idle, busy, asking or exited; `evidence` is the reason; `certain` is false if it is silence.
+    `cursor` is column and row, from 0. `styled` is empty unless it is requested.
     """
 
 
-class Pressed(TypedDict):
-    """How many bytes were typed."""
+class KeysTyped(TypedDict):
+    """The number of bytes that were typed."""
 
     typed: int
 
@@ -54,7 +54,7 @@ class MessageInfo(dict[str, Any]):
 
 
 class MessagePage(TypedDict):
-    """Messages in order; `more` says that there may be further ones."""
+    """Messages in order; `more` means that there may be further messages."""
 
     messages: list[MessageInfo]
     more: bool
@@ -62,17 +62,17 @@ class MessagePage(TypedDict):
 
 @shape_of(Fault)
 class FaultInfo(dict[str, Any]):
-    """A turn that failed (`error`), or is tried again (`warning`)."""
+    """The error of a turn that failed (`level` is error), or is tried again (`level` is warning)."""
 
 
 class SessionStateInfo(TypedDict):
-    """What a watcher of a conversation is shown first: its last messages, what runs, what waits, recent troubles."""
+    """The first data for a watcher of a conversation: its last messages, running and waiting tasks, recent errors."""
 
     kind: str
     as_of_seq: int
     session: SessionInfo
     messages: list[MessageInfo]
-    partial: list[WrittenInfo]
+    partial: list[DraftInfo]
     running: TaskInfo | None
     queue: list[TaskInfo]
     steers: list[SteerInfo]
@@ -96,7 +96,7 @@ class SentInfo(TaskInfo):
     """
 
 
-class Interrupted(TypedDict):
+class Interruption(TypedDict):
     """The task whose turn ends, or null if nothing ran, and the mode: `abort` or `stop`.
 
     `resume` is the command that resumes its automation or goal, if that was paused.

@@ -33,7 +33,7 @@ def shape_of(definition: type, /, *, partial: bool = False, **others: Any) -> Ca
 
 
 def reply_type(field: Field, partial: bool) -> Any:
-    """Return the type of a field as JSON shows it, with its example if it has a telling one."""
+    """Return the type of a field as JSON shows it, with its example if it has one."""
     kind = str | None if field.is_time and field.optional else str if field.is_time else json_type(field.type)
     if partial and field.optional:
         kind = reduce(or_, (part for part in get_args(kind) if part is not NoneType))
@@ -41,12 +41,12 @@ def reply_type(field: Field, partial: bool) -> Any:
 
 
 def json_type(kind: Any) -> Any:
-    """Return the type that a value of some type has in JSON; words out of a list are just text."""
+    """Return the type that a value of some type has in JSON; a `Literal` is just text."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return reduce(or_, map(json_type, parts))
     if origin is Literal:
         return str
     if origin is tuple:
-        return list[json_type(parts[0])]  # type: ignore[misc]  # a type that is known only when it runs
+        return list[json_type(parts[0])]  # type: ignore[misc]  # a type that is known only at run time
     return dict[str, Any] if origin is not None and issubclass(origin, Mapping) else kind

@@ -1,4 +1,4 @@
-"""The desk at a glance, its processes, settings and health as the HTTP interface shows them."""
+"""The overview, processes, settings and health as the HTTP interface shows them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STORE = {"kind": "sqlite", "journal": "wal", "synchronous": "FULL"}
     leader=Annotated[bool, Example(True)],
 )
 class ProcessInfo(dict[str, Any]):
-    """A process that runs tasks, as JSON. Where processes live by file locks they have no heartbeat."""
+    """A process that runs tasks, as JSON. With file locks instead of heartbeats, `heartbeat_age` is null."""
 
 
 class ClusterInfo(TypedDict):
@@ -36,7 +36,7 @@ class ClusterInfo(TypedDict):
 
 
 class Activity(TypedDict):
-    """The last thing that happened to a task."""
+    """The last event of a task, as text."""
 
     at: str
     text: str
@@ -48,7 +48,7 @@ class RunningTask(TaskInfo):
 
 
 class Now(TypedDict):
-    """The desk at a glance."""
+    """The overview: running tasks, questions, failed and recent tasks, usage."""
 
     as_of_seq: int
     summary: Counts
@@ -68,7 +68,7 @@ class Directories(TypedDict):
 
 
 class SettingsInfo(TypedDict):
-    """What is set, without anything secret."""
+    """The settings, without secrets."""
 
     default_agent: Annotated[str, Example("demo")]
     notify: Annotated[str | None, Example("webhook")]
@@ -79,7 +79,7 @@ class SettingsInfo(TypedDict):
 
 
 class Ready(TypedDict):
-    """Whether tasks are taken and the database answers."""
+    """The reply if tasks are accepted and the database answers."""
 
     status: str
 
@@ -96,7 +96,7 @@ class ProblemInfo(TypedDict):
 
 
 class Health(TypedDict):
-    """What the server says about itself."""
+    """The status and version of the server."""
 
     status: str
     version: str

@@ -35,19 +35,19 @@ class TaskPage(TypedDict):
 
 @shape_of(Summary)
 class Counts(dict[str, Any]):
-    """How many tasks there are, by status."""
+    """The number of tasks by status."""
 
 
 class TaskStateInfo(TypedDict):
-    """What a watcher of a task is shown first, and after a break again. The client gives it its kind, `state`."""
+    """The first data for a watcher of a task, sent again after a lost connection. The client sets `kind` to `state`."""
 
     kind: str
     as_of_seq: int
     task: TaskInfo
-    partial: WrittenInfo | None
+    partial: DraftInfo | None
 
 
-class Kin(TypedDict):
+class RelatedTask(TypedDict):
     """A task that belongs to another: `relation` is root, parent, retry_of, retry, child, self or other."""
 
     id: str
@@ -60,12 +60,12 @@ class Kin(TypedDict):
 
 
 class TaskView(TypedDict):
-    """Everything a page about a task shows. The HTML is safe to show."""
+    """All data for a page about a task. The HTML is safe to show."""
 
     task: TaskInfo
     prompt_html: str
     result_html: str | None
-    lineage: list[Kin]
+    lineage: list[RelatedTask]
     handoffs: list[HandoffInfo]
     deliveries: list[DeliveryInfo]
     approvals: list[ApprovalInfo]
@@ -73,14 +73,14 @@ class TaskView(TypedDict):
 
 
 class ResultInfo(TypedDict):
-    """The whole text of a task that is done."""
+    """The full result of a task that is done."""
 
     id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
     result: Annotated[str, Example("Hello.")]
 
 
-class WrittenInfo(TypedDict):
-    """What has been written of a message that is not whole yet."""
+class DraftInfo(TypedDict):
+    """The text so far of a message that is not complete."""
 
     message_id: str
     task_id: str | None

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 from midwatch.domain.fields import AT, Example
 
 
-class Consumed(TypedDict):
+class UsageTotals(TypedDict):
     """The usage of some tasks. Figures that no agent reported are null, not 0.
 
     `untold` tasks reported no usage, `unpriced` tasks reported no cost.
@@ -27,7 +27,7 @@ class Consumed(TypedDict):
     cost_usd: float | None
 
 
-class ConsumedBy(Consumed):
+class UsageGroup(UsageTotals):
     """The usage of one part, with the names of the requested parts.
 
     The session of a task outside a conversation is '', and so is the model of a task without one.
@@ -47,6 +47,6 @@ class UsageInfo(TypedDict):
     until: str | None
     by: Annotated[list[str], Example(["actor", "agent"])]
     zone: Annotated[str, Example("UTC")]
-    total: Consumed
-    rows: list[ConsumedBy]
+    total: UsageTotals
+    rows: list[UsageGroup]
     left_off: int

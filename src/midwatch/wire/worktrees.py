@@ -42,15 +42,15 @@ class WorktreePage(TypedDict):
 
 
 class WorktreeDiff(TypedDict):
-    """What has changed in a worktree, as a unified diff; `truncated` when there is more."""
+    """The changes in a worktree, as a unified diff; `truncated` if it was cut."""
 
     id: Annotated[str, Example("w_1a1deb33561a3f9a1c20b7d4")]
     diff: Annotated[str, Example("diff --git a/a.txt b/a.txt\\n...")]
     truncated: bool
 
 
-class WorktreeMerged(TypedDict):
-    """A merge: the commit the branch `into` has now. `how` is fast-forward, merge, or nothing when it had it all."""
+class WorktreeMerge(TypedDict):
+    """A merge: `commit` is the commit of the branch `into` now. `how` is fast-forward, merge, or nothing."""
 
     worktree: WorktreeInfo
     commit: str

@@ -231,7 +231,7 @@ class Loop:
         if self._talk.closing:
             await asyncio.wait({asking})
         while not asking.done():
-            news = asyncio.create_task(self._turn.steered())
+            news = asyncio.create_task(self._turn.wait_for_steer())
             try:
                 await asyncio.sleep(0)  # `steered` listens from now on; earlier messages are checked in the next line
                 if self._turn.steers("interrupt"):

@@ -19,7 +19,7 @@ from midwatch.domain.agent import Screenshot
 from midwatch.domain.event import Event, EventFilter
 from midwatch.domain.session import Session
 from midwatch.domain.watch_state import SessionState
-from midwatch.live.bus import Shown
+from midwatch.live.bus import InitialView
 
 PAGE = 500
 PUBLISH_SECONDS = 0.1
@@ -188,8 +188,8 @@ class SessionFollower:
 
     # -- events of the session ---------------------------------------------------------------------------------------
 
-    async def _handle(self, event: Event | Shown) -> None:
-        if isinstance(event, Shown):
+    async def _handle(self, event: Event | InitialView) -> None:
+        if isinstance(event, InitialView):
             await self._load(event)
             return
         payload, turn = event.payload, self._find_turn(event.task_id)
@@ -219,7 +219,7 @@ class SessionFollower:
             turn.ended, turn.error = True, payload.get("error")
         self._update_status()
 
-    async def _load(self, shown: Shown) -> None:
+    async def _load(self, shown: InitialView) -> None:
         """Take over the state of the session in the store. This also happens after some events were lost."""
         state = shown.state
         assert isinstance(state, SessionState)

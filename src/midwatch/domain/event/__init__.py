@@ -112,7 +112,7 @@ def kinds_of(name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events to read; empty means all. `tool_*` means every kind that begins with `tool_`."""
+    """A filter of events; an empty filter matches all. `tool_*` means every kind that begins with `tool_`."""
 
     kinds: tuple[str, ...] = ()
     task_id: str | None = None
@@ -158,13 +158,13 @@ class EventLog(Protocol):
     """Port: the stored events."""
 
     async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
-        """Return up to `limit` matching events with seq > `after`, in order; fewer large ones, but at least one."""
+        """Return up to `limit` matching events with seq > `after`, in order; fewer if large, but at least one."""
 
     async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
         """Return the last `limit` matching events with seq < `before`, in order."""
 
     async def read_log_bounds(self) -> LogBounds:
-        """Return the seqs that the log still has. A reader below `oldest_seq` - 1 has missed events."""
+        """Return the first and last seq of the log. A reader that is below `oldest_seq` - 1 has missed events."""
 
     async def get_cursor(self, name: str) -> int | None:
         """Return the last seq that a named reader has processed, or None."""

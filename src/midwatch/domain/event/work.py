@@ -292,7 +292,7 @@ class TaskProgress(Payload):
 
 @kind("task_waiting")
 class TaskWaiting(Payload):
-    """The task cannot continue now: `wait` is approval, delay, backoff, limit or else; `until` is the end, if known."""
+    """The task cannot continue now: `wait` is the reason, such as approval or delay; `until` is the end, if known."""
 
     wait: str
     until: str | None = None

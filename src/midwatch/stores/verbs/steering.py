@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from midwatch.base.errors import KeyReused, LimitReached
 from midwatch.domain.session import gate_key
-from midwatch.domain.steering import MOST_QUEUED, Sent, Steer, attach_steer
+from midwatch.domain.steering import MOST_QUEUED, SendResult, Steer, attach_steer
 from midwatch.domain.task import Task
 from midwatch.stores.verbs import task
 from midwatch.stores.verbs.changes import apply
@@ -15,7 +15,7 @@ from midwatch.stores.verbs.tx import Tx
 
 def send(
     tx: Tx, wanted: Steer, otherwise: Task | None, max_open: int | None = None, max_of_actor: int | None = None
-) -> Sent | None:
+) -> SendResult | None:
     replay = False
     if wanted.idempotency_key is not None:
         if (first := _find_sent(tx, wanted)) is not None:
@@ -26,14 +26,14 @@ def send(
         task.check_open(tx, wanted.session_key)
         if sent is not None:
             return sent
-    return Sent(task.submit(tx, otherwise, max_open, max_of_actor).task) if otherwise else None
+    return SendResult(task.submit(tx, otherwise, max_open, max_of_actor).task) if otherwise else None
 
 
 def list_queued(tx: Tx, task_id: str) -> list[Steer]:
     return tx.find_all(Steer, "steer.queued", task_id=task_id)
 
 
-def _find_sent(tx: Tx, wanted: Steer) -> Sent | None:
+def _find_sent(tx: Tx, wanted: Steer) -> SendResult | None:
     """Return what became of the message its actor sent before with the same key, or None."""
     first = tx.find(Steer, "steer.find_key", actor=wanted.actor or "", key=wanted.idempotency_key)
     if first is None:
@@ -41,10 +41,10 @@ def _find_sent(tx: Tx, wanted: Steer) -> Sent | None:
     if (first.session_key, first.mode, first.text) != (wanted.session_key, wanted.mode, wanted.text):
         raise KeyReused(wanted.idempotency_key or "", f"message {first.id}")
     found = task.get(tx, first.became or first.task_id)
-    return Sent(found, first) if found else None
+    return SendResult(found, first) if found else None
 
 
-def _attach(tx: Tx, wanted: Steer) -> Sent | None:
+def _attach(tx: Tx, wanted: Steer) -> SendResult | None:
     """Attach it to the task that runs in the session now; None when no task does."""
     key = wanted.session_key
     running_id = tx.value(str, "session.running", gate=gate_key(key), key=key)
@@ -60,4 +60,4 @@ def _attach(tx: Tx, wanted: Steer) -> Sent | None:
         )
     steer = replace(wanted, task_id=running.id, number=number)
     apply(tx, attach_steer(steer, running, len(waiting), steer.created_at))
-    return Sent(running, steer)
+    return SendResult(running, steer)

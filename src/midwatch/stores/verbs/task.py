@@ -11,23 +11,23 @@ from typing import Any
 from midwatch.base.errors import Conflict, KeyReused, LimitReached
 from midwatch.domain import task as steps
 from midwatch.domain.changes import Fence
-from midwatch.domain.claiming import ClaimRequest, Room
+from midwatch.domain.claiming import ClaimRequest, FreeSlots
 from midwatch.domain.event import Event, TaskStarted, call_of, event
 from midwatch.domain.identity import attempt_token, hash_of
-from midwatch.domain.task import STATUSES, Claim, Claims, Submitted, Summary, Task, TaskFilter
+from midwatch.domain.task import STATUSES, Claim, Claims, SubmitResult, Summary, Task, TaskFilter
 from midwatch.domain.usage import PARTS, UsageQuery, UsageRow
 from midwatch.stores.rows import decode_task, dumps, get_values
 from midwatch.stores.verbs.changes import add_deliveries, apply
 from midwatch.stores.verbs.tx import Tx
 
 
-def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> Submitted:
+def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> SubmitResult:
     if task.idempotency_key is not None:
         first = find_key(tx, task.creator, task.idempotency_key)
         if first is not None:
             if first.body_hash != task.body_hash:
                 raise KeyReused(task.idempotency_key, f"task {first.id}")
-            return Submitted(first, created=False)
+            return SubmitResult(first, created=False)
         if row := tx.row("steer.find_key", {"actor": task.creator or "", "key": task.idempotency_key}):
             raise KeyReused(task.idempotency_key, f"message {row[0]}")
     if max_open is not None:
@@ -41,7 +41,7 @@ def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | 
     apply(tx, steps.submit_task(task, task.created_at))
     if task.cause == "message" and tx.run("task.ask_to_yield", {"gate": task.gate_key}):
         tx.topics.add("stop")
-    return Submitted(task, created=True)
+    return SubmitResult(task, created=True)
 
 
 def find_key(tx: Tx, creator: str | None, key: str) -> Task | None:
@@ -66,7 +66,7 @@ def _check_limit(count: int | None, most: int, tasks: str, setting: str) -> None
 
 def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
     search, taken = _Search(tx, request, now), list[Claim]()
-    while search.room.agents():
+    while search.free_slots.agents():
         chosen, contested = search.choose_in_order()
         taken += [claimed for task in chosen if (claimed := _take(tx, task, request, now))]
         if contested is None or (fairest := search.choose_fairest(contested)) is None:
@@ -79,7 +79,7 @@ class _Search:
     """Finds the tasks that a claim takes. Claim order decides, unless several actors wait and slots are scarce."""
 
     def __init__(self, tx: Tx, request: ClaimRequest, now: int) -> None:
-        self.room = Room(request)
+        self.free_slots = FreeSlots(request)
         self._tx = tx
         self._terms = {
             "now": now, "owner": request.owner, "own_only": request.own_only, "leave": dumps(list(request.leave)),
@@ -88,39 +88,40 @@ class _Search:
 
     def choose_in_order(self) -> tuple[list[Task], Task | None]:
         """Return tasks in claim order, and the first task for which the order does not decide."""
-        room, chosen, gates, places = self.room, list[Task](), set[str](), set[str | None]()
-        agents = room.agents()
+        free_slots, chosen, gates, places = self.free_slots, list[Task](), set[str](), set[str | None]()
+        agents = free_slots.agents()
         for row in self._tx.rows("task.claimable", {**self._terms, "agents": dumps(agents)}):
             task, several = decode_task(row[:-1]), row[-1]
             if task.gate_key in gates or task.agent not in agents or (task.dir_key and task.dir_key in places):
                 continue
-            if task.cause == "goal" and task.agent in room.last():
+            if task.cause == "goal" and task.agent in free_slots.agents_with_last_slot():
                 continue
-            if room.full(task.actor) or (several and self._is_scarce(task.agent)):
+            if free_slots.full(task.actor) or (several and self._is_scarce(task.agent)):
                 return chosen, task
             gates.add(task.gate_key)
             places.add(task.dir_key)
-            room.take(task)
+            free_slots.take(task)
             chosen.append(task)
-            if not (agents := room.agents()):
+            if not (agents := free_slots.agents()):
                 break
         return chosen, None
 
     def choose_fairest(self, contested: Task) -> Task | None:
         """Return the task that gets the slot of the contested one: itself, or the first task of another actor."""
-        actors = [actor for actor in self._actors if not self.room.full(actor)]
-        wide = self.room.full(contested.actor) or self.room.scarce(None, len(actors))
-        agents = self.room.agents() if wide else [contested.agent]
-        lists = {"actors": dumps(actors), "agents": dumps(agents), "last": dumps(self.room.last())}
+        actors = [actor for actor in self._actors if not self.free_slots.full(actor)]
+        wide = self.free_slots.full(contested.actor) or self.free_slots.scarce(None, len(actors))
+        agents = self.free_slots.agents() if wide else [contested.agent]
+        last = self.free_slots.agents_with_last_slot()
+        lists = {"actors": dumps(actors), "agents": dumps(agents), "last": dumps(last)}
         heads = self._tx.find_all(Task, "task.heads", **self._terms, **lists)
-        fairest = self.room.fairest(sorted(heads, key=lambda task: (task.rank, task.due_at, task.id)))
+        fairest = self.free_slots.choose_fairest(sorted(heads, key=lambda task: (task.rank, task.due_at, task.id)))
         if fairest is not None:
-            self.room.take(fairest)
+            self.free_slots.take(fairest)
         return fairest
 
     def _is_scarce(self, agent: str) -> bool:
         waiting = len(self._actors)
-        return self.room.scarce(None, waiting) or self.room.scarce(agent, waiting)
+        return self.free_slots.scarce(None, waiting) or self.free_slots.scarce(agent, waiting)
 
     @cached_property
     def _actors(self) -> list[str]:
