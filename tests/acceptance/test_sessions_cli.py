@@ -301,7 +301,7 @@ async def test_ctrl_c_stops_the_answer_and_the_conversation_continues(either: Pa
         screen.type("demo:hang\n")
         await screen.shows("hanging until interrupted")
         screen.type("and then this\n")
-        await screen.shows("It waits for its turn.")
+        await screen.shows("The message waits for its turn.")
         screen.program.send_signal(signal.SIGINT)
         await screen.shows("cancelled")
         await screen.shows("You asked: and then this\n")
@@ -522,7 +522,7 @@ BAD_INPUT = [
     (2, ("tasks", "--status", "x"), "'pending', 'running', 'done', 'failed' or 'cancelled'"),
     (2, ("events", "--kind", "task_finishd"), "did you mean task_finished"),
     (2, ("events", "--kind", "nope"), "task_finished"),
-    (2, ("events", "--before", "5", "--follow"), "leave out --after and --follow"),
+    (2, ("events", "--before", "5", "--follow"), "cannot be used with --after or --follow"),
     (2, ("usage", "--since", "yesterday"), "7d"),
     (2, ("usage", "--by", "week"), "'actor', 'agent'"),
     (2, ("show", "."), "list the records"),

@@ -326,7 +326,7 @@ def test_origins_are_checked_and_matched() -> None:
         assert rules.allows_origin(origin), origin
     for origin in ("http://x.example.com", "https://example.com", "http://a.org", "https://x.example.com.evil", ""):
         assert not rules.allows_origin(origin), origin
-    assert allowed_origins.Rules((), allowed_origins.check_origins(("*",))).allows("https://anything")
+    assert allowed_origins.Rules((), allowed_origins.check_origins(("*",))).allows_origin("https://anything")
     for bad in ((), ("a b",), ("nothing",), ("ftp://x",), ("https://*.*.com",)):
         with pytest.raises(InvalidInput):
             allowed_origins.check_origins(bad)
