@@ -105,7 +105,7 @@ def test_help_of_other_commands_needs_no_definitions_of_records(command: str) ->
     code = f"import sys; from midwatch.cli.main import execute; execute({command.split()})\n"
     code += "print('midwatch.domain.automation' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.splitread_lines()[-1] == "False"
+    assert found.stdout.splitlines()[-1] == "False"
 
 
 def test_a_shell_can_complete_the_commands_of_a_group() -> None:
@@ -258,7 +258,7 @@ def test_an_event_of_a_newer_version_has_a_stable_text(capsys) -> None:
     told = {"seq": 7, "time": None, "kind": "later", "task_id": "t_1", "payload": {"a": 1}}
     print_event(told, as_json=False)
     print_event(told, as_json=True)
-    plain, exact = capsys.readouterr().out.splitread_lines()
+    plain, exact = capsys.readouterr().out.splitlines()
     assert plain.split() == ["7", "-", "event_kind(later)", "t_1", "a=1"]
     assert json.loads(exact) == told
 
@@ -384,7 +384,7 @@ def test_unknown_usage_is_shown_as_unknown(capsys) -> None:
     output.say(
         describe_usage({"since": "2026-03-01T00:00:00Z", "by": ["day"], "rows": rows, "total": total, "left_off": 3})
     )  # type: ignore[typeddict-item]
-    lines = capsys.readouterr().out.splitread_lines()
+    lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["DAY", "TASKS", "DONE", "FAILED", "CANCELLED", "TIME", "IN", "OUT", "COST"]
     assert lines[2].split() == ["2026-03-01", "2", "1", "1", "0", "90s", "1200", "-", "-"]
     assert lines[3].split()[-3:] == ["-", "-", "$0.0040"]
