@@ -26,7 +26,7 @@ from midwatch.domain.event import EVERYTHING, Event, EventFilter, MessageDelta, 
 from midwatch.domain.relay import EVERYBODY
 from midwatch.live.bus import Shown
 from midwatch.live.exchange import LIVE, RENEW_SECONDS, WISH, WISH_SECONDS
-from midwatch.stores.relay import MAX_CHUNK_BYTES, OURS, Assembly, PostgresRelay, cut
+from midwatch.stores.relay import MAX_CHUNK_BYTES, OURS, Assembly, PostgresRelay, split_message
 from midwatch.testing import ScriptedAgent
 from postgres import Cluster
 
@@ -37,7 +37,7 @@ MIXED = 'plain, größer, 漢字, 👩🏽‍🚀, \x00, \ud83d, \\ " \n'
 
 
 def chunks(*bodies: str, run: str = "r1", first: int = 1) -> list[Any]:
-    return [chunk for n, body in enumerate(bodies, first) for chunk in cut("i_1", run, n, body)]
+    return [chunk for n, body in enumerate(bodies, first) for chunk in split_message("i_1", run, n, body)]
 
 
 def assemble(assembly: Assembly, lines: list[Any]) -> tuple[list[str], int]:

@@ -1,4 +1,4 @@
-"""The state at one moment, for those who begin to watch. To be run on one snapshot of the database."""
+"""The state at the start of a stream. These verbs must run on one snapshot of the database."""
 
 from __future__ import annotations
 
