@@ -78,7 +78,7 @@ def mount(app: FastAPI) -> None:
 def reply(request: Request, asset: Asset) -> Response:
     """Return the file, or 304 if the browser has the same version."""
     headers = {**HEADERS, "etag": asset.etag}
-    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
-    if asset.etag in known:
+    tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+    if asset.etag in tags:
         return Response(status_code=304, headers=headers)
     return Response(asset.body, headers={**headers, "content-type": asset.type})

@@ -33,14 +33,14 @@ async def agents(
     if test is not None:
         task = await desk.client.test_agent(test)
         return await follow_task(desk, task["id"], as_json)
-    known = await desk.client.agents()
+    found = await desk.client.agents()
     problems = [  # the table cuts a problem, and the remedy is at its end
-        clean(f"{agent['name']}: {agent['problem']}") for agent in known if agent.get("problem")
+        clean(f"{agent['name']}: {agent['problem']}") for agent in found if agent.get("problem")
     ]
     idle = None if await desk.has_worker() else NO_SERVER
-    rows = [make_row(agent) for agent in known]
+    rows = [make_row(agent) for agent in found]
     return Reply(
-        {"agents": known}, join(table(("NAME", "KIND", "STATE", "SLOTS", "TIMEOUT", "WHAT"), rows), *problems, idle)
+        {"agents": found}, join(table(("NAME", "KIND", "STATE", "SLOTS", "TIMEOUT", "WHAT"), rows), *problems, idle)
     )
 
 
@@ -70,15 +70,15 @@ async def add(
 
     if find_remote_server() is not None:
         raise InvalidInput("an agent can only be added on the machine that runs it; unset MIDWATCH_URL.", field="name")
-    known = find_program(program or name)
-    ways = list_ways(known)
+    profile = find_program(program or name)
+    ways = list_ways(profile)
     if way is not None and way not in ways:
-        raise InvalidInput(f"{known.name} cannot be run by {way} here; choose {' or '.join(ways)}.", field="way")
-    section = build_section(known, way or ways[0])
+        raise InvalidInput(f"{profile.name} cannot be run by {way} here; choose {' or '.join(ways)}.", field="way")
+    section = build_section(profile, way or ways[0])
     file = add_agent(home_path(), name, section)
     text = join(
-        f"Added [agents.{name}] with kind {section['kind']} to {file}: {explain_way(known, section['kind'])}.",
-        f"It is not installed yet: {known.install}" if shutil.which(known.name) is None else None,
+        f"Added [agents.{name}] with kind {section['kind']} to {file}: {explain_way(profile, section['kind'])}.",
+        f"It is not installed yet: {profile.install}" if shutil.which(profile.name) is None else None,
         f"A running server uses it after a restart. Test it with `midwatch agents --test {name}`.",
     )
     return Reply({"file": str(file), "name": name, **section}, text)

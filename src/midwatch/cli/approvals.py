@@ -41,8 +41,8 @@ def make_row(question: ApprovalInfo) -> tuple[object, ...]:
         left = (datetime.fromisoformat(question["expires_at"]) - datetime.now(UTC)).total_seconds()
         expires = f"in {out.format_duration(max(0.0, left))}"
     subject = question["command"] or ", ".join(question["paths"]) or question["question"]
-    known = out.values(question, "id", "status", "agent", "kind", "risk")
-    return (*known, out.format_age(question["created_at"]), expires, out.shorten(subject, SUBJECT_LENGTH))
+    cells = out.values(question, "id", "status", "agent", "kind", "risk")
+    return (*cells, out.format_age(question["created_at"]), expires, out.shorten(subject, SUBJECT_LENGTH))
 
 
 @command()

@@ -115,10 +115,10 @@ def command(
     """Turn a function into a command and add it to `app`; see `Command`."""
 
     def add(function: Callable[..., Work], /) -> Command[Any]:
-        made = Command[Any](function, work, options, default)
+        wrapped = Command[Any](function, work, options, default)
         if app is not None:
-            (app.callback() if default else app.command(name))(made)
-        return made
+            (app.callback() if default else app.command(name))(wrapped)
+        return wrapped
 
     return add
 

@@ -139,7 +139,7 @@ def parse_target(words: list[str], task_type: str | None, *, optional_text: bool
     if optional_text and len(words) == (0 if task_type else 1):
         return Target(words[0] if words else None, "")
     raise InvalidInput(
-        'say whom and what: midwatch handoff to AGENT "text", or --type TYPE "text"; '
+        'name the agent and the work: midwatch handoff to AGENT "text", or --type TYPE "text"; '
         "with --from-task or --input the text may be left out.",
         field="to",
     )
@@ -147,8 +147,8 @@ def parse_target(words: list[str], task_type: str | None, *, optional_text: bool
 
 async def find_agent(desk: Desk, target: Target) -> Target:
     """Return the only word next to --type as the agent, if it is an agent's name and no text is required."""
-    known = {agent["name"] for agent in await desk.client.agents()} if target.text else set()
-    return Target(target.text, "") if target.text in known else target
+    names = {agent["name"] for agent in await desk.client.agents()} if target.text else set()
+    return Target(target.text, "") if target.text in names else target
 
 
 def refuse_constant(word: str) -> None:

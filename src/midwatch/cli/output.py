@@ -66,10 +66,10 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str =
 
 def fields(pairs: Sequence[Field]) -> str:
     """Return names and values, one pair per line, without unknown values."""
-    known = [(name, clean(str(value))) for name, value in pairs if value not in (None, "")]
-    width = max((len(name) for name, _ in known), default=0)
+    rows = [(name, clean(str(value))) for name, value in pairs if value not in (None, "")]
+    width = max((len(name) for name, _ in rows), default=0)
     indented = "\n" + " " * (width + 2)
-    return "\n".join(f"{name.ljust(width)}  {paint_status(text, text)}".replace("\n", indented) for name, text in known)
+    return "\n".join(f"{name.ljust(width)}  {paint_status(text, text)}".replace("\n", indented) for name, text in rows)
 
 
 def pick(record: Mapping[str, Any], *names: str, **renamed: str) -> list[Field]:

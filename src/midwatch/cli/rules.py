@@ -20,7 +20,7 @@ app = typer.Typer(help="List and revoke rules that answer agents' questions.", i
 @command(app, default=True)
 async def rules(desk: Desk, revoked: Annotated[bool, Option("--all", help="Include revoked rules.")] = False) -> Reply:
     """List the rules created by answers with --always. Rules of the settings are in midwatch.toml."""
-    known = await desk.client.rules(all=revoked)
+    found = await desk.client.rules(all=revoked)
     rows = [
         (
             rule["id"],
@@ -30,10 +30,10 @@ async def rules(desk: Desk, revoked: Annotated[bool, Option("--all", help="Inclu
             rule["created_by"],
             shorten(rule["text"], RULE_LENGTH),
         )
-        for rule in known
+        for rule in found
     ]
     empty = "No rules. Create one by answering a question: midwatch approve ID --always"
-    return Reply({"rules": known}, table(HEADERS, rows, empty))
+    return Reply({"rules": found}, table(HEADERS, rows, empty))
 
 
 @command(app)

@@ -361,8 +361,8 @@ def hide_password(url: str) -> str:
 
 def prepare(url: str) -> None:
     """Migrate the database to the newest schema, each migration in one transaction."""
-    known = load_migrations("postgres")
-    newest = known[-1][0]
+    migrations = load_migrations("postgres")
+    newest = migrations[-1][0]
     with connect(url) as connection:
         if connection.info.server_version < OLDEST_SERVER:
             version = connection.info.server_version // 10_000
@@ -371,7 +371,7 @@ def prepare(url: str) -> None:
             return
         # Before the transaction: one that waits for the lock would not see the tables that were created meanwhile.
         connection.execute("SELECT pg_advisory_lock(%s)", (SCHEMA_LOCK,))
-        for number, script in known:
+        for number, script in migrations:
             with connection.transaction():
                 version = read_version(connection)
                 check_schema(hide_password(url), version, newest)

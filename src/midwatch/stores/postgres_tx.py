@@ -31,17 +31,17 @@ def translate(statement: str) -> str:
 
 def load_statements() -> dict[str, str]:
     """Return all statements. Transactions run concurrently, so some statements must lock the rows that they read."""
-    known = load(POSTGRES)
-    known["task.fenced"] += " FOR NO KEY UPDATE"
-    known["session.status"] += " FOR SHARE"  # a concurrent close waits, and then sees the new task
-    known["task.claim"] = known["task.claim"].removesuffix(" AND status = 'pending'")  # the row is locked already
-    body, order, by = known["task.claimable"].partition("ORDER BY")
+    statements = load(POSTGRES)
+    statements["task.fenced"] += " FOR NO KEY UPDATE"
+    statements["session.status"] += " FOR SHARE"  # a concurrent close waits, and then sees the new task
+    statements["task.claim"] = statements["task.claim"].removesuffix(" AND status = 'pending'")  # it is locked
+    body, order, by = statements["task.claimable"].partition("ORDER BY")
     after = "AND (rank, due_at, id) > (:rank, :due_at, :id)"
-    known["task.claimable"] = (
+    statements["task.claimable"] = (
         f"{LISTED.sub(_compare_array, body)} {after} {order}{by} LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED"
     )
-    known["task.heads"] = f"{LISTED.sub(_compare_array, known['task.heads'])} FOR NO KEY UPDATE SKIP LOCKED"
-    return {name: translate(text) for name, text in known.items()}
+    statements["task.heads"] = f"{LISTED.sub(_compare_array, statements['task.heads'])} FOR NO KEY UPDATE SKIP LOCKED"
+    return {name: translate(text) for name, text in statements.items()}
 
 
 LISTED = re.compile(r"(NOT )?IN \((SELECT (?:jsonb_array_elements_text\(CAST\(:\w+ AS jsonb\)\)|head FROM heads))\)")

@@ -306,14 +306,14 @@ def open_database(path: str, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Conn
 
 def _migrate(connection: sqlite3.Connection, path: str) -> None:
     """Migrate the file to the newest schema in one transaction."""
-    known = load_migrations("sqlite")
-    newest = known[-1][0]
+    migrations = load_migrations("sqlite")
+    newest = migrations[-1][0]
     if read_version(connection, path, newest) == newest:
         return
     with connection:
         connection.execute("BEGIN IMMEDIATE")  # a second process waits here, and then has nothing to migrate
         version = read_version(connection, path, newest)
-        for number, script in known:
+        for number, script in migrations:
             if version < number:
                 for statement in _split(script):
                     connection.execute(statement)

@@ -90,9 +90,9 @@ class SessionFollower:
     # -- start and end -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Follow the session; return when its state is known."""
+        """Follow the session; return when its state is loaded."""
         batches = await watch(self._desk, EventFilter(session_key=self.key), None)
-        known = asyncio.Event()
+        loaded = asyncio.Event()
 
         async def follow() -> None:
             try:
@@ -100,17 +100,17 @@ class SessionFollower:
                     async for batch in batches:
                         for event in batch:
                             await self._handle(event)
-                        known.set()
+                        loaded.set()
             except StoreError as problem:
                 log.warning("session %s is no longer followed: %s", self.key, problem)
             finally:
-                known.set()
+                loaded.set()
                 self.feed.close()
                 polling.cancel()
 
         polling = asyncio.create_task(self._poll_terminal())
         self._tasks = [asyncio.create_task(follow()), polling]
-        await known.wait()
+        await loaded.wait()
         await self._read_terminal()
 
     async def close(self) -> None:
@@ -247,9 +247,9 @@ class SessionFollower:
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def _set_message(self, message_id: str, role: ConversationRole, text: str, time: int) -> None:
-        known = self._messages.get(message_id)
-        if known is None or known.message != text:
-            number = known.id if known else len(self._messages)
+        old = self._messages.get(message_id)
+        if old is None or old.message != text:
+            number = old.id if old else len(self._messages)
             self._messages[message_id] = MessageUpdateBody(id=number, role=role, message=text, time=time)
 
     def _show_screen(self, screen: str, time: int) -> None:

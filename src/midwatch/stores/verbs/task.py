@@ -65,14 +65,14 @@ def _check_limit(count: int | None, most: int, tasks: str, setting: str) -> None
 
 
 def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
-    search, taken = _Search(tx, request, now), list[Claim]()
+    search, claims = _Search(tx, request, now), list[Claim]()
     while search.room.agents():
         chosen, contested = search.choose_in_order()
-        taken += [claimed for task in chosen if (claimed := _claim_task(tx, task, request, now))]
+        claims += [claimed for task in chosen if (claimed := _claim_task(tx, task, request, now))]
         if contested is None or (fairest := search.choose_fairest(contested)) is None:
             break
-        taken += [claimed] if (claimed := _claim_task(tx, fairest, request, now)) else []
-    return Claims(taken, tx.value(int, "task.next_due", now=now) if len(taken) < request.free else None)
+        claims += [claimed] if (claimed := _claim_task(tx, fairest, request, now)) else []
+    return Claims(claims, tx.value(int, "task.next_due", now=now) if len(claims) < request.free else None)
 
 
 class _Search:
