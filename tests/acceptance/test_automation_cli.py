@@ -395,7 +395,7 @@ async def test_a_person_manages_a_goal(either: Desk) -> None:
     done = either.told("goal", "complete", key, "--evidence", "I saw it")
     assert (done["status"], done["evidence"]) == ("complete", "I saw it")
     again = either.told("goal", "set", "another", "--session", "chat:1")
-    assert "cleared" in either("goal", "clear", again["id"]).stdout
+    assert "is removed" in either("goal", "clear", again["id"]).stdout
     assert "midwatch goal list" in either.refused(3, "goal", "show", again["id"])
 
 

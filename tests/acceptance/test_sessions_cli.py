@@ -318,7 +318,7 @@ async def test_the_server_continues_after_the_user_leaves_the_chat(server: Serve
         await screen.shows("hanging until interrupted")
         screen.type("\x04")
         assert await screen.ended() == 0
-    assert "It goes on; come back with `midwatch chat 'chat:1'`" in screen.text
+    assert "The agent continues; come back with `midwatch chat 'chat:1'`" in screen.text
     assert run_json(server.home, "session", "show", "chat:1")["status"] == "busy"
     with terminal(server.home, "chat", "chat:1") as screen:
         await screen.shows("It works on t_")
@@ -513,7 +513,7 @@ async def test_pruned_events_are_reported(either: Path) -> None:
     assert ran.returncode == 0
     first = json.loads(ran.stdout.splitlines()[0])["seq"]
     assert first > 2
-    assert f"Events 2 to {first - 1} are gone" in ran.stderr
+    assert f"Events 2 to {first - 1} were removed" in ran.stderr
 
 
 BAD_INPUT = [

@@ -446,7 +446,7 @@ def test_the_last_log_line_of_a_failed_server_start_is_shown(tmp_path) -> None:
     log = tmp_path / "log"
     log.write_text("before\nstarting\nmidwatch: no\n\n")
     assert last_line(log, len("before\n")) == "midwatch: no"
-    assert "said nothing" in last_line(log, log.stat().st_size)
+    assert "wrote nothing" in last_line(log, log.stat().st_size)
 
 
 def test_a_large_paste_is_sent_in_pieces() -> None:

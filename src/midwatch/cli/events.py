@@ -71,7 +71,7 @@ def check_kinds(kinds: list[str]) -> tuple[str, ...]:
             near = get_close_matches(name, KINDS, 1)
             suggestion = f"; did you mean {near[0]}? The" if near else "; the"
             raise InvalidInput(
-                f"there is no event kind {name!r}{suggestion} kinds are: {', '.join(sorted(KINDS))}.",
+                f"there is no event kind {name!r}{suggestion} known kinds are: {', '.join(sorted(KINDS))}.",
                 field="kind",
             )
     return tuple(kinds)
