@@ -321,7 +321,7 @@ async def test_the_server_continues_after_the_user_leaves_the_chat(server: Serve
     assert "The agent continues; come back with `midwatch chat 'chat:1'`" in screen.text
     assert run_json(server.home, "session", "show", "chat:1")["status"] == "busy"
     with terminal(server.home, "chat", "chat:1") as screen:
-        await screen.shows("It works on t_")
+        await screen.shows("The agent works on t_")
         screen.program.send_signal(signal.SIGINT)
         await screen.shows("cancelled")
 
