@@ -51,7 +51,7 @@ def test_messages_of_any_length_arrive_unchanged() -> None:
     bodies = [json.dumps("".join(dice.choices(MIXED, k=dice.choice((0, 1, 700, 5000, 40_000))))) for _ in range(60)]
     made = chunks(*bodies)
     assert max(len(chunk.line().encode()) for chunk in made) <= MAX_CHUNK_BYTES < 8000
-    assert assemble(Assembly(), [type(chunk).read(chunk.line()) for chunk in made]) == (bodies, 0)
+    assert assemble(Assembly(), [type(chunk).parse(chunk.line()) for chunk in made]) == (bodies, 0)
 
 
 def test_a_message_with_a_missing_chunk_is_dropped_and_reported() -> None:
