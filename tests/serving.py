@@ -15,7 +15,7 @@ import httpx2
 from fastapi import FastAPI
 
 from midwatch.api.app import create_app
-from midwatch.api.server import Server, listen, url_of
+from midwatch.api.server import Server, listen, local_url
 from midwatch.api.sse import Streams
 from midwatch.desk.build import Registered
 from midwatch.desk.config import Settings
@@ -93,7 +93,7 @@ async def answering(desk: Runtime) -> AsyncIterator[Answers]:
         app, ready, stopping = create_app(desk), asyncio.Event(), asyncio.Event()
         server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
         await ready.wait()
-        yield Answers(url_of("127.0.0.1", listener), app, stopping)
+        yield Answers(local_url("127.0.0.1", listener), app, stopping)
         stopping.set()
         await server
 

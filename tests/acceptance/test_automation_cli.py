@@ -238,7 +238,7 @@ async def test_automations_are_exported_and_imported(either: Desk, tmp_path: Pat
     file.write_text(either("automation", "export").stdout)
     assert [one["id"] for one in json.loads(file.read_text())["automations"]] == [second["id"], first["id"]]
     assert [one["id"] for one in either.told("automation", "export", first["id"])["automations"]] == [first["id"]]
-    assert either("automation", "import", str(file)).stdout.count("skipped: it is the same already") == 2
+    assert either("automation", "import", str(file)).stdout.count("skipped: no difference") == 2
 
     either.told("automation", "edit", first["id"], "--title", "changed", "--every", "2h")
     either.told("automation", "rm", second["id"])
@@ -319,7 +319,7 @@ async def test_an_agent_completes_its_goal_with_its_own_token(served: Desk) -> N
     )
     assert (ended["status"], ended["evidence"], ended["step"]) == ("complete", "it is so", 1)
     assert [one["outcome"] for one in ended["steps"]] == ["ok"]
-    assert "it counts when this step has ended" in ended["steps"][0]["result"]
+    assert "will be complete when this step has ended" in ended["steps"][0]["result"]
     assert notices(served, made["id"]) == ["goal_completed"]
     assert "complete" in served("goal", "list").stdout
     assert "set a new one" in served.refused(4, "goal", "complete", made["id"])
@@ -395,7 +395,7 @@ async def test_a_person_manages_a_goal(either: Desk) -> None:
     done = either.told("goal", "complete", key, "--evidence", "I saw it")
     assert (done["status"], done["evidence"]) == ("complete", "I saw it")
     again = either.told("goal", "set", "another", "--session", "chat:1")
-    assert "cleared" in either("goal", "clear", again["id"]).stdout
+    assert "is removed" in either("goal", "clear", again["id"]).stdout
     assert "midwatch goal list" in either.refused(3, "goal", "show", again["id"])
 
 
@@ -426,7 +426,7 @@ BAD_INPUT = [
     (2, ("automation", "add", "x", "--every", "1h", "--jitter", "2d"), "jitter"),
     (2, ("automation", "add", "x", "--every", "1h", "--route", "nowhere"), "no channel"),
     (2, ("automation", "list", "--status", "done"), "'active', 'paused', 'deleted', 'all'"),
-    (2, ("automation", "edit", "am_no"), "say what to change"),
+    (2, ("automation", "edit", "am_no"), "nothing to change"),
     (3, ("automation", "edit", "am_no", "--title", "x"), "midwatch automation list"),
     (3, ("automation", "show", "am_no"), "midwatch automation list"),
     (3, ("automation", "show", "a/b"), "midwatch automation list"),
@@ -443,7 +443,7 @@ BAD_INPUT = [
     (2, ("goal", "set", "x", "--max-time", "long"), "90s, 10m"),
     (2, ("goal", "delay", "30m"), "midwatch goal delay"),
     (2, ("goal", "delay", "30m", "because"), "midwatch goal list"),
-    (2, ("goal", "edit", "g_no"), "say what to change"),
+    (2, ("goal", "edit", "g_no"), "nothing to change"),
     (3, ("goal", "edit", "g_no", "--max-steps", "3"), "midwatch goal list"),
     (3, ("goal", "delay", "g_no", "30m", "because"), "midwatch goal list"),
     (3, ("goal", "pause", "a/b"), "midwatch goal list"),

@@ -139,7 +139,7 @@ def test_a_server_and_a_worker_share_the_work(url: str, tmp_path: Path) -> None:
         assert submitted.stderr == ""  # no server runs on that machine, but somewhere
         ran_in = three.ended(json.loads(submitted.stdout)["id"])["result"].strip()
         assert ran_in in (str(one.home), str(two.home))
-        assert "elsewhere" in three("status").stdout
+        assert "other processes run tasks" in three("status").stdout
         check_doctor(three, worker["id"])
         busy_on_another_database(one, tmp_path)
     assert three.json("cluster")["processes"] == []

@@ -97,9 +97,9 @@ async def test_handoffs_are_made_listed_shown_cancelled_and_retried(served: Path
 
 async def test_a_failed_handoff_prints_one_line_and_has_a_status(served: Path) -> None:
     for arguments, status, words in (
-        (("to", "echo"), 2, "say whom and what"),
+        (("to", "echo"), 2, "name the agent and the work"),
         (("to", "nobody", "x"), 2, "nobody"),
-        (("to", "echo", "x", "y"), 2, "say whom and what"),
+        (("to", "echo", "x", "y"), 2, "name the agent and the work"),
         (("to", "shut", "x"), 1, "no work may be handed over to it; choose another agent"),
         (("to", "--type", "paint", "x"), 1, "no agent here can do work of type 'paint'"),
         (("to", "shell", "exit 3", "--wait"), 1, "failed: "),

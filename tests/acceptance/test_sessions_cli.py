@@ -301,7 +301,7 @@ async def test_ctrl_c_stops_the_answer_and_the_conversation_continues(either: Pa
         screen.type("demo:hang\n")
         await screen.shows("hanging until interrupted")
         screen.type("and then this\n")
-        await screen.shows("It waits for its turn.")
+        await screen.shows("The message waits for its turn.")
         screen.program.send_signal(signal.SIGINT)
         await screen.shows("cancelled")
         await screen.shows("You asked: and then this\n")
@@ -318,10 +318,10 @@ async def test_the_server_continues_after_the_user_leaves_the_chat(server: Serve
         await screen.shows("hanging until interrupted")
         screen.type("\x04")
         assert await screen.ended() == 0
-    assert "It goes on; come back with `midwatch chat 'chat:1'`" in screen.text
+    assert "The agent continues; come back with `midwatch chat 'chat:1'`" in screen.text
     assert run_json(server.home, "session", "show", "chat:1")["status"] == "busy"
     with terminal(server.home, "chat", "chat:1") as screen:
-        await screen.shows("It works on t_")
+        await screen.shows("The agent works on t_")
         screen.program.send_signal(signal.SIGINT)
         await screen.shows("cancelled")
 
@@ -513,7 +513,7 @@ async def test_pruned_events_are_reported(either: Path) -> None:
     assert ran.returncode == 0
     first = json.loads(ran.stdout.splitlines()[0])["seq"]
     assert first > 2
-    assert f"Events 2 to {first - 1} are gone" in ran.stderr
+    assert f"Events 2 to {first - 1} were removed" in ran.stderr
 
 
 BAD_INPUT = [
@@ -522,7 +522,7 @@ BAD_INPUT = [
     (2, ("tasks", "--status", "x"), "'pending', 'running', 'done', 'failed' or 'cancelled'"),
     (2, ("events", "--kind", "task_finishd"), "did you mean task_finished"),
     (2, ("events", "--kind", "nope"), "task_finished"),
-    (2, ("events", "--before", "5", "--follow"), "leave out --after and --follow"),
+    (2, ("events", "--before", "5", "--follow"), "cannot be used with --after or --follow"),
     (2, ("usage", "--since", "yesterday"), "7d"),
     (2, ("usage", "--by", "week"), "'actor', 'agent'"),
     (2, ("show", "."), "list the records"),

@@ -23,7 +23,7 @@ from midwatch.api.agentapi.app import create_standalone
 from midwatch.api.agentapi.bodies import EVENTS
 from midwatch.api.agentapi.follower import SessionFollower
 from midwatch.api.agentapi.uploads import Uploads
-from midwatch.api.server import Server, listen, url_of
+from midwatch.api.server import Server, listen, local_url
 from midwatch.programs.guard import guard
 from midwatch.testing import ScriptedAgent, result
 from serving import serving, watch
@@ -122,7 +122,7 @@ async def alone(
             ready, stopping = asyncio.Event(), asyncio.Event()
             server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
             await ready.wait()
-            url = url_of("127.0.0.1", listener)
+            url = local_url("127.0.0.1", listener)
             async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=60.0) as http:
                 yield Surface(follower, http, url, stopping, desk)
             stopping.set()

@@ -15,7 +15,7 @@ from midwatch.agents.function import FunctionAgent
 from midwatch.api import sse
 from midwatch.api.app import create_app
 from midwatch.api.guard import MAX_BODY
-from midwatch.api.server import listen, url_of
+from midwatch.api.server import listen, local_url
 from midwatch.base.errors import (
     AlreadyFinished,
     Conflict,
@@ -531,4 +531,4 @@ def test_a_port_in_use_is_reported_with_a_remedy() -> None:
 )
 def test_the_advertised_address_is_reachable(host: str, url: str) -> None:
     with listen("127.0.0.1", 0) as listener:
-        assert url_of(host, listener) == f"{url}:{listener.getsockname()[1]}"
+        assert local_url(host, listener) == f"{url}:{listener.getsockname()[1]}"

@@ -26,7 +26,7 @@ from midwatch.domain.event import EVERYTHING, Event, EventFilter, MessageDelta, 
 from midwatch.domain.relay import EVERYBODY
 from midwatch.live.bus import InitialView
 from midwatch.live.exchange import EVENTS_TOPIC, FILTERS_SECONDS, FILTERS_TOPIC, RENEW_SECONDS
-from midwatch.stores.relay import MAX_CHUNK_BYTES, OURS, Assembly, PostgresRelay, cut
+from midwatch.stores.relay import MAX_CHUNK_BYTES, OURS, Assembly, PostgresRelay, split_message
 from midwatch.testing import ScriptedAgent
 from postgres import Cluster
 
@@ -37,7 +37,7 @@ MIXED = 'plain, größer, 漢字, 👩🏽‍🚀, \x00, \ud83d, \\ " \n'
 
 
 def chunks(*bodies: str, run: str = "r1", first: int = 1) -> list[Any]:
-    return [chunk for n, body in enumerate(bodies, first) for chunk in cut("i_1", run, n, body)]
+    return [chunk for n, body in enumerate(bodies, first) for chunk in split_message("i_1", run, n, body)]
 
 
 def assemble(assembly: Assembly, lines: list[Any]) -> tuple[list[str], int]:
@@ -51,7 +51,7 @@ def test_messages_of_any_length_arrive_unchanged() -> None:
     bodies = [json.dumps("".join(dice.choices(MIXED, k=dice.choice((0, 1, 700, 5000, 40_000))))) for _ in range(60)]
     made = chunks(*bodies)
     assert max(len(chunk.line().encode()) for chunk in made) <= MAX_CHUNK_BYTES < 8000
-    assert assemble(Assembly(), [type(chunk).read(chunk.line()) for chunk in made]) == (bodies, 0)
+    assert assemble(Assembly(), [type(chunk).parse(chunk.line()) for chunk in made]) == (bodies, 0)
 
 
 def test_a_message_with_a_missing_chunk_is_dropped_and_reported() -> None:

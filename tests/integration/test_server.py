@@ -785,7 +785,7 @@ def midwatch(home: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
 def test_listening_beyond_loopback_must_be_confirmed(home: Path, host: str) -> None:
     ran = midwatch(home, "up", MIDWATCH_HOST=host)
     assert ran.returncode == 2
-    assert re.fullmatch(r"midwatch: the setting host is \S+, where others .*--expose.*expose = true.*\n", ran.stderr)
+    assert re.fullmatch(r"midwatch: the setting host is \S+, which other .*--expose.*expose = true.*\n", ran.stderr)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.5"])
@@ -796,7 +796,7 @@ def test_loopback_needs_no_confirmation(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "", "a" * 300])
 def test_an_unknown_host_is_reported(host: str) -> None:
-    with pytest.raises(BadConfig, match="set another host"):
+    with pytest.raises(BadConfig, match="change the setting host"):
         listen(host, 0)
 
 
@@ -813,7 +813,7 @@ def test_a_detached_server_can_be_exposed_and_reports_it(home: Path) -> None:
     ran = midwatch(home, "up", "--detach", "--expose")
     try:
         assert ran.returncode == 0, ran.stderr
-        assert re.search(r"^Exposed: others reach it at http://\S+:\d+.* `midwatch token create` ", ran.stdout, re.M)
+        assert re.search(r"^Exposed to other machines at http://\S+:\d+.* `midwatch token create` ", ran.stdout, re.M)
         assert "not encrypted" in ran.stdout
         found = re.search(r"listens on http://127\.0\.0\.1:(\d+) ", ran.stdout)
         assert found
@@ -837,5 +837,5 @@ def test_the_startup_message_names_the_address_and_who_can_reach_it(home: Path, 
             said += line
         server.send_signal(signal.SIGTERM)
         assert server.wait(PATIENCE) == 0
-    assert ("Exposed: others reach it at" in said, "not encrypted" in said) == (exposed, exposed)
+    assert ("Exposed to other machines at" in said, "not encrypted" in said) == (exposed, exposed)
     assert re.search(r"midwatch open +the console in the browser", said)

@@ -591,7 +591,7 @@ async def test_a_paused_reader_is_cut_off_when_its_token_is_revoked(served: Serv
 
 
 async def test_the_number_of_streams_per_actor_is_limited(served: Served) -> None:
-    served.streams.most_of_actor = 2
+    served.streams.max_per_actor = 2
     async with served.http.stream("GET", "/events") as one, served.http.stream("GET", "/events?state=true") as two:
         assert await eventually(lambda: len(served.streams) == 2)
         assert (one.status_code, two.status_code) == (200, 200)

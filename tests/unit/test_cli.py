@@ -403,8 +403,8 @@ def test_unknown_usage_is_shown_as_unknown(capsys) -> None:
 )
 def test_typed_lines_are_read(typed: bytes, said: list[str]) -> None:
     code = (
-        "import asyncio; from midwatch.cli.chat import lines\n"
-        "async def all(): return [line async for line in lines()]\n"
+        "import asyncio; from midwatch.cli.chat import read_lines\n"
+        "async def all(): return [line async for line in read_lines()]\n"
         "print(ascii(asyncio.run(all())))"
     )
     found = subprocess.run([sys.executable, "-c", code], input=typed, capture_output=True, check=True)
@@ -446,7 +446,7 @@ def test_the_last_log_line_of_a_failed_server_start_is_shown(tmp_path) -> None:
     log = tmp_path / "log"
     log.write_text("before\nstarting\nmidwatch: no\n\n")
     assert last_line(log, len("before\n")) == "midwatch: no"
-    assert "said nothing" in last_line(log, log.stat().st_size)
+    assert "wrote nothing" in last_line(log, log.stat().st_size)
 
 
 def test_a_large_paste_is_sent_in_pieces() -> None:

@@ -1,5 +1,5 @@
-"""The HTTP interface: one route file for each noun, all under `/api/v1`; the console in `web`; each protocol a folder.
+"""The HTTP interface: a route file per noun, all under `/api/v1`; the console in `web`; agentapi in its own folder.
 
-Imports `desk` and what is below it, but no store and no engine; FastAPI.
-Not here: rules of the product, opening a home.
+Imports `desk`, the layers below it and FastAPI, but no store and no engine.
+Not here: rules of the product, and code that opens a home.
 """

@@ -1,4 +1,4 @@
-"""Admission: check the host, the origin and the proxy of a request before anything else looks at it."""
+"""Admission: check the host, the origin and the proxy of a request before the token is checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Address = IPv4Address | IPv6Address
 
 
 class Call(NamedTuple):
-    """What admission checks of a request. A header that came twice has both values, so it matches nothing."""
+    """The parts of a request that admission checks. A header sent twice holds both values, so it matches nothing."""
 
     method: str
     path: str
@@ -38,27 +38,27 @@ class Call(NamedTuple):
 
     @property
     def safe(self) -> bool:
-        """Whether it only reads."""
+        """Return whether the request only reads."""
         return self.method in SAFE_METHODS
 
     @property
-    def of_api(self) -> bool:
-        """Whether it is for the API, not for the console's files. Paths are compared as the router does."""
-        return self.path == "/api" or self.path.startswith("/api/") or self.of_agentapi
+    def is_for_api(self) -> bool:
+        """Return whether the request is for the API, not for a file of the console."""
+        return self.path == "/api" or self.path.startswith("/api/") or self.is_for_agentapi
 
     @property
-    def of_agentapi(self) -> bool:
-        """Whether it is for the agentapi surface of a session, which reads bodies in its own way."""
+    def is_for_agentapi(self) -> bool:
+        """Return whether the request is for the agentapi routes of a session, which read bodies in their own way."""
         return AGENTAPI.match(self.path) is not None
 
     @property
     def open(self) -> bool:
-        """Whether it needs no token: health, sign-in, and the files of the console."""
-        return self.path in OPEN_PATHS if self.of_api else self.safe
+        """Return whether the request needs no token: health, sign-in, and the files of the console."""
+        return self.path in OPEN_PATHS if self.is_for_api else self.safe
 
     @property
     def from_own_page(self) -> bool:
-        """Whether a browser declares that a page of this server sent it."""
+        """Return whether the browser reports that a page of this server sent the request."""
         return self.origin == self.own_origin or self.site == "same-origin"
 
     def header(self, name: bytes) -> str:
@@ -74,13 +74,13 @@ class Call(NamedTuple):
         return None
 
     def bearer(self) -> str | None:
-        """Return the secret that a program sends as bearer, or None."""
+        """Return the secret of a bearer token, or None."""
         scheme, _, secret = self.header(b"authorization").partition(" ")
         return secret.strip() if scheme.lower() == "bearer" else None
 
 
 class Admission:
-    """The rules of one server: its host names, the origins it serves, the proxies it trusts."""
+    """The rules of one server: its host names, the origins it allows, the proxies it trusts."""
 
     def __init__(self, settings: Settings, more_hosts: Collection[str] = ()) -> None:
         named = {"localhost", socket.gethostname().lower(), *settings.hosts, *more_hosts}
@@ -92,7 +92,7 @@ class Admission:
         self._proxy_role = settings.proxy_role
 
     def read_call(self, scope: Scope) -> Call:
-        """Read what is checked of a request."""
+        """Return the parts of a request that are checked."""
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             headers[name] = headers[name] + b"\n" + value if name in headers else value
@@ -113,24 +113,24 @@ class Admission:
         )
 
     def check(self, call: Call) -> None:
-        """Raise WrongHost or ForeignOrigin for a name or an origin that is not ours."""
+        """Raise WrongHost if the host is not a name of this server, ForeignOrigin if the origin is not allowed."""
         if not self._is_ours(call.host):
             raise WrongHost(
-                f"this server is not called {call.host[:100]!r}; if it is, add that name to the setting `hosts`."
+                f"{call.host[:100]!r} is not a name of this server; if it should be, add it to the setting `hosts`."
             )
         if call.origin and call.origin != call.own_origin and call.origin not in self._origins:
             raise ForeignOrigin(
-                f"a page of {call.origin[:100]!r} may not use this server; if it may, add it to the setting `origins`."
+                f"pages of {call.origin[:100]!r} may not use this server; to allow it, add it to the setting `origins`."
             )
-        if not call.origin and call.of_api and call.site in ("cross-site", "same-site"):
-            raise ForeignOrigin("a page of another site may not use this server; the setting `origins` lists those.")
+        if not call.origin and call.is_for_api and call.site in ("cross-site", "same-site"):
+            raise ForeignOrigin("pages of this site may not use this server; to allow it, use the setting `origins`.")
 
     def is_listed(self, origin: str) -> bool:
-        """Tell whether pages of an origin may use the API."""
+        """Return whether pages of an origin may use the API."""
         return origin in self._origins
 
     def find_proxy_actor(self, call: Call) -> Actor | None:
-        """Return the actor that a trusted proxy names; None without such a proxy, or with a name that is not valid."""
+        """Return the actor that a trusted proxy names; None without a trusted proxy or with an invalid name."""
         if not self._proxy_header or self._proxy_header not in call.headers or not self._trusts(call.peer):
             return None
         try:
@@ -154,7 +154,7 @@ class Admission:
 
 
 def parse_address(text: str) -> Address | None:
-    """Return the IP address that a text is, or None for a name."""
+    """Return the text as an IP address, or None if it is a name."""
     try:
         address = ip_address(text)
     except ValueError:

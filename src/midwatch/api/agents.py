@@ -1,4 +1,4 @@
-"""Routes of agents: list them, and give one a test task."""
+"""Routes of agents: list them, and test one with a short task."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ router = APIRouter(prefix=PREFIX, tags=["agents"])
 
 @router.get("/agents", responses={200: {"model": AgentPage}})
 async def list_agents(desk: DeskDep) -> Json:
-    """List all agents known here, and those that other live processes offer."""
+    """List the agents of this server and of other live processes."""
     agents = await desk.registry.describe(desk.handoffs.can_receive)
     return Json({"agents": agents, "default": desk.settings.default_agent})
 
 
 @router.post("/agents/{name}/test", status_code=201, responses={201: {"model": TaskInfo}})
 async def test(desk: DeskDep, actor: Caller, name: str, idempotency_key: IdempotencyKey = None) -> Json:
-    """Give an agent a short task, to see whether it works."""
+    """Submit a short task to an agent, to check that the agent works."""
     try:
         task = await desk.tasks.submit(
             TEST_PROMPT, agent=name, timeout=TEST_SECONDS, priority=100, max_attempts=1, actor=actor,

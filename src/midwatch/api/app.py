@@ -26,7 +26,7 @@ from midwatch.desk.desk import Desk
 def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
     """Build the HTTP interface of a desk.
 
-    `hosts` are further names of the server. `app.state.streams` holds the open event streams.
+    `hosts` are additional names of the server. `app.state.streams` holds the open event streams.
     """
     app = describe.DescribedApp(
         title="midwatch",
@@ -50,7 +50,7 @@ def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
 
 
 async def handle_http_error(request: Request, error: Exception) -> Response:
-    """Reply to a wrong path, a wrong method, or a body that is not text."""
+    """Reply to an unknown path, a wrong method, or a body that is not text."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
         return make_problem(InvalidInput("the body cannot be read; send JSON in UTF-8.", field="body"))
@@ -61,7 +61,7 @@ async def handle_http_error(request: Request, error: Exception) -> Response:
 
 
 def list_methods(request: Request) -> str:
-    """Return the methods of a path; the router knows only those of the first route that has it."""
+    """Return the methods of a path, of all its routes. The router returns only those of the first route."""
 
     if operations := request.app.openapi()["paths"].get(request.url.path):
         return ", ".join(sorted(method.upper() for method in operations))
@@ -74,7 +74,7 @@ def list_methods(request: Request) -> str:
 
 
 async def handle_unexpected(request: Request, error: Exception) -> Response:
-    """Reply to a bug in midwatch: the log has the details, the reply has none."""
-    reply = make_problem(MidwatchError("something went wrong inside; the server's log has the details."))
-    reply.headers.update(GUARD_HEADERS)  # the guard does not see this reply
+    """Reply to a bug in midwatch. The details are only in the log."""
+    reply = make_problem(MidwatchError("unexpected error in midwatch; see the server's log for details."))
+    reply.headers.update(GUARD_HEADERS)  # the guard cannot add its headers to this reply
     return reply

@@ -1,4 +1,4 @@
-"""Routes of automations: create, look, change, pause, resume, run now, delete; and previews of schedules."""
+"""Routes of automations: create, read, change, pause, resume, run now, delete; and previews of schedules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix=PREFIX, tags=["automations"])
 
 @router.get("/automations", responses={200: {"model": AutomationPage}})
 async def list_automations(desk: DeskDep, query: Annotated[bodies.AutomationQuery, Query()]) -> Json:
-    """List automations, newest first: all except deleted ones, unless `status` selects others."""
+    """List automations, newest first. All except deleted ones, unless `status` selects others."""
     scope = (query.scope_kind, query.scope_id) if query.scope_id else None
     automations = await desk.automations.list(query.status, scope=scope, limit=query.limit)
     return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
@@ -27,23 +27,23 @@ async def list_automations(desk: DeskDep, query: Annotated[bodies.AutomationQuer
 
 @router.post("/automations", status_code=201, responses={201: {"model": AutomationInfo}})
 async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> Json:
-    """Create an automation. Exactly one of `at`, `every` and `cron` sets its times."""
+    """Create an automation. Exactly one of `at`, `every` and `cron` is required."""
     automation = await desk.automations.create(actor=actor, **body.model_dump(exclude_unset=True))
     return reply_created("automations", await desk.automations.describe(automation))
 
 
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
 async def export(desk: DeskDep, query: Annotated[bodies.ExportQuery, Query()]) -> Json:
-    """Return all automations that are not deleted, or those that are named, for an import."""
+    """Return automations for an import: all except deleted ones, or those with the given ids."""
     found = await desk.automation_transfer.export(query.id)
     return Json({"automations": [await desk.automations.describe(automation) for automation in found]})
 
 
 @router.post("/automations/import", responses={200: {"model": ImportPage}})
-async def take(desk: DeskDep, actor: Caller, body: bodies.ImportBody) -> Json:
-    """Create the automations that are not here and change those that differ; all of them or none."""
-    taken = await desk.automation_transfer.take([shot.model_dump() for shot in body.automations], actor=actor)
-    return Json({"automations": [result._asdict() for result in taken]})
+async def import_automations(desk: DeskDep, actor: Caller, body: bodies.ImportBody) -> Json:
+    """Import automations. Missing ones are created and different ones changed, all together or none."""
+    results = await desk.automation_transfer.take([item.model_dump() for item in body.automations], actor=actor)
+    return Json({"automations": [result._asdict() for result in results]})
 
 
 @router.get("/automations/{automation_id}", responses=ONE)
@@ -54,7 +54,7 @@ async def show(desk: DeskDep, automation_id: str) -> Json:
 
 @router.patch("/automations/{automation_id}", responses=ONE)
 async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.AutomationPatch) -> Json:
-    """Change some fields. With `revision` only if it was not changed meanwhile."""
+    """Change some fields of an automation. With `revision`, only if the automation still has this revision."""
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
     automation = await desk.automations.patch(automation_id, values, revision=body.revision, actor=actor)
     return Json(await desk.automations.describe(automation))
@@ -62,42 +62,42 @@ async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.A
 
 @router.post("/automations/{automation_id}/pause", responses=ONE)
 async def pause(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
-    """Fire no more; a run that has begun goes on."""
+    """Pause an automation. A running task continues."""
     return Json(await desk.automations.describe(await desk.automations.pause(automation_id, actor=actor)))
 
 
 @router.post("/automations/{automation_id}/resume", responses=ONE)
 async def resume(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
-    """Fire again, also after it was deleted."""
+    """Resume a paused or deleted automation."""
     return Json(await desk.automations.describe(await desk.automations.resume(automation_id, actor=actor)))
 
 
 @router.post("/automations/{automation_id}/run", status_code=201, responses={201: {"model": TaskInfo}})
 async def run(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
-    """Run an automation now, beside its schedule."""
+    """Run an automation now, in addition to its schedule."""
     return reply_created("tasks", (await desk.automations.run(automation_id, actor=actor)).snapshot())
 
 
 @router.get("/automations/{automation_id}/history", responses={200: {"model": RunPage}})
 async def history(desk: DeskDep, automation_id: str, query: Annotated[bodies.HistoryQuery, Query()]) -> Json:
-    """List its runs, newest first."""
+    """List the runs of an automation, newest first."""
     runs = await desk.automations.history(automation_id, query.limit)
     return Json({"runs": [task.run_snapshot() for task in runs]})
 
 
 @router.delete("/automations/{automation_id}", responses=ONE)
 async def delete(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
-    """Delete an automation; it can be brought back for 30 days."""
+    """Delete an automation. It can be restored for 30 days."""
     return Json(await desk.automations.describe(await desk.automations.delete(automation_id, actor=actor)))
 
 
 @router.get("/schedules/preview", responses={200: {"model": PreviewInfo}})
 async def preview(desk: DeskDep, query: Annotated[bodies.PreviewQuery, Query()]) -> Json:
-    """Return when a schedule would run; nothing is created. An interval counts from now."""
+    """Return the next runs of a schedule without creating an automation. An interval starts now."""
     return Json(desk.automations.preview(**query.model_dump()))
 
 
 @router.get("/schedules/day", responses={200: {"model": DayPage}})
 async def day(desk: DeskDep, query: Annotated[bodies.DayQuery, Query()]) -> Json:
-    """Return what automations do in the next 24 hours, and their newest runs."""
+    """Return the runs of automations in the next 24 hours, and their newest past runs."""
     return Json({"days": await desk.automations.day(query.id, query.status, query.limit)})

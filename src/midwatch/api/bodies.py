@@ -1,4 +1,4 @@
-"""The bodies and queries of requests. Unknown fields are refused, so that a misspelt name is reported."""
+"""The bodies and queries of requests. An unknown field is an error, so that a misspelt name is reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Duration = Annotated[
 Priority = Annotated[int, Field(strict=True, ge=-PRIORITY, le=PRIORITY)]
 
 
-MAX_WAIT_SECONDS = 15.0  # clients give up after 30
+MAX_WAIT_SECONDS = 15.0  # the timeout of clients is 30
 MAX_DEPTH = 100
 
 
@@ -48,11 +48,11 @@ def check_absolute(value: str | None) -> str | None:
 def check_json(value: Any, depth: int = 0) -> Any:
     """Return a JSON value. Raise ValueError if it cannot be stored."""
     if depth > MAX_DEPTH:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} times")
+        raise ValueError(f"the value has more than {MAX_DEPTH} nested levels; use fewer")
     if isinstance(value, str):
         check_text(value)
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError("a number in it is too large; write it as text")
+        raise ValueError("a number in the value is too large; write it as text")
     elif isinstance(value, dict):
         for name, part in value.items():
             check_text(name)
@@ -68,11 +68,11 @@ def check_json(value: Any, depth: int = 0) -> Any:
 def check_text(value: str) -> str:
     """Return a text. Raise ValueError if it cannot be stored."""
     if "\0" in value:
-        raise ValueError("this is not plain text: it has a NUL")
+        raise ValueError("the text contains a NUL character; remove it")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError("this is not Unicode text: it has half of a surrogate pair") from None
+        raise ValueError("the text is not valid Unicode: it contains half of a surrogate pair; remove it") from None
     return value
 
 
@@ -83,34 +83,34 @@ class Strict(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _text(cls, value: Any) -> Any:
+    def _check_text(cls, value: Any) -> Any:
         return check_text(value) if isinstance(value, str) else value
 
 
 @body_of(Submission, seconds=Duration)
 class SubmitBody(Strict):
-    """A task to do."""
+    """A task to submit."""
 
     prompt: str = Field(examples=["Say hello"])
 
     @field_validator("workdir", check_fields=False)
     @classmethod
-    def _absolute(cls, value: str | None) -> str | None:
+    def _check_workdir(cls, value: str | None) -> str | None:
         return check_absolute(value)
 
 
 class RetryBody(Strict):
-    """How to retry a task."""
+    """Options of a retry."""
 
     budget: dict[str, Any] | None = Field(
-        None, description="Limits that are raised or set; earlier tries count.", examples=[{"tokens": 400000}]
+        None, description="New or higher limits. The usage of earlier tries counts.", examples=[{"tokens": 400000}]
     )
 
 
 class AnswerBody(Strict):
     """An answer to a question."""
 
-    choice: str | None = Field(None, description="The name of a choice; else the yes or no of this route.")
+    choice: str | None = Field(None, description="The name of a choice. Default: the answer of this route.")
     always: bool = Field(False, description="Create a rule that gives this answer from now on.")
     why: str | None = Field(None, max_length=2000, examples=["looks right"])
 
@@ -123,7 +123,7 @@ class SignInBody(Strict):
 
 
 class TokenBody(Strict):
-    """A token to create. Without `actor` its actor has the token's name."""
+    """A token to create. The default for `actor` is the name of the token."""
 
     name: str = Field(max_length=63, examples=["ci"])
     role: Role = Field(examples=["operator"])
@@ -131,7 +131,7 @@ class TokenBody(Strict):
 
 
 class TaskQuery(Strict):
-    """Which tasks to list."""
+    """A filter of tasks."""
 
     status: list[Status] = Field(default_factory=list)
     agent: str | None = None
@@ -153,7 +153,7 @@ class SessionBody(Strict):
 
 
 class WorktreeQuery(Strict):
-    """Which worktrees to list; without a status those that are there."""
+    """A filter of worktrees. Without a status, existing worktrees."""
 
     status: list[WorktreeStatus] = Field(default_factory=list)
     before: str | None = None
@@ -161,13 +161,13 @@ class WorktreeQuery(Strict):
 
 
 class DiffQuery(Strict):
-    """How many bytes of a diff to show at most."""
+    """The maximum number of bytes of a diff."""
 
     limit: int = Field(1_000_000, ge=1, le=MAX_DIFF)
 
 
 class RemoveBody(Strict):
-    """How to remove a worktree: with `force` also what would be lost."""
+    """Options of a removal. With `force` the worktree is removed even if work is lost."""
 
     force: bool = Field(False, strict=True)
 
@@ -181,18 +181,18 @@ class MessageBody(Strict):
 
 
 class InterruptBody(Strict):
-    """How the running turn is to end."""
+    """The way to end the running turn."""
 
-    mode: InterruptMode = Field("abort", description="At once, or with one closing answer.", examples=["stop"])
+    mode: InterruptMode = Field("abort", description="At once, or after a final answer.", examples=["stop"])
     hint: str | None = Field(
-        None, description="With stop: the subject of the closing answer.", examples=["Say how far you came."]
+        None, description="With `stop`: what the final answer should be about.", examples=["Report your progress."]
     )
 
 
 class ScreenQuery(Strict):
-    """How a terminal is to be shown."""
+    """The format of a screen."""
 
-    styled: bool = Field(False, description="Also as escape sequences that paint it.")
+    styled: bool = Field(False, description="Include the rows with escape sequences for colours.")
 
 
 class KeysBody(Strict):
@@ -202,8 +202,8 @@ class KeysBody(Strict):
 
     @field_validator("*")
     @classmethod
-    def _text(cls, value: Any) -> Any:
-        return value  # Ctrl-Space is a NUL
+    def _check_text(cls, value: Any) -> Any:
+        return value  # any character is allowed: Ctrl-Space is a NUL
 
 
 class SizeBody(Strict):
@@ -214,45 +214,45 @@ class SizeBody(Strict):
 
 
 class EventQuery(Strict):
-    """Which events to read. `limit` and `before` count for JSON pages only, `live` and `state` for streams."""
+    """A filter of events. `limit` and `before` are only for pages of JSON, `live` and `state` only for streams."""
 
     after: int | None = Field(None, ge=0, le=2**62)
-    before: int | None = Field(None, ge=0, le=2**62, description="The last ones before this seq.")
-    kind: list[str] = Field(default_factory=list, description="`tool_*` means all that begin so.")
+    before: int | None = Field(None, ge=0, le=2**62, description="Return the last events before this seq.")
+    kind: list[str] = Field(default_factory=list, description="`tool_*` means all kinds that begin with tool_.")
     task_id: str | None = None
     turn_id: str | None = None
     session_key: str | None = None
     agent: str | None = None
     actor: str | None = None
-    live: bool = Field(False, description="Also live events, which are never stored.")
-    state: bool = Field(False, description="Begin with the state, send live events, cut long texts.")
+    live: bool = Field(False, description="Include live events, which are never stored.")
+    state: bool = Field(False, description="Begin with the state, include live events, cut long texts.")
     limit: int = Field(500, ge=0, le=1000)
 
     @field_validator("kind")
     @classmethod
-    def _known(cls, value: list[str]) -> list[str]:
+    def _check_kinds(cls, value: list[str]) -> list[str]:
         for name in value:
             if not kinds_of(name):
-                raise ValueError(f"no kind of event is called {name!r}; known kinds: {', '.join(sorted(KINDS))}")
+                raise ValueError(f"there is no event kind {name!r}; choose one of {', '.join(sorted(KINDS))}")
         return value
 
 
 class ApprovalQuery(Strict):
-    """Which questions to list."""
+    """A filter of questions."""
 
     status: approval.Status | Literal["all"] = "pending"
     limit: int = Field(50, ge=1, le=500)
 
 
 class RuleQuery(Strict):
-    """Which rules to list."""
+    """A filter of rules."""
 
-    all: bool = Field(False, description="Also those that were revoked.")
+    all: bool = Field(False, description="Include revoked rules.")
     limit: int = Field(500, ge=1, le=1000)
 
 
 class DeliveryQuery(Strict):
-    """Which deliveries to list."""
+    """A filter of deliveries."""
 
     status: channel.Status | None = None
     task_id: str | None = None
@@ -260,46 +260,46 @@ class DeliveryQuery(Strict):
 
 
 class SessionQuery(Strict):
-    """Which sessions to list."""
+    """A page of sessions."""
 
     limit: int = Field(50, ge=1, le=500)
     before: str | None = None
 
 
 class MessageQuery(Strict):
-    """Which messages of a session to read."""
+    """A page of the messages of a session."""
 
     after: int = Field(0, ge=0, le=2**62)
     limit: int = Field(500, ge=1, le=1000)
-    html: bool = Field(False, description="Also each text as HTML that is safe to show.")
+    html: bool = Field(False, description="Include each text as sanitised HTML.")
 
 
 class SinceQuery(Strict):
-    """Since when."""
+    """The start of a period."""
 
-    since: AwareDatetime | None = Field(None, description="ISO 8601 with a zone; the last 24 hours otherwise.")
+    since: AwareDatetime | None = Field(None, description="ISO 8601 with a zone. Default: 24 hours ago.")
 
     @field_validator("since", "until", mode="before", check_fields=False)
     @classmethod
-    def _written(cls, value: Any) -> Any:
+    def _check_format(cls, value: Any) -> Any:
         if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\d[Tt ]", value):
-            raise ValueError("write a time such as 2026-01-02T03:04:05Z")
+            raise ValueError("this is not a time; write it like 2026-01-02T03:04:05Z")
         return value
 
     @field_validator("since", "until", check_fields=False)
     @classmethod
-    def _sensible(cls, value: datetime | None) -> datetime | None:
+    def _check_year(cls, value: datetime | None) -> datetime | None:
         if value is not None and not 1970 <= value.year <= 9000:
-            raise ValueError("the time is too far away")
+            raise ValueError("the year must be between 1970 and 9000")
         return value
 
 
 class UsageQuery(SinceQuery):
-    """Which ended tasks to add up, and by what."""
+    """The period of a usage report, and how its rows are grouped."""
 
-    until: AwareDatetime | None = Field(None, description="ISO 8601 with a zone; now otherwise.")
-    by: list[By] = Field(["actor", "agent"], max_length=5, description="What the rows are grouped by; may be repeated.")
-    zone: str | None = Field(None, max_length=100, description="Where days begin; the server's zone otherwise.")
+    until: AwareDatetime | None = Field(None, description="ISO 8601 with a zone. Default: now.")
+    by: list[By] = Field(["actor", "agent"], max_length=5, description="Group the rows by this. Repeatable.")
+    zone: str | None = Field(None, max_length=100, description="Time zone of the days. Default: the server's.")
     session_key: str | None = None
     limit: int = Field(1000, ge=1, le=10_000)
 
@@ -327,7 +327,7 @@ class AutomationPatch(Strict):
 
 
 @copy_of(Automation, NEW_SETTINGS)
-class AutomationShot(Strict):
+class ExportedAutomation(Strict):
     """An exported automation. Fields that are not settings are ignored."""
 
     model_config = ConfigDict(extra="ignore")
@@ -342,17 +342,17 @@ class AutomationShot(Strict):
 class ImportBody(Strict):
     """Exported automations to import."""
 
-    automations: list[AutomationShot] = Field(max_length=10_000)
+    automations: list[ExportedAutomation] = Field(max_length=10_000)
 
 
 class ExportQuery(Strict):
-    """Which automations to export; none means all."""
+    """The automations to export; without ids, all except deleted ones."""
 
     id: list[str] = Field(default_factory=list, max_length=1000)
 
 
 class AutomationQuery(Strict):
-    """Which automations to list."""
+    """A filter of automations."""
 
     status: Literal["", "all", "active", "paused", "deleted"] = ""
     scope_kind: ScopeKind = "user"
@@ -361,13 +361,13 @@ class AutomationQuery(Strict):
 
 
 class HistoryQuery(Strict):
-    """How many to list."""
+    """The maximum number of runs to list."""
 
     limit: int = Field(20, ge=1, le=200)
 
 
 class PreviewQuery(Strict):
-    """A schedule to try: exactly one of at, every and cron."""
+    """A schedule to preview: exactly one of `at`, `every` and `cron`."""
 
     at: str | None = Field(None, max_length=100)
     every: Seconds | None = None
@@ -377,7 +377,7 @@ class PreviewQuery(Strict):
 
 
 class DayQuery(Strict):
-    """The automations of a day plan: those with these ids, or those that a list would have."""
+    """The automations of a day plan: those with these ids or, without ids, those of the list."""
 
     id: list[str] = Field(default_factory=list, max_length=200)
     status: Literal["", "all", "active", "paused", "deleted"] = ""
@@ -399,7 +399,7 @@ class GoalPatch(Strict):
 
 
 class GoalQuery(Strict):
-    """Which goals to list."""
+    """A filter of goals."""
 
     status: Literal["", "all", "waiting_for_session", "active", "paused", "complete", "timeout"] = ""
     limit: int = Field(20, ge=1, le=200)
@@ -434,7 +434,7 @@ class HandoffWorkBody(Strict):
 
 
 class HandoffBody(Strict):
-    """A handoff. Without `to` the best agent for the type of `task` gets it; `source_task` hands that task over."""
+    """A handoff. Without `to`, the type of `task` selects the agent. `source_task` is a task to hand over."""
 
     to: str | None = Field(None, min_length=1, max_length=200, examples=["demo"])
     task: HandoffWorkBody | None = Field(None, examples=[{"type": "code", "description": "Fix the failing test"}])
@@ -445,11 +445,11 @@ class HandoffBody(Strict):
     max_retries: int = Field(0, strict=True, ge=0, le=MAX_RETRIES)
     nest_history: bool | None = Field(None, strict=True)
     workdir: Annotated[str | None, AfterValidator(check_absolute)] = Field(None, max_length=4096)
-    wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS, description="Seconds the reply may wait for its end.")
+    wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS, description="Maximum seconds to wait until it has ended.")
 
 
 class HandoffQuery(Strict):
-    """Which handoffs to list. `agent` is who handed over or got it, `root` the task they all come from."""
+    """A filter of handoffs. `agent` handed over or received the work; `root` is the first task of the chain."""
 
     status: list[HandoffStatus] = Field(default_factory=list)
     agent: str | None = None
@@ -459,7 +459,7 @@ class HandoffQuery(Strict):
 
 
 class WaitQuery(Strict):
-    """How many seconds the reply may wait for an end."""
+    """The maximum number of seconds to wait until the handoff has ended."""
 
     wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS)
 
@@ -471,7 +471,7 @@ class CompleteBody(Strict):
 
 
 class DelayBody(Strict):
-    """How long a goal waits, and why."""
+    """A delay of the next step, and the reason."""
 
     duration: Seconds = Field(examples=[1800.0])
     reason: str = Field(max_length=2000, examples=["waiting for the nightly build"])

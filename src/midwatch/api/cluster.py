@@ -1,4 +1,4 @@
-"""Routes of processes: who runs tasks on this store."""
+"""Routes of processes: list the processes that run tasks on this store."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ router = APIRouter(prefix=PREFIX, tags=["cluster"])
 
 @router.get("/cluster", responses={200: {"model": ClusterInfo}})
 async def cluster(desk: DeskDep, actor: Caller) -> Json:
-    """Return the known processes, oldest first, and facts about the store; its place only for owners."""
+    """Return the known processes, oldest first, and facts about the store. Only an owner gets its address."""
     return Json({"store": await desk.system.describe_store(actor), "processes": await list_processes(desk)})

@@ -1,4 +1,4 @@
-"""Routes of deliveries: list the notices that were sent, wait or failed, and retry one."""
+"""Routes of deliveries: list sent, waiting and failed notices, and retry a failed one."""
 
 from __future__ import annotations
 

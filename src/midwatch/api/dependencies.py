@@ -16,9 +16,9 @@ from midwatch.domain.identity import Actor
 PREFIX = "/api/v1"
 ACTOR = "midwatch.actor"
 CALL = "midwatch.call"
-"""Where the guard puts the actor and the call into the scope of a request."""
+"""The keys under which the guard stores the actor and the call in the scope of a request."""
 PROXY_SECONDS = 3600.0
-"""How long an event stream lasts for an actor that a proxy names."""
+"""Seconds after which the event stream of an actor from a proxy ends."""
 
 
 async def desk_of(request: Request) -> Desk:
@@ -27,7 +27,7 @@ async def desk_of(request: Request) -> Desk:
 
 
 async def actor_of(request: Request) -> Actor:
-    """Return the actor of the request, as the guard recognised it."""
+    """Return the actor of the request, which the guard has recognised."""
     return cast(Actor, request.scope[ACTOR])
 
 
@@ -37,9 +37,9 @@ async def call_of(request: Request) -> Call:
 
 
 async def make_access_check(request: Request) -> Callable[[], Awaitable[bool]]:
-    """Return a check whether the actor is still admitted; event streams repeat it.
+    """Return a function that checks whether the actor still has access. Event streams call it repeatedly.
 
-    Only the proxy knows whom it admits, so an actor that it names must connect again after a while.
+    Only a proxy knows whether its actors still have access, so their streams end after a while and they connect again.
     """
     actor, desk = await actor_of(request), await desk_of(request)
     tokens, clock = desk.tokens, desk.clock
@@ -51,7 +51,7 @@ async def make_access_check(request: Request) -> Callable[[], Awaitable[bool]]:
         try:
             return await tokens.still_holds(actor)
         except StoreError:
-            return False  # the next request reports the error
+            return False  # the next request of the client gets the error
 
     return check
 

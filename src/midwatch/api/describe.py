@@ -15,17 +15,17 @@ SUMMARY = "Mission control for AI agents: hand work to any agent, watch every st
 PROBLEMS = {
     "400": "The request is malformed.",
     "401": "The token is missing or wrong.",
-    "403": "The role does not allow this, or a page of another site asks.",
-    "404": "It does not exist.",
+    "403": "The role does not allow this, or a page of another site sent the request.",
+    "404": "The record does not exist.",
     "408": "The request did not arrive in time.",
-    "409": "It is not in a state that allows this.",
-    "410": "The events are not kept any more; `oldest_seq` is the first that is.",
+    "409": "The state of the record does not allow this.",
+    "410": "The events were removed; `oldest_seq` is the first that is left.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
-    "421": "The server was called by a name that is not its own.",
+    "421": "The host header is not a name of this server.",
     "422": "A value is not valid; `field` names it.",
     "429": "Too many tasks, streams or failed attempts; wait, then try again.",
-    "431": "The head of the request is too large.",
+    "431": "The request line and headers are too large.",
     "503": "The database does not answer, or the server is stopping.",
 }
 EVERYWHERE = ("400", "403", "408", "413", "421", "431", "503")
@@ -78,7 +78,7 @@ def complete_document(document: dict[str, Any]) -> None:
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:
-    """Return an example of a schema, put together from the examples of its properties."""
+    """Return an example of a schema, built from the examples of its properties."""
     if "examples" in schema:
         return schema["examples"][0]
     if "$ref" in schema:
@@ -118,7 +118,7 @@ def _complete_operation(route: str, operation: dict[str, Any]) -> None:
 
 
 def _list_problems(route: str, operation: dict[str, Any]) -> list[str]:
-    """Return the HTTP statuses of the errors that an operation can have."""
+    """Return the HTTP statuses of the errors that an operation can return."""
     statuses = {*EVERYWHERE, *MORE.get(route, ())}
     if not route.startswith("GET "):
         statuses |= {*OF_WRITING}

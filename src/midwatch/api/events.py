@@ -20,7 +20,7 @@ from midwatch.wire.events import EventPage
 
 router = APIRouter(prefix=PREFIX, tags=["events"])
 
-LastEventId = Annotated[str | None, Header(description="The seq of the last event that was seen.")]
+LastEventId = Annotated[str | None, Header(description="The seq of the last event that the client has received.")]
 
 
 @router.get(
@@ -36,7 +36,7 @@ async def events(
     accept: Annotated[str, Header()] = "",
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Follow the events for ever, or return one page of the stored ones for `Accept: application/json`."""
+    """Stream events without end. With `Accept: application/json`, return one page of stored events."""
     which = EventFilter(
         kinds=tuple(query.kind), task_id=query.task_id, turn_id=query.turn_id, session_key=query.session_key,
         agent_id=query.agent, actor=query.actor,
@@ -55,8 +55,8 @@ async def events(
 
 
 async def watch(desk: Desk, which: EventFilter, after: int | None) -> Batches:
-    """Return the state that a filter selects and all later events. Raise NotFound if its task or session is unknown."""
-    first = [await desk.events.state(which)]  # an error must be a reply, not the end of a stream
+    """Return the state that a filter selects, and all later events. Raise NotFound for an unknown task or session."""
+    first = [await desk.events.state(which)]  # before the stream starts, so that the client gets an error reply
 
     async def look() -> State:
         return first.pop() if first else await desk.events.state(which)
@@ -65,9 +65,9 @@ async def watch(desk: Desk, which: EventFilter, after: int | None) -> Batches:
 
 
 def resume_point(last_event_id: str | None, after: int | None) -> int | None:
-    """Return the seq after which to go on: the last one that the reader saw, else the one it names."""
+    """Return the seq to continue after: the header Last-Event-ID or, without it, the parameter `after`."""
     if not last_event_id:
         return after
     if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19):
-        raise InvalidInput("Last-Event-ID must be the seq of the last event that you have read.", field="Last-Event-ID")
+        raise InvalidInput("Last-Event-ID must be the seq of the last received event.", field="Last-Event-ID")
     return int(last_event_id)

@@ -1,4 +1,4 @@
-"""Routes of goals: set, look, edit, step, pause, resume, complete, delay, clear."""
+"""Routes of goals: set, read, edit, step, pause, resume, complete, delay, clear."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def list_goals(desk: DeskDep, query: Annotated[GoalQuery, Query()]) -> Jso
 
 @router.post("/goals", status_code=201, responses={201: {"model": GoalInfo}})
 async def create(desk: DeskDep, actor: Caller, body: GoalBody) -> Json:
-    """Set a goal; its first step begins at once, or when its session has a thread."""
+    """Set a goal. Its first step starts at once, or when its session has a thread."""
     goal = await desk.goals.create(actor=actor, **body.model_dump(exclude_unset=True))
     return reply_created("goals", await desk.goals.describe(goal))
 
@@ -45,42 +45,42 @@ async def steps(desk: DeskDep, goal_id: str, query: Annotated[HistoryQuery, Quer
 
 @router.patch("/goals/{goal_id}", responses=ONE)
 async def edit(desk: DeskDep, actor: Caller, goal_id: str, body: GoalPatch) -> Json:
-    """Change the objective, deadline or budget."""
+    """Change the objective, deadline or budget of a goal."""
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
     return Json(await desk.goals.describe(await desk.goals.edit(goal_id, values, revision=body.revision, actor=actor)))
 
 
 @router.post("/goals/{goal_id}/step", responses=ONE)
 async def step(desk: DeskDep, actor: Caller, goal_id: str) -> Json:
-    """Begin the next step now."""
+    """Start the next step of a goal now."""
     return Json(await desk.goals.describe(await desk.goals.step(goal_id, actor=actor)))
 
 
 @router.post("/goals/{goal_id}/pause", responses=ONE)
 async def pause(desk: DeskDep, actor: Caller, goal_id: str) -> Json:
-    """Pause a goal until it is resumed; a running step is stopped."""
+    """Pause a goal until it is resumed. A running step is stopped."""
     return Json(await desk.goals.describe(await desk.goals.pause(goal_id, actor=actor)))
 
 
 @router.post("/goals/{goal_id}/resume", responses=ONE)
 async def resume(desk: DeskDep, actor: Caller, goal_id: str) -> Json:
-    """Let a paused goal go on."""
+    """Resume a paused goal."""
     return Json(await desk.goals.describe(await desk.goals.resume(goal_id, actor=actor)))
 
 
 @router.post("/goals/{goal_id}/complete", responses=ONE)
 async def complete(desk: DeskDep, actor: Caller, goal_id: str, body: CompleteBody) -> Json:
-    """Declare a goal reached. From its agent it counts when the step has ended and its verifier, if any, agrees."""
+    """Mark a goal as complete. If its own agent does this, the step must end and the verifier, if any, must agree."""
     return Json(await desk.goals.describe(await desk.goals.complete(goal_id, evidence=body.evidence, actor=actor)))
 
 
 @router.post("/goals/{goal_id}/delay", responses=ONE)
 async def delay(desk: DeskDep, actor: Caller, goal_id: str, body: DelayBody) -> Json:
-    """Begin the next step later: 0, or 1 minute to 12 hours."""
+    """Delay the next step: 0, or 1 minute to 12 hours."""
     return Json(await desk.goals.describe(await desk.goals.delay(goal_id, body.duration, body.reason, actor=actor)))
 
 
 @router.delete("/goals/{goal_id}", responses=ONE)
 async def clear(desk: DeskDep, actor: Caller, goal_id: str) -> Json:
-    """Give a goal up and remove it; a running step is stopped."""
+    """Remove a goal. A running step is stopped."""
     return Json({**(await desk.goals.clear(goal_id, actor=actor)).snapshot(), "running": False})

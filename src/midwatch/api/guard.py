@@ -1,4 +1,4 @@
-"""The guard in front of all routes: recognise the actor, check the role, limit the size of the body."""
+"""The guard, which runs before all routes: recognise the actor, check the role, limit the size of the body."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_BODY = 2 * 1024 * 1024
 MAX_STRANGERS_BODY = 4096
 MAX_UPLOAD = 11 * 1024 * 1024
 SELF_SERVICE = frozenset({"/api/v1/sign-out", "/api/v1/links"})
-"""Requests that every role may send, as they concern the actor alone."""
+"""Requests that every role may send, because they affect only the actor itself."""
 AGENTS_MAY = re.compile(r"/api/v1/(goals/[^/]+/(complete|delay)|handoffs(/[^/]+/cancel)?|tasks|automations)")
-"""What the agent of a running task may do beside looking; the services check the rest."""
+"""Requests other than reads that the agent of a running task may send; the services check the details."""
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -43,7 +43,7 @@ log = logging.getLogger("midwatch.guard")
 
 
 class Guard:
-    """Middleware that passes a request on to its route, with its actor, or refuses it."""
+    """Middleware that adds the actor to a request and passes it on, or refuses it."""
 
     def __init__(self, app: ASGIApp, tokens: Tokens, admission: Admission) -> None:
         self._app = app
@@ -75,7 +75,7 @@ class Guard:
                 log.warning("refused %s %.100r from %s: %s", call.method, call.path, call.peer, error.code)
             await make_problem(error)(scope, receive, reply)
         except _TooLarge as limit:
-            too_large = InvalidInput(f"the body is larger than {limit} bytes; send less.", field="body")
+            too_large = InvalidInput(f"the body is larger than {limit} bytes; send a smaller one.", field="body")
             await make_problem(too_large, 413)(scope, receive, reply)
         except ClientDisconnect:
             pass
@@ -89,8 +89,8 @@ class Guard:
     async def _identify(self, call: Call) -> Actor:
         """Return the actor, or raise Unauthorized.
 
-        A wrong token is refused even if the request has a valid cookie. For pages of other sites only a token counts:
-        browsers and proxies add cookies and names to requests that such a page sends.
+        A wrong token is refused even if the request has a valid cookie. A page of another site needs a token, because
+        browsers add cookies, and proxies add names, to the requests of every page.
         """
         if (secret := call.bearer()) is not None:
             actor = await self._tokens.bearer(secret)
@@ -98,25 +98,25 @@ class Guard:
                 raise Unauthorized("the token is wrong or was revoked; see `midwatch token list`.")
             return actor
         if call.origin and call.origin != call.own_origin:
-            raise Unauthorized("a page of another site needs a token; send it as bearer.")
+            raise Unauthorized("a page of another site needs a token; send it as bearer token.")
         if (cookie := call.cookie()) and (actor := await self._tokens.cookie(cookie)):
             return actor
         if actor := self._admission.find_proxy_actor(call):
             return actor
         raise Unauthorized(
-            "the request has no valid token; send that of $MIDWATCH_HOME/token as bearer, or sign in with the link "
-            "of `midwatch open`."
+            "the request has no valid token; send the token in $MIDWATCH_HOME/token as bearer token, or sign in with "
+            "the link of `midwatch open`."
         )
 
     def _allow(self, call: Call, actor: Actor | None) -> None:
         if call.safe or actor is None:
             return
         if actor.task is not None and AGENTS_MAY.fullmatch(call.path):
-            return  # the service checks that it concerns the agent's own task, or work it may submit
+            return  # the service checks that the agent may do this: to its own task, or to submit work
         if actor.role == "viewer" and call.path not in SELF_SERVICE:
-            raise Forbidden(f"{actor.name} is a viewer and may only read; ask the owner for another role.")
+            raise Forbidden(f"{actor.name} has the role viewer and may only read; ask the owner for the role operator.")
         if actor.way == "cookie" and not call.from_own_page:
-            raise Forbidden("a browser's cookie counts only for pages of this server; send a token as bearer instead.")
+            raise Forbidden("a cookie is valid only for pages of this server; send a bearer token instead.")
 
     def _add_headers(self, send: Send, call: Call) -> Send:
         """Return a `send` that adds the headers of every reply."""
@@ -126,7 +126,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-                if call.of_api:
+                if call.is_for_api:
                     headers.setdefault("cache-control", "no-store")
                 if call.origin and self._admission.is_listed(call.origin):
                     headers["access-control-allow-origin"] = call.origin
@@ -145,7 +145,7 @@ async def _read_whole_body(call: Call, request: Request, actor: Actor | None) ->
     if actor is None:
         limit = MAX_STRANGERS_BODY
     else:
-        limit = MAX_UPLOAD if call.of_agentapi and call.path.endswith("/upload") else MAX_BODY
+        limit = MAX_UPLOAD if call.is_for_agentapi and call.path.endswith("/upload") else MAX_BODY
     length = call.headers.get(b"content-length", b"0")
     if not length.isdigit() or int(length) > limit:
         raise _TooLarge(limit)
@@ -158,7 +158,7 @@ async def _read_whole_body(call: Call, request: Request, actor: Actor | None) ->
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Return the body. Of one that is larger than the limit, return only its beginning."""
+    """Return the body; if it is larger than the limit, only its beginning."""
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
@@ -170,18 +170,18 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def _check_media(call: Call, body: bytes) -> None:
-    """Raise UnsupportedMediaType unless the body is declared as JSON, which a form of a foreign page cannot do.
+    """Raise UnsupportedMediaType unless the content type is JSON, which a form on a page of another site cannot set.
 
-    Clients of agentapi may send forms and no type; for them a browser's cookie counts only from a page of this server.
+    Clients of agentapi may send forms, or no type; for them a cookie is valid only from a page of this server.
     """
-    if call.of_agentapi:
+    if call.is_for_agentapi:
         return
     if body and not call.safe and call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
-        raise UnsupportedMediaType("a body is JSON; send it with `content-type: application/json`.", field="body")
+        raise UnsupportedMediaType("the body must be JSON; send `content-type: application/json`.", field="body")
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body again, then whatever comes after it."""
+    """Return a `receive` that returns the body again, then the messages after it."""
     replayed = False
 
     async def receive_again() -> Message:

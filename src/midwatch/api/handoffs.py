@@ -1,4 +1,4 @@
-"""Routes of handoffs: hand over, look, cancel, retry."""
+"""Routes of handoffs: hand over, read, cancel, retry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = APIRouter(prefix=PREFIX, tags=["handoffs"])
 async def create(desk: DeskDep, actor: Caller, body: HandoffBody, idempotency_key: IdempotencyKey = None) -> Json:
     """Hand work to an agent, or to the best one for its type.
 
-    With `wait` the reply comes when the handoff has ended, or after so many seconds.
+    With `wait` the reply comes when the handoff has ended, or after this number of seconds.
     """
     fields = body.model_dump(exclude={"task", "context", "wait"})
     options = HandoffOptions(task=HandoffTask(**body.task.model_dump() if body.task else {}), **fields)
@@ -46,13 +46,13 @@ async def list_handoffs(desk: DeskDep, query: Annotated[HandoffQuery, Query()]) 
 
 @router.get("/handoffs/{handoff_id}", responses=ONE)
 async def show(desk: DeskDep, actor: Caller, handoff_id: str, query: Annotated[WaitQuery, Query()]) -> Json:
-    """Return one handoff; with `wait` when it has ended, or after so many seconds as it is then."""
+    """Return one handoff. With `wait` the reply comes when it has ended, or after this number of seconds."""
     return Json((await desk.handoff_requests.get(handoff_id, actor=actor, wait=query.wait)).snapshot())
 
 
 @router.post("/handoffs/{handoff_id}/cancel", responses=ONE)
 async def cancel(desk: DeskDep, actor: Caller, handoff_id: str) -> Json:
-    """Stop a handoff: it ends, and its task is stopped wherever it runs."""
+    """Cancel a handoff. Its task is stopped, even in another process."""
     return Json((await desk.handoff_requests.cancel(handoff_id, actor=actor)).snapshot())
 
 

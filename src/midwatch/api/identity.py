@@ -27,14 +27,14 @@ router = APIRouter(prefix=PREFIX, tags=["identity"])
 
 
 class Failures:
-    """Sign-ins that failed within the last minute."""
+    """The failed sign-ins of the last minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._recent: deque[tuple[float, str]] = deque()
 
     def add(self, peer: str) -> float | None:
-        """Count one more; return None, or the seconds to wait if there were too many."""
+        """Count a failure. Return the seconds to wait if there were too many, else None."""
         now = self._clock.monotonic()
         while self._recent and self._recent[0][0] <= now - MINUTE:
             self._recent.popleft()
@@ -57,9 +57,9 @@ async def me(desk: DeskDep, actor: Caller) -> Json:
 
 @router.post("/sign-in", responses={200: {"model": SignIn}})
 async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignInBody) -> Json:
-    """Give a cookie for the code of a link, or for a token. Needs no token."""
+    """Sign a browser in with the code of a link or with a token; the reply sets a cookie. Needs no token."""
     if (body.code is None) == (body.token is None):
-        raise InvalidInput("send either the code of a link or a token.", field="code")
+        raise InvalidInput("send either `code`, the code of a link, or `token`.", field="code")
     try:
         token, secret = await desk.tokens.sign_in(code=body.code, token=body.token)
     except Unauthorized:
@@ -81,7 +81,7 @@ async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignIn
 
 @router.post("/sign-out", responses={200: {"model": SignOut}})
 async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
-    """End the browser's token and remove its cookie."""
+    """Sign a browser out: end its token and remove its cookie."""
     await desk.tokens.sign_out(actor)
     reply = Json({"signed_out": True})
     reply.delete_cookie(COOKIE, path="/", secure=call.secure, httponly=True, samesite="strict")
@@ -90,7 +90,7 @@ async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
 
 @router.post("/links", status_code=201, responses={201: {"model": Link}})
 async def make_link(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
-    """Create a link that signs one browser in, with the same actor and role. It works once, for ten minutes."""
+    """Create a link that signs a browser in with the same actor and role. It works once, within ten minutes."""
     link, code = await desk.tokens.link(actor)
     return Json({"url": f"{call.own_origin}/sign-in#{code}", "expires_at": iso(link.expires_at)}, 201)
 
@@ -102,7 +102,7 @@ async def list_tokens(desk: DeskDep, actor: Caller) -> Json:
 
 
 async def require_owner(actor: Caller) -> None:
-    """Raise Forbidden unless the actor is an owner. As a dependency it runs before the body is checked."""
+    """Raise Forbidden unless the actor is an owner. This dependency runs before the body is checked."""
     check_owner(actor)
 
 
@@ -115,5 +115,5 @@ async def create_token(desk: DeskDep, actor: Caller, body: TokenBody) -> Json:
 
 @router.delete("/tokens/{key}", responses={200: {"model": TokenInfo}})
 async def revoke_token(desk: DeskDep, actor: Caller, key: str) -> Json:
-    """End a token, by its id or name."""
+    """Revoke a token by its id or name."""
     return Json((await desk.tokens.revoke(key, by=actor)).snapshot())

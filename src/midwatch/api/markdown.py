@@ -1,7 +1,7 @@
-"""Render Markdown as harmless HTML on the server: the text of an agent is never trusted.
+"""Render Markdown as safe HTML on the server, because the text of an agent is not trusted.
 
-Raw HTML is shown as text, images become links and are never loaded, links lead only to the web or to a mail address,
-and a sanitiser keeps only the listed tags and attributes.
+Raw HTML is shown as text. An image becomes a link, so that it is not loaded. Links lead only to the web or to a mail
+address. A sanitiser removes all tags and attributes that are not listed here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 50_000
 MOST_BRACKETS = 5000
-"""Opening brackets that are parsed: each may begin many links."""
-MOST_PARTS = 20_000
+"""Maximum number of opening brackets that are parsed. Each may start a link, so many of them take long."""
+MOST_TOKENS = 20_000
 MOST_ADDRESSES = 200_000
-"""Characters of all addresses and titles: every line can refer to one that is written once."""
+"""Maximum characters of all addresses and titles. Many links can refer to one long address."""
 KEPT_PAGES = 64
 QUICK_CHARACTERS = 4000
 TAGS = {
@@ -33,18 +33,18 @@ TAGS = {
 ATTRIBUTES = {"a": {"href", "title"}, "ol": {"start"}}
 ALIGNED = {"align": {"left", "center", "right"}}
 SCHEMES = {"http", "https", "mailto"}
-NOTE = "<p><em>The text goes on; only its beginning is shown as a page.</em></p>"
+NOTE = "<p><em>The text is too long; only its beginning is shown.</em></p>"
 
 logger = logging.getLogger(__name__)
 
 
 async def to_html(text: str) -> str:
-    """Render a text, a long one in a thread so that other requests do not wait."""
+    """Render a text. A long text is rendered in a thread, so that other requests do not wait."""
     return render(text) if len(text) <= QUICK_CHARACTERS else await asyncio.to_thread(render, text)
 
 
 def render(text: str) -> str:
-    """Return `text` as sanitised HTML. It never raises: a text that fails or would take too long is shown as it is."""
+    """Return `text` as sanitised HTML. A text that cannot be rendered, or is too costly, is shown as plain text."""
     if len(text) <= MOST_CHARACTERS:
         return _render_page(text)
     return _render_page(text[:MOST_CHARACTERS]) + NOTE
@@ -54,10 +54,10 @@ def render(text: str) -> str:
 def _render_page(text: str) -> str:
     try:
         return _sanitise(_parser().render(text))
-    except _TooMuch:
+    except _PageTooLarge:
         pass
     except Exception:
-        logger.exception("a text could not be rendered as Markdown")
+        logger.exception("a text could not be rendered as Markdown; it is shown as plain text")
     return f"<pre>{html.escape(text)}</pre>"
 
 
@@ -81,20 +81,20 @@ def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    parser.core.ruler.at("block", _block)
-    parser.core.ruler.at("inline", _inline)
-    parser.add_render_rule("image", _image)
-    parser.add_render_rule("th_open", _cell)
-    parser.add_render_rule("td_open", _cell)
+    parser.core.ruler.at("block", _parse_blocks)
+    parser.core.ruler.at("inline", _parse_inline)
+    parser.add_render_rule("image", _render_image)
+    parser.add_render_rule("th_open", _render_cell)
+    parser.add_render_rule("td_open", _render_cell)
     return parser
 
 
-class _TooMuch(Exception):
-    """Raised when a small text would become a large page."""
+class _PageTooLarge(Exception):
+    """Raised when a short text would become a large page."""
 
 
-class _Parts(list["Token"]):
-    """The tokens of a page. Table rows are filled up, so their number is limited by the length of the text."""
+class _LimitedTokens(list["Token"]):
+    """The tokens of a page, up to a maximum. A short table can have many tokens, because missing cells are added."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -102,16 +102,16 @@ class _Parts(list["Token"]):
 
     def append(self, token: Token) -> None:
         if len(self) >= self._most:
-            raise _TooMuch
+            raise _PageTooLarge
         super().append(token)
 
 
-def _block(state: StateCore) -> None:
-    state.tokens = _Parts(min(MOST_PARTS, 100 + 2 * len(state.src)))
+def _parse_blocks(state: StateCore) -> None:
+    state.tokens = _LimitedTokens(min(MOST_TOKENS, 100 + 2 * len(state.src)))
     state.md.block.parse(state.src, state.md, state.env, state.tokens)
 
 
-def _inline(state: StateCore) -> None:
+def _parse_inline(state: StateCore) -> None:
     from markdown_it.token import Token
 
     addresses = brackets = 0
@@ -126,19 +126,19 @@ def _inline(state: StateCore) -> None:
         state.md.inline.parse(token.content, state.md, state.env, token.children)
         addresses += sum(len(str(value)) for child in token.children for value in child.attrs.values())
         if addresses > MOST_ADDRESSES:
-            raise _TooMuch
+            raise _PageTooLarge
 
 
-def _image(self: Any, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]) -> str:
-    """Render a link to the image, so that reading a page fetches nothing."""
+def _render_image(self: Any, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]) -> str:
+    """Render an image as a link, so that opening the page loads nothing."""
     token = tokens[index]
     address = str(token.attrGet("src") or "")
     label = self.renderInlineAsText(token.children, options, env) or address
     return f'<a href="{html.escape(address)}">{html.escape(label)}</a>'
 
 
-def _cell(self: Any, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]) -> str:
-    """Render the alignment as an attribute: inline styles are forbidden on our pages."""
+def _render_cell(self: Any, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]) -> str:
+    """Render the alignment of a table cell as an attribute: pages of the console forbid inline styles."""
     token = tokens[index]
     side = str(token.attrGet("style") or "").removeprefix("text-align:")
     return f'<{token.tag} align="{html.escape(side)}">' if side else f"<{token.tag}>"

@@ -22,22 +22,22 @@ __all__ = ["MEDIA_TYPE", "render"]
 Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 NOTICES: tuple[Status, ...] = ("pending", "failed")
-OLDEST_PENDING = "How long the oldest of the newest waiting tasks is due."
+OLDEST_PENDING = "Seconds since the oldest of the newest 500 waiting tasks was due."
 ROUTINE_FIGURES: Mapping[str, tuple[Family, str]] = {
-    "runs": (CounterMetricFamily, "Runs of background work."),
-    "failures": (CounterMetricFamily, "Runs of background work that failed."),
+    "runs": (CounterMetricFamily, "Runs of a routine, which is background work at intervals."),
+    "failures": (CounterMetricFamily, "Runs of a routine that failed."),
 }
 SUBSCRIPTION_FIGURES: Mapping[str, tuple[Family, str]] = {
     "received": (CounterMetricFamily, "Events that reached a subscription."),
-    "handled": (CounterMetricFamily, "Events that the handler of a subscription took."),
+    "handled": (CounterMetricFamily, "Events that the handler of a subscription has handled."),
     "failed": (CounterMetricFamily, "Events for which the handler of a subscription failed or was too slow."),
     "dropped": (CounterMetricFamily, "Events that a subscription missed because it was too slow."),
-    "lag": (GaugeMetricFamily, "Events a subscription is behind."),
+    "lag": (GaugeMetricFamily, "Events that a subscription has not handled yet."),
 }
 
 
 class _Collected(Collector):
-    """Metrics that were collected already."""
+    """A collector that returns a fixed list of metrics."""
 
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics
@@ -47,7 +47,7 @@ class _Collected(Collector):
 
 
 async def render(desk: Desk, streams: int) -> bytes:
-    """Return all metrics in the text format."""
+    """Return all metrics in the text format of Prometheus."""
     registry = CollectorRegistry()
     registry.register(_Collected(await _measure(desk, streams)))
     ProcessCollector(registry=registry)
@@ -67,30 +67,30 @@ async def _measure(desk: Desk, streams: int) -> list[Metric]:
     last_seq = (await desk.events.bounds()).last_seq
     processes = len(await desk.living())
     return [
-        InfoMetricFamily("midwatch", "This program.", {"version": __version__}),
-        _by_label(GaugeMetricFamily, "tasks", "Tasks that are kept, by status.", "status", counts),
-        _by_label(GaugeMetricFamily, "deliveries", "Notices that wait or failed.", "status", notices),
-        CounterMetricFamily("midwatch_events", "Events written since the beginning.", last_seq),
-        GaugeMetricFamily("midwatch_approvals_pending", "Questions without an answer.", approvals),
+        InfoMetricFamily("midwatch", "Version of midwatch.", {"version": __version__}),
+        _make_metric(GaugeMetricFamily, "tasks", "Stored tasks, by status.", "status", counts),
+        _make_metric(GaugeMetricFamily, "deliveries", "Waiting and failed notices.", "status", notices),
+        CounterMetricFamily("midwatch_events", "Events stored so far.", last_seq),
+        GaugeMetricFamily("midwatch_approvals_pending", "Questions that wait for an answer.", approvals),
         GaugeMetricFamily("midwatch_oldest_pending_seconds", OLDEST_PENDING, age),
         GaugeMetricFamily("midwatch_running_here", "Tasks that run in this process.", desk.running),
-        GaugeMetricFamily("midwatch_slots", "Tasks that may run in this process at once.", desk.settings.slots),
+        GaugeMetricFamily("midwatch_slots", "Maximum of tasks that run in this process.", desk.settings.slots),
         GaugeMetricFamily("midwatch_processes", "Processes that run tasks.", processes),
-        *_by_name(desk.routines.list(), "routine", ROUTINE_FIGURES),
-        *_by_name(desk.subscriptions.list(), "subscription", SUBSCRIPTION_FIGURES),
+        *_make_metrics(desk.routines.list(), "routine", ROUTINE_FIGURES),
+        *_make_metrics(desk.subscriptions.list(), "subscription", SUBSCRIPTION_FIGURES),
         GaugeMetricFamily("midwatch_event_streams", "Open streams of events.", streams),
     ]
 
 
-def _by_name(records: Sequence[Any], noun: str, figures: Mapping[str, tuple[Family, str]]) -> list[Metric]:
-    """Return a metric for each figure, with a value for the name of each record."""
+def _make_metrics(records: Sequence[Any], noun: str, figures: Mapping[str, tuple[Family, str]]) -> list[Metric]:
+    """Return a metric for each figure. The name of a record is the label of its value."""
     return [
-        _by_label(family, f"{noun}_{figure}", text, noun, {record.name: getattr(record, figure) for record in records})
+        _make_metric(family, f"{noun}_{figure}", text, noun, {each.name: getattr(each, figure) for each in records})
         for figure, (family, text) in figures.items()
     ]
 
 
-def _by_label(family: Family, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+def _make_metric(family: Family, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
     metric = family(f"midwatch_{name}", text, labels=[label])
     for key, value in values.items():
         metric.add_metric([key], value)

@@ -1,4 +1,4 @@
-"""Routes of the overview: the desk at a glance, and what its work has cost."""
+"""Routes of the overview: the state of the desk, and the cost of its work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter(prefix=PREFIX, tags=["now"])
 
 @router.get("/now", responses={200: {"model": Now}})
 async def now(desk: DeskDep, query: Annotated[SinceQuery, Query()]) -> Json:
-    """Return the desk at a glance. Usage is counted from `since`; failures are those of the last 24 hours."""
+    """Return an overview of the desk. Usage is counted from `since`; failures are those of the last 24 hours."""
     return Json(await desk.system.overview(query.since))
 
 

@@ -1,9 +1,9 @@
-"""Connections: how much a peer may send, how slowly, and in what form, before a route sees the request.
+"""Connections: limit the size, the duration and the form of a request before a route gets it.
 
-uvicorn reads heads of any size, waits for ever, and queues requests that are sent ahead of a reply. Here a connection
-has a stage: `head` (a request is awaited), `body` (the rest of it is awaited), `reply` (the request is complete and
-being answered), and `over` (what still comes is dropped unread). A reply without a known length, a stream, has no
-deadline.
+uvicorn reads headers of any size, waits without a timeout, and queues requests that arrive before a reply is sent. Here
+a connection has a stage: `head` (waits for the request line and headers), `body` (waits for the body), `reply` (the
+request is complete and a route replies), `over` (all further input is dropped). A reply without a known length, which
+is a stream, has no deadline.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from midwatch.api.sse import ABORT
 logger = logging.getLogger(__name__)
 
 CHUNK_OVERHEAD = 8
-"""Bytes on the wire for each byte of a body that comes in the smallest chunks."""
-MOST_TURNED_AWAY = 64
+"""Bytes received for each byte of a body that is sent in the smallest chunks."""
+MAX_REJECTED = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a connection may do.
+    """The limits of a connection.
 
     head_bytes: size of the request line and all headers
-    head_seconds: time from the beginning of the connection, or from the end of a reply, to the end of the next head
+    head_seconds: time from the start of the connection, or from the end of a reply, to the end of the next headers
     pause_seconds: longest pause within a body, or while a reply of known length is read
-    idle_seconds: when all connections are taken, a peer that was silent for this long gives way to a new one
-    last_seconds, last_bytes: how long, and how much of, the rest of a refused request is dropped unread, because a
-        peer that is cut off while it writes does not read the answer
+    idle_seconds: if there are too many connections, one that was idle for this long is closed for a new one
+    last_seconds, last_bytes: time and size up to which the rest of a refused request is received and dropped, because
+        a peer whose connection is closed while it writes does not read the reply
     stop_seconds: how long a reply may take when the server stops
-    buffered_bytes: replies wait while more than this is not yet taken by the system
+    buffered_bytes: a reply pauses while more than this waits in the write buffer
     """
 
     connections: int = 1000
@@ -58,16 +58,16 @@ class Limits:
 
 
 class Refused(Exception):
-    """Stops the parser; the connection knows why."""
+    """Raised to stop the parser. The reason is in the connection."""
 
 
 class Shared:
-    """What the connections of a server have in common."""
+    """The state that all connections of a server share."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.log = LogLimiter()
-        self.turned_away: set[Connection] = set()
+        self.rejected: set[Connection] = set()
 
 
 class Connection(HttpToolsProtocol):
@@ -81,9 +81,9 @@ class Connection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: Refusal | None = None
         self._received = 0
-        """Bytes since the stage `head` or `over` began, without those that a body accounts for."""
-        self._waits_since = inf
-        """Since when the peer has to send or to read; infinite while it has not."""
+        """Bytes received since the stage `head` or `over` began, without those of a body."""
+        self._idle_since = inf
+        """Time since which the server waits for the peer to send or to read; infinite while it does not wait."""
 
     # -- beginning and end -----------------------------------------------------------------------------------------
 
@@ -95,30 +95,30 @@ class Connection(HttpToolsProtocol):
             self._await_head()
             return
         self.connections.discard(self)
-        if len(self._shared.turned_away) < MOST_TURNED_AWAY:
-            self._shared.turned_away.add(self)
+        if len(self._shared.rejected) < MAX_REJECTED:
+            self._shared.rejected.add(self)
             self._refuse(CROWDED)
         else:
             transport.abort()
 
     def _make_room(self) -> bool:
-        """Return whether there is room for one more, after closing the connection that has waited longest."""
+        """Return whether a new connection is allowed. Close the connection that is idle longest if necessary."""
         if len(self.connections) < self.limits.connections:
             return True
-        idle = min(cast("set[Connection]", self.connections), key=lambda other: other._waits_since)
-        if time.monotonic() - idle._waits_since < self.limits.idle_seconds:
+        idle = min(cast("set[Connection]", self.connections), key=lambda other: other._idle_since)
+        if time.monotonic() - idle._idle_since < self.limits.idle_seconds:
             return False
         self.connections.discard(idle)
         idle.transport.abort()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
-        self._shared.turned_away.discard(self)
+        self._stop_timer()
+        self._shared.rejected.discard(self)
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Drop a request that is not complete, and give a reply a little time: the server stops."""
+        """Drop an incomplete request and limit the time of a reply, because the server stops."""
         if self._stage == "body":
             self._drop_request()
             self.transport.close()
@@ -136,20 +136,20 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._hear_no_more()  # uvicorn would take the body for the next request
+            self._drop_input()  # uvicorn would read the body as the next request
         except httptools.HttpParserError as error:
             if self._stage == "reply":
                 self._log(EARLY)
-                self._hear_no_more()
+                self._drop_input()
             else:
                 self._refuse(self._refusal or refuse_malformed(str(error)))
-        else:  # the parser may have taken in an endless header, trailer or size of a chunk
+        else:  # the parser may be inside an endless header, trailer or chunk size
             if self._received > self.limits.head_bytes * (1 if self._stage == "head" else 2):
                 self._refuse(LARGE)
 
     def on_message_begin(self) -> None:
         if self._stage != "head":
-            raise Refused  # uvicorn would forget the request that a lost connection belongs to
+            raise Refused  # uvicorn would lose track of the request before it
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -162,9 +162,9 @@ class Connection(HttpToolsProtocol):
             raise Refused
         self.scope["extensions"] = {ABORT: {"call": self.transport.abort}}
         super().on_headers_complete()
-        self.headers = []  # a trailer must not pass for a header, which others have checked
+        self.headers = []  # a trailer must not be used as a header, because only headers are checked
         self._stage = "body"
-        self._disarm()
+        self._stop_timer()
 
     def on_body(self, body: bytes) -> None:
         self._received -= CHUNK_OVERHEAD * len(body)
@@ -172,16 +172,16 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._stage, self._waits_since = "reply", inf
+        self._stage, self._idle_since = "reply", inf
 
-    def _hear_no_more(self) -> None:
-        """Let the connection end with the reply to the present request."""
+    def _drop_input(self) -> None:
+        """Drop all further input, so that the connection ends with the current reply."""
         self._stage, self._received = "over", 0
 
     # -- replies ---------------------------------------------------------------------------------------------------
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. Limit the time for its body, and announce in the reply if the connection ends."""
+        """Answer a request. Limit the time of its body, and announce in the reply if the connection ends."""
         cycle, begun = self.cycle, self.loop.time()
 
         async def receive_in_time() -> Message:
@@ -199,10 +199,10 @@ class Connection(HttpToolsProtocol):
             if message["type"] != "http.response.start" or self._stage == "reply":
                 await send(message)
                 return
-            self._hear_no_more()
+            self._drop_input()
             cycle.keep_alive = False
             await send(message)
-            cycle.keep_alive = True  # otherwise uvicorn cuts off a peer that still writes, which reads no answer then
+            cycle.keep_alive = True  # otherwise uvicorn closes at once, and a peer that writes gets no reply
 
         await self._answer(scope, receive_in_time, send_with_end)
 
@@ -218,14 +218,14 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self.cycle is not None and self.cycle.chunked_encoding is False:
-            self._waits_since = time.monotonic()
+            self._idle_since = time.monotonic()
             self._watch_reply()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._stage == "reply":
-            self._waits_since = inf
-            self._disarm()
+            self._idle_since = inf
+            self._stop_timer()
 
     def _refuse(self, refusal: Refusal) -> None:
         self._log(refusal)
@@ -237,7 +237,7 @@ class Connection(HttpToolsProtocol):
             self._watch_reply()
 
     def _drop_request(self) -> bool:
-        """Tell the route that its reply is not needed any more. Return False if the reply has begun."""
+        """Notify the route that the client has disconnected. Return False if the reply has begun."""
         if self.cycle is None or self.cycle.response_complete:
             return True
         self.cycle.disconnected = True
@@ -245,38 +245,38 @@ class Connection(HttpToolsProtocol):
         return not self.cycle.response_started
 
     def _end(self) -> None:
-        """Send no more, and give the peer time to read."""
-        self._hear_no_more()
-        self._waits_since = time.monotonic()
+        """End the output, and give the peer time to read it."""
+        self._drop_input()
+        self._idle_since = time.monotonic()
         if not self.transport.is_closing():
             self.flow.resume_reading()
             self.transport.write_eof()
-            self._arm(self.limits.last_seconds, self.transport.abort)
+            self._start_timer(self.limits.last_seconds, self.transport.abort)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
-    def _arm(self, seconds: float, late: Callable[..., object], *arguments: object) -> None:
-        self._disarm()
+    def _start_timer(self, seconds: float, late: Callable[..., object], *arguments: object) -> None:
+        self._stop_timer()
         self._timer = self.loop.call_later(seconds, late, *arguments)
 
-    def _disarm(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _await_head(self) -> None:
-        self._stage, self._received, self._waits_since = "head", 0, time.monotonic()
-        self._arm(self.limits.head_seconds, self._check_progress, 0)
+        self._stage, self._received, self._idle_since = "head", 0, time.monotonic()
+        self._start_timer(self.limits.head_seconds, self._check_progress, 0)
 
     def _watch_reply(self) -> None:
-        self._arm(self.limits.pause_seconds, self._check_progress, self.transport.get_write_buffer_size())
+        self._start_timer(self.limits.pause_seconds, self._check_progress, self.transport.get_write_buffer_size())
 
     def _check_progress(self, unread_before: int) -> None:
-        """End the connection if its peer has neither read nor sent anything since the timer was set."""
+        """End the connection if the peer has neither read nor sent anything since the timer started."""
         unread = self.transport.get_write_buffer_size()
         if 0 < unread_before <= unread:
             self._log(UNREAD)
-            self.transport.abort()  # closing would wait for the reader
+            self.transport.abort()  # `close` would wait for the peer
         elif unread:
             self._watch_reply()
         elif self._stage == "head" and unread_before:

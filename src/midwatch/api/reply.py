@@ -37,7 +37,7 @@ LONGEST_ECHO = 300
 
 
 def to_json(content: Any) -> bytes:
-    """Return JSON as bytes; values that JSON does not know become text."""
+    """Return JSON as bytes. Values of types that JSON does not have become text."""
     return orjson.dumps(content, default=str, option=orjson.OPT_NON_STR_KEYS)
 
 
@@ -56,7 +56,7 @@ def reply_created(noun: str, shown: Mapping[str, Any]) -> Json:
 
 
 def list_page(noun: str, shown: Sequence[Mapping[str, Any]], limit: int, key: str = "id") -> Json:
-    """Return one page of a list. `next` is the `before` of the following page, or null when this one is not full."""
+    """Return one page of a list. `next` is the `before` of the following page, or null on the last page."""
     return Json({noun: shown, "next": shown[-1][key] if len(shown) == limit else None})
 
 
@@ -72,26 +72,26 @@ def find_status(error: Exception) -> int:
 
 
 def describe_problem(status: int, code: str, detail: str) -> dict[str, Any]:
-    """Return the fixed members of a problem document."""
+    """Return the members that every problem document has."""
     title = HTTPStatus(status).phrase
     return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail, "field": None}
 
 
 def make_problem(error: MidwatchError, status: int | None = None) -> Problem:
-    """Return the reply for an error. It also has the error's own attributes."""
+    """Return the reply for an error, which includes the error's own attributes."""
     status = status or find_status(error)
     body = {**describe_problem(status, error.code, str(error)), **vars(error)}
     return Problem(body, status, headers=HEADERS.get(status))
 
 
 def explain_invalid(error: RequestValidationError) -> InvalidInput:
-    """Return the first mistake of a request as one of our own errors."""
+    """Return the first error of a request as a MidwatchError."""
     first = error.errors()[0]
     names = [str(part) for part in first["loc"][1:] if isinstance(part, str)]
     field = ".".join(names) or str(first["loc"][0])
     message = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     if first["type"] == "extra_forbidden":
-        message = "there is no such field here; see the API page of the documentation"
+        message = "unknown field; see the API page of the documentation"
     if first["type"] == "json_invalid":
         field, message = "body", f"the body is not JSON: {(first.get('ctx') or {}).get('error', message)}"
     return InvalidInput(f"{field}: {message[:LONGEST_ECHO]}.", field=field)

@@ -27,12 +27,12 @@ MAX_AGENT_CONNECTIONS = 100
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its ten checks a second: it sleeps until `stopping` is set, then ends the event streams."""
+    """A uvicorn server that waits for `stopping` instead of polling, and then ends the event streams."""
 
     def __init__(
         self, app: Starlette, stopping: asyncio.Event, listening: Callable[[], None], limits: Limits | None = None
     ) -> None:
-        """Prepare to serve: `listening` is called once requests are answered, and `stopping` ends the server."""
+        """Prepare to serve. `listening` is called when requests are accepted; `stopping` ends the server."""
         connection = partial(Connection, Shared(limits or Limits()))
         config = uvicorn.Config(
             app, http=cast("type[Connection]", connection), ws="none", lifespan="off", log_config=None,
@@ -55,47 +55,47 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        yield  # `serve` handles signals for longer than uvicorn runs: until all agents have ended
+        yield  # the module `serve` handles signals, until all agents have ended: longer than uvicorn runs
 
 
 async def answer(desk: Desk, listener: socket.socket, stopping: asyncio.Event) -> None:
-    """Answer requests of agents, for a desk without a server, until `stopping` is set."""
+    """Serve requests of agents for a desk without a server, until `stopping` is set."""
     await Server(create_app(desk), stopping, lambda: None, Limits(connections=MAX_AGENT_CONNECTIONS)).serve([listener])
 
 
 def listen(host: str, port: int, *, expose: bool = False, command: str = "midwatch up") -> socket.socket:
-    """Return the listening socket, or raise an error that explains how to start `command` instead."""
+    """Return the listening socket, or raise an error that suggests other options of `command`."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if not expose and not ip_address(address[0]).is_loopback:
             raise BadConfig(
-                f"the setting host is {host}, where others reach the server; if they should, start it with "
-                "`midwatch up --expose` or set expose = true; if not, remove host."
+                f"the setting host is {host}, which other machines can reach; to allow this, start the server with "
+                "`midwatch up --expose` or set expose = true; else remove the setting host."
             )
         listener = socket.create_server(address, family=family, backlog=2048)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # replies are small writes; none may wait 40 ms
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small replies may wait 40 ms
         return listener
     except (socket.gaierror, UnicodeError):
-        raise BadConfig(f"the address {host!r} cannot be found; set another host.") from None
+        raise BadConfig(f"the address {host!r} cannot be found; change the setting host.") from None
     except OSError as problem:
         raise _explain(host, port, problem, command) from None
 
 
 def _explain(host: str, port: int, problem: OSError, command: str) -> MidwatchError:
     if problem.errno == errno.EADDRINUSE:
-        return PortInUse(f"port {port} on {host} is used by another program; choose one with `{command} --port N`.")
+        return PortInUse(f"port {port} on {host} is used by another program; choose another with `{command} --port N`.")
     reason = os.strerror(problem.errno) if problem.errno else str(problem)
     return BadConfig(f"cannot listen on {host} port {port}: {reason}; choose another with `{command} --port N`.")
 
 
-def url_of(host: str, listener: socket.socket) -> str:
-    """Return the address where clients on this machine reach the server."""
+def local_url(host: str, listener: socket.socket) -> str:
+    """Return the address of the server for clients on this machine."""
     port = listener.getsockname()[1]
-    if host in EVERYWHERE:  # loopback is one of them
+    if host in EVERYWHERE:  # includes the loopback address
         host = "127.0.0.1" if host == EVERYWHERE[0] else "::1"
-    return url(host, port)
+    return format_url(host, port)
 
 
-def url(host: str, port: int) -> str:
-    """Return the address of a server."""
+def format_url(host: str, port: int) -> str:
+    """Return a host and a port as an address."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""Routes of sessions: open a conversation, send messages, watch, interrupt, close. Paths have percent-encoded keys."""
+"""Routes of sessions: open, send messages, follow, interrupt, close. Keys in paths are percent-encoded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from midwatch.domain.event import EventFilter
 from midwatch.wire.sessions import Interruption, MessagePage, SentInfo, SessionInfo, SessionPage
 
 SLASH = "\x1f"
-"""Stands for a slash in a key while the router splits the path. No path from outside contains it."""
+"""Replaces a slash in a key while the router splits the path. No path of a request contains it."""
 
 MAX_PAGE_CHARACTERS = 4_000_000
 
@@ -28,7 +28,7 @@ router = APIRouter(prefix=PREFIX, tags=["sessions"])
 
 
 class Keys:
-    """Middleware that keeps a percent-encoded key whole, whatever it ends with."""
+    """Middleware that lets the router read a percent-encoded key as one segment, even if it contains a slash."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -59,7 +59,7 @@ async def list_sessions(desk: DeskDep, query: Annotated[SessionQuery, Query()]) 
 @router.post(
     "/sessions",
     status_code=201,
-    responses={201: {"model": SessionInfo}, 200: {"model": SessionInfo, "description": "It was there."}},
+    responses={201: {"model": SessionInfo}, 200: {"model": SessionInfo, "description": "It was open already."}},
 )
 async def create(desk: DeskDep, actor: Caller, body: SessionBody, idempotency_key: IdempotencyKey = None) -> Json:
     """Open a conversation with an agent, and send the first message.
@@ -75,7 +75,7 @@ async def messages(desk: DeskDep, key: Key, query: Annotated[MessageQuery, Query
     """Return the messages of a conversation, in order."""
     page = await desk.sessions.messages(key, query.after, query.limit)
     if not page:
-        await desk.sessions.get(key)  # an unknown session is an error, a silent one is not
+        await desk.sessions.get(key)  # raises NotFound for an unknown session; a session without messages is no error
     shown, size = [], 0
     for message in page:
         entry = message.snapshot()
@@ -84,7 +84,7 @@ async def messages(desk: DeskDep, key: Key, query: Annotated[MessageQuery, Query
         shown.append(entry)
         size += len(message.text) + len(entry.get("html") or "")
         if size >= MAX_PAGE_CHARACTERS:
-            break  # the reader gets more after the last number
+            break  # the client requests more after the last number
     return Json({"messages": shown, "more": len(shown) < len(page) or len(page) == query.limit})
 
 
@@ -92,9 +92,9 @@ async def messages(desk: DeskDep, key: Key, query: Annotated[MessageQuery, Query
 async def send(
     desk: DeskDep, actor: Caller, key: Key, body: MessageBody, idempotency_key: IdempotencyKey = None
 ) -> Json:
-    """Send a message: a new task, which waits while another runs, or a message for the running turn.
+    """Send a message: as a new task, which waits while another runs, or to the running turn.
 
-    `mode` chooses; the `mode` of the reply shows which it is. The message is durable when the reply comes.
+    `mode` chooses; the `mode` of the reply reports which was used. The message is durable when the reply arrives.
     """
     sent = await desk.sessions.say(
         key, body.text, body.mode, priority=body.priority, idempotency_key=idempotency_key, actor=actor
@@ -104,10 +104,10 @@ async def send(
 
 @router.post("/sessions/{key:path}/interrupt", responses={200: {"model": Interruption}})
 async def interrupt(desk: DeskDep, actor: Caller, key: Key, body: InterruptBody | None = None) -> Json:
-    """End the running turn of a session; waiting messages go on.
+    """End the running turn of a session. Waiting messages still run.
 
-    `abort` cancels the turn and pauses its automation or goal; `resume` is the command that continues it. `stop` lets
-    the agent give one closing answer.
+    `abort` cancels the turn and pauses its automation or goal; `resume` in the reply is the command that resumes it.
+    `stop` lets the agent give a final answer.
     """
     body = body or InterruptBody()
     task_id = await desk.sessions.interrupt(key, body.mode, hint=body.hint, actor=actor)
@@ -117,13 +117,13 @@ async def interrupt(desk: DeskDep, actor: Caller, key: Key, body: InterruptBody 
 
 @router.post("/sessions/{key:path}/restart", responses={200: {"model": SessionInfo}})
 async def restart(desk: DeskDep, actor: Caller, key: Key) -> Json:
-    """Stop what runs in it and end its agent's process; the next message begins a new one."""
+    """Restart a session: stop its running task and end its agent's process. The next message starts a new process."""
     return Json((await desk.sessions.restart(key, actor=actor)).snapshot())
 
 
 @router.post("/sessions/{key:path}/close", responses={200: {"model": SessionInfo}})
 async def close(desk: DeskDep, actor: Caller, key: Key) -> Json:
-    """Cancel what is open in it and take no more messages."""
+    """Close a session: cancel its open tasks and accept no more messages."""
     return Json((await desk.sessions.close(key, actor=actor)).snapshot())
 
 
@@ -138,7 +138,7 @@ async def live(
     still_allowed: StillAllowed,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Follow a conversation: its state, then its events, also texts that are being written."""
+    """Follow a conversation: its state, then its events, including unfinished texts."""
     which = EventFilter(session_key=key)
     batches = await watch(desk, which, resume_point(last_event_id, None))
     streams = request.app.state.streams
@@ -148,7 +148,7 @@ async def live(
 
 @router.get("/sessions/{key}", responses={200: {"model": SessionInfo}})
 async def show(desk: DeskDep, key: Key) -> Json:
-    """Return one session, and whether its agent takes messages while it works."""
+    """Return one session, and whether its agent accepts messages while it works."""
     view = await desk.sessions.get(key)
     steerable = (await desk.registry.terms_of(view.session.agent)).steerable
     return Json({**view.snapshot(), "steerable": steerable})

@@ -1,4 +1,4 @@
-"""Server-sent events: streams share encoded frames and end when the server stops."""
+"""Server-sent events: streams that share encoded frames and end when the server stops."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from midwatch.live.bus import TEXTS, InitialView
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT = b": still here\n\n"
-PATIENCE_SECONDS = 2.0
+SEND_SECONDS = 2.0
 PIECE = 64 * 1024
 ABORT = "midwatch.abort"
-"""The key of the scope's extensions under which the server puts a function that cuts the connection."""
+"""The key in the scope's extensions under which the server stores a function that aborts the connection."""
 KEPT_FRAMES = 1024
 LARGEST_KEPT = 64 * 1024
 LONGEST_TEXT = 2000
-"""Characters of a text in a stream for watching; the record has the whole text."""
+"""Maximum characters of a text in a brief stream; the record has the whole text."""
 LONGEST_MESSAGE = 20_000
-"""Characters of a message in the state of a conversation, or of a task in its own state."""
+"""Maximum characters of a message in the state of a session, and of a text in the state of a task."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ Batches = AsyncGenerator[Sequence[Event | InitialView], None]
 
 
 class Shape(NamedTuple):
-    """How a stream writes its events.
+    """The format of the events of a stream.
 
-    A brief stream is for people who watch: long texts are cut. A scoped one is about one task or session, so its live
-    events need not name it.
+    A brief stream is for people who follow the work: long texts are cut. A scoped stream is about one task or session,
+    so its live events do not repeat the ids.
     """
 
     brief: bool = False
@@ -52,8 +52,8 @@ LOG = Shape()
 
 
 def encode(event: Event, shape: Shape = LOG) -> bytes:
-    """Return one event as a frame. Only stored events have an id, so a reader resumes after the last stored one."""
-    if not event.seq:  # live events are many and short, so they have as few fields as possible
+    """Return one event as a frame. Only stored events have an id, so a client resumes after the last stored event."""
+    if not event.seq:  # live events are frequent and short, so they have as few fields as possible
         scope = {} if shape.scoped else {"task_id": event.task_id, "session_key": event.session_key}
         return b"event: %s\ndata: %s\n\n" % (event.kind.encode(), to_json({**scope, "payload": event.payload}))
     data = event.snapshot()
@@ -70,7 +70,7 @@ def _shorten_payload(payload: Any, name: str) -> Any:
 
 
 def encode_state(shown: InitialView) -> bytes:
-    """Return the state as a frame. A reader that reconnects sends its id and gets the events it missed."""
+    """Return the state as a frame. A client that reconnects sends the id of the frame and gets the missed events."""
     state = shown.state
     data = state.snapshot()
     partial = [{"message_id": p.message_id, "task_id": p.task_id, "text": p.text} for p in shown.partial]
@@ -88,7 +88,7 @@ def encode_state(shown: InitialView) -> bytes:
 
 
 def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
-    """Cut the texts of messages and tasks; `cut` is the length of a message before that."""
+    """Cut the texts of messages and tasks. In a message, `cut` is the original length."""
     for record in records:
         for name in ("text", "prompt", "result", "error"):
             text = record.get(name)
@@ -99,13 +99,13 @@ def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
 
 
 class Streams:
-    """All open streams of a server. They share encoded frames and can be ended together."""
+    """All open streams of a server, which share encoded frames and end together."""
 
-    def __init__(self, most_of_actor: int = 250) -> None:
+    def __init__(self, max_per_actor: int = 250) -> None:
         self.closing = False
-        self.most_of_actor = most_of_actor
+        self.max_per_actor = max_per_actor
         self.heartbeat = HEARTBEAT_SECONDS
-        """Seconds after which a silent stream sends a sign of life and checks that its reader is still admitted."""
+        """Seconds after which an idle stream sends a heartbeat and checks that its client still has access."""
         self._of_actor: Counter[str] = Counter()
         self._writers: set[asyncio.Task[None]] = set()
         self._frames: dict[tuple[str, Shape], bytes] = {}
@@ -114,7 +114,7 @@ class Streams:
         return len(self._writers)
 
     def frame(self, event: Event | InitialView, shape: Shape = LOG) -> bytes:
-        """Return the frame of an event, encoded once for all readers."""
+        """Return the frame of an event, encoded once for all clients."""
         if isinstance(event, InitialView):
             return encode_state(event)
         key = (event.id, shape)
@@ -128,7 +128,7 @@ class Streams:
         return frame
 
     def add(self, writer: asyncio.Task[None], actor: str) -> None:
-        """Count a stream that has begun."""
+        """Register a stream that has begun."""
         self._writers.add(writer)
         self._of_actor[actor] += 1
         writer.add_done_callback(lambda _: self._remove(writer, actor))
@@ -142,19 +142,19 @@ class Streams:
     def check_room(self, actor: str) -> None:
         """Raise StoreUnavailable if the server stops, LimitReached if the actor has too many streams open."""
         if self.closing:
-            raise StoreUnavailable("the server is stopping; connect again when it is back.")
-        if self._of_actor[actor] >= self.most_of_actor:
-            raise LimitReached(f"{actor} follows {self.most_of_actor} streams already; close some first.")
+            raise StoreUnavailable("the server is stopping; connect again when it has restarted.")
+        if self._of_actor[actor] >= self.max_per_actor:
+            raise LimitReached(f"{actor} has {self.max_per_actor} open event streams already; close some first.")
 
     def close(self) -> None:
-        """End every stream; its reader sees a clean end and connects again to the next server."""
+        """End every stream cleanly, so that its client connects again when the server has restarted."""
         self.closing = True
         for writer in tuple(self._writers):
             writer.cancel()
 
 
 class EventStream(Response):
-    """A reply that sends events until its reader leaves or is no longer admitted, or the server stops."""
+    """A reply that sends events until the client disconnects or loses access, or the server stops."""
 
     media_type = "text/event-stream"
 
@@ -181,7 +181,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send(make_chunk(HEARTBEAT))  # the headers leave now, so that the reader knows it is connected
+        await send(make_chunk(HEARTBEAT))  # sends the headers now, so that the client knows it is connected
         writer = asyncio.create_task(self._write(send))
         revoked = asyncio.create_task(self._keep_alive(send))
         gone = asyncio.create_task(wait_for_disconnect(receive))
@@ -196,10 +196,10 @@ class EventStream(Response):
         if (ended and self._sending) or not await _send_in_time(send, make_chunk(b"", more=False)):
             abort = scope.get("extensions", {}).get(ABORT)
             if abort is not None:
-                abort["call"]()  # the reader must not, or will not, read the rest
+                abort["call"]()  # the client must not read the rest, or does not read it
 
     async def _keep_alive(self, send: Send) -> None:
-        """Send signs of life; return once the reader is no longer admitted."""
+        """Send heartbeats; return when the client has lost access."""
         while True:
             await asyncio.sleep(self._streams.heartbeat)
             if not await self._still_allowed():
@@ -220,12 +220,12 @@ class EventStream(Response):
                 if waiting:
                     await self._send(send, b"".join(waiting))
         except Exception:
-            logger.exception("a stream of events ended early")
+            logger.exception("an event stream ended because of an error")
         finally:
             await self._batches.aclose()
 
     async def _send(self, send: Send, body: bytes) -> None:
-        """Send in pieces: the part that the reader has not taken yet must stay small."""
+        """Send the body in pieces, so that the unsent part stays small if the client reads slowly."""
         self._sending = True
         if len(body) <= 2 * PIECE:
             await send(make_chunk(body))
@@ -236,9 +236,9 @@ class EventStream(Response):
 
 
 async def _send_in_time(send: Send, message: Message) -> bool:
-    """Send a message; return False if the reader does not take it in time."""
+    """Send a message; return False if the client does not read it in time."""
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(SEND_SECONDS):
             await send(message)
     except TimeoutError:
         return False
@@ -251,6 +251,6 @@ def make_chunk(body: bytes, *, more: bool = True) -> Message:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Return when the reader has gone."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

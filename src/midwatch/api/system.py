@@ -21,28 +21,28 @@ router = APIRouter(prefix=PREFIX, tags=["system"])
 
 @router.get("/health", responses={200: {"model": Health}})
 async def health() -> Json:
-    """Tell whether the server answers. Needs no token."""
+    """Report that the server answers. Needs no token."""
     return Json({"status": "ok", "version": __version__})
 
 
 @router.get("/ready", responses={200: {"model": Ready}})
 async def ready(desk: DeskDep) -> Json:
-    """Tell whether the database answers and tasks are taken; 503 otherwise. Needs no token."""
+    """Report whether the database answers and tasks are accepted; 503 if not. Needs no token."""
     await desk.system.check_ready()
     return Json({"status": "ready"})
 
 
 @router.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
 async def metrics(desk: DeskDep, request: Request) -> Response:
-    """Return figures for Prometheus."""
-    from midwatch.api.metrics import MEDIA_TYPE, render  # a heavy import, and rarely needed
+    """Return metrics for Prometheus."""
+    from midwatch.api.metrics import MEDIA_TYPE, render  # a slow import that is rarely needed
 
     return Response(await render(desk, len(request.app.state.streams)), media_type=MEDIA_TYPE)
 
 
 @router.get("/settings", responses={200: {"model": SettingsInfo}})
 async def settings(desk: DeskDep, actor: Caller) -> Json:
-    """Return the settings, without anything secret. Only an owner sees where the home is."""
+    """Return the settings without secrets. Only an owner gets the path of the home."""
     settings = desk.settings
     return Json(
         {
@@ -58,15 +58,15 @@ async def settings(desk: DeskDep, actor: Caller) -> Json:
 
 @router.get("/directories", responses={200: {"model": Directories}})
 async def directories(desk: DeskDep, actor: Caller, query: Annotated[DirectoryQuery, Query()]) -> Json:
-    """Return the directories in a directory of the server's machine, for choosing where an agent works."""
+    """Return the subdirectories of a directory on the server's machine, to choose where an agent works."""
     return Json(await desk.system.list_directories(query.path, query.hidden, actor=actor))
 
 
 @router.post("/watchdog", responses={200: {"model": AlertPage}})
 async def watchdog(desk: DeskDep) -> Json:
-    """Look for overdue, stuck and silent work now, and send notices.
+    """Check for overdue, stuck and silent work now, and send notices.
 
-    `told` are the alerts for which notices are sent now, `known` the others.
+    `told` lists the alerts for which notices are sent now, `known` those that were reported before.
     """
     alerts = await desk.alerts.look()
     new = await desk.alerts.tell()
@@ -76,5 +76,5 @@ async def watchdog(desk: DeskDep) -> Json:
 
 @router.get("/routines", responses={200: {"model": RoutinePage}})
 async def routines(desk: DeskDep) -> Json:
-    """Return what this process does at intervals, and how the last runs went."""
+    """Return the routines of this process, which run at intervals, and the results of their last runs."""
     return Json({"routines": [routine.snapshot() for routine in desk.routines.list()]})

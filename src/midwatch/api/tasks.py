@@ -1,4 +1,4 @@
-"""Routes of tasks: submit, look, cancel, retry."""
+"""Routes of tasks: submit, read, cancel, retry."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ router = APIRouter(prefix=PREFIX, tags=["tasks"])
 
 @router.post("/tasks", status_code=201, responses={201: {"model": TaskInfo}})
 async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key: IdempotencyKey = None) -> Json:
-    """Accept a prompt. It is durable when the reply arrives."""
-    fields = body.model_dump(exclude_defaults=True)  # so that equal requests are stored equally
+    """Submit a task. It is durable when the reply arrives."""
+    fields = body.model_dump(exclude_defaults=True)  # so that equal requests have equal records
     if idempotency_key is not None and fields.get("idempotency_key") not in (None, idempotency_key):
         raise InvalidInput(
-            "the header and the body name different idempotency keys; send one.", field="idempotency_key"
+            "the header and the body have different idempotency keys; send only one key.", field="idempotency_key"
         )
     if idempotency_key is not None:
         fields["idempotency_key"] = idempotency_key
@@ -49,7 +49,7 @@ async def show(desk: DeskDep, task_id: str) -> Json:
 
 @router.get("/tasks/{task_id}/page", responses={200: {"model": TaskView}})
 async def page(desk: DeskDep, task_id: str) -> Json:
-    """Return what a page about a task shows: prompt and result as HTML, related tasks, notices, questions."""
+    """Return the data of the page about a task: prompt and result as HTML, related tasks, notices, questions."""
     task = await desk.tasks.get(task_id)
     last = (await desk.events.read_task_state(task_id)).last
     handoffs = await desk.handoffs.list(HandoffFilter(root_id=task.root_id or task.id, limit=MOST_HANDOFFS))
@@ -71,13 +71,13 @@ async def page(desk: DeskDep, task_id: str) -> Json:
 
 @router.get("/tasks/{task_id}/result", responses={200: {"model": ResultInfo}})
 async def result(desk: DeskDep, task_id: str) -> Json:
-    """Return the whole text of a task that is done."""
+    """Return the whole result of a task that is done."""
     return Json({"id": task_id, "result": await desk.tasks.result(task_id)})
 
 
 @router.post("/tasks/{task_id}/cancel", responses={200: {"model": TaskInfo}})
 async def cancel(desk: DeskDep, actor: Caller, task_id: str) -> Json:
-    """Stop a task. A running one ends when its agent has been stopped."""
+    """Cancel a task. A running task ends when its agent has stopped."""
     return Json((await desk.tasks.cancel(task_id, actor=actor)).snapshot())
 
 

@@ -1,6 +1,6 @@
-"""The web console: its files, read once into memory, and the headers that keep them harmless.
+"""The web console: its files, read once into memory, and their security headers.
 
-The files hold nothing secret and need no token; everything they show comes from the API, which asks for one.
+The files contain no secret and need no token. All their data comes from the API, which requires a token.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-cache",
 }
-"""Beside those that the guard gives to every reply."""
+"""Headers in addition to those that the guard adds to every reply."""
 
 
 class Asset(NamedTuple):
-    """A file and the headers it is sent with."""
+    """A file and its headers."""
 
     body: bytes
     type: str
@@ -47,7 +47,7 @@ class Asset(NamedTuple):
 
 
 def load(folder: Path = FOLDER) -> dict[str, Asset]:
-    """Return all files by their name below the folder. Only these are served, so no path leads elsewhere."""
+    """Return all files by their path below the folder. Only these are served, so no path leads to another file."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix in TYPES and path.is_file())
     return {path.relative_to(folder).as_posix(): make_asset(path.read_bytes(), TYPES[path.suffix]) for path in paths}
 
@@ -58,7 +58,7 @@ def make_asset(body: bytes, media: str) -> Asset:
 
 
 def mount(app: FastAPI) -> None:
-    """Serve the console: `index.html` at every page's address, the rest under /web."""
+    """Serve the console: `index.html` at the address of every page, all other files under /web."""
     assets = load()
 
     async def page(request: Request) -> Response:
@@ -76,9 +76,9 @@ def mount(app: FastAPI) -> None:
 
 
 def reply(request: Request, asset: Asset) -> Response:
-    """Return the file, or 304 if the browser has the same."""
+    """Return the file, or 304 if the browser has the same version."""
     headers = {**HEADERS, "etag": asset.etag}
-    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
-    if asset.etag in known:
+    tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+    if asset.etag in tags:
         return Response(status_code=304, headers=headers)
     return Response(asset.body, headers={**headers, "content-type": asset.type})

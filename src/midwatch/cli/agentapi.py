@@ -27,31 +27,29 @@ SWITCH = re.compile(r"^--(load-state|save-state)=(?:(true|t|1)|false|f|0)$", re.
 
 
 def flag(name: str, help_: str, *short: str, **more: Any) -> Any:
-    """Return an option that an environment variable can set, too. `name` may be a pair like x/--no-x."""
+    """Return an option that can also be set by an environment variable. `name` may be a pair like x/--no-x."""
     variable = name.partition("/")[0].upper().replace("-", "_")
     return typer.Option(f"--{name}", *short, envvar=f"AGENTAPI_{variable}", help=help_, **more)
 
 
 Agent = Annotated[list[str], typer.Argument(help="The agent's program and its arguments, after --.")]
-Type = Annotated[str, flag("type", "What agent it is; by its name if not said.", "-t")]
-Port = Annotated[int, flag("port", "Port on this machine; 0 takes a free one.", "-p", min=0, max=65535)]
-PrintOpenapi = Annotated[bool, flag("print-openapi", "Print the description of the interface and end.", "-P")]
-ChatBase = Annotated[str, flag("chat-base-path", "Where browsers find the chat page, behind a proxy.", "-c")]
+Type = Annotated[str, flag("type", "Type of the agent. Default: by the program's name.", "-t")]
+Port = Annotated[int, flag("port", "Port on this machine; 0 chooses a free one.", "-p", min=0, max=65535)]
+PrintOpenapi = Annotated[bool, flag("print-openapi", "Print the OpenAPI document and exit.", "-P")]
+ChatBase = Annotated[str, flag("chat-base-path", "Path of the chat page, behind a proxy.", "-c")]
 Width = Annotated[int, flag("term-width", "Columns of the terminal.", "-W")]
 Height = Annotated[int, flag("term-height", "Rows of the terminal.", "-H")]
-Hosts = Annotated[list[str] | None, flag("allowed-hosts", "Names it answers to, with commas; * for all.", "-a")]
-Origins = Annotated[list[str] | None, flag("allowed-origins", "Sites whose pages may use it; * for all.", "-o")]
-Prompt = Annotated[str, flag("initial-prompt", "Sent once the agent is ready; also from standard input.", "-I")]
-StateFile = Annotated[str, flag("state-file", "Where the conversation is kept.", "-s")]
-Load = Annotated[
-    bool | None, flag("load-state/--no-load-state", "Take it up from there; the default with a state file.")
-]
-Save = Annotated[bool | None, flag("save-state/--no-save-state", "Keep it there; the default with a state file.")]
-PidFile = Annotated[str, flag("pid-file", "Where the process id is written.")]
+Hosts = Annotated[list[str] | None, flag("allowed-hosts", "Host names of the server, with commas; * for all.", "-a")]
+Origins = Annotated[list[str] | None, flag("allowed-origins", "Sites whose pages may use the server; * for all.", "-o")]
+Prompt = Annotated[str, flag("initial-prompt", "First message. Default: standard input.", "-I")]
+StateFile = Annotated[str, flag("state-file", "File that stores the conversation.", "-s")]
+Load = Annotated[bool | None, flag("load-state/--no-load-state", "Load the conversation. Default with --state-file.")]
+Save = Annotated[bool | None, flag("save-state/--no-save-state", "Save the conversation. Default with --state-file.")]
+PidFile = Annotated[str, flag("pid-file", "File for the process id.")]
 
 
 class ServerCommand(TyperCommand):
-    """Accepts a switch also in the form of agentapi: `--load-state=false`."""
+    """A command that also accepts a switch in the format of agentapi: `--load-state=false`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line."""
@@ -101,7 +99,7 @@ def server(
         note(f"midwatch: {' '.join(clean(str(problem)).split())}")
         raise typer.Exit(1) from None
     if ended.screen is not None:
-        note(f"midwatch: the agent has ended by itself. Its last screen:\n{BAR}\n{clean(ended.screen)}\n{BAR}")
+        note(f"midwatch: the agent's program has ended. Its last screen:\n{BAR}\n{clean(ended.screen)}\n{BAR}")
     raise typer.Exit(ended.status)
 
 
@@ -109,14 +107,14 @@ def server(
 def attach(
     url: Annotated[str, typer.Option("--url", "-u", help="Address of the server.")] = f"localhost:{PORT}",
 ) -> None:
-    """Show the terminal of a server in this one and type into it. Ctrl-] leaves."""
+    """Show the terminal of an agentapi server and type into it. Ctrl-] leaves."""
     from midwatch.cli import attach as attaching
 
     attaching.attach(url=url)
 
 
 def print_address(url: str, as_json: bool) -> None:
-    """Print where the server is."""
+    """Print the address of the server."""
     if as_json:
         emit({"url": url, "chat": f"{url}/chat", "pid": os.getpid()})
     else:
@@ -125,7 +123,7 @@ def print_address(url: str, as_json: bool) -> None:
 
 
 def find_type(name: str, program: str) -> str:
-    """Return the type of the agent, or raise BadConfig if there is none of that name."""
+    """Return the type of the agent, or raise BadConfig if the name is unknown."""
     from midwatch.agents.terminal.format import NAMES, TYPES, find_agent_type
 
     if name and name not in (*TYPES, *NAMES):
@@ -134,33 +132,33 @@ def find_type(name: str, program: str) -> str:
 
 
 def find_path(name: str) -> Path | None:
-    """Return the absolute path of a file; None if it has no name."""
+    """Return the absolute path of a file, or None for an empty name."""
     return Path(name).expanduser().absolute() if name else None
 
 
 def check_size(option: str, size: int, least: int) -> int:
-    """Return one side of the terminal, or raise BadConfig."""
+    """Return the width or the height of the terminal, or raise BadConfig."""
     if not least <= size <= MAX_SIZE:
         raise BadConfig(f"{option} must be at least {least} and at most {MAX_SIZE}.")
     return size
 
 
 def split_entries(values: list[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the entries of an option that may be given several times, each time with commas."""
+    """Return the entries of a repeatable option whose values may contain commas."""
     if values is None:
         return default
     return tuple(entry for value in values for entry in value.split(",") if entry or value != "")
 
 
 def check_switch(option: str, value: bool | None, state_file: str) -> bool:
-    """Return whether the state is loaded, or saved. Raise BadConfig if there is no file for it."""
+    """Return whether the state is loaded, or saved. Raise BadConfig if this needs a missing --state-file."""
     if value and not state_file:
         raise BadConfig(f"{option} requires --state-file to be set")
     return bool(state_file) if value is None else value
 
 
 def read_stdin() -> str:
-    """Return the initial prompt, if it comes from a pipe or a file."""
+    """Return standard input if it is a pipe or a file, else an empty text."""
     try:
         return "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
     except (OSError, ValueError):

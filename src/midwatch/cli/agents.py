@@ -25,26 +25,26 @@ app = typer.Typer(help="List agents and their problems.", invoke_without_command
 async def agents(
     desk: Desk,
     test: Annotated[
-        str | None, Option("--test", metavar="NAME", help="Give this agent a short task and stream it.")
+        str | None, Option("--test", metavar="NAME", help="Run a short task with this agent and stream it.")
     ] = None,
     as_json: AsJson = False,
 ) -> Reply | int:
-    """List agents, how each is run, and their problems."""
+    """List agents, how midwatch runs them, and their problems."""
     if test is not None:
         task = await desk.client.test_agent(test)
         return await follow_task(desk, task["id"], as_json)
-    known = await desk.client.agents()
-    problems = [  # the table has only the beginning of a problem, and the remedy is at the end
-        clean(f"{agent['name']}: {agent['problem']}") for agent in known if agent.get("problem")
+    found = await desk.client.agents()
+    problems = [  # the table cuts a problem, and the remedy is at its end
+        clean(f"{agent['name']}: {agent['problem']}") for agent in found if agent.get("problem")
     ]
     idle = None if await desk.has_worker() else NO_SERVER
-    rows = [make_row(agent) for agent in known]
+    rows = [make_row(agent) for agent in found]
     return Reply(
-        {"agents": known}, join(table(("NAME", "KIND", "STATE", "SLOTS", "TIMEOUT", "WHAT"), rows), *problems, idle)
+        {"agents": found}, join(table(("NAME", "KIND", "STATE", "SLOTS", "TIMEOUT", "WHAT"), rows), *problems, idle)
     )
 
 
-NO_SERVER = "No server runs, so none of them is at work; start one with `midwatch up`."
+NO_SERVER = "No server is running, so no agent works; start one with `midwatch up`."
 
 
 def make_row(agent: AgentInfo) -> tuple[object, ...]:
@@ -69,16 +69,16 @@ async def add(
     from midwatch.desk.config import add_agent
 
     if find_remote_server() is not None:
-        raise InvalidInput("agents are added on the machine that runs them; unset MIDWATCH_URL.", field="name")
-    known = find_program(program or name)
-    ways = list_ways(known)
+        raise InvalidInput("an agent can only be added on the machine that runs it; unset MIDWATCH_URL.", field="name")
+    profile = find_program(program or name)
+    ways = list_ways(profile)
     if way is not None and way not in ways:
-        raise InvalidInput(f"{known.name} can be driven by {', '.join(ways)} here, not by {way}.", field="way")
-    section = build_section(known, way or ways[0])
+        raise InvalidInput(f"{profile.name} cannot be run by {way} here; choose {' or '.join(ways)}.", field="way")
+    section = build_section(profile, way or ways[0])
     file = add_agent(home_path(), name, section)
     text = join(
-        f"Added [agents.{name}] with kind {section['kind']} to {file}: {explain_way(known, section['kind'])}.",
-        f"It is not installed yet: {known.install}" if shutil.which(known.name) is None else None,
-        f"A server that runs uses it from its next start. Try it with `midwatch agents --test {name}`.",
+        f"Added [agents.{name}] with kind {section['kind']} to {file}: {explain_way(profile, section['kind'])}.",
+        f"It is not installed yet: {profile.install}" if shutil.which(profile.name) is None else None,
+        f"A running server uses it after a restart. Test it with `midwatch agents --test {name}`.",
     )
     return Reply({"file": str(file), "name": name, **section}, text)

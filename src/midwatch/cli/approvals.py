@@ -1,4 +1,4 @@
-"""Commands of approvals: the inbox, one question, yes and no."""
+"""Commands of approvals: approvals, approval, approve, deny."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 SUBJECT_LENGTH = 70
 HEADERS = ("ID", "STATUS", "AGENT", "KIND", "RISK", "AGE", "EXPIRES", "ASKED")
-Why = Annotated[str | None, Option("--why", help="Reason, passed on to the agent.")]
-Always = Annotated[bool, Option("--always", help="Make a rule of the answer; see `midwatch rules`.")]
+Why = Annotated[str | None, Option("--why", help="Reason, sent to the agent.")]
+Always = Annotated[bool, Option("--always", help="Create a rule from the answer; see `midwatch rules`.")]
 
 
 @command()
 async def approvals(
     desk: Desk, status: Annotated[ApprovalStatus, Option("--status", "-s", help="Status of the questions.")] = "pending"
 ) -> Reply:
-    """List questions of agents that wait for an answer."""
+    """List questions of agents. Default: those that wait for an answer."""
     questions = await desk.client.approvals(status, limit=500)
-    hint = "Look: midwatch approval ID. Answer: midwatch approve ID | midwatch deny ID" if questions else None
+    hint = "Details: midwatch approval ID. Answer: midwatch approve ID | midwatch deny ID" if questions else None
     return Reply(
         {"approvals": questions},
         lambda: out.join(out.table(HEADERS, [*map(make_row, questions)], "No questions."), hint),
@@ -41,8 +41,8 @@ def make_row(question: ApprovalInfo) -> tuple[object, ...]:
         left = (datetime.fromisoformat(question["expires_at"]) - datetime.now(UTC)).total_seconds()
         expires = f"in {out.format_duration(max(0.0, left))}"
     subject = question["command"] or ", ".join(question["paths"]) or question["question"]
-    known = out.values(question, "id", "status", "agent", "kind", "risk")
-    return (*known, out.format_age(question["created_at"]), expires, out.shorten(subject, SUBJECT_LENGTH))
+    cells = out.values(question, "id", "status", "agent", "kind", "risk")
+    return (*cells, out.format_age(question["created_at"]), expires, out.shorten(subject, SUBJECT_LENGTH))
 
 
 @command()
@@ -53,7 +53,7 @@ async def approval(desk: Desk, approval_id: ApprovalId) -> Reply:
 
 
 def describe_question(question: ApprovalInfo) -> str:
-    """Return everything about a question, and its diff."""
+    """Return all details of a question, and its diff."""
     left_out = question["diff_left_out"]
     return out.join(
         out.fields(
@@ -91,5 +91,5 @@ async def deny(desk: Desk, approval_id: ApprovalId, always: Always = False, why:
 
 
 def describe_answer(question: ApprovalInfo) -> Reply:
-    """Return the reply to an answer."""
+    """Return the confirmation of an answer."""
     return Reply(question, f"{question['id']} {question['status']}: {out.clean(question['answer'] or '')}")

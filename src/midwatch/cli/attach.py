@@ -1,4 +1,4 @@
-"""Command `attach`: show a session's terminal in this one. All keys go to the agent, also Ctrl-C; Ctrl-] leaves."""
+"""Command `attach`: show a session's terminal. All keys go to the agent, also Ctrl-C; Ctrl-] leaves."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Url = Annotated[str | None, Option("--url", "-u", help="Address of an agentapi s
 
 
 class View(NamedTuple):
-    """What to paint: rows with their escape sequences, and the position of the cursor."""
+    """A screen to draw: rows with their escape sequences, and the position of the cursor."""
 
     painted: str
     cursor: tuple[int, int] | None
 
 
 class SessionTerminal:
-    """The terminal of a session, wherever its agent works."""
+    """The terminal of a session, even if its agent works on another machine."""
 
     def __init__(self, desk: Desk, key: str) -> None:
         self.name = key
@@ -52,7 +52,7 @@ class SessionTerminal:
         self._before: tuple[int, int] | None = None
 
     async def begin(self, columns: int, rows: int) -> None:
-        """Open the terminal in this size."""
+        """Open the terminal with this size."""
         client = self._desk.client
         try:
             screen = await client.screen(self.name)
@@ -62,12 +62,12 @@ class SessionTerminal:
         await client.resize(self.name, columns, rows)
 
     async def view(self) -> View:
-        """Return what the terminal shows. Raise Conflict if it is closed."""
+        """Return the screen of the terminal. Raise Conflict if the terminal is closed."""
         screen = await self._desk.client.screen(self.name, styled=True)
         return View(screen["styled"], (screen["cursor"][0], screen["cursor"][1]))
 
     async def changes(self) -> AsyncGenerator[None, None]:
-        """Yield each time the terminal has changed, and once at the start: it may have changed before."""
+        """Yield after each change of the terminal, and once at the start, because it may have changed before."""
         events: AsyncGenerator[Any, None]
         if self._desk.runtime is None:
             events = self._desk.client.watch_session(self.name, kinds=CHANGE_KINDS, patience=PATIENCE_SECONDS)
@@ -93,7 +93,7 @@ class SessionTerminal:
 
 
 class ServerTerminal:
-    """The terminal of an agentapi server, which may be another program. It keeps its size."""
+    """The terminal of an agentapi server, of midwatch or another program. Its size does not change."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
         self.name = url
@@ -123,13 +123,13 @@ class ServerTerminal:
     async def press(self, keys: str) -> None:
         reply = await self._http.post(f"{self.name}/message", json={"content": keys, "type": "raw"})
         if reply.is_error:
-            raise Conflict(f"the keys were not taken: {reply.text[:200]}")
+            raise Conflict(f"the server refused the keys: {reply.text[:200]}")
 
     async def resize(self, columns: int, rows: int) -> None:
         self._rows = rows
 
     async def end(self) -> None:
-        """Do nothing: its size was not changed."""
+        """Do nothing, because the size was not changed."""
 
 
 def attach(session: SessionKey = None, url: Url = None) -> None:
@@ -137,7 +137,7 @@ def attach(session: SessionKey = None, url: Url = None) -> None:
     if (session is None) == (url is None):
         raise InvalidInput("name a session, or an agentapi server with --url.", field="session")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise BadConfig("attach needs a terminal; use `midwatch session send` to speak to the agent.")
+        raise BadConfig("attach needs a terminal; use `midwatch session send` to send messages to the agent.")
     farewell = asyncio.run(
         attach_to_session(session) if session is not None else attach_to_server(complete_url(url or ""))
     )
@@ -146,18 +146,18 @@ def attach(session: SessionKey = None, url: Url = None) -> None:
 
 
 def complete_url(address: str) -> str:
-    """Return an address with its scheme, which people may leave out."""
+    """Return an address with a scheme; the default is http."""
     return (address if "://" in address else f"http://{address}").rstrip("/")
 
 
 async def attach_to_session(key: str) -> str | None:
-    """Attach to a session. Return what to say at the end."""
+    """Attach to a session. Return the message to print at the end."""
     async with connect() as desk:
         return await Attachment(SessionTerminal(desk, key)).run()
 
 
 async def attach_to_server(url: str) -> str | None:
-    """Attach to an agentapi server. Return what to say at the end."""
+    """Attach to an agentapi server. Return the message to print at the end."""
     import httpx2
 
     timeout = httpx2.Timeout(30.0, connect=5.0, read=READ_SECONDS)
@@ -165,11 +165,11 @@ async def attach_to_server(url: str) -> str | None:
         try:
             return await Attachment(ServerTerminal(http, url)).run()
         except (httpx2.TransportError, ValueError) as problem:
-            raise NotRunning(f"no agentapi server answers at {url}: {type(problem).__name__}; start one.") from None
+            raise NotRunning(f"no agentapi server at {url}: {type(problem).__name__}; start one.") from None
 
 
 class Attachment:
-    """A person at a remote terminal."""
+    """The connection of this terminal to a remote one."""
 
     def __init__(self, terminal: SessionTerminal | ServerTerminal) -> None:
         self._terminal = terminal
@@ -179,7 +179,7 @@ class Attachment:
         self._left: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> str | None:
-        """Show the terminal until the person leaves or it is closed. Return what to say then."""
+        """Show the terminal until the user leaves or it is closed. Return the message to print then."""
         await self._terminal.begin(*available_size())
         self._changed.set()
         loop = asyncio.get_running_loop()
@@ -220,7 +220,7 @@ class Attachment:
             self._leave(None)
 
     async def _send_keys(self) -> None:
-        """Send the keys in order. An empty piece means that the window has another size."""
+        """Send the keys in order. An empty piece means that the window was resized."""
         while True:
             pieces = [await self._keys.get()]
             while not self._keys.empty():
@@ -237,7 +237,7 @@ class Attachment:
                 self._changed.set()
 
     async def _paint(self) -> None:
-        """Paint the terminal, and again after each change."""
+        """Draw the terminal now and after each change."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -251,12 +251,12 @@ class Attachment:
 
 
 def split_keys(keys: str) -> list[str]:
-    """Return what was typed or pasted in pieces that a server accepts."""
+    """Split typed or pasted text into pieces that are small enough for the server."""
     return [keys[start : start + MAX_KEYS] for start in range(0, len(keys), MAX_KEYS)]
 
 
 def available_size() -> tuple[int, int]:
-    """Return the columns and rows for the remote terminal. One row is for our bar."""
+    """Return the columns and rows for the remote terminal. One row is used for the status bar."""
     columns, lines = os.get_terminal_size(sys.stdout.fileno())
     return min(max(columns, MIN_COLUMNS), 1000), min(max(lines - 1, MIN_ROWS), 1000)
 

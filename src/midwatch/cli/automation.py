@@ -26,22 +26,22 @@ RUN_HEADERS = ("TASK", "SCHEDULED", "STARTED", "TOOK", "OUTCOME", "TOKENS", "RES
 IMPORTED = {
     "made": "made",
     "changed": "changed",
-    "same": "skipped: it is the same already",
-    "deleted": "skipped: it is deleted here; bring it back with `midwatch automation resume {id}`",
+    "same": "skipped: no difference",
+    "deleted": "skipped: it is deleted here; restore it with `midwatch automation resume {id}`",
 }
 
 app = group("Run prompts on a schedule.")
 
 
 def schedule_fields() -> tuple[type, ...]:
-    """Return the definition of the times of an automation."""
+    """Return the record whose fields are the schedule of an automation."""
     from midwatch.domain.automation import Times
 
     return (Times,)
 
 
 def automation_fields() -> tuple[type, ...]:
-    """Return the definitions of all that a request may say about an automation."""
+    """Return the records whose fields a request about an automation may set."""
     from midwatch.domain.automation import Automation
 
     return *schedule_fields(), Automation
@@ -54,7 +54,7 @@ async def add(
     paused: Annotated[bool, Option("--paused", help="Create it paused.")] = False,
     **request: Any,
 ) -> Reply:
-    """Create an automation. Give exactly one of --cron, --every and --at."""
+    """Create an automation. Exactly one of --cron, --every and --at is required."""
     from midwatch.base.schedule import host_zone
 
     request = {"zone": host_zone(), **default_workdir(request)}
@@ -63,7 +63,7 @@ async def add(
     if paused:
         request["enabled"] = False
     automation = await desk.client.create_automation(prompt, request)
-    notice = await desk.warn_without_worker("nothing fires yet")
+    notice = await desk.warn_without_worker("no run starts yet")
     text = f"{automation['id']} {describe_schedule(automation)}, by {automation['agent']}"
     return Reply(automation, out.join(text, describe_next_runs(automation)), notice)
 
@@ -79,7 +79,7 @@ async def list_automations(
 ) -> Reply:
     """List automations, newest first."""
     automations = await desk.client.automations(status or "", limit=limit)
-    empty = "No automations. Make one with `midwatch automation add PROMPT --cron '0 9 * * *'`."
+    empty = "No automations. Create one with `midwatch automation add PROMPT --cron '0 9 * * *'`."
     return Reply({"automations": automations}, lambda: out.table(HEADERS, [*map(make_row, automations)], empty))
 
 
@@ -108,9 +108,9 @@ async def show(desk: Desk, automation_id: opt.AutomationId) -> Reply:
 
 @command(app, options=opt.FieldOptions(automation_fields, changes=True, zone=opt.NEW_ZONE))
 async def edit(automation_id: opt.AutomationId, revision: opt.Revision = None, **changes: Any) -> Reply:
-    """Change only the given options. An empty text removes a value: --quiet '', --route '', --tag ''."""
+    """Change an automation. Only the options in the command change. An empty text removes a value: --route ''."""
     if not changes:
-        raise typer.BadParameter("say what to change, such as --cron or --prompt")
+        raise typer.BadParameter("nothing to change; add an option such as --cron or --prompt")
     async with connect() as desk:
         automation = await desk.client.patch_automation(automation_id, changes, revision=revision)
     text = f"{automation['id']} changed: {describe_schedule(automation)}, by {automation['agent']}"
@@ -122,12 +122,12 @@ async def pause(desk: Desk, automation_id: opt.AutomationId) -> Reply:
     """Pause an automation. A running task continues."""
     automation = await desk.client.pause_automation(automation_id)
     resume = f"midwatch automation resume {automation['id']}"
-    return Reply(automation, f"{automation['id']} is paused; go on with `{resume}`")
+    return Reply(automation, f"{automation['id']} is paused; resume it with `{resume}`")
 
 
 @command(app)
 async def resume(desk: Desk, automation_id: opt.AutomationId) -> Reply:
-    """Resume an automation, even a deleted one. Missed runs are not made up for."""
+    """Resume a paused or deleted automation. Runs missed during the pause are skipped."""
     automation = await desk.client.resume_automation(automation_id)
     text = f"{automation['id']} is active: {describe_schedule(automation)}"
     return Reply(automation, out.join(text, describe_next_runs(automation)))
@@ -140,7 +140,7 @@ async def run_now(
     wait: Annotated[bool, Option("--wait", "-w", help="Stream the run until it finishes.")] = False,
     as_json: opt.AsJson = False,
 ) -> Reply | int:
-    """Run an automation now. It counts like any other run."""
+    """Run an automation now. The run counts toward --max-runs like any other run."""
     task = await desk.client.run_automation(automation_id)
     if wait:
         return await follow_task(desk, task["id"], as_json)
@@ -160,7 +160,7 @@ async def rm(desk: Desk, automation_id: opt.AutomationId) -> Reply:
     """Delete an automation and cancel its running task. `resume` restores it within 30 days."""
     automation = await desk.client.delete_automation(automation_id)
     resume = f"midwatch automation resume {automation['id']}"
-    return Reply(automation, f"{automation['id']} is deleted; for 30 days `{resume}` brings it back")
+    return Reply(automation, f"{automation['id']} is deleted; restore it within 30 days with `{resume}`")
 
 
 @command(app, options=opt.FieldOptions(schedule_fields))
@@ -171,7 +171,7 @@ async def preview(
     count: Annotated[int, Option("--count", min=1, max=1000, help="Number of runs to show.")] = 5,
     **times: Any,
 ) -> Reply:
-    """Show when a schedule would run. Creates nothing and needs no server."""
+    """Show the next runs of a schedule without creating an automation. Needs no server."""
     from midwatch.base.clock import SECOND, SystemClock
     from midwatch.base.schedule import Schedule, find_zone, host_zone, local_iso, parse_moment, upcoming
 
@@ -191,7 +191,7 @@ async def export(
     desk: Desk,
     ids: Annotated[list[str] | None, Argument(metavar="[ID]...", help="Default: all except deleted.")] = None,
 ) -> Reply:
-    """Write automations as JSON. `import` reads it, here or in another home."""
+    """Print automations as JSON for `import`, in this home or another."""
     content = {"automations": await desk.client.export_automations(ids or ())}
     return Reply(content, json.dumps(content, indent=2))
 
@@ -200,12 +200,12 @@ async def export(
 async def import_file(
     file: Annotated[str, Argument(metavar="FILE", help="File that `export` wrote; - reads standard input.")],
 ) -> Reply:
-    """Create the automations of a file, and change those that differ. On bad input nothing changes."""
+    """Create the missing automations of a file and change different ones. If the file has an error, nothing changes."""
     exported = read_export(file)
     async with connect() as desk:
         imported = await desk.client.import_automations(exported)
     lines = [f"{item['id']} {IMPORTED[item['what']].format(id=item['id'])}" for item in imported]
-    return Reply({"automations": imported}, "\n".join(lines) or "No automations in it.")
+    return Reply({"automations": imported}, "\n".join(lines) or "The file contains no automations.")
 
 
 def read_export(file: str) -> list[Any]:
@@ -218,7 +218,7 @@ def read_export(file: str) -> list[Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         automations = None
     if not isinstance(automations, list):
-        raise InvalidInput(f"{file} is not what `midwatch automation export` writes.", field="file")
+        raise InvalidInput(f"{file} was not written by `midwatch automation export`.", field="file")
     return automations
 
 
@@ -234,7 +234,7 @@ def describe_next_runs(automation: AutomationInfo) -> str:
 
 
 def describe_schedule(automation: AutomationInfo) -> str:
-    """Return the schedule on one line."""
+    """Return the schedule of an automation as one line."""
     from midwatch.base.schedule import Schedule
 
     return Schedule.from_data(automation["schedule"]).describe()

@@ -1,4 +1,4 @@
-"""Commands that copy everything: backup, restore, migrate."""
+"""Commands that copy the whole database: backup, restore, migrate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ To = Annotated[str, Option("--to", metavar="URL", help="URL of an empty PostgreS
 
 @command()
 async def backup(file: File, force: Force = False, as_json: AsJson = False) -> Reply:
-    """Back up everything to a file while work continues. It can be restored to SQLite or PostgreSQL."""
+    """Back up the database to a file while tasks run. The file can be restored to SQLite or PostgreSQL."""
     from midwatch.runtime.backup import backup as write_backup
 
     settings = load_settings()
@@ -36,21 +36,21 @@ async def backup(file: File, force: Force = False, as_json: AsJson = False) -> R
 
 @command()
 async def restore(file: File, force: Force = False, as_json: AsJson = False) -> Reply:
-    """Restore a backup into an empty store; --force replaces existing data. Stop all processes before."""
+    """Restore a backup into an empty store; --force replaces existing data. Stop all processes first."""
     from midwatch.runtime.backup import restore as read_backup
 
     copied = await read_backup(load_settings(), file, report_progress(as_json), force=force)
     text = join(
         f"Restored {describe_copy(copied)}.",
-        f"The database that was there is now {copied.aside}." if copied.aside else None,
-        "Tasks that ran when the backup was made go on by their crash rule at the next start.",
+        f"The previous database was renamed to {copied.aside}." if copied.aside else None,
+        "Tasks that were running at the time of the backup follow their on_crash rule at the next start.",
     )
     return Reply({"file": str(file), **summarise(copied)}, text)
 
 
 @command()
 async def migrate(to: To, as_json: AsJson = False) -> Reply:
-    """Copy this home's SQLite data to an empty PostgreSQL. Stop all processes before."""
+    """Copy this home's SQLite data to an empty PostgreSQL. Stop all processes first."""
     from midwatch.desk.shared_database import without_password
     from midwatch.runtime.backup import migrate as copy_to_postgres
 
@@ -59,27 +59,27 @@ async def migrate(to: To, as_json: AsJson = False) -> Reply:
     database = without_password(to)
     text = join(
         f"Copied {describe_copy(copied)}.",
-        f"Now say in {settings.home / 'midwatch.toml'}, or as MIDWATCH_DB, on every machine (with its password):",
+        f"Now set this in {settings.home / 'midwatch.toml'}, or as MIDWATCH_DB, on every machine (with the password):",
         f'  db = "{database}"',
-        "The SQLite file was left as it is; without that setting midwatch goes on using it.",
+        "The SQLite file is unchanged. Without this setting midwatch still uses it.",
     )
     return Reply({"database": database, **summarise(copied)}, text)
 
 
 def describe_copy(copied: Copied) -> str:
-    """Return how much was copied, for people."""
+    """Return the number of copied rows as text."""
     parts = [f"{rows} {table}" for table, rows in copied.rows.items() if rows and table != "event_head"]
     return ", ".join([*parts, f"the log up to seq {copied.last_seq}"])
 
 
 def summarise(copied: Copied) -> dict[str, object]:
-    """Return how much was copied, for programs."""
+    """Return the number of copied rows as JSON."""
     aside = {"aside": str(copied.aside)} if copied.aside else {}
     return {"rows": copied.rows, "last_seq": copied.last_seq, **aside}
 
 
 def report_progress(quiet: bool) -> Callable[[str, int], None]:
-    """Return a function that reports the progress of large tables."""
+    """Return a function that prints the progress of large tables."""
 
     def report(table: str, rows: int) -> None:
         if not quiet and rows and rows % ROWS_PER_NOTE == 0:

@@ -1,4 +1,4 @@
-"""Command `chat`: a conversation in the terminal. Lines that are typed are sent, answers are written as they arrive."""
+"""Command `chat`: a conversation in the terminal. Each typed line is sent, and answers are printed as they arrive."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ MESSAGES_SHOWN = 10
 HIDDEN = ("task_submitted", "task_started", "task_finished")
 QUIT = ("/quit", "/exit")
 MODES: Mapping[str, SendMode] = {"/now": "interrupt", "/then": "after_tool"}
-"""The first word of a line that is for the running turn."""
+"""The delivery mode by the first word of a line for the running turn."""
 HEARD = {
-    "after_turn": "It waits for its turn.",
-    "interrupt": "It is heard at the next step.",
-    "after_tool": "It is heard when the tool has returned.",
+    "after_turn": "The message waits for its turn.",
+    "interrupt": "The agent gets the message at its next step.",
+    "after_tool": "The agent gets the message when its tool has returned.",
 }
-"""When the agent hears a message, by mode."""
+"""When the agent gets a message, by mode."""
 
 
 @command(work=True)
@@ -67,7 +67,7 @@ async def chat(
 async def open_session(
     client: Client, key: str | None, agent: str | None, workdir: str, title: str | None, worktree: bool
 ) -> SessionInfo:
-    """Return the session with that key, reopened if it was closed, or a new one."""
+    """Return the session with this key, reopened if it is closed; without a key, a new session."""
     session = None
     if key is not None:
         with suppress(NotFound):
@@ -87,7 +87,7 @@ async def open_session(
 
 
 class Chat:
-    """One person's side of a conversation."""
+    """The user's side of a conversation."""
 
     def __init__(self, desk: Desk, session: SessionInfo, as_json: bool) -> None:
         self._desk = desk
@@ -101,16 +101,16 @@ class Chat:
         self._question: tuple[str, list[str]] | None = None
         self._open: set[str] = set()
         self._ended: dict[str, str] = {}
-        """Status of the tasks that have ended: one may end before the reply to its message arrives."""
+        """Status of the ended tasks. A task may end before the reply to its message arrives."""
         self._steers: set[str] = set()
-        """Messages that the running turn has not taken yet."""
+        """Messages that the running turn has not received yet."""
         self._sent: set[str] = set()
         self._sending = ""
         self._progress = asyncio.Event()
         self._left: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
-        """Talk until the person leaves. Return the exit status."""
+        """Run the chat until the user leaves. Return the exit status."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         loop.add_signal_handler(signal.SIGTERM, self._leave, INTERRUPTED)
@@ -124,7 +124,7 @@ class Chat:
             if self._desk.runtime is not None:
                 await self._cancel_open()
         if self._open or self._running:
-            note(f"It goes on; come back with `midwatch chat '{self._key}'`.")
+            note(f"The agent continues; come back with `midwatch chat '{self._key}'`.")
         return self._left.result()
 
     async def _welcome(self) -> None:
@@ -142,14 +142,14 @@ class Chat:
                 if approval["session_key"] == self._key:
                     self._show_question(approval["id"], approval["question"], approval["choices"])
         elif self._running:
-            note(f"It works on {self._running}; what you say waits for its turn.")
+            note(f"The agent works on {self._running}; your messages wait for their turn.")
         self._show_prompt()
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
     async def _send_lines(self) -> None:
-        """Send the lines that are typed. At the end of a file or pipe, wait for the answers; a person just leaves."""
-        async with aclosing(lines()) as typed:
+        """Send the typed lines. At the end of a file or pipe, wait for the answers; at a terminal, leave at once."""
+        async with aclosing(read_lines()) as typed:
             async for text in typed:
                 if self._interactive and text.strip() in QUIT:
                     break
@@ -191,12 +191,12 @@ class Chat:
             note(paint(HEARD[task["mode"]], "dim", sys.stderr))
 
     def _interrupt(self) -> None:
-        """Stop the answer; leave if there is none, or if it is being stopped already."""
+        """Stop the running answer; leave if nothing runs or it is being stopped already."""
         if self._running is None or self._stopping == self._running:
             self._leave(INTERRUPTED)
             return
         self._stopping = self._running
-        note("\nStopping it; Ctrl-C again leaves.")
+        note("\nStopping the answer; Ctrl-C again leaves.")
         asyncio.ensure_future(self._desk.client.interrupt(self._key)).add_done_callback(report_failure)
 
     def _leave(self, status: int) -> None:
@@ -204,7 +204,7 @@ class Chat:
             self._left.set_result(status)
 
     async def _cancel_open(self) -> None:
-        """Cancel the tasks of this chat that run in this process, since nobody would continue them."""
+        """Cancel the tasks of this chat that run in this process, because no other process continues them."""
         for task_id in tuple(self._open):
             with suppress(Conflict):
                 await self._desk.client.cancel(task_id)
@@ -228,7 +228,7 @@ class Chat:
         if kind == "task_started":
             self._running = task_id
         elif kind == "task_submitted" and task_id in self._steers:
-            self._steers.remove(task_id)  # the turn has ended without it
+            self._steers.remove(task_id)  # the turn has ended without this message
             self._open.add(task_id)
         elif kind == "steering_injected":
             self._steers.difference_update(payload["steer_ids"])
@@ -256,7 +256,7 @@ class Chat:
         self._show_prompt()
 
     def _show_other(self, event: EventInfo, text: str) -> None:
-        """Show a message that somebody else wrote here."""
+        """Show a message that another person wrote in this session."""
         own = {*self._open, *self._ended, *self._sent}
         if event["payload"]["message_id"] not in own and text != self._sending and not self._json:
             note(paint(clean(f"{event.get('actor') or 'somebody'} says: {text}"), "dim", sys.stderr))
@@ -274,21 +274,21 @@ class Chat:
 
 
 def report_failure(request: asyncio.Future[Any]) -> None:
-    """Print why an interruption failed."""
+    """Print the error of a failed interruption."""
     if not request.cancelled() and request.exception() is not None:
         note(f"midwatch: {request.exception()}")
 
 
-async def lines() -> AsyncGenerator[str, None]:
-    """Yield the lines that are typed or piped in, without blank ones. A backslash at the end continues a line.
+async def read_lines() -> AsyncGenerator[str, None]:
+    """Yield the lines of standard input, without blank lines. A backslash at the end continues a line.
 
-    They are read on a thread that nobody waits for, since a person may never type again.
+    A separate thread reads them. The program does not wait for it at the end, because it may wait for input forever.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
 
     def read() -> None:
-        with suppress(OSError, RuntimeError):  # the terminal is gone, or the loop is
+        with suppress(OSError, RuntimeError):  # the terminal or the event loop is closed
             while chunk := os.read(0, 65536):
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
         with suppress(RuntimeError):

@@ -20,7 +20,7 @@ async def cluster(desk: Desk) -> Reply:
     """List the processes that run tasks: host, agents, load and leader."""
     reply = await desk.client.cluster()
     rows = [make_row(process) for process in reply["processes"]]
-    return Reply(reply, table(HEADERS, rows, "No process runs tasks; start one with `midwatch up`."))
+    return Reply(reply, table(HEADERS, rows, "No process runs tasks; start a server with `midwatch up`."))
 
 
 def make_row(process: ProcessInfo) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Make a command of an `async def` that returns a `Reply`: connection, `--json` and exit status are handled here."""
+"""Turn an `async def` that returns a `Reply` into a command with connection, `--json` and exit status."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CONTEXT = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, anno
 class Reply(NamedTuple):
     """The result of a command.
 
-    `text` is a string, or a function that returns it or prints by itself. `notice` goes to standard error, with --json,
-    too.
+    `text` is a string, or a function that returns a string or prints by itself. `notice` is printed on standard error,
+    also with --json.
     """
 
     data: object
@@ -44,16 +44,16 @@ class Reply(NamedTuple):
 
 
 Work = Coroutine[Any, Any, Reply | int]
-"""A running command. It ends with a reply, or with an exit status when it has printed everything itself."""
+"""A command's coroutine. It returns a reply, or an exit status if it has printed everything itself."""
 
 
 class Command(Generic[P]):
-    """A command as typer calls it.
+    """A command that typer can call.
 
-    The parameter `desk` of the function is not an option: it gets a connection, and with `work` (or when the option of
-    that name is set) this process runs tasks if there is no server. Its keywords `**request` stand for `options`, and
-    get those that were set. `--json` is added unless the function has the parameter `as_json`. A `default` command
-    runs when its group is called without a command.
+    The parameter `desk` of the function is not an option: the function gets a connection. With `work`, or if the option
+    of that name is set, this process runs tasks if there is no server. The keywords `**request` of the function stand
+    for `options`; they contain the options that were set. `--json` is added unless the function has the parameter
+    `as_json`. A `default` command runs when its group is called without a command.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Command(Generic[P]):
 
     @cached_property
     def __signature__(self) -> inspect.Signature:
-        """Return the parameters that typer turns into options."""
+        """Return the parameters from which typer creates options."""
         parameters = [CONTEXT] if self._default else []
         own = inspect.signature(self._function, eval_str=True).parameters
         for parameter in own.values():
@@ -100,7 +100,7 @@ class Command(Generic[P]):
 
 
 class Decorator(Protocol):
-    """Makes a command of a function."""
+    """A function that turns a function into a command."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Desk, P], Work], /) -> Command[P]: ...
@@ -112,13 +112,13 @@ def command(
     app: typer.Typer | None = None, name: str | None = None, *, work: bool | str = False,
     options: FieldOptions | None = None, default: bool = False,
 ) -> Decorator:  # fmt: skip
-    """Make a command of a function, and add it to `app`; see `Command`."""
+    """Turn a function into a command and add it to `app`; see `Command`."""
 
     def add(function: Callable[..., Work], /) -> Command[Any]:
-        made = Command[Any](function, work, options, default)
+        wrapped = Command[Any](function, work, options, default)
         if app is not None:
-            (app.callback() if default else app.command(name))(made)
-        return made
+            (app.callback() if default else app.command(name))(wrapped)
+        return wrapped
 
     return add
 

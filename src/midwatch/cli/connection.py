@@ -1,4 +1,4 @@
-"""Connect a command to midwatch: to the running server over HTTP, or else to the store, through the same interface."""
+"""Connect a command to the running server over HTTP or, without a server, to the store, with the same interface."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 HEALTH_SECONDS = 3.0
 PATIENCE_SECONDS = 30.0
-"""How long a command that follows events waits for a server that went away."""
+"""Seconds that a command that follows events waits for a stopped server to return."""
 
 
 class Desk:
-    """A connection. `server` is that of this home; `runtime` is the store, opened because no server runs."""
+    """A connection. `server` is the server of this home; `runtime` is the open store if no server is running."""
 
     def __init__(self, client: Client, home: Home, server: ServerInfo | None, runtime: Runtime | None) -> None:
         self.client = client
@@ -34,7 +34,7 @@ class Desk:
         self.runtime = runtime
 
     async def has_worker(self) -> bool:
-        """Return whether some process runs tasks: the server of this home, or any other on a shared database."""
+        """Return whether a process runs tasks: the server of this home, or any process on a shared database."""
         if self.runtime is None:
             return True
         return any(instance.role != "run" for instance in await self.runtime.living())
@@ -43,7 +43,7 @@ class Desk:
         """Return a notice if no process runs tasks."""
         if await self.has_worker():
             return None
-        return f"No server runs, so {consequence}; start one with `midwatch up`."
+        return f"No server is running, so {consequence}; start one with `midwatch up`."
 
     async def follow(
         self, after: int, *, live: bool = False, **which: Unpack[Which]
@@ -61,7 +61,7 @@ class Desk:
             session_key=which.get("session_key"), agent_id=which.get("agent"), actor=which.get("actor"),
         )  # fmt: skip
         async for stored in self.runtime.bus.follow(after, wanted, live=live):
-            yield stored.snapshot()  # type: ignore[misc]  # a snapshot is what EventInfo describes
+            yield stored.snapshot()  # type: ignore[misc]  # a snapshot has the fields of EventInfo
 
 
 def home_path() -> Path:
@@ -91,7 +91,7 @@ def find_server() -> ServerInfo | None:
 
 
 def find_remote_server() -> tuple[str, str] | None:
-    """Return address and token of a server elsewhere, if both are set in the environment."""
+    """Return the address and token of a remote server, if both are set in the environment."""
     url, token = os.environ.get("MIDWATCH_URL"), os.environ.get("MIDWATCH_TOKEN")
     if not url or not token:
         return None
@@ -101,13 +101,13 @@ def find_remote_server() -> tuple[str, str] | None:
 
 
 def find_attempt_token() -> str | None:
-    """Return the token of the attempt whose agent runs this command: the command may do what the agent may."""
+    """Return the token of the attempt whose agent runs this command, which then has the agent's permissions."""
     return os.environ.get("MIDWATCH_TOKEN") if os.environ.get("MIDWATCH_TASK") else None
 
 
 @asynccontextmanager
 async def connect(*, work: bool = False) -> AsyncIterator[Desk]:
-    """Connect to the running server, or open the store. With `work` and no server, this process runs its tasks."""
+    """Connect to the running server, or open the store. With `work` and without a server, this process runs tasks."""
     from midwatch.base.home import Home
     from midwatch.client import Client
 
@@ -127,7 +127,7 @@ async def connect(*, work: bool = False) -> AsyncIterator[Desk]:
 
 
 async def is_answering(client: Client) -> bool:
-    """Return whether the server takes requests: it may be stopping or suspended."""
+    """Return whether the server accepts requests. It may be stopping or suspended."""
     try:
         async with asyncio.timeout(HEALTH_SECONDS):
             await client.health()
@@ -146,14 +146,14 @@ async def check_same_database(settings: Settings) -> None:
                 return
             store = (await client.cluster())["store"]
     except MidwatchError:
-        return  # no server runs, it is stopping, or it has another version: only the settings are known
+        return  # no server is running, it is stopping, or it has another version: nothing to compare
     if (store["kind"] == "postgres") != bool(settings.db):
-        raise BadConfig(f"the server of this home uses {store['path']}; say so with the setting db or MIDWATCH_DB.")
+        raise BadConfig(f"the server of this home uses {store['path']}; use the same in the setting db or MIDWATCH_DB.")
 
 
 @asynccontextmanager
 async def open_store(*, work: bool) -> AsyncIterator[Desk]:
-    """Open the store of this home behind the same interface as a server's."""
+    """Open the store of this home with the same interface as a server."""
     import httpx2
 
     from midwatch.api.app import create_app

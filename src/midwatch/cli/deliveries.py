@@ -17,7 +17,7 @@ HEADERS = ("ID", "STATUS", "CHANNEL", "NOTICE", "TRIES", "TASK", "ERROR")
 @command()
 async def deliveries(
     desk: Desk,
-    failed: Annotated[bool, Option("--failed", help="Only those that could not be sent.")] = False,
+    failed: Annotated[bool, Option("--failed", help="Only notices that could not be sent.")] = False,
     task: OfTask = None,
     limit: Limit = 20,
 ) -> Reply:
@@ -27,7 +27,7 @@ async def deliveries(
         (*values(notice, "id", "status", "channel", "notice", "attempts", "task_id"), shorten(notice["error"]))
         for notice in notices
     ]
-    empty = "No notices." if failed or task else "No notices. A task with --route, or the setting notify, sends some."
+    empty = "No notices." if failed or task else "No notices. Get some with --route or the setting notify."
     hint = "Try again: midwatch redeliver ID" if any(n["status"] == "failed" for n in notices) else None
     return Reply({"deliveries": notices}, join(table(HEADERS, rows, empty), hint))
 

@@ -1,4 +1,4 @@
-"""Command `doctor`: check everything a desk needs, and say how to repair it."""
+"""Command `doctor`: check everything that midwatch needs, and suggest how to repair it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESTART = "restart it: `midwatch down`, then `midwatch up`"
 
 
 class Finding(NamedTuple):
-    """The result of one check. `remedy` says what to do unless it is ok."""
+    """The result of one check. `remedy` explains what to do if the check failed."""
 
     state: Literal["ok", "warn", "bad"]
     what: str
@@ -51,7 +51,7 @@ def describe(finding: Finding) -> str:
 
 
 async def examine() -> AsyncIterator[Finding]:
-    """Yield the result of every check, as far as each can be made."""
+    """Yield the results of all checks that are possible."""
     from midwatch.base.home import Home
     from midwatch.desk.config import Settings
 
@@ -59,7 +59,7 @@ async def examine() -> AsyncIterator[Finding]:
     try:
         home.prepare()
     except MidwatchError as problem:
-        yield Finding("bad", "home", str(problem), "set MIDWATCH_HOME to a directory you can write")
+        yield Finding("bad", "home", str(problem), "set MIDWATCH_HOME to a writable directory")
         return
     yield Finding("ok", "home", str(home.path))
     yield check_disk(home)
@@ -69,7 +69,7 @@ async def examine() -> AsyncIterator[Finding]:
     try:
         settings = Settings.load(home.path)
     except MidwatchError as problem:
-        yield Finding("bad", "configuration", str(problem), "correct that line")
+        yield Finding("bad", "configuration", str(problem), "correct this line")
         return
     yield check_configuration(home, settings)
     try:
@@ -81,18 +81,18 @@ async def examine() -> AsyncIterator[Finding]:
 
 
 def check_disk(home: Home) -> Finding:
-    """Check that there is room to write."""
+    """Check that the disk has free space."""
     free = shutil.disk_usage(home.path).free
     text = f"{free / 1e9:.1f} GB free"
     if free < NO_SPACE:
-        return Finding("bad", "disk", text, "free some space; tasks cannot be stored")
+        return Finding("bad", "disk", text, "free some disk space now, or tasks cannot be stored")
     if free < LOW_SPACE:
-        return Finding("warn", "disk", text, "free some space soon")
+        return Finding("warn", "disk", text, "free some disk space soon")
     return Finding("ok", "disk", text)
 
 
 def check_token(home: Home) -> Finding:
-    """Check that only its owner can read the token."""
+    """Check that only the file's owner can read the token."""
     mode = stat.S_IMODE(home.token_file.stat().st_mode)
     if mode & 0o077:
         return Finding("bad", "token", f"{home.token_file} has mode {mode:o}", f"chmod 600 {home.token_file}")
@@ -105,9 +105,9 @@ async def check_server(home: Home) -> AsyncIterator[Finding]:
 
     server = find_server()
     if server is None and home.lock("up").is_taken():
-        yield Finding("warn", "server", "it is just starting", "look again in a moment")
+        yield Finding("warn", "server", "a server is starting", "check again in a moment")
     elif server is None:
-        yield Finding("warn", "server", "none runs", "start it with `midwatch up`")
+        yield Finding("warn", "server", "not running", "start it with `midwatch up`")
     if server is None:
         return
     where = f"pid {server.pid} at {server.url}"
@@ -138,7 +138,7 @@ def check_routine(routine: RoutineInfo, home: Home) -> Finding:
 
 
 def check_configuration(home: Home, settings: Settings) -> Finding:
-    """Return which settings are in use."""
+    """Return the source of the settings, and the number of agents and channels."""
     file = home.path / "midwatch.toml"
     text = f"{file}" if file.exists() else f"defaults; {file} does not exist"
     return Finding("ok", "configuration", f"{text}; {len(settings.agents)} agents, {len(settings.channels)} channels")
@@ -167,7 +167,7 @@ async def check_runtime() -> AsyncIterator[Finding]:
 
 
 async def check_processes(runtime: Runtime) -> list[Finding]:
-    """Check that the processes that run tasks are alive, and on a shared database that one leads."""
+    """Check that the processes that run tasks are alive and, on a shared database, that there is a leader."""
     from midwatch.desk.processes import list_processes
 
     processes = await list_processes(runtime)
@@ -178,10 +178,10 @@ async def check_processes(runtime: Runtime) -> list[Finding]:
     if leader:
         findings.append(Finding("ok", "leader", leader))
     elif any(process["live"] for process in processes):
-        remedy = "look again in a few seconds; then look at the logs"
-        findings.append(Finding("warn", "leader", "nobody leads", remedy))
+        remedy = "check again in a few seconds, then read the logs"
+        findings.append(Finding("warn", "leader", "there is no leader", remedy))
     else:
-        remedy = "start `midwatch up`, or `midwatch worker` anywhere"
+        remedy = "start `midwatch up`, or `midwatch worker` on any machine"
         findings.append(Finding("warn", "leader", "no process runs tasks", remedy))
     return findings
 
@@ -195,7 +195,7 @@ def check_process(process: dict[str, Any]) -> Finding:
         text += f", heartbeat {format_duration(process['heartbeat_age'])} ago"
     if process["live"]:
         return Finding("ok", name, text)
-    return Finding("warn", name, f"{text}; it has ended", "the leader or next server takes its tasks")
+    return Finding("warn", name, f"{text}; it has ended", "the leader or the next server continues its tasks")
 
 
 async def check_database(runtime: Runtime) -> AsyncIterator[Finding]:
@@ -207,11 +207,11 @@ async def check_database(runtime: Runtime) -> AsyncIterator[Finding]:
     else:
         yield Finding("ok", "database", ", ".join(f"{name} {value}" for name, value in facts.items()))
     for problem in await runtime.store.check():
-        yield Finding("bad", "database", problem, "make a backup of what there is before anything else")
+        yield Finding("bad", "database", problem, "copy the database file before you do anything else")
 
 
 async def check_shared_database(runtime: Runtime, facts: dict[str, object]) -> AsyncIterator[Finding]:
-    """Check a PostgreSQL: its version and latency, whether commits are durable, and whether the clocks agree."""
+    """Check a PostgreSQL database: version, latency, durable commits, and the difference between the clocks."""
     from midwatch.desk.shared_database import compare_clocks
 
     clock = await compare_clocks(runtime)
@@ -224,14 +224,14 @@ async def check_shared_database(runtime: Runtime, facts: dict[str, object]) -> A
         yield Finding("warn", "durability", "synchronous_commit is off: a crash may lose accepted tasks", remedy)
     skew = f"this machine's clock is {abs(clock.ahead):.3f} s {'behind' if clock.ahead > 0 else 'ahead'}"
     if abs(clock.ahead) > MOST_SKEW + clock.round_trip / 2:
-        remedy = "let NTP set the clocks of all machines; delays and ages are wrong by this"
+        remedy = "use NTP to set the clocks of all machines; times are wrong by this difference"
         yield Finding("warn", "clock", skew, remedy)
     else:
         yield Finding("ok", "clock", skew)
 
 
 def check_agents(runtime: Runtime) -> list[Finding]:
-    """Check which agents can work here."""
+    """Check which agents can run here."""
     findings = []
     for name, agent in sorted(runtime.agents.items()):
         facts = agent.describe()
@@ -242,4 +242,4 @@ def check_agents(runtime: Runtime) -> list[Finding]:
         else:
             text = facts.get("command") or facts.get("target") or agent.description or agent.kind
             findings.append(Finding("ok", f"agent {name}", f"{agent.kind}, {text}"))
-    return findings or [Finding("warn", "agents", "there is none", "add one under [agents.NAME] in midwatch.toml")]
+    return findings or [Finding("warn", "agents", "no agents", "add one under [agents.NAME] in midwatch.toml")]

@@ -22,7 +22,7 @@ PAYLOAD_LENGTH = 90
 
 @command()
 async def events(
-    follow: Annotated[bool, Option("--follow", "-f", help="Continue with new events as they happen.")] = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Print new events as they happen.")] = False,
     after: Annotated[int, Option("--after", metavar="SEQ", help="Start after this sequence number.", min=0)] = 0,
     before: Annotated[
         int | None, Option("--before", metavar="SEQ", help="Only the last events before this sequence number.", min=0)
@@ -40,9 +40,9 @@ async def events(
     live: Annotated[bool, Option("--live", help="With --follow: include deltas, which are never stored.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Print stored events, oldest first; with --json one object per line."""
+    """Print stored events, oldest first. With --json, one object per line."""
     if before is not None and (follow or after):
-        raise InvalidInput("--before reads backwards from a seq; leave out --after and --follow.", field="before")
+        raise InvalidInput("--before cannot be used with --after or --follow; remove one of them.", field="before")
     which: Which = {
         "kinds": check_kinds(kind or []), "task_id": task, "turn_id": turn, "session_key": session, "agent": agent,
         "actor": actor,
@@ -56,12 +56,12 @@ async def events(
         if follow:
             async for event in desk.follow(position, live=live, **which):
                 print_event(event, as_json)
-                sys.stdout.flush()  # a pipe's reader must not wait for the buffer to fill
+                sys.stdout.flush()  # the reader of a pipe gets each event at once
     return 0
 
 
 def check_kinds(kinds: list[str]) -> tuple[str, ...]:
-    """Return the kinds; raise InvalidInput if one does not exist."""
+    """Return the kinds. Raise InvalidInput if a kind does not exist."""
     from difflib import get_close_matches
 
     from midwatch.domain.event import KINDS, kinds_of
@@ -71,24 +71,24 @@ def check_kinds(kinds: list[str]) -> tuple[str, ...]:
             near = get_close_matches(name, KINDS, 1)
             suggestion = f"; did you mean {near[0]}? The" if near else "; the"
             raise InvalidInput(
-                f"no kind of event is called {name!r}{suggestion} known kinds: {', '.join(sorted(KINDS))}.",
+                f"there is no event kind {name!r}{suggestion} known kinds are: {', '.join(sorted(KINDS))}.",
                 field="kind",
             )
     return tuple(kinds)
 
 
 async def print_stored(desk: Desk, after: int, which: Which, as_json: bool) -> int:
-    """Print the stored log. Return its last position."""
+    """Print the stored log. Return its last seq."""
     position, last = after, None
     while True:
         try:
             page = await desk.client.events(position, **which)
         except Pruned as gone:
-            note(f"Events {position + 1} to {gone.oldest_seq - 1} are gone; [retention] says what is kept.")
+            note(f"Events {position + 1} to {gone.oldest_seq - 1} were removed; see the settings [retention].")
             position = gone.oldest_seq - 1
             continue
         if last is None:
-            last = page["last_seq"]  # events that are written from now on are not part of the stored log
+            last = page["last_seq"]  # stop here: newer events are printed by --follow
         for event in page["events"]:
             if event["seq"] > last:
                 return last
@@ -99,7 +99,7 @@ async def print_stored(desk: Desk, after: int, which: Which, as_json: bool) -> i
 
 
 async def print_before(desk: Desk, before: int, limit: int, which: Which, as_json: bool) -> None:
-    """Print the last events before a position."""
+    """Print the last events before a seq."""
     page = (await desk.client.events(before=before, limit=limit, **which))["events"]
     for event in page:
         print_event(event, as_json)

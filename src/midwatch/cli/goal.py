@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 STEPS = 10
 HEADERS = ("ID", "STATUS", "AGENT", "STEP", "DEADLINE", "OBJECTIVE")
-NOT_PURSUED = "nobody pursues it yet"
+NOT_PURSUED = "no step starts yet"
 
-app = group("Let an agent pursue an objective step by step.")
+app = group("Let an agent work on an objective, step by step.")
 
 
 Deadline = Annotated[
     str | None, Option("--deadline", metavar="TIME", help="Deadline: in 48h, tomorrow 09:00, 2026-03-29T09:00.")
 ]
-Zone = Annotated[str | None, Option("--tz", metavar="ZONE", help="Zone of --deadline. Default: this machine's.")]
+Zone = Annotated[str | None, Option("--tz", metavar="ZONE", help="Time zone of --deadline. Default: this machine's.")]
 
 
 def goal_fields() -> tuple[type, ...]:
-    """Return the definition of all that a request may say about a goal."""
+    """Return the record whose fields a request about a goal may set."""
     from midwatch.domain.goal import Goal
 
     return (Goal,)
@@ -48,7 +48,7 @@ async def set_goal(
     tz: Zone = None,
     **request: Any,
 ) -> Reply:
-    """Set a goal. Its first step starts at once, or when its session starts. A scope has one open goal at most."""
+    """Set a goal. Its first step starts at once, or when its session starts. A scope has at most one open goal."""
     request = default_workdir(request) | parse_deadline(deadline, tz)
     async with connect() as desk:
         goal = await desk.client.create_goal(objective, request)
@@ -104,7 +104,7 @@ async def edit(
     """Change the objective, deadline or limits. A running step is not affected."""
     changes |= parse_deadline(deadline, tz)
     if not changes:
-        raise typer.BadParameter("say what to change, such as --deadline or --objective")
+        raise typer.BadParameter("nothing to change; add an option such as --deadline or --objective")
     async with connect() as desk:
         goal = await desk.client.edit_goal(goal_id, changes, revision=revision)
     return Reply(goal, f"{goal['id']} changed: {describe_progress(goal)}")
@@ -114,21 +114,21 @@ async def edit(
 async def step(desk: Desk, goal_id: opt.GoalId) -> Reply:
     """Start the next step now."""
     goal = await desk.client.step_goal(goal_id)
-    return Reply(goal, f"{goal['id']} goes on now", await desk.warn_without_worker(NOT_PURSUED))
+    return Reply(goal, f"{goal['id']} starts its next step now", await desk.warn_without_worker(NOT_PURSUED))
 
 
 @command(app)
 async def pause(desk: Desk, goal_id: opt.GoalId) -> Reply:
     """Pause a goal and stop its running step. The deadline still counts."""
     goal = await desk.client.pause_goal(goal_id)
-    return Reply(goal, f"{goal['id']} is paused; go on with `midwatch goal resume {goal['id']}`")
+    return Reply(goal, f"{goal['id']} is paused; resume it with `midwatch goal resume {goal['id']}`")
 
 
 @command(app)
 async def resume(desk: Desk, goal_id: opt.GoalId) -> Reply:
-    """Resume a goal and forget earlier errors."""
+    """Resume a goal and reset its error count."""
     goal = await desk.client.resume_goal(goal_id)
-    return Reply(goal, f"{goal['id']} goes on: {describe_progress(goal)}")
+    return Reply(goal, f"{goal['id']} is resumed: {describe_progress(goal)}")
 
 
 @command(app)
@@ -136,14 +136,14 @@ async def complete(
     goal_id: opt.OptionalGoalId = None,
     evidence: Annotated[str, Option("--evidence", help="Proof of completion; required from an agent.")] = "",
 ) -> Reply:
-    """Mark a goal as complete. If its agent does, it counts when the step has ended and the verifier agrees."""
+    """Mark a goal as complete. If its own agent does this, the step must end and the verifier must agree."""
     goal_id = goal_id or find_own_goal()
     async with connect() as desk:
         goal = await desk.client.complete_goal(goal_id, evidence)
     if goal["status"] == "complete":
         return Reply(goal, f"{goal['id']} is complete")
     agrees = f" and {goal['verifier']} agrees" if goal["verifier"] else ""
-    return Reply(goal, f"{goal['id']}: noted; it counts when this step has ended{agrees}")
+    return Reply(goal, f"{goal['id']} will be complete when this step has ended{agrees}")
 
 
 @command(app)
@@ -155,7 +155,7 @@ async def delay(
 ) -> Reply:
     """Delay the next step: 0, or 1 minute to 12 hours."""
     if len(words) not in (2, 3):
-        raise InvalidInput('say how long and why: midwatch goal delay [ID] 30m "waits for the build".', field="delay")
+        raise InvalidInput('add how long and why: midwatch goal delay [ID] 30m "waits for the build".', field="delay")
     goal_id = words[0] if len(words) == 3 else find_own_goal()
     duration, reason = words[-2:]
     async with connect() as desk:
@@ -168,21 +168,21 @@ async def delay(
 async def clear(desk: Desk, goal_id: opt.GoalId) -> Reply:
     """Stop and remove a goal. It cannot be restored."""
     goal = await desk.client.clear_goal(goal_id)
-    return Reply(goal, f"{goal['id']} is cleared")
+    return Reply(goal, f"{goal['id']} is removed")
 
 
-# -- reading what was typed --------------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 def find_own_goal() -> str:
     """Return the goal of the agent that runs this command."""
     if goal_id := os.environ.get(opt.OWN_GOAL):
         return goal_id
-    raise InvalidInput("say which goal; list them with `midwatch goal list`.", field="id")
+    raise InvalidInput("the id of the goal is missing; find it with `midwatch goal list`.", field="id")
 
 
 def parse_deadline(text: str | None, zone: str | None) -> dict[str, str]:
-    """Return the field `deadline` with the offset of its zone, so that no other machine's zone matters."""
+    """Return the field `deadline` with the offset of its zone, so that the zone of the server does not matter."""
     if text is None:
         return {}
     from midwatch.base.clock import SystemClock
@@ -196,13 +196,13 @@ def parse_deadline(text: str | None, zone: str | None) -> dict[str, str]:
 
 
 def describe_progress(goal: GoalInfo) -> str:
-    """Return the status and the deadline on one line."""
+    """Return the status and the deadline as one line."""
     words = {"waiting_for_session": "waits for its session to begin"}
     return f"{words.get(goal['status'], goal['status'])}, until {format_time(goal['deadline_at'])}"
 
 
 def skip_schedule(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a row of runs without the scheduled time, which steps do not have."""
+    """Return a row without the column for the scheduled time, which steps do not have."""
     return row[0], *row[2:]
 
 

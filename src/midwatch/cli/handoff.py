@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OPEN = frozenset({"pending", "accepted", "in_progress"})
 WAIT_SECONDS = 15.0
-"""How long one request waits; the next one continues."""
+"""Seconds that one request waits; then the next request continues to wait."""
 HEADERS = ("ID", "STATUS", "FROM", "TO", "AGE", "TOOK", "WHAT")
 
 HandoffId = Annotated[str, Argument(metavar="ID", help="Id of the handoff.")]
@@ -29,7 +29,7 @@ app = group("Hand work to another agent.")
 
 
 class Target(NamedTuple):
-    """Which agent gets the work, and what it is."""
+    """The agent that gets the work, and the work."""
 
     agent: str | None
     text: str
@@ -49,7 +49,7 @@ async def hand_over(
     ] = None,
     given: Annotated[
         str | None,
-        Option("--input", metavar="JSON", help="Structured input, also without instructions."),
+        Option("--input", metavar="JSON", help="Input as JSON; instructions are then optional."),
     ] = None,
     from_task: Annotated[
         str | None, Option("--from-task", metavar="ID", help="Task to hand over, with its conversation.")
@@ -64,7 +64,7 @@ async def hand_over(
     key: Key = None,
     as_json: AsJson = False,
 ) -> Reply:
-    """Hand work to an agent. With --wait, exit status 0 only if it is completed."""
+    """Hand work to an agent. With --wait, exit status 0 only if the handoff is completed."""
     optional_text = given is not None or from_task is not None
     target = parse_target(words or [], task_type, optional_text=optional_text)
     work = {"type": task_type or "", "input": parse_input(given), "priority": priority}
@@ -76,13 +76,13 @@ async def hand_over(
             agent, {**work, "description": text}, source_task=from_task, timeout=timeout, max_retries=retries,
             workdir=place, wait=WAIT_SECONDS if wait else 0, key=key,
         )  # fmt: skip
-        if wait or handoff["task_id"] is None:  # with a key that was used before, the handoff may have been refused
+        if wait or handoff["task_id"] is None:  # an earlier handoff with this key may have been refused
             return await wait_for_end(desk, handoff, as_json)
-        return describe_start(handoff, await desk.warn_without_worker("nobody works on it yet"))
+        return describe_start(handoff, await desk.warn_without_worker("no agent works on it yet"))
 
 
 def describe_start(handoff: HandoffInfo, notice: str | None = None) -> Reply:
-    """Return the reply to a new handoff."""
+    """Return the confirmation of a new handoff."""
     return Reply(handoff, f"{handoff['id']} handed to {handoff['to_agent_id']} as task {handoff['task_id']}", notice)
 
 
@@ -91,8 +91,8 @@ async def list_handoffs(
     desk: Desk,
     status: Statuses = None,
     agent: Annotated[str | None, Option("--agent", "-a", help="Only from or to this agent.")] = None,
-    root: Annotated[str | None, Option("--root", metavar="ID", help="Only handoffs that came from this task.")] = None,
-    before: Annotated[str | None, Option("--before", metavar="ID", help="Only older than this handoff.")] = None,
+    root: Annotated[str | None, Option("--root", metavar="ID", help="Only handoffs that began with this task.")] = None,
+    before: Annotated[str | None, Option("--before", metavar="ID", help="Only created before this handoff.")] = None,
     limit: Limit = 20,
 ) -> Reply:
     """List handoffs, newest first."""
@@ -101,7 +101,7 @@ async def list_handoffs(
 
 
 def print_page(page: HandoffPage) -> None:
-    """Print handoffs as a table, and on standard error how to see more."""
+    """Print handoffs as a table. If there are more, print on standard error how to list them."""
     out.say(out.table(HEADERS, [make_row(handoff) for handoff in page["handoffs"]], "No handoffs."))
     if page["next"]:
         out.note(f"There are more: --before {page['next']}")
@@ -127,11 +127,11 @@ async def retry(desk: Desk, handoff_id: HandoffId, key: Key = None) -> Reply:
     return describe_start(await desk.client.retry_handoff(handoff_id, key))
 
 
-# -- reading what was typed --------------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 def parse_target(words: list[str], task_type: str | None, *, optional_text: bool) -> Target:
-    """Return the agent and the text among the arguments."""
+    """Return the agent and the instructions from the arguments."""
     if len(words) == 2:
         return Target(words[0], read_prompt(words[1]))
     if len(words) == 1 and task_type:
@@ -139,16 +139,16 @@ def parse_target(words: list[str], task_type: str | None, *, optional_text: bool
     if optional_text and len(words) == (0 if task_type else 1):
         return Target(words[0] if words else None, "")
     raise InvalidInput(
-        'say whom and what: midwatch handoff to AGENT "text", or --type TYPE "text"; '
+        'name the agent and the work: midwatch handoff to AGENT "text", or --type TYPE "text"; '
         "with --from-task or --input the text may be left out.",
         field="to",
     )
 
 
 async def find_agent(desk: Desk, target: Target) -> Target:
-    """Take the only word beside --type as the agent, if it is an agent's name and no text is needed."""
-    known = {agent["name"] for agent in await desk.client.agents()} if target.text else set()
-    return Target(target.text, "") if target.text in known else target
+    """Return the only word next to --type as the agent, if it is an agent's name and no text is required."""
+    names = {agent["name"] for agent in await desk.client.agents()} if target.text else set()
+    return Target(target.text, "") if target.text in names else target
 
 
 def refuse_constant(word: str) -> None:
@@ -163,36 +163,36 @@ def parse_input(text: str | None) -> Any:
     try:
         return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as problem:
-        raise InvalidInput(f"--input is not JSON: {problem}; a text needs quotes.", field="input") from None
+        raise InvalidInput(f"--input is not JSON: {problem}; put a text in double quotes.", field="input") from None
 
 
 # -- showing handoffs --------------------------------------------------------------------------------------------------
 
 
 async def wait_for_end(desk: Desk, handoff: HandoffInfo, as_json: bool) -> Reply:
-    """Wait for the answer. For a person, raise an error if there is none."""
+    """Wait for the answer. Without --json, raise an error if the handoff failed."""
     while handoff["status"] in OPEN:
         handoff = await desk.client.handoff(handoff["id"], WAIT_SECONDS)
     status = handoff["status"]
     if status != "completed" and not as_json:
-        reason = handoff["reason"] or "no reason is known"
+        reason = handoff["reason"] or "no reason was reported"
         kind = {"expired": HandoffOverdue, "rejected": HandoffRefused}.get(status, HandoffError)
         raise kind(f"handoff {handoff['id']} to {handoff['to_agent_id']} {status}: {reason}", handoff["id"])
     return Reply(handoff, format_output(handoff), status=int(status != "completed"))
 
 
 def format_value(value: object) -> str:
-    """Return a value as text: a string as it is, any other as JSON."""
+    """Return a value as text: a string unchanged, any other value as JSON."""
     return value if isinstance(value, str) else "" if value is None else out.format_json(value)
 
 
 def format_output(handoff: HandoffInfo) -> str:
-    """Return the answer as text."""
+    """Return the answer of a handoff as text."""
     return format_value(handoff["result"]["output"] if handoff["result"] else None)
 
 
 def format_late(handoff: HandoffInfo) -> str | None:
-    """Return a result that came after the end, unless the task was just stopped."""
+    """Return a result that came after the end of the handoff, unless the task was only stopped."""
     late = handoff["late"]
     if late is None or late["outcome"] == "cancelled":
         return None

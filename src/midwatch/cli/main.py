@@ -22,7 +22,7 @@ from midwatch.cli.output import clean, note, say
 
 UNEXPECTED = 70
 COMPLETION = "_MIDWATCH_COMPLETE"
-"""The variable that a shell sets to complete a command that is being typed."""
+"""The environment variable that a shell sets to request completions."""
 
 
 @app.callback()
@@ -48,12 +48,12 @@ def find_version() -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a text file, unless somebody replaced it
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a text file, unless it was replaced
     sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def execute(arguments: list[str]) -> int:
-    """Run one command and return its exit status. An error becomes one line, never a traceback."""
+    """Run one command and return its exit status. An error is printed as one line, without a traceback."""
     as_json = "--json" in arguments
     try:
         line = typer.main.get_command(select_command(app, arguments))
@@ -70,7 +70,7 @@ def execute(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush is silent, too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush prints no error either
         return 1
     except Exception as error:
         return report_unexpected(error, as_json)
@@ -78,13 +78,13 @@ def execute(arguments: list[str]) -> int:
 
 
 def select_command(full: typer.Typer, arguments: list[str]) -> typer.Typer:
-    """Return the command line without what the arguments do not name, since reading the options of all takes long."""
+    """Return the app with only the command in the arguments, because reading the options of all commands is slow."""
     if COMPLETION in os.environ:
         return full
     alone, word = copy(full), arguments[0] if arguments else ""
     alone.registered_commands = [info for info in full.registered_commands if find_name(info) == word]
     alone.registered_groups = [copy(info) for info in full.registered_groups if info.name == word]
-    if not alone.registered_commands and not alone.registered_groups:  # help, which shows only the names of groups
+    if not alone.registered_commands and not alone.registered_groups:  # the help shows only the names of groups
         alone.registered_commands = full.registered_commands
         alone.registered_groups = [copy(info) for info in full.registered_groups]
     for info in alone.registered_groups:
@@ -103,7 +103,7 @@ def find_name(info: CommandInfo) -> str:
 
 
 def report_error(code: str, message: str, as_json: bool) -> None:
-    """Print an error on standard error, with `as_json` as JSON."""
+    """Print an error on standard error; with `as_json`, as JSON."""
     if as_json:
         import json
 
@@ -113,7 +113,7 @@ def report_error(code: str, message: str, as_json: bool) -> None:
 
 
 def report_unexpected(error: Exception, as_json: bool) -> int:
-    """Report a bug of midwatch in one line, with the details in the log."""
+    """Print a bug of midwatch as one line, and write the details to the log."""
     if os.environ.get("MIDWATCH_DEBUG"):
         traceback.print_exc()
         return UNEXPECTED

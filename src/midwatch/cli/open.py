@@ -15,14 +15,14 @@ from midwatch.cli.command import Reply, command
 from midwatch.cli.connection import connect, find_remote_server, find_server
 from midwatch.cli.output import note, say
 
-NO_SERVER = "the web console needs a server, and none runs here; start one with `midwatch up`."
+NO_SERVER = "the web console needs a server, and none is running here; start one with `midwatch up`."
 
 
 @command()
 async def open(
     print_only: Annotated[bool, Option("--print", help="Only print the link.")] = False,
 ) -> Reply:
-    """Open the web console, signed in. The link works once, within ten minutes."""
+    """Open the web console in a browser and sign in. The link works once, within ten minutes."""
     if find_remote_server() is None and find_server() is None:
         raise NotRunning(NO_SERVER)
     async with connect() as desk:
@@ -33,9 +33,9 @@ async def open(
 
 
 def show_link(url: str, print_only: bool) -> None:
-    """Print the address and open a browser, if there is a screen. A browser inside the terminal would be in the way."""
+    """Print the link and open a graphical browser, if there is one. A browser in the terminal is not opened."""
     say(url)
-    note("It signs one browser in, once, within ten minutes.")
+    note("The link signs one browser in. It works once, within ten minutes.")
     if print_only:
         return
     if sys.platform == "linux" and not any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):

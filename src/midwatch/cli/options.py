@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and those that follow from the fields of a record."""
+"""Arguments and options that several commands share, and options that are generated from the fields of a record."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ BudgetText = Annotated[
 ]
 Priority = Annotated[int, Option("--priority", help="From -100 to 100; higher runs first.")]
 Key = Annotated[str | None, Option("--key", help="Idempotency key: the same key and options create one task.")]
-Revision = Annotated[int | None, Option("--revision", help="Change it only if it is at this revision.")]
+Revision = Annotated[int | None, Option("--revision", help="Change it only if it has this revision.")]
 
-# -- options that follow from the fields of a record -------------------------------------------------------------------
+# -- options that are generated from the fields of a record ------------------------------------------------------------
 
 
 class Flag(NamedTuple):
-    """How an option differs from its field: names, help, default, and the function that reads its text."""
+    """The differences between an option and its field: names, help, default, and the function that parses it."""
 
     names: str = ""
     help: str = ""
@@ -83,11 +83,11 @@ FLAGS = {
     "prompt": Flag(help="New instructions; - reads standard input.", read=read_prompt),
     "quiet": Flag(metavar="TOKEN"),
     "session_key": Flag("--session"),
-    "tags": Flag("--tag", help="Tag to find it by. Repeatable."),
+    "tags": Flag("--tag", help="Tag, to find the automation. Repeatable."),
     "workdir": Flag(read=absolute_path),
     "zone": Flag("--tz", metavar="ZONE"),
 }
-"""The options that differ from their field, by the name of the field in requests."""
+"""Options that differ from their field, by the name of the field in requests."""
 SESSION_WORKDIR = Flag(help="Directory. Default: the session's, else the current one.", read=absolute_path)
 NEW_ZONE = Flag("--tz", help="IANA time zone. Default: unchanged.", metavar="ZONE")
 WITHOUT_OPTION = frozenset(
@@ -96,10 +96,10 @@ WITHOUT_OPTION = frozenset(
 
 
 class FieldOptions:
-    """The options that set the fields of records, or with `changes` those that change them later.
+    """The options that set the fields of records; with `changes`, the options that change existing records.
 
-    `definitions` returns the records; it is called only when the options are needed, since importing them takes long.
-    A field that has an argument or option of its own in the command is left out. `flags` replace those of `FLAGS`.
+    `definitions` returns the records. It is called only when the options are needed, because importing them is slow.
+    A field with its own argument or option in the command is left out. `flags` replace entries of `FLAGS`.
     """
 
     def __init__(self, definitions: Callable[[], tuple[type, ...]], *, changes: bool = False, **flags: Flag) -> None:
@@ -117,12 +117,12 @@ class FieldOptions:
 
     @cached_property
     def _defaults(self) -> dict[str, Any]:
-        """Return the values that an empty text stands for. Only records have them."""
+        """Return the values that replace an empty text. Only records have them."""
         records = filter(is_dataclass, self._definitions())
         return {field.request_name: field.default for field, _ in inputs(*records) if field.default is not REQUIRED}
 
     def parameters(self, own: Collection[str]) -> list[Parameter]:
-        """Return the options as parameters of a command that has parameters of its own."""
+        """Return the options as parameters, without those that the command defines itself."""
         return [self._parameter(name, field) for name, field in self._fields.items() if name not in own]
 
     def read(self, name: str, value: Any) -> Any:

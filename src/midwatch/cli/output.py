@@ -1,4 +1,4 @@
-"""Plain aligned text for people, JSON for programs."""
+"""Print results: aligned text for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Print a line that is not part of the result on standard error."""
+    """Print a line that is not part of the result, on standard error."""
     print(text, file=sys.stderr)
 
 
@@ -65,15 +65,15 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str =
 
 
 def fields(pairs: Sequence[Field]) -> str:
-    """Return names and values, one pair a line, without unknown values."""
-    known = [(name, clean(str(value))) for name, value in pairs if value not in (None, "")]
-    width = max((len(name) for name, _ in known), default=0)
+    """Return names and values, one pair per line, without unknown values."""
+    rows = [(name, clean(str(value))) for name, value in pairs if value not in (None, "")]
+    width = max((len(name) for name, _ in rows), default=0)
     indented = "\n" + " " * (width + 2)
-    return "\n".join(f"{name.ljust(width)}  {paint_status(text, text)}".replace("\n", indented) for name, text in known)
+    return "\n".join(f"{name.ljust(width)}  {paint_status(text, text)}".replace("\n", indented) for name, text in rows)
 
 
 def pick(record: Mapping[str, Any], *names: str, **renamed: str) -> list[Field]:
-    """Return values of a record as fields with the same or other names. Times are local, and left out if unknown."""
+    """Return values of a record as fields, with the same or new names. Times are local; unknown ones are left out."""
     labels = {name: name for name in names} | renamed
     return [
         (label.replace("_", " "), format_time(record[name], "") if name.endswith("_at") else record[name])
@@ -87,12 +87,12 @@ def values(record: Mapping[str, object], *names: str) -> list[object]:
 
 
 def join(*parts: str | None) -> str:
-    """Return texts below each other, without those that are None."""
+    """Join texts with line breaks, without those that are None."""
     return "\n".join(part for part in parts if part is not None)
 
 
 def clean(text: str) -> str:
-    """Return `text` without control characters: an agent may have written it, and they could command the terminal."""
+    """Return `text` without control characters. The text may be from an agent and could control the terminal."""
     return "".join(
         char for char in text if char in "\n\t" or ((char.isprintable() or ord(char) > 0x9F) and char not in BIDI)
     )
@@ -115,9 +115,9 @@ def format_json(value: object) -> str:
 
 
 def format_changes(files: int | None, added: int | None, removed: int | None) -> str:
-    """Return how many files and lines of a worktree changed."""
+    """Return the number of changed files and lines of a worktree."""
     if files is None:
-        return "not known"
+        return "unknown"
     return f"{files} file{'' if files == 1 else 's'} +{added} -{removed}" if files else "no changes"
 
 
@@ -127,26 +127,26 @@ def suggest_merge(worktree_id: str) -> str:
 
 
 def format_time(moment: str | None, missing: str = "-") -> str:
-    """Return a time of the interface as local time."""
+    """Return an ISO time as local time."""
     return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else missing
 
 
 def format_age(moment: str | None) -> str:
-    """Return how long ago a time of the interface was, such as 5m."""
+    """Return the age of an ISO time, such as 5m."""
     if not moment:
         return "-"
     return format_duration(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()))
 
 
 def measure(begin: str | None, end: str | None) -> float | None:
-    """Return the seconds between two times of the interface, or None if one of them is unknown."""
+    """Return the seconds between two ISO times, or None if one is unknown."""
     if not begin or not end:
         return None
     return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
 
 
 def format_duration(duration: float | None, missing: str = "-") -> str:
-    """Return seconds as people write them: 0.4s, 12s, 5m, 3h, 2d."""
+    """Return seconds as a short text: 0.4s, 12s, 5m, 3h, 2d."""
     if duration is None:
         return missing
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):

@@ -1,4 +1,4 @@
-"""Commands of rules: list and revoke rules that answers have made."""
+"""Commands of rules: list and revoke rules that were created by answers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ app = typer.Typer(help="List and revoke rules that answer agents' questions.", i
 
 @command(app, default=True)
 async def rules(desk: Desk, revoked: Annotated[bool, Option("--all", help="Include revoked rules.")] = False) -> Reply:
-    """List the rules made by answers with --always. Rules of the settings are in midwatch.toml."""
-    known = await desk.client.rules(all=revoked)
+    """List the rules created by answers with --always. Rules of the settings are in midwatch.toml."""
+    found = await desk.client.rules(all=revoked)
     rows = [
         (
             rule["id"],
@@ -30,14 +30,14 @@ async def rules(desk: Desk, revoked: Annotated[bool, Option("--all", help="Inclu
             rule["created_by"],
             shorten(rule["text"], RULE_LENGTH),
         )
-        for rule in known
+        for rule in found
     ]
-    empty = "No rules. Make one by answering a question: midwatch approve ID --always"
-    return Reply({"rules": known}, table(HEADERS, rows, empty))
+    empty = "No rules. Create one by answering a question: midwatch approve ID --always"
+    return Reply({"rules": found}, table(HEADERS, rows, empty))
 
 
 @command(app)
 async def revoke(desk: Desk, rule_id: Annotated[str, Argument(metavar="ID", help="Id of the rule.")]) -> Reply:
-    """Revoke a rule. Its question will be asked again."""
+    """Revoke a rule. Agents will ask its question again."""
     rule = await desk.client.revoke_rule(rule_id)
     return Reply(rule, f"{rule['id']} revoked: {rule['text']}")

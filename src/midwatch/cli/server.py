@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 UP_SECONDS = 30.0
 DOWN_SECONDS = 30.0
 EXIT_SECONDS = 2.0
-"""How long the process may take to exit after it has released the home."""
+"""Seconds that the process may take to exit after it has released the home."""
 POLL_SECONDS = 0.05
 MAX_LOG_BYTES = 10_000_000
 
-Port = Annotated[int | None, Option("--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535)]
+Port = Annotated[int | None, Option("--port", help="Port to listen on; 0 chooses a free one.", min=0, max=65535)]
 Expose = Annotated[bool, Option("--expose", help="Listen on all addresses, so that other machines can connect.")]
 Detach = Annotated[bool, Option("--detach", "-d", help="Run in the background.")]
 
@@ -58,7 +58,7 @@ def up(
 
 
 def welcome(info: ServerInfo, runtime: Runtime) -> str:
-    """Return where the server is, and what to do next."""
+    """Return the address of the server, and the next commands to try."""
     from midwatch.desk.shared_database import without_password
 
     ready = sorted(name for name, agent in runtime.agents.items() if not agent.describe().get("problem"))
@@ -72,24 +72,24 @@ def welcome(info: ServerInfo, runtime: Runtime) -> str:
         "Next, in another terminal:",
         f'  {program} run "hello" --agent {runtime.settings.default_agent}',
         f"  {program} open          the console in the browser",
-        f"  {program} status        what runs and what needs attention",
-        f"  {program} events -f     everything as it happens",
-        "Ctrl-C stops the server. Waiting tasks start at the next start; running ones follow their on_crash rule.",
+        f"  {program} status        running tasks and what needs attention",
+        f"  {program} events -f     all events as they happen",
+        "Ctrl-C stops the server. At its next start waiting tasks run; others follow their on_crash rule.",
     )
 
 
 def describe_exposure(info: ServerInfo, settings: Settings, program: str = "midwatch") -> str | None:
-    """Return who else can reach the server, and what that means."""
+    """Return the addresses for other machines and a warning, or None if the server is not exposed."""
     if not (addresses := find_addresses(info, settings)):
         return None
     return join(
-        f"Exposed: others reach it at {', '.join(addresses)}; `{program} token create` lets one of them in.",
-        "The traffic is not encrypted: put a proxy with TLS in front of it.",
+        f"Exposed to other machines at {', '.join(addresses)}; `{program} token create` gives access.",
+        "The traffic is not encrypted; put a proxy with TLS in front of the server.",
     )
 
 
 def find_addresses(info: ServerInfo, settings: Settings) -> list[str]:
-    """Return the addresses where other machines reach the server."""
+    """Return the addresses of the server for other machines."""
     from urllib.parse import urlsplit
 
     from midwatch.runtime.serve import list_addresses
@@ -98,7 +98,7 @@ def find_addresses(info: ServerInfo, settings: Settings) -> list[str]:
 
 
 def describe_server(info: ServerInfo, settings: Settings, home: Home) -> dict[str, object]:
-    """Return where a server is, as JSON."""
+    """Return the facts about a server as JSON."""
     exposed_at = find_addresses(info, settings)
     return {
         "url": info.url, "exposed_at": exposed_at, "pid": info.pid, "version": info.version, "home": str(home.path),
@@ -131,9 +131,9 @@ def start_detached(settings: Settings, port: int | None, db: str | None, expose:
 
 
 def spawn(home: Home, port: int | None, db: str | None, expose: bool) -> tuple[int, subprocess.Popen[bytes]]:
-    """Start the server as a process of its own. Return also where its part of the log begins."""
+    """Start the server as a process. Return the position in the log where its lines begin, and the process."""
     command = [sys.executable, "-m", "midwatch.cli.main", "up"]
-    env = {**os.environ, "MIDWATCH_DB": db} if db else None  # not an argument: everybody can read those
+    env = {**os.environ, "MIDWATCH_DB": db} if db else None  # not an argument, because all users can read those
     if port is not None:
         command += ["--port", str(port)]
     if expose:
@@ -173,7 +173,7 @@ def last_line(log: Path, start: int) -> str:
     with log.open("rb") as file:
         file.seek(start)
         lines = file.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else f"it said nothing; see {log}."
+    return lines[-1] if lines else f"it wrote nothing to the log; see {log}."
 
 
 @command()
@@ -184,12 +184,12 @@ async def down() -> Reply:
     home = Home(home_path())
     server = find_server()
     if server is None:
-        advice = "it is just starting; try again" if home.lock("up").is_taken() else "nothing to stop"
+        advice = "it is starting; try again" if home.lock("up").is_taken() else "nothing to stop"
         raise NotRunning(f"no midwatch server answers for {home.path}; {advice}.")
     try:
         os.kill(server.pid, signal.SIGTERM)
     except ProcessLookupError:
-        pass  # it ended by itself
+        pass  # it has ended already
     except PermissionError:
         raise MidwatchError(f"the server (pid {server.pid}) belongs to another user; stop it as that user.") from None
     if not await wait_while(lambda: home.lock("up").is_taken(), DOWN_SECONDS):
@@ -199,7 +199,7 @@ async def down() -> Reply:
 
 
 async def wait_while(condition: Callable[[], bool], patience: float) -> bool:
-    """Wait while a condition holds; return False if that takes too long."""
+    """Wait while a condition is true; return False after a timeout."""
     deadline = time.monotonic() + patience
     while condition():
         if time.monotonic() > deadline:

@@ -29,10 +29,10 @@ SessionTitle = Annotated[str | None, Option("--title", help="Title.")]
 
 HEARD = {
     "after_turn": "{0} waits for its turn in {1}",
-    "interrupt": "{0} hears it at its next step",
-    "after_tool": "{0} hears it when its tool has returned",
+    "interrupt": "{0} gets it at its next step",
+    "after_tool": "{0} gets it when its tool has returned",
 }
-"""When the agent hears a message, by mode: {0} is the task that answers, {1} the session."""
+"""When the agent gets a message, by mode: {0} is the task that answers, {1} the session."""
 
 
 app = group("Talk to an agent from a script: new, show, send, interrupt, restart, close.")
@@ -42,11 +42,11 @@ app = group("Talk to an agent from a script: new, show, send, interrupt, restart
 async def sessions(
     desk: Desk,
     limit: Limit = 20,
-    before: Annotated[str | None, Option("--before", metavar="KEY", help="Only used before this session.")] = None,
+    before: Annotated[str | None, Option("--before", metavar="KEY", help="Only sessions used before this one.")] = None,
 ) -> Reply:
     """List sessions, most recently used first."""
     if before:
-        await desk.client.session(before)  # so that a mistyped key is an error, not an end
+        await desk.client.session(before)  # raises NotFound for a wrong key, which would return an empty page
     page = await desk.client.sessions(limit=limit, before=before)
     rows = [
         (
@@ -58,7 +58,7 @@ async def sessions(
         for session in page["sessions"]
     ]
     more = f"More: midwatch sessions --before '{page['next']}'" if page["next"] else None
-    return Reply(page, out.join(out.table(HEADERS, rows, "No sessions. Begin one with `midwatch chat`."), more))
+    return Reply(page, out.join(out.table(HEADERS, rows, "No sessions. Start one with `midwatch chat`."), more))
 
 
 @command(app)
@@ -79,9 +79,9 @@ async def new(
 
 
 def print_key(session: SessionInfo) -> None:
-    """Print the key of a new session, and on standard error what to do with it."""
+    """Print the key of a new session, and on standard error how to send messages."""
     out.say(session["key"])
-    out.note(f"It is with {session['agent']}. Speak: midwatch session send KEY TEXT | midwatch chat KEY")
+    out.note(f"Agent: {session['agent']}. Next: midwatch session send KEY TEXT | midwatch chat KEY")
 
 
 @command(app)
@@ -110,11 +110,11 @@ async def send(
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> Reply | int:
-    """Send a message to a session. If the agent is busy, --mode says when it gets the message."""
+    """Send a message to a session. If the agent is busy, --mode chooses when it gets the message."""
     task = await desk.client.send(key, text, mode=mode, priority=priority, idempotency_key=idempotency_key)
     if wait:
         return await follow_task(desk, task["id"], as_json)
-    notice = await desk.warn_without_worker("nobody answers yet") if task["status"] == "pending" else None
+    notice = await desk.warn_without_worker("no agent answers yet") if task["status"] == "pending" else None
     return Reply(task, HEARD[task["mode"]].format(task["id"], key), notice)
 
 
@@ -122,15 +122,17 @@ async def send(
 async def interrupt(
     desk: Desk,
     key: SessionName,
-    stop: Annotated[bool, Option("--stop", help="Use no more tools and close with one answer.")] = False,
-    hint: Annotated[str | None, Option("--hint", help="What the closing answer should be about.")] = None,
+    stop: Annotated[bool, Option("--stop", help="Let the agent give a final answer without tools.")] = False,
+    hint: Annotated[str | None, Option("--hint", help="What the final answer should be about.")] = None,
 ) -> Reply:
     """Stop the running task of a session. Waiting messages still run."""
     reply = await desk.client.interrupt(key, "stop" if stop else "abort", hint=hint)
     task, resume = reply["interrupted"], reply["resume"]
     text = out.join(
-        f"{task} {'is asked to close' if stop else 'is being stopped'}" if task else f"Nothing runs in {key}.",
-        f"What it belongs to is paused; go on with: {resume}" if resume else None,
+        f"{task} {'is asked for a final answer' if stop else 'is being stopped'}"
+        if task
+        else f"No task is running in {key}.",
+        f"Its automation or goal is paused; resume it with: {resume}" if resume else None,
     )
     return Reply(reply, text)
 
@@ -139,7 +141,7 @@ async def interrupt(
 async def restart(desk: Desk, key: SessionName) -> Reply:
     """End the agent's process of a session. The next message starts a new one."""
     session = await desk.client.restart_session(key)
-    text = f"{key} starts anew with its next message; the conversation is taken up where its agent can."
+    text = f"{key} starts a new process with its next message, which continues the conversation if the agent can."
     return Reply(session, text)
 
 
@@ -152,7 +154,7 @@ async def close(desk: Desk, key: SessionName) -> Reply:
 
 
 async def find_worktree(client: Client, session: SessionInfo) -> WorktreeInfo | None:
-    """Return the worktree that a closed conversation leaves."""
+    """Return the worktree of a closed session, if it still exists."""
     if session["worktree"] is None:
         return None
     with suppress(NotFound):
@@ -162,7 +164,7 @@ async def find_worktree(client: Client, session: SessionInfo) -> WorktreeInfo | 
 
 
 def describe_left(tree: WorktreeInfo) -> str:
-    """Return what is left in a worktree, and what to do with it."""
+    """Return the path and changes of a kept worktree, and the next commands."""
     changes = out.format_changes(tree["files"], tree["added"], tree["removed"])
     left = f"Its worktree {tree['id']} is kept in {tree['path']}, on {tree['branch']}: {changes}"
     return out.join(left, out.suggest_merge(tree["id"]))
@@ -190,7 +192,7 @@ def describe_session(session: SessionInfo) -> list[out.Field]:
 
 
 def describe_message(message: MessageInfo) -> str:
-    """Return one message: its author and time, then the text."""
+    """Return one message as text: its number, author and time, then its content."""
     who = message["author"] or message["role"] if message["role"] == "user" else message["role"]
     head = out.paint(f"{message['number']}  {out.clean(who)}  {out.format_time(message['time'])}", "dim")
     return out.join(head, out.clean_for_terminal(message["text"]))

@@ -1,4 +1,4 @@
-"""Command `status`: show the counts, and what needs a person's attention."""
+"""Command `status`: show the number of tasks by status, and what needs a person's attention."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ ITEMS_SHOWN = 5
 MAX_PAGES = 4
 HEADS = {
     "questions": ("Questions (midwatch approve ID | midwatch deny ID):", "question"),
-    "failed": ("Failed in the last day (midwatch retry ID):", "error"),
-    "no_agent": ("No live process has their agent (midwatch agents):", "agent"),
+    "failed": ("Failed in the last 24 hours (midwatch retry ID):", "error"),
+    "no_agent": ("No running process has the agent of these tasks (midwatch agents):", "agent"),
     "deliveries": ("Notices that could not be sent (midwatch redeliver ID):", "error"),
 }
-"""Each kind of attention: its headline, and the value that says why."""
+"""The kinds of attention, each with its headline and the field that explains it."""
 
 
 @command()
 async def status(desk: Desk) -> Reply:
-    """Show how many tasks there are and what needs attention."""
+    """Show the number of tasks by status, and what needs attention."""
     counts = await desk.client.summary()
     has_worker = await desk.has_worker()
     attention = await find_attention(desk, has_worker)
-    sessions = (await desk.client.sessions(limit=500))["sessions"]  # busy ones were used lately
+    sessions = (await desk.client.sessions(limit=500))["sessions"]  # busy sessions are among the most recently used
     automations, goals = await desk.client.automations(limit=200), await desk.client.goals(limit=200)
     groups = {
         "sessions": group_by_status(sessions, "key", "busy", "asking"),
@@ -43,10 +43,10 @@ async def status(desk: Desk) -> Reply:
     if server:
         where = f"Server: {server['url']}" + (f" (pid {pid})" if pid else "")
     elif has_worker:
-        where = "No server runs here; processes elsewhere take tasks (midwatch cluster)."
+        where = "No server is running here; other processes run tasks (midwatch cluster)."
     else:
         waiting = f" and {counts['pending']} pending tasks wait" if counts["pending"] else ""
-        where = paint(f"No server runs{waiting}; start one with `midwatch up`.", "yellow")
+        where = paint(f"No server is running{waiting}; start one with `midwatch up`.", "yellow")
     text = join(
         "  ".join(f"{name} {count}" for name, count in counts.items()),
         where,
@@ -57,17 +57,17 @@ async def status(desk: Desk) -> Reply:
 
 
 async def find_attention(desk: Desk, has_worker: bool) -> dict[str, list[dict[str, Any]]]:
-    """Return what a person should look at."""
+    """Return the records that need a person's attention, by kind."""
     since = (datetime.now(UTC) - RECENT).isoformat()
     failed = (await desk.client.list(status=["failed"], limit=50))["tasks"]
     questions = await desk.client.approvals()
     deliveries = await desk.client.deliveries("failed")
     orphans = [task for task in await list_pending(desk) if task["wait"] == "agent"] if has_worker else []
     return {
-        "failed": [take(t, "id", "prompt", "outcome", "error") for t in failed if (t["completed_at"] or "") > since],
-        "questions": [take(approval, "id", "task_id", "question") for approval in questions],
-        "deliveries": [take(delivery, "id", "channel", "error") for delivery in deliveries],
-        "no_agent": [take(task, "id", "prompt", "agent") for task in orphans],
+        "failed": [select(t, "id", "prompt", "outcome", "error") for t in failed if (t["completed_at"] or "") > since],
+        "questions": [select(approval, "id", "task_id", "question") for approval in questions],
+        "deliveries": [select(delivery, "id", "channel", "error") for delivery in deliveries],
+        "no_agent": [select(task, "id", "prompt", "agent") for task in orphans],
     }
 
 
@@ -89,19 +89,19 @@ async def list_pending(desk: Desk) -> list[TaskInfo]:
     return tasks
 
 
-def take(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return some values of a record."""
+def select(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return the fields with these names."""
     return {name: record[name] for name in names}
 
 
 def describe_group(noun: str, group: Mapping[str, list[object]]) -> str:
-    """Return the number of records with each status on one line."""
+    """Return the number of records with each status as one line."""
     parts = (f"{len(keys)} {status.replace('_', ' ')}" for status, keys in group.items() if keys)
     return f"{noun.capitalize()}: " + ", ".join(parts)
 
 
 def describe_attention(attention: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Return the attention list for people, a few lines of each kind."""
+    """Return the attention list as text, with a few lines of each kind."""
     lines: list[str] = []
     for name, (head, why) in HEADS.items():
         items = attention[name]

@@ -25,7 +25,7 @@ NOT_RUN = "nothing runs this task yet"
 
 
 def submission_fields() -> tuple[type, ...]:
-    """Return the definition of all that a request may say with a prompt."""
+    """Return the record whose fields a submission may set."""
     from midwatch.domain.requests import Submission
 
     return (Submission,)
@@ -38,7 +38,7 @@ SUBMISSION = opt.FieldOptions(
 
 @command(work=True, options=SUBMISSION)
 async def run(desk: Desk, prompt: opt.Prompt, as_json: opt.AsJson = False, **request: Any) -> int:
-    """Submit a task and stream it until it finishes. Exit status 0 only if it is done.
+    """Submit a task and stream it until it ends. Exit status 0 only if it is done.
 
     Without a server the task runs in this process.
     """
@@ -66,7 +66,7 @@ async def tasks(
     """List tasks, newest first."""
     if before is not None and not re.fullmatch(r"t_[0-9a-f]+", before):
         raise InvalidInput(
-            f"--before is the id of a task, such as the one a page ends with; got {before!r}.", field="before"
+            f"--before must be the id of a task, such as the last one of a list; got {before!r}.", field="before"
         )
     async with connect() as desk:
         page = await desk.client.list(
@@ -82,7 +82,7 @@ async def tasks(
         )
         for task in page["tasks"]
     ]
-    empty = "No tasks. Hand one in with `midwatch submit PROMPT`."
+    empty = "No tasks. Submit one with `midwatch submit PROMPT`."
     more = f"More: midwatch tasks --before {page['next']}" if page["next"] else None
     return Reply(page, out.join(out.table(("ID", "STATUS", "AGENT", "AGE", "PROMPT"), rows, empty), more))
 
@@ -120,7 +120,7 @@ def describe_task(task: TaskInfo) -> list[out.Field]:
 
 
 def describe_budget(task: TaskInfo) -> str | None:
-    """Return what a task may spend, and how much of it the task has spent as far as known."""
+    """Return the budget of a task, and its known usage."""
     from midwatch.domain.budget import NAMES, Budget, format_amount, spending_of
 
     spent, most = spending_of(task["budget"], task["usage"]), Budget.from_record(task["budget"])._asdict()
@@ -133,7 +133,7 @@ def describe_budget(task: TaskInfo) -> str | None:
 
 
 def describe_worktree(worktree: WorktreeNote | None) -> str | None:
-    """Return a task's worktree on one line: its branch and its changes."""
+    """Return a task's worktree as one line: its branch and its changes."""
     if worktree is None:
         return None
     text = f"{worktree['id']} {worktree['status']}"
@@ -146,7 +146,7 @@ def describe_worktree(worktree: WorktreeNote | None) -> str | None:
 
 
 async def suggest_next(desk: Desk, task: TaskInfo) -> list[str]:
-    """Return what a person may want to do next about a task."""
+    """Return the next commands that may be useful for a task."""
     if task["status"] in ("failed", "cancelled"):
         from midwatch.domain.budget import retry_command
 
@@ -161,7 +161,7 @@ async def suggest_next(desk: Desk, task: TaskInfo) -> list[str]:
             if approval["task_id"] == task["id"]
         ]
     if task["status"] == "pending" and not await desk.has_worker():
-        return ["No server runs; start one with `midwatch up`."]
+        return ["No server is running; start one with `midwatch up`."]
     return []
 
 
@@ -183,7 +183,7 @@ async def cancel(desk: Desk, task_id: opt.TaskId) -> Reply:
 async def retry(task_id: opt.TaskId, budget: opt.BudgetText = None) -> Reply:
     """Retry a failed or cancelled task as a new task that continues its work.
 
-    Earlier spending counts: a task whose budget is spent needs a larger one.
+    The usage of earlier tries counts: if the budget is used up, set a larger one with --budget.
     """
     more = parse_budget(budget)
     async with connect() as desk:

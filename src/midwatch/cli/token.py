@@ -23,7 +23,7 @@ async def create(
     desk: Desk,
     name: Annotated[str, Option("--name", help="Name of the token, such as ci.")],
     role: Annotated[str, Option("--role", help="viewer (read), operator (run tasks) or owner (everything).")],
-    actor: Annotated[str | None, Option("--actor", help="Actor that uses it. Default: its name.")] = None,
+    actor: Annotated[str | None, Option("--actor", help="Actor of its requests. Default: the token's name.")] = None,
 ) -> Reply:
     """Create a token. Its secret is printed once and never stored."""
     token = await desk.client.create_token(name, role, actor)
@@ -31,17 +31,15 @@ async def create(
 
 
 def print_token(token: NewToken) -> None:
-    """Print the secret, and on standard error what it is good for."""
-    note(
-        f"Token {token['name']} ({token['id']}): whoever has it is {token['actor']}, {token['role']}. It is shown once:"
-    )
+    """Print the secret, and on standard error how to use it."""
+    note(f"Token {token['name']} ({token['id']}) for {token['actor']}, role {token['role']}. It is shown only once:")
     say(token["secret"])
     note("Use it: `Authorization: Bearer TOKEN`, or MIDWATCH_URL and MIDWATCH_TOKEN in the environment of a client.")
 
 
 @command(app, "list")
 async def list_tokens(desk: Desk) -> Reply:
-    """List tokens of programs and browsers. Ended ones are listed for a week."""
+    """List tokens of programs and browsers. Revoked and expired ones are listed for a week."""
     tokens = await desk.client.tokens()
     rows = [
         (
@@ -52,7 +50,7 @@ async def list_tokens(desk: Desk) -> Reply:
         )
         for token in tokens
     ]
-    empty = "No tokens but the owner's own; make one with `midwatch token create`."
+    empty = "No tokens except the owner's own; create one with `midwatch token create`."
     return Reply({"tokens": tokens}, table(HEADERS, rows, empty))
 
 

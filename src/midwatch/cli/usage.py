@@ -1,4 +1,4 @@
-"""Command `usage`: show what work has cost, by actor, agent, session, model or day."""
+"""Command `usage`: show the cost of tasks by actor, agent, session, model or day."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Part(StrEnum):
-    """What rows are grouped by, as `midwatch.domain.usage.By`: typer takes no list of literals."""
+    """The ways to group rows, like `midwatch.domain.usage.By`. Typer does not accept a list of literals."""
 
     actor = "actor"
     agent = "agent"
@@ -40,7 +40,7 @@ async def usage(
     ] = "24h",
     until: Annotated[
         str | None,
-        Option("--until", metavar="SPAN|TIME", help="End, written like --since; 1d is a day ago. Default: now."),
+        Option("--until", metavar="SPAN|TIME", help="End, in the same format; 1d is a day ago. Default: now."),
     ] = None,
     by: Annotated[
         list[Part] | None, Option("--by", help="Group by this. Repeatable. Default: actor and agent.")
@@ -55,10 +55,10 @@ async def usage(
 
 
 def describe_usage(used: UsageInfo) -> str:
-    """Return usage as a table, and what is missing in it."""
+    """Return usage as a table, and a note about missing figures."""
     since = f"Since {format_time(used['since'])}"
     if not used["rows"]:
-        return join(since, "No task has ended since.")
+        return join(since, "No task has ended in this period.")
     names = used["by"]
     rows = [
         (*(row[name] or NAMELESS.get(name, "") for name in names), *format_figures(row))
@@ -76,7 +76,7 @@ def describe_usage(used: UsageInfo) -> str:
 
 
 def parse_moment(text: str, now: datetime, option: str = "since") -> datetime:
-    """Return the time that is `text` before now, or the time `text`, which is local unless it has a zone."""
+    """Parse a span before now, or a time, which is local unless it has a zone."""
     from midwatch.base.durations import seconds
 
     try:
@@ -87,12 +87,12 @@ def parse_moment(text: str, now: datetime, option: str = "since") -> datetime:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         raise InvalidInput(
-            f"--{option} is a span such as 7d or a time such as 2026-03-01T08:00; got {text!r}.", field=option
+            f"--{option} must be a span such as 7d or a time such as 2026-03-01T08:00; got {text!r}.", field=option
         ) from None
 
 
 def format_figures(used: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the figures of one row; - is unknown."""
+    """Return the figures of one row; - means unknown."""
     counts = values(used, "tasks", "done", "failed", "cancelled")
     tokens = values(used, "input_tokens", "output_tokens")
     return (*counts, format_duration(used["seconds"]), *tokens, format_money(used["cost_usd"]))

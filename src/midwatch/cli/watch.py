@@ -1,4 +1,4 @@
-"""Show a running task to a person: its words on standard output, its actions on standard error."""
+"""Show a running task: the agent's text on standard output, its actions on standard error."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 PATIENCE = 2.0
-"""After this many seconds a person is told why the task has not started."""
+"""Seconds after which the command prints why the task has not started."""
 STOP_SECONDS = 20.0
-"""How long an interrupted command waits for an agent of this process to end."""
+"""Seconds that an interrupted command waits until an agent of this process has ended."""
 ARGUMENTS_LENGTH = 80
 MAIN_ARGUMENTS = ("command", "cmd", "file_path", "filePath", "path", "pattern", "query", "url")
-"""Arguments that say what a tool does, the most important first."""
+"""Arguments that describe a tool call, the most important first."""
 
 
 class Watch:
-    """Shows the events of one task. If standard output is not a terminal, only the result goes there."""
+    """A display of the events of one task. If standard output is not a terminal, it gets only the result."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -38,7 +38,7 @@ class Watch:
         self._mid_line = False
 
     def show(self, event: EventInfo) -> None:
-        """Show one event, if a person needs to see it."""
+        """Show one event if it is useful for a person."""
         if self._quiet:
             return
         payload = event["payload"]
@@ -51,7 +51,7 @@ class Watch:
             note(paint(clean(text), "dim", sys.stderr))
 
     def end(self, task: TaskInfo, *, chatting: bool = False) -> None:
-        """Show how the task ended, and its result unless it was just written. In a chat an answer has no other end."""
+        """Show the status of the ended task, and its result if it was not printed yet. A chat shows only the result."""
         self._end_line()
         if self._quiet:
             return
@@ -78,7 +78,7 @@ class Watch:
         written = self._written.get(message["message_id"], "")
         whole = message["message"]
         if whole.strip() == (written or self._last).strip():
-            pass  # it was written already: under its own id, or as the last piece of the turn
+            pass  # printed already: with its own id, or as the last text of the turn
         elif whole.startswith(written):
             self._write(whole[len(written) :])
         else:
@@ -99,7 +99,7 @@ class Watch:
 
 
 def describe_event(kind: str, payload: dict[str, Any], event: EventInfo) -> str | None:
-    """Return an event in words, or None if a person need not see it."""
+    """Return an event as text, or None if it is not useful for a person."""
     match kind:
         case "task_submitted":
             return f"{event['task_id']} submitted to {payload['agent']}"
@@ -134,7 +134,7 @@ def describe_event(kind: str, payload: dict[str, Any], event: EventInfo) -> str 
 
 
 def describe_call(call: dict[str, Any]) -> str:
-    """Return what a tool is about to do: its command or file, or else its title, or else all its arguments."""
+    """Return a tool call as text: its command or file, else its title, else all its arguments."""
     arguments = call.get("arguments")
     main = (arguments.get(name) for name in MAIN_ARGUMENTS) if isinstance(arguments, dict) else ()
     title = call.get("title") if call.get("title") != call["tool"] else None
@@ -152,13 +152,13 @@ def describe_end(task: TaskInfo) -> str:
     end = f"{task['id']} {task['status']}" + ("" if reason in ("", task["status"]) else f": {reason}")
     if task["status"] not in ("failed", "cancelled"):
         return end
-    from midwatch.domain.budget import retry_command  # only after a failure: the import takes a while
+    from midwatch.domain.budget import retry_command  # only after a failure, because the import is slow
 
     return f"{end}; try again with `{retry_command(task['id'], task.get('budget'), task.get('usage'))}`"
 
 
 async def follow_task(desk: Desk, task_id: str, as_json: bool) -> int:
-    """Show a task until it ends, or with `as_json` only its end. Return the exit status: 0 if it is done."""
+    """Show a task until it ends; with `as_json`, only its end. Return the exit status: 0 if the task is done."""
     status = await watch_task(desk, task_id, quiet=as_json)
     task = await desk.client.get(task_id)
     while task["transferred_to"]:
@@ -169,7 +169,7 @@ async def follow_task(desk: Desk, task_id: str, as_json: bool) -> int:
 
 
 async def watch_task(desk: Desk, task_id: str, *, quiet: bool) -> int | None:
-    """Show a task until it ends. Return an exit status if the person interrupts the command before."""
+    """Show a task until it ends. Return an exit status if the user interrupts the command before."""
     interrupted = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -184,13 +184,13 @@ async def watch_task(desk: Desk, task_id: str, *, quiet: bool) -> int | None:
             following.result()
             return None
         if desk.runtime is None:
-            note(f"\nIt goes on; look with `midwatch show {task_id}`, stop it with `midwatch cancel {task_id}`.")
+            note(f"\nThe task continues; see `midwatch show {task_id}`, or stop it with `midwatch cancel {task_id}`.")
             return INTERRUPTED
-        note("\nStopping it ...")
+        note("\nStopping the task ...")
         try:
             await desk.client.cancel(task_id)
         except Conflict:
-            return None  # it ended at the same moment
+            return None  # it has ended meanwhile
         await asyncio.wait({following}, timeout=STOP_SECONDS)
         return INTERRUPTED
 
@@ -211,7 +211,7 @@ async def explain_wait(desk: Desk, task_id: str) -> None:
     """Print why a task has not started."""
     task = await desk.client.get(task_id)
     if task["status"] == "pending":
-        hint = " (one with --worktree waits for nobody)" if task["wait"] == "directory" else ""
+        hint = " (with --worktree a task does not wait for others)" if task["wait"] == "directory" else ""
         note(f"{task['status_text']}{hint}")
 
 

@@ -1,4 +1,4 @@
-"""Command `watchdog`: look now for work that is overdue, stuck or silent."""
+"""Command `watchdog`: find work that is overdue, stuck or silent now."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from midwatch.cli.output import format_time
 async def watchdog(desk: Desk) -> Reply:
     """Find work that is overdue, stuck or silent, and report it. The server does so once a minute."""
     report = await desk.client.watchdog()
-    alerts = [(alert, "") for alert in report["told"]] + [(alert, ", told before") for alert in report["known"]]
+    alerts = [(alert, "") for alert in report["told"]] + [(alert, ", reported before") for alert in report["known"]]
     lines = [f"{alert['text']}\n  since {format_time(alert['since'])}{known}" for alert, known in alerts]
     return Reply(report, "\n".join(lines) or "Nothing is overdue, stuck or silent.")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from midwatch.runtime.runtime import Runtime
 
 NO_DATABASE = (
-    "a worker shares work through PostgreSQL, and this home keeps its tasks in a SQLite file, where one `midwatch up` "
+    "a worker needs PostgreSQL, but this home uses a SQLite file, for which one `midwatch up` "
     "runs everything. Name a database with --db URL or the setting db; `midwatch migrate` moves there."
 )
 Agents = Annotated[
@@ -59,7 +59,7 @@ async def run_worker(settings: Settings, only: list[str] | None, as_json: bool) 
 
 
 def describe_worker(runtime: Runtime) -> Reply:
-    """Return which worker this is, and what it works on."""
+    """Return the id of the worker, its database and its agents."""
     from midwatch.desk.shared_database import without_password
 
     assert runtime.settings.db is not None
@@ -68,6 +68,6 @@ def describe_worker(runtime: Runtime) -> Reply:
     text = join(
         f"midwatch worker {instance.id} takes tasks from {database}, {instance.slots} at once",
         f"Agents: {', '.join(instance.agents) or 'none'}",
-        "Ctrl-C stops it; what is unfinished goes on elsewhere.",
+        "Ctrl-C stops the worker; other processes continue its unfinished tasks.",
     )
     return Reply({**instance.snapshot(), "database": database, "home": str(runtime.home.path)}, text)

@@ -44,7 +44,7 @@ async def worktrees(
         )
         for tree in page["worktrees"]
     ]
-    empty = "No worktrees. Have a task work in one with `midwatch submit --worktree PROMPT`."
+    empty = "No worktrees. Create one with `midwatch submit --worktree PROMPT`."
     more = f"More: midwatch worktrees --before {page['next']}" if page["next"] else None
     return Reply(page, out.join(out.table(HEADERS, rows, empty), more))
 
@@ -81,7 +81,7 @@ async def diff(
 
 
 def print_diff(changes: WorktreeDiff, limit: int) -> None:
-    """Print a diff byte for byte, so that git can apply it."""
+    """Print a diff unchanged, so that git can apply it."""
     sys.stdout.write(out.clean_for_terminal(changes["diff"]))
     if changes["truncated"]:
         out.note(f"\nThere is more; see it with --limit {min(10 * limit, MAX_DIFF)}.")
@@ -89,11 +89,11 @@ def print_diff(changes: WorktreeDiff, limit: int) -> None:
 
 @command(app)
 async def merge(desk: Desk, worktree_id: WorktreeId) -> Reply:
-    """Commit open changes in a worktree, and merge its branch into the one it came from."""
+    """Commit the open changes of a worktree, and merge its branch into its original branch."""
     merged = await desk.client.merge_worktree(worktree_id)
     branch, into = merged["worktree"]["branch"], merged["into"]
     if merged["how"] == "nothing":
-        text = f"{into} has everything of {branch} already"
+        text = f"nothing to merge: {into} has all changes of {branch}"
     else:
         text = f"{branch} is merged into {into} ({merged['how']}), which is now {merged['commit'][:12]}"
     return Reply(merged, out.join(text, f"Then: midwatch worktree remove {merged['worktree']['id']}"))

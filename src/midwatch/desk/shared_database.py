@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from midwatch.desk.desk import Desk
-    from midwatch.stores.cluster import DatabaseClock, Seen
+    from midwatch.stores.cluster import DatabaseClock, ProcessState
 
 
 def without_password(url: str) -> str:
@@ -16,7 +16,7 @@ def without_password(url: str) -> str:
     return hide_password(url)
 
 
-async def processes_seen(desk: Desk) -> dict[str, Seen]:
+async def processes_seen(desk: Desk) -> dict[str, ProcessState]:
     """Return every known process, dead or alive, by its id."""
     from midwatch.stores.cluster import list_processes
 

@@ -15,7 +15,7 @@ import uvloop
 
 from midwatch.api.app import create_app
 from midwatch.api.protocol import Limits
-from midwatch.api.server import EVERYWHERE, Server, listen, url, url_of
+from midwatch.api.server import EVERYWHERE, Server, format_url, listen, local_url
 from midwatch.base.home import Home, ServerInfo
 from midwatch.base.version import __version__
 from midwatch.desk.config import Settings
@@ -60,7 +60,7 @@ async def _serve(
 ) -> None:
     stopping = asyncio.Event()
     on_signals(stopping)
-    info = ServerInfo(os.getpid(), url_of(address_of(settings), listener), __version__)
+    info = ServerInfo(os.getpid(), local_url(address_of(settings), listener), __version__)
     async with Runtime.open(settings.home, settings=settings, role="up", url=info.url) as runtime:
         app = create_app(runtime)
 
@@ -94,14 +94,14 @@ def list_addresses(settings: Settings, port: int) -> list[str]:
     """Where others find an exposed server, as far as this machine knows."""
     host = address_of(settings)
     if host not in EVERYWHERE:
-        return [url(host, port)]
+        return [format_url(host, port)]
     found = [socket.gethostname()]
     for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         if family == socket.AF_INET or host == EVERYWHERE[1]:
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect((far, 9))  # sends nothing; the system chooses the address it would speak from
                 found.append(probe.getsockname()[0])
-    return [url(name, port) for name in dict.fromkeys(found)]
+    return [format_url(name, port) for name in dict.fromkeys(found)]
 
 
 def room_for(settings: Settings) -> int:

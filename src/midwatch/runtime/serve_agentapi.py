@@ -25,11 +25,11 @@ from midwatch.api.agentapi import statefile
 from midwatch.api.agentapi.allowed_origins import Rules
 from midwatch.api.agentapi.app import create_standalone
 from midwatch.api.agentapi.bodies import StatusChangeBody
-from midwatch.api.agentapi.follower import NotTaken, SessionFollower
+from midwatch.api.agentapi.follower import NoReaction, SessionFollower
 from midwatch.api.agentapi.statefile import SavedMessage, State, StateFile, UnusableState, choose_prompt
 from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.protocol import Limits
-from midwatch.api.server import Server, listen, url_of
+from midwatch.api.server import Server, listen, local_url
 from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import Agent
@@ -129,7 +129,7 @@ async def _serve(
         ):
             app = create_standalone(desk, follower, options.rules, options.chat_base, uploads)
             limits = Limits(connections=room_for(settings))
-            server = Server(app, stopping, lambda: started(url_of(HOST, listener)), limits)
+            server = Server(app, stopping, lambda: started(local_url(HOST, listener)), limits)
             waiting = asyncio.create_task(_stop_with_program(follower, stopping))
             await server.serve([listener])
             waiting.cancel()
@@ -232,7 +232,7 @@ class StateKeeper:
         self._state = state.model_copy(update={"initial_prompt_sent": True})
         try:
             await self._follower.send_message(state.initial_prompt)
-        except (MidwatchError, NotTaken) as problem:
+        except (MidwatchError, NoReaction) as problem:
             self.warn(f"the initial prompt was not sent: {problem}")
 
 

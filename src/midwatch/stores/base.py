@@ -1,4 +1,4 @@
-"""The store's methods: each is one verb in one transaction. The ports in `midwatch.domain` document them."""
+"""The methods of a store: each runs one verb in one transaction. The ports in `midwatch.domain` document them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from midwatch.stores.verbs import (
 
 
 class VerbStore(VerbRunner):
-    """Implements `midwatch.domain.store.Store` on top of the ways to run a verb."""
+    """Implements `midwatch.domain.store.Store`: each method runs a verb."""
 
     submit = write(task.submit)
     claim = write(task.claim)

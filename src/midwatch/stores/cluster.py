@@ -1,4 +1,4 @@
-"""Verbs for PostgreSQL alone: the processes that share it, its clock and its job queue; and a check of its address."""
+"""Verbs only for PostgreSQL: the processes that share it, its clock and its job queue; and a check of its address."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from midwatch.stores.runner import VerbRunner
 FORM = "write it as postgresql://user:password@host:5432/name, special characters of the password as %XX"
 
 
-class Seen(NamedTuple):
-    """A process as the database sees it: the seconds since its last heartbeat, and whether it leads."""
+class ProcessState(NamedTuple):
+    """The state of a process in the database: seconds since its last heartbeat, and whether it is the leader."""
 
     heartbeat_age: float
     leads: bool
 
 
 class DatabaseClock(NamedTuple):
-    """How many seconds the database's clock is ahead of this machine's, and how long the question took.
+    """The seconds by which the database's clock is ahead of this machine's, and the round trip of the query.
 
-    The comparison is no more exact than the round trip.
+    The difference is only as exact as the round trip.
     """
 
     ahead: float
     round_trip: float
 
 
-async def list_processes(store: VerbRunner) -> dict[str, Seen]:
-    """Return every process in the store, dead or alive, by its id."""
+async def list_processes(store: VerbRunner) -> dict[str, ProcessState]:
+    """Return all processes in the store by id, including dead ones."""
 
-    def look(tx: PostgresTx) -> dict[str, Seen]:
+    def look(tx: PostgresTx) -> dict[str, ProcessState]:
         rows = tx.rows("cluster.processes", {"dead": DEAD_SECONDS})
-        return {name: Seen(max(0.0, age), leads) for name, age, leads in rows}
+        return {name: ProcessState(max(0.0, age), leads) for name, age, leads in rows}
 
     return await store.read(look)
 
 
 async def read_clock(store: VerbRunner) -> DatabaseClock:
-    """Compare the clocks, by the quickest of a few questions."""
+    """Compare the clocks. Use the fastest of a few queries."""
     return min([await store.read(_compare_clocks) for _ in range(3)], key=lambda clock: clock.round_trip)
 
 
@@ -58,14 +58,14 @@ def _compare_clocks(tx: PostgresTx) -> DatabaseClock:
 
 
 def check_address(url: str) -> None:
-    """Raise BadConfig for a wrong address. The error shows no part of it, since its password may be anywhere."""
+    """Raise BadConfig for an invalid address. The error shows no part of it, because it contains a password."""
     try:
         parts = conninfo_to_dict(url)
     except psycopg.Error:
-        raise BadConfig(f"setting db: it cannot be read as an address; {FORM}.") from None
+        raise BadConfig(f"setting db: this is not a valid address; {FORM}.") from None
     ports = str(parts.get("port") or "0").split(",")
     if "@" in str(parts.get("host", "")) or not all(port.isdigit() for port in ports if port):
-        raise BadConfig(f"setting db: its host or port is invalid; {FORM}.")
+        raise BadConfig(f"setting db: the host or port is not valid; {FORM}.")
 
 
 # -- verbs of `midwatch.engines.queue_upkeep.SharedStore` --------------------------------------------------------

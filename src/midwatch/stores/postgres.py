@@ -1,7 +1,7 @@
-"""The PostgreSQL store: the same verbs in a few threads, each with a connection of its own.
+"""The PostgreSQL store: runs the same verbs in a few threads, each with its own connection.
 
-Event numbers come from one row that every transaction locks with its last statements, so they are given in the order
-of commits and without holes. Other processes learn of a commit by NOTIFY.
+Event numbers come from one row. Every transaction with events locks it with its last statements, so the numbers are
+consecutive and in the order of commits. NOTIFY reports a commit to other processes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SCHEMA_LOCK = 7_305_002
 RECONNECT_SECONDS = 0.5
 LISTEN_SECONDS = 5.0
 UNSURE_SECONDS = 15.0
-"""How long the store tries to find out whether a commit took place whose answer was lost."""
+"""Seconds that the store tries to find out whether a commit succeeded after its reply was lost."""
 PAUSE_SECONDS = 0.003
-"""Other processes' commits that come faster than this are reported together."""
+"""Seconds between two reports. Commits of other processes within this time are reported together."""
 CONNECTION_OPTIONS: Mapping[str, Any] = {
     "options": "-c idle_in_transaction_session_timeout=2000 -c lock_timeout=10000 -c jit=off "
     "-c enable_seqscan=off -c enable_sort=off",
@@ -57,15 +57,15 @@ CONNECTION_OPTIONS: Mapping[str, Any] = {
     "tcp_user_timeout": 10_000,
     "application_name": "midwatch",
 }
-"""A process that is stopped in the middle of a transaction holds its locks for two seconds at most. The planner may
-believe that a table which has just grown is small, so it has to use the indexes."""
+"""A process that is suspended within a transaction holds its locks for two seconds at most. Sequential scans are off,
+because the planner may assume that a table that has just grown is small."""
 OURS = "midwatch verbs"
 AGAIN = (pg.UniqueViolation, pg.SerializationFailure, pg.DeadlockDetected)
-"""Another transaction was faster: once its commit is visible the same verb gives the right answer."""
+"""Errors because another transaction was faster. After its commit, the same verb succeeds if it is repeated."""
 
 
 def connect(url: str) -> Connection:
-    """Return a connection that commits each statement; every statement is prepared when it is first used."""
+    """Return a connection that commits each statement. Each statement is prepared when it is first used."""
     options = {**CONNECTION_OPTIONS, "application_name": OURS}
     return psycopg.connect(url, autocommit=True, prepare_threshold=0, **options)
 
@@ -94,7 +94,7 @@ class PostgresStore(VerbStore):
     async def open(cls, url: str, hint: Hint | None = None) -> PostgresStore:
         """Connect, and create or upgrade the tables. Raise StoreError if the database cannot be used.
 
-        `hint` reports every task that may be taken to the engine, as part of the transaction.
+        `hint` notifies the engine of each claimable task, within the transaction.
         """
         try:
             await asyncio.to_thread(prepare, url)
@@ -123,7 +123,7 @@ class PostgresStore(VerbStore):
     def _submit(self, op: Op) -> None:
         """Start a verb in a thread.
 
-        Verbs of tasks that wait together are committed together, because commits with events go one after the other.
+        Waiting verbs about tasks are committed together, because commits with events cannot run at the same time.
         """
         if _runs_alone(op):
             self._writers.submit(self._serve, [op])
@@ -132,7 +132,7 @@ class PostgresStore(VerbStore):
             self._groupers.submit(self._serve_waiting)
 
     async def snapshot(self, verb: Callable[..., T], *args: Any) -> T:
-        return await self.read(_repeatable, verb, *args)
+        return await self.read(_read_snapshot, verb, *args)
 
     # -- in the threads ------------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class PostgresStore(VerbStore):
     def _drop(self, connection: Connection, problem: psycopg.Error) -> bool:
         """Close a connection after an error, and return whether it was lost.
 
-        The driver may fail because of a loss before it knows of it: then the error is not one of the server.
+        The driver may fail because of the loss before it detects it. Then the error does not come from the server.
         """
         lost = connection.closed or problem.sqlstate is None
         connection.close()
@@ -170,7 +170,7 @@ class PostgresStore(VerbStore):
 
     def _serve_waiting(self) -> None:
         group: list[Op] = []
-        with suppress(IndexError):  # no verb waits any more
+        with suppress(IndexError):  # no more verbs wait
             while len(group) < GROUP:
                 group.append(self._waiting.popleft())
         if group:
@@ -181,11 +181,11 @@ class PostgresStore(VerbStore):
             answers, commit = self._write(group)
         except BaseException as problem:
             if len(group) > 1 and not isinstance(problem, StoreUnavailable):
-                for op in group:  # one of them makes the others fail
+                for op in group:  # one failing verb makes the whole group fail
                     self._serve([op])
                 return
             answers, commit = [Answer(op, None, problem) for op in group], None
-        self._tell(answers, commit)
+        self._report(answers, commit)
 
     def _write(self, group: list[Op]) -> tuple[list[Answer], Commit]:
         """Run verbs in a transaction. Repeat it if another process was faster or the connection was lost."""
@@ -203,14 +203,14 @@ class PostgresStore(VerbStore):
                     raise Conflict(f"a record with this key already exists ({name}); read it and retry.") from problem
             except psycopg.Error as problem:
                 lost = self._drop(connection, problem)
-                if lost and tx.committing and self._is_kept(tx, last_seq, problem):
+                if lost and tx.committing and self._was_committed(tx, last_seq, problem):
                     return answers, Commit(EVERY_TOPIC, (), foreign=True)
                 if not lost or not tries_left:
                     raise explain(problem, self.url) from problem
         raise AssertionError
 
     def _transaction(self, tx: PostgresTx, group: list[Op], answers: list[Answer]) -> Commit:
-        """Run one try. An error is kept out of the pipeline, which would log further errors as it is left."""
+        """Run the transaction once. An error is raised after the pipeline, which would otherwise log further errors."""
         head = None
         problem: BaseException | None = None
         try:
@@ -235,10 +235,10 @@ class PostgresStore(VerbStore):
         self._last_seq = max(self._last_seq, row[0])
         return Commit(frozenset(tx.topics), event.number(tx.events, row[0]))
 
-    def _is_kept(self, tx: PostgresTx, last_seq: int, problem: psycopg.Error) -> bool:
-        """Return whether a commit without an answer took place: its events show it.
+    def _was_committed(self, tx: PostgresTx, last_seq: int, problem: psycopg.Error) -> bool:
+        """Return whether a commit whose reply was lost succeeded: then its events are stored.
 
-        A transaction without events can be repeated. To lock the head is to wait for commits that are still running.
+        A transaction without events can be repeated. The lock of the head waits for commits that still run.
         """
         if not tx.events:
             return False
@@ -256,33 +256,33 @@ class PostgresStore(VerbStore):
     # -- other processes -----------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Report commits of other processes. After a lost connection everything may have changed."""
+        """Report commits of other processes. After a lost connection, report that everything may have changed."""
         warned = False
         while not self._closed.is_set():
             try:
-                # (a selector, since a plain `select` knows no descriptor above 1023)
+                # (a selector, because a plain `select` does not support descriptors above 1023)
                 with connect(self.url) as connection, selectors.DefaultSelector() as waits:
                     waits.register(connection.fileno(), selectors.EVENT_READ)
                     waits.register(self._bell, selectors.EVENT_READ)
                     connection.execute(f"LISTEN {CHANNEL}", prepare=False)
-                    self._tell([], Commit(EVERY_TOPIC, (), foreign=True))
+                    self._report([], Commit(EVERY_TOPIC, (), foreign=True))
                     warned = False
                     while not self._closed.wait(PAUSE_SECONDS):
                         waits.select(LISTEN_SECONDS)
-                        self._pass_on([notify.payload for notify in connection.notifies(timeout=0)])
+                        self._report_foreign([notify.payload for notify in connection.notifies(timeout=0)])
             except psycopg.Error as problem:
                 if not warned:
-                    log.warning("commits of other processes are noticed late: %s", explain(problem, self.url))
+                    log.warning("commits of other processes are reported late: %s", explain(problem, self.url))
                 warned = True
                 self._closed.wait(RECONNECT_SECONDS)
 
-    def _pass_on(self, payloads: list[str]) -> None:
+    def _report_foreign(self, payloads: list[str]) -> None:
         foreign = [topics for sender, _, topics in (text.partition(" ") for text in payloads) if sender != self.id]
         if foreign:
             topics = frozenset(name for names in foreign for name in names.split(",") if name)
-            self._tell([], Commit(topics, (), foreign=True))
+            self._report([], Commit(topics, (), foreign=True))
 
-    # -- beyond the port -----------------------------------------------------------------------------------------
+    # -- methods that are not part of the port --------------------------------------------------------------------
 
     living = read(cluster.list_living)
     count_due_by_agent = read(cluster.count_due)
@@ -293,12 +293,12 @@ class PostgresStore(VerbStore):
         return await self.read(_describe, self.url)
 
     async def check(self) -> list[str]:
-        """Return problems: the log's head and its last event must agree. PostgreSQL itself checks the rest."""
+        """Return problems: the head of the log must match its last event. PostgreSQL checks everything else."""
         return await self.read(_check)
 
 
 def _run(tx: PostgresTx, op: Op) -> Answer:
-    """Run a verb; one that fails before it has written anything fails alone."""
+    """Run a verb. If it fails before it has written anything, the other verbs of its group continue."""
     written, events, hints, topics = tx.written, len(tx.events), len(tx.hints), set(tx.topics)
     try:
         return Answer(op, op.verb(tx, *op.args), None)
@@ -311,42 +311,42 @@ def _run(tx: PostgresTx, op: Op) -> Answer:
 
 
 def _runs_alone(op: Op) -> bool:
-    """Return whether a verb needs a transaction of its own: two groups of such verbs could lock each other up."""
+    """Return whether a verb needs its own transaction, because groups of such verbs could deadlock."""
     if op.verb is task.submit:
         return bool(op.args[0].cause == "message")
     return op.verb is not change_verbs.apply or bool(op.args[0].messages or op.args[0].sessions)
 
 
 def _task_id(op: Op) -> str:
-    """Return the task that a verb locks; groups lock tasks in the order of their ids."""
+    """Return the task that a verb locks. A group locks tasks in the order of their ids."""
     if op.verb is task.submit:
         return str(op.args[0].id)
     changes: Changes = op.args[0]
     return changes.fence.task_id if changes.fence else changes.updates[0].id if changes.updates else ""
 
 
-def _repeatable(tx: PostgresTx, verb: Callable[..., T], *args: Any) -> T:
-    """Run a verb that only reads; all its queries see the same moment."""
+def _read_snapshot(tx: PostgresTx, verb: Callable[..., T], *args: Any) -> T:
+    """Run a verb that only reads. All its queries see the same snapshot."""
     with tx.connection.transaction():
         tx.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         return verb(tx, *args)
 
 
 def explain(problem: Exception, url: str) -> StoreError:
-    """Return a database error as a person understands it, with the remedy. The password is never shown."""
+    """Return a database error as a message with a remedy, without the password."""
     place = hide_password(url)
     text = " ".join(str(problem).split()).rstrip(".") or type(problem).__name__
     if isinstance(problem, pg.InsufficientPrivilege):
         return StoreUnavailable(f"{place}: no permission ({text}); grant it, or use another user.")
     if isinstance(problem, pg.DiskFull):
-        return StoreUnavailable(f"{place}: its disk is full; free some space. What was accepted before is safe.")
+        return StoreUnavailable(f"{place}: its disk is full; free some space. Everything stored before is safe.")
     if isinstance(problem, pg.ReadOnlySqlTransaction):
-        return StoreUnavailable(f"{place} takes no writes; name the primary server.")
+        return StoreUnavailable(f"{place} is read-only; use the address of the primary server.")
     if isinstance(problem, pg.LockNotAvailable | pg.QueryCanceled):
         return StoreUnavailable(f"{place} is busy: {text}. Try again.")
     if isinstance(problem, psycopg.ProgrammingError | psycopg.DataError):
-        return StoreError(f"{place} did not understand midwatch: {text}. Is it a midwatch database of this version?")
-    return StoreUnavailable(f"{place} cannot be reached: {text}. Check the address, the user and that it runs.")
+        return StoreError(f"{place} refused a statement: {text}. Is it a midwatch database of this version?")
+    return StoreUnavailable(f"{place} cannot be reached: {text}. Check the address, the user and the server.")
 
 
 def hide_password(url: str) -> str:
@@ -360,18 +360,18 @@ def hide_password(url: str) -> str:
 
 
 def prepare(url: str) -> None:
-    """Bring the database to the newest schema, step by step, each whole or not at all."""
-    known = load_migrations("postgres")
-    newest = known[-1][0]
+    """Migrate the database to the newest schema, each migration in one transaction."""
+    migrations = load_migrations("postgres")
+    newest = migrations[-1][0]
     with connect(url) as connection:
         if connection.info.server_version < OLDEST_SERVER:
             version = connection.info.server_version // 10_000
             raise StoreUnavailable(f"{hide_password(url)} is PostgreSQL {version}; midwatch needs 14 or newer.")
         if read_version(connection) == newest:
             return
-        # Before the transaction, not in it: a transaction that waits for the lock sees the tables as they were before.
+        # Before the transaction: one that waits for the lock would not see the tables that were created meanwhile.
         connection.execute("SELECT pg_advisory_lock(%s)", (SCHEMA_LOCK,))
-        for number, script in known:
+        for number, script in migrations:
             with connection.transaction():
                 version = read_version(connection)
                 check_schema(hide_password(url), version, newest)
@@ -382,7 +382,7 @@ def prepare(url: str) -> None:
 
 
 def read_version(connection: Connection) -> int:
-    """Return the schema's number; 0 for a database without midwatch's tables."""
+    """Return the version of the schema; 0 for a database without midwatch's tables."""
     tables = connection.execute("SELECT to_regclass('midwatch_schema'), to_regclass('tasks')").fetchone()
     assert tables is not None
     if tables[0] is None:
@@ -411,8 +411,8 @@ def _describe(tx: PostgresTx, url: str) -> dict[str, object]:
 
 
 def _check(tx: PostgresTx) -> list[str]:
-    """Return problems: the log's head and its last event must agree; PostgreSQL itself checks the rest."""
+    """Return problems: the head of the log must match its last event."""
     row = tx.connection.execute("SELECT last_seq, (SELECT max(seq) FROM events) FROM event_head").fetchone()
     if row is None:
         return ["event_head is empty"]
-    return [f"the log ends at {row[1]} but its head has {row[0]}"] if row[1] and row[1] > row[0] else []
+    return [f"the last event has seq {row[1]}, but event_head has {row[0]}"] if row[1] and row[1] > row[0] else []

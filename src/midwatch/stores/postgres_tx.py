@@ -1,4 +1,4 @@
-"""A transaction on PostgreSQL: statements are sent without waiting where no verb needs the answer."""
+"""A transaction on PostgreSQL: a statement whose result no verb needs is sent without waiting for the reply."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from midwatch.stores.verbs.tx import Params, Tx
 
 Connection = psycopg.Connection[Row]
 Due = tuple[str, int]
-"""An agent, and when a task of it may be taken."""
+"""An agent, and when one of its tasks may be claimed."""
 
 CHANNEL = "midwatch"
 CLAIM_LOCK = 7_305_001
 CLAIM_STEP = 100
-"""How many tasks a claim reads at a time when the first ones were not enough."""
+"""Number of further tasks that a claim reads at a time if the first ones were not enough."""
 
 
 def translate(statement: str) -> str:
-    """Return a statement as psycopg takes it."""
+    """Return a statement in the format of psycopg."""
     return re.sub(r"(?<![:\w]):(\w+)", r"%(\1)s", statement.replace("%", "%%")).replace("?", "%s")
 
 
 def load_statements() -> dict[str, str]:
-    """Return all statements. Transactions run side by side here, so some have to lock the rows that they read."""
-    known = load(POSTGRES)
-    known["task.fenced"] += " FOR NO KEY UPDATE"
-    known["session.status"] += " FOR SHARE"  # closing it waits, and then sees the new task
-    known["task.claim"] = known["task.claim"].removesuffix(" AND status = 'pending'")  # its row is locked already
-    body, order, by = known["task.claimable"].partition("ORDER BY")
+    """Return all statements. Transactions run concurrently, so some statements must lock the rows that they read."""
+    statements = load(POSTGRES)
+    statements["task.fenced"] += " FOR NO KEY UPDATE"
+    statements["session.status"] += " FOR SHARE"  # a concurrent close waits, and then sees the new task
+    statements["task.claim"] = statements["task.claim"].removesuffix(" AND status = 'pending'")  # it is locked
+    body, order, by = statements["task.claimable"].partition("ORDER BY")
     after = "AND (rank, due_at, id) > (:rank, :due_at, :id)"
-    known["task.claimable"] = (
+    statements["task.claimable"] = (
         f"{LISTED.sub(_compare_array, body)} {after} {order}{by} LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED"
     )
-    known["task.heads"] = f"{LISTED.sub(_compare_array, known['task.heads'])} FOR NO KEY UPDATE SKIP LOCKED"
-    return {name: translate(text) for name, text in known.items()}
+    statements["task.heads"] = f"{LISTED.sub(_compare_array, statements['task.heads'])} FOR NO KEY UPDATE SKIP LOCKED"
+    return {name: translate(text) for name, text in statements.items()}
 
 
 LISTED = re.compile(r"(NOT )?IN \((SELECT (?:jsonb_array_elements_text\(CAST\(:\w+ AS jsonb\)\)|head FROM heads))\)")
 
 
 def _compare_array(match: re.Match[str]) -> str:
-    """Return the comparison with a list as one with an array: for a join the planner would sort all pending tasks."""
+    """Return a comparison with an array instead of a list. For a list the planner would sort all pending tasks."""
     return f"{'<> ALL' if match[1] else '= ANY'} (ARRAY({match[2]}))"
 
 
@@ -69,7 +69,7 @@ NOTIFY = "SELECT pg_notify(%s, %s)"
 
 
 def _encode(events: list[Event]) -> str:
-    """Return events as APPEND takes them."""
+    """Return events as JSON for APPEND."""
     rows = []
     for place, event in enumerate(events, 1):
         row = {name: replace_nul(value) for name, value in event._asdict().items() if value is not None}
@@ -78,7 +78,7 @@ def _encode(events: list[Event]) -> str:
 
 
 def clean(params: Params) -> Any:
-    """Return values as PostgreSQL takes them."""
+    """Return values without NUL characters, which PostgreSQL does not store."""
     if isinstance(params, tuple):
         return tuple(map(replace_nul, params))
     return {name: replace_nul(value) for name, value in params.items()}
@@ -90,8 +90,8 @@ Hint = Callable[[Connection, list[Due]], None]
 class PostgresTx(Tx):
     """An open transaction.
 
-    It sends statements without waiting for earlier answers. It waits for the answers that a verb reads, and for all of
-    them when it commits.
+    Statements are sent without waiting for earlier replies. It waits for a reply if a verb reads the result, and for
+    all replies when it commits.
     """
 
     def __init__(self, connection: Connection, statements: Mapping[str, str]) -> None:
@@ -99,9 +99,9 @@ class PostgresTx(Tx):
         self.connection = connection
         self.hints: list[Due] = []
         self.written = 0
-        """How many statements were sent that change something."""
+        """Number of statements sent that change something."""
         self.committing = False
-        """Whether the commit may have been sent: after that only the database knows how it ended."""
+        """Whether the commit may have been sent. After that only the database knows whether it succeeded."""
         self.pipeline: psycopg.Pipeline | None = None
         self._gates: list[psycopg.Cursor[Row]] = []
         self._ended_alone: set[str] = set()
@@ -110,17 +110,17 @@ class PostgresTx(Tx):
         return self._claimable(params) if name == "task.claimable" else self._ask(name, params)
 
     def row(self, name: str, params: Mapping[str, Any]) -> Row | None:
-        if name == "session.say":  # numbers within a session are given one after the other
+        if name == "session.add_message":  # messages of one session get their numbers one after the other
             self._lock("hashtextextended(%s, 0)", params["session_key"])
-        if name in ("session.say", "session.open", "steer.count"):
+        if name in ("session.add_message", "session.open", "steer.count"):
             self.written += 1
         return self._ask(name, params).fetchone()
 
     def run(self, name: str, params: Mapping[str, Any]) -> int:
-        if name == "task.ask_to_yield":  # the holder of the gate may be just about to be claimed
+        if name == "task.ask_to_yield":  # another transaction may be claiming the task that holds the gate
             self._lock("%s", CLAIM_LOCK)
         cursor = self._send(name, params)
-        if name == "task.claim":  # the row was locked when it was looked at
+        if name == "task.claim":  # the row was locked when it was read
             self.written += 1
             return 1
         return self._count(cursor, self.statements[name])
@@ -144,10 +144,10 @@ class PostgresTx(Tx):
             self._gates.append(self._send("cluster.unblocked", {"id": task_id}))
 
     def commit(self, sender: str, hint: Hint | None) -> psycopg.Cursor[Row] | None:
-        """Defer the hints, store the events with their numbers, notify other processes, commit.
+        """Send the hints, store the events with their numbers, notify other processes, commit.
 
-        The last three are sent together, since numbers lock every other transaction. If there are events, the returned
-        cursor has the last number.
+        The last three are sent together, because assigning numbers blocks every other transaction. If there are
+        events, the returned cursor has the last number.
         """
         self.committing = True
         if self._gates:
@@ -173,7 +173,7 @@ class PostgresTx(Tx):
         return cursor
 
     def _wait(self) -> None:
-        """Wait for all answers. The server then sees an idle transaction, and ends it if it stays so."""
+        """Wait for all replies. The transaction is then idle for the server, which ends it if it stays idle."""
         if self.pipeline is not None:
             self.pipeline.sync()
 
@@ -183,7 +183,7 @@ class PostgresTx(Tx):
     def _count(self, cursor: psycopg.Cursor[Row], query: str) -> int:
         """Return how many rows a statement changed."""
         self.written += 1
-        if query.startswith("INSERT"):  # no verb needs the number; a conflict is known before the commit
+        if query.startswith("INSERT"):  # no verb needs the number; a conflict is detected before the commit
             return 1
         self._wait()
         if cursor.rowcount == 0:
@@ -191,9 +191,9 @@ class PostgresTx(Tx):
         return cursor.rowcount
 
     def _update_task(self, query: str, params: Params) -> int:
-        """Update a task. Remember one that has ended and for which no other task can have waited.
+        """Update a task. Remember an ended task for which no other task can have waited.
 
-        Its gate is its private session, and it had no directory for itself.
+        Such a task has a private session and shares its directory.
         """
         cursor = self.connection.execute(f"{query} RETURNING gate_key, dir_key", clean(params))
         self._wait()
@@ -205,9 +205,9 @@ class PostgresTx(Tx):
         return len(rows)
 
     def _claimable(self, params: Mapping[str, Any]) -> Iterator[Row]:
-        """Return locked rows as they are needed, since a claim rarely reads more than it takes.
+        """Yield locked rows one by one, because a claim rarely reads more tasks than it claims.
 
-        Claims go one after the other, so that order, limits and gates are right.
+        Only one claim runs at a time, so that order, limits and gates are correct.
         """
         self._lock("%s", CLAIM_LOCK)
         after, limit = FIRST, min(params["free"], CLAIM_STEP)

@@ -1,6 +1,6 @@
-"""Heartbeat, leases and leadership of a process on PostgreSQL, all by the database's clock.
+"""Heartbeat, leases and leadership of a process on PostgreSQL, based on the database's clock.
 
-They use a connection of their own, so that a busy event loop or pool does not make a living process look dead.
+A separate connection is used, so that a process with a busy event loop or pool is not considered dead.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PostgresPulse:
         try:
             if self._connection is None:
                 self._connection = connect(self._url)
-                self._connection.execute("SET synchronous_commit = off")  # a heartbeat has no time to wait for the disk
+                self._connection.execute("SET synchronous_commit = off")  # a heartbeat does not wait for the disk
             yield PostgresTx(self._connection, self._statements)
         except psycopg.Error as problem:
             self.close()

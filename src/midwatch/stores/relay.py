@@ -1,7 +1,7 @@
-"""The relay on PostgreSQL: LISTEN and NOTIFY on one connection, in one thread.
+"""The relay on PostgreSQL: sends messages between processes by LISTEN and NOTIFY, on one connection in one thread.
 
-A notification holds less than 8 kB, so a message is cut into numbered chunks. PostgreSQL delivers in order and loses
-nothing while the connection lasts; a chunk that does not continue the one before it means that something was lost.
+A notification is limited to 8 kB, so a message is split into numbered chunks. PostgreSQL delivers them in order and
+loses none while the connection lasts. A gap in the numbers means that chunks were lost.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ CHANNEL = "midwatch.relay"
 OURS = "midwatch relay"
 OPTIONS = {
     **CONNECTION_OPTIONS,
-    # A notification need not wait for the disk, least of all while it keeps other connections from committing theirs.
+    # A notification does not wait for the disk, because this would block the commits of other notifications.
     "options": "-c synchronous_commit=off",
     "connect_timeout": 2,
     "application_name": OURS,
 }
-MAX_CHUNK_BYTES = 7_900  # PostgreSQL takes notifications of fewer than 8000
+MAX_CHUNK_BYTES = 7_900  # a notification must be shorter than 8000 bytes
 MOST_PARTS = 4000
 MOST_AT_ONCE = 64
 MOST_WAITING = 1000
 MOST_SENDERS = 1000
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
 DESK = "SELECT oid FROM pg_namespace WHERE nspname = current_schema()"
-"""A database may hold several desks, each in its own schema, that must not receive each other's messages."""
+"""Reads the id of the schema. A database may have several desks, each in its own schema with its own channels."""
 NOTIFY = "SELECT pg_notify(channel, chunk) FROM unnest(%s::text[], %s::text[]) AS notes (channel, chunk)"
 
 
 class Chunk(NamedTuple):
-    """A part of a message. `run` is one connection of its sender, `number` counts its messages to one channel."""
+    """A part of a message. `run` is a connection of the sender; `number` counts the sender's messages to a channel."""
 
     sender: str
     run: str
@@ -58,18 +58,18 @@ class Chunk(NamedTuple):
     text: str
 
     def line(self) -> str:
-        """Return the chunk as it is sent."""
+        """Return the chunk as one line of text."""
         return " ".join(map(str, self))
 
     @classmethod
-    def read(cls, line: str) -> Chunk:
-        """Return the chunk of a line; ValueError when it is none."""
+    def parse(cls, line: str) -> Chunk:
+        """Parse a line. Raise ValueError if it is not a chunk."""
         sender, run, number, part, parts, text = line.split(" ", 5)
         return cls(sender, run, int(number), int(part), int(parts), text)
 
 
-def cut(sender: str, run: str, number: int, body: str) -> Iterator[Chunk]:
-    """Return a message as chunks that are short enough. Its text is ASCII, so that it can be cut anywhere."""
+def split_message(sender: str, run: str, number: int, body: str) -> Iterator[Chunk]:
+    """Split a message into chunks. Its text is ASCII, so it can be split anywhere."""
     room = MAX_CHUNK_BYTES - len(Chunk(sender, run, number, MOST_PARTS, MOST_PARTS, "").line())
     parts = max(1, -(-len(body) // room))
     for part in range(parts):
@@ -77,7 +77,7 @@ def cut(sender: str, run: str, number: int, body: str) -> Iterator[Chunk]:
 
 
 class Assembly:
-    """Puts the messages of one sender on one channel together again."""
+    """Joins the chunks of one sender on one channel into messages."""
 
     def __init__(self) -> None:
         self._run: str | None = None
@@ -85,13 +85,13 @@ class Assembly:
         self._parts: list[str] = []
 
     def add(self, chunk: Chunk) -> tuple[str | None, bool]:
-        """Return the message that this chunk completes, or None; and whether a chunk before it, or itself, is lost."""
+        """Add a chunk. Return the message that it completes, or None, and whether chunks were lost."""
         lost = False
         if chunk.run != self._run:
-            lost = self._run is not None  # its sender was cut off, and its messages of that time are lost
+            lost = self._run is not None  # the sender has reconnected; messages between are lost
             self._run, self._number, self._parts = chunk.run, chunk.number - 1, []
         elif not self._parts and chunk.number == self._number:
-            return None, False  # the rest of a message that is lost already
+            return None, False  # the rest of a lost message
         if (chunk.number, chunk.part) != (self._number + 1, len(self._parts) + 1):
             lost, self._parts = True, []
             if chunk.part != 1:
@@ -105,7 +105,7 @@ class Assembly:
         return whole, lost
 
 
-class _Letter(NamedTuple):
+class _Outgoing(NamedTuple):
     to: str
     topic: str
     data: Any
@@ -118,7 +118,7 @@ class PostgresRelay:
         self.id = id_
         self._url = url
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._outbox: deque[_Letter | asyncio.Future[None]] = deque()
+        self._outbox: deque[_Outgoing | asyncio.Future[None]] = deque()
         self._on_message: dict[str, Callable[[str, Any], None]] = {}
         self._on_connect: list[Callable[[], None]] = []
         self._on_loss: list[Callable[[str], None]] = []
@@ -139,7 +139,7 @@ class PostgresRelay:
             self._bell, self._ringer = os.pipe()
             os.set_blocking(self._bell, False)
             os.set_blocking(self._ringer, False)
-            self._thread = threading.Thread(target=self._live, name="midwatch-relay", daemon=True)
+            self._thread = threading.Thread(target=self._run_thread, name="midwatch-relay", daemon=True)
             self._thread.start()
 
     def on_message(self, topic: str, listener: Callable[[str, Any], None]) -> None:
@@ -155,8 +155,8 @@ class PostgresRelay:
         self.open()
         if self._cut_off or self._closed.is_set() or len(self._outbox) >= MOST_WAITING:
             return False
-        self._outbox.append(_Letter(to, topic, data))
-        self._ring()
+        self._outbox.append(_Outgoing(to, topic, data))
+        self._wake_thread()
         return True
 
     async def flush(self) -> None:
@@ -164,36 +164,36 @@ class PostgresRelay:
             return
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._outbox.append(flushed)
-        self._ring()
+        self._wake_thread()
         await flushed
 
     async def close(self) -> None:
         self._closed.set()
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._ring()
+            self._wake_thread()
             await asyncio.to_thread(thread.join)
             os.close(self._bell)
             os.close(self._ringer)
 
-    def _ring(self) -> None:
-        with suppress(BlockingIOError):  # it rings already
+    def _wake_thread(self) -> None:
+        with suppress(BlockingIOError):  # the pipe is full, so the thread wakes up anyway
             os.write(self._ringer, b"x")
 
     # -- in the thread -------------------------------------------------------------------------------------------
 
-    def _live(self) -> None:
+    def _run_thread(self) -> None:
         pause, warned = PAUSE_SECONDS, False
         while not self._closed.is_set():
             try:
                 with psycopg.connect(self._url, autocommit=True, **OPTIONS) as connection:
                     self._begin(connection)
                     pause, warned = PAUSE_SECONDS, False
-                    self._converse(connection)
+                    self._exchange(connection)
             except Exception as problem:
                 if not warned and not self._closed.is_set():
                     why = explain(problem, self._url) if isinstance(problem, psycopg.Error) else repr(problem)
-                    log.warning("live events do not cross processes for now: %s", why)
+                    log.warning("live events are not sent to other processes until the connection is back: %s", why)
                 warned = True
             self._cut_off = True
             self._drop()
@@ -209,15 +209,15 @@ class PostgresRelay:
         self._numbers.clear()
         self._assemblies.clear()
         self._cut_off = False
-        self._tell(_call, self._on_connect)
+        self._call_on_loop(_call, self._on_connect)
 
-    def _converse(self, connection: Connection) -> None:
+    def _exchange(self, connection: Connection) -> None:
         with selectors.DefaultSelector() as ready:
             for file in (connection.fileno(), self._bell):
                 ready.register(file, selectors.EVENT_READ)
             while True:
                 for notify in connection.notifies(timeout=0):
-                    self._take(notify)
+                    self._receive(notify)
                 if self._outbox:
                     self._send_some(connection)
                 elif self._closed.is_set():
@@ -232,37 +232,37 @@ class PostgresRelay:
         flushed: list[asyncio.Future[None]] = []
         try:
             while self._outbox and len(notes) < MOST_AT_ONCE:
-                letter = self._outbox.popleft()
-                if isinstance(letter, _Letter):
-                    notes += self._chunks(letter)
+                item = self._outbox.popleft()
+                if isinstance(item, _Outgoing):
+                    notes += self._chunks(item)
                 else:
-                    flushed.append(letter)
+                    flushed.append(item)
             if notes:
                 channels, chunks = zip(*notes, strict=True)
                 connection.execute(NOTIFY, (list(channels), list(chunks)))
         finally:
             if flushed:
-                self._tell(_resolve, flushed)
+                self._call_on_loop(_resolve, flushed)
 
-    def _chunks(self, letter: _Letter) -> list[tuple[str, str]]:
+    def _chunks(self, item: _Outgoing) -> list[tuple[str, str]]:
         try:
-            body = json.dumps([letter.topic, letter.data])
+            body = json.dumps([item.topic, item.data])
         except (TypeError, ValueError) as problem:
-            log.error("a message about %s cannot be sent: %s", letter.topic, problem)
+            log.error("a message about %s cannot be sent: %s", item.topic, problem)
             return []
-        chunks = list(cut(self.id, self._run, self._numbers[letter.to] + 1, body))
+        chunks = list(split_message(self.id, self._run, self._numbers[item.to] + 1, body))
         if len(chunks) > MOST_PARTS:
-            log.error("a message about %s cannot be sent: it has %d bytes", letter.topic, len(body))
+            log.error("a message about %s cannot be sent: it has %d bytes", item.topic, len(body))
             return []
-        self._numbers[letter.to] += 1
-        return [(self._channel(letter.to), chunk.line()) for chunk in chunks]
+        self._numbers[item.to] += 1
+        return [(self._channel(item.to), chunk.line()) for chunk in chunks]
 
     def _channel(self, name: str) -> str:
         return f"{CHANNEL}.{self._desk}.{name}"
 
-    def _take(self, notify: psycopg.Notify) -> None:
+    def _receive(self, notify: psycopg.Notify) -> None:
         try:
-            chunk = Chunk.read(notify.payload)
+            chunk = Chunk.parse(notify.payload)
             if chunk.sender == self.id:
                 return
             name = notify.channel, chunk.sender
@@ -270,24 +270,24 @@ class PostgresRelay:
                 del self._assemblies[next(iter(self._assemblies))]
             whole, lost = self._assemblies.setdefault(name, Assembly()).add(chunk)
             if lost:
-                self._tell(_call, self._on_loss, chunk.sender)
+                self._call_on_loop(_call, self._on_loss, chunk.sender)
             if whole is not None:
-                self._tell(self._deliver, chunk.sender, *json.loads(whole))
+                self._call_on_loop(self._deliver, chunk.sender, *json.loads(whole))
         except (ValueError, TypeError) as problem:
-            log.warning("a message that makes no sense was left out: %s", problem)
+            log.warning("a malformed message was ignored: %s", problem)
 
     def _drop(self) -> None:
-        """Drop all messages that were not sent, and end the waiting for them."""
+        """Drop all unsent messages, and end the flushes that wait for them."""
         flushed: list[asyncio.Future[None]] = []
         with suppress(IndexError):
             while True:
-                letter = self._outbox.popleft()
-                if not isinstance(letter, _Letter):
-                    flushed.append(letter)
-        self._tell(_resolve, flushed)
+                item = self._outbox.popleft()
+                if not isinstance(item, _Outgoing):
+                    flushed.append(item)
+        self._call_on_loop(_resolve, flushed)
 
-    def _tell(self, listener: Callable[..., None], *args: Any) -> None:
-        with suppress(RuntimeError):  # the loop is gone
+    def _call_on_loop(self, listener: Callable[..., None], *args: Any) -> None:
+        with suppress(RuntimeError):  # the event loop is closed
             assert self._loop is not None
             self._loop.call_soon_threadsafe(listener, *args)
 
@@ -298,8 +298,8 @@ class PostgresRelay:
         if listener is not None and not self._closed.is_set():
             try:
                 listener(sender, data)
-            except (KeyError, TypeError, ValueError, AttributeError) as problem:  # perhaps of another version
-                log.warning("a message about %s from %s was left out: %r", topic, sender, problem)
+            except (KeyError, TypeError, ValueError, AttributeError) as problem:  # from another version
+                log.warning("a message about %s from %s was ignored: %r", topic, sender, problem)
 
 
 def _call(listeners: list[Callable[..., None]], *args: Any) -> None:

@@ -1,6 +1,6 @@
-"""Records as rows: the columns of each record, its values as the database stores them, and JSON text.
+"""Records as rows: the columns of each record, and the conversion of its values to and from the database.
 
-A field's type decides how it is stored: a mapping, a tuple or any value is JSON text, a bool is 0 or 1.
+The type of a field decides how it is stored: a mapping, a tuple or `Any` as JSON text, a bool as 0 or 1.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ R = TypeVar("R")
 Row = tuple[Any, ...]
 
 TASK_JSON = 5
-"""The last fields of a task are JSON."""
+"""The last fields of a task, which are stored as JSON."""
 NO_JSON = (None,) * TASK_JSON
 PAYLOAD = Event._fields.index("payload")
 DEEPEST = 50
-"""A payload nested deeper than this is stored as text from there on."""
+"""Maximum nesting of a payload. Deeper values are stored as text."""
 
 loads = orjson.loads
 
@@ -47,11 +47,11 @@ def dumps(value: Any) -> str:
     try:
         return orjson.dumps(value, default=_simplify).decode()
     except TypeError as problem:
-        raise InvalidInput(f"this cannot be kept as JSON: {problem}.") from None
+        raise InvalidInput(f"this value cannot be stored as JSON: {problem}.") from None
 
 
 def dump_payload(payload: Any) -> str:
-    """Return an event's payload as JSON text. An event is always stored: what JSON cannot hold becomes text."""
+    """Return an event's payload as JSON text. It never fails: values that are not JSON become text."""
     try:
         return orjson.dumps(payload, default=_simplify).decode()
     except Exception:
@@ -67,7 +67,7 @@ def _simplify(value: Any) -> Any:
 
 
 def _reduce(value: Any, depth: int = 0) -> Any:
-    """Return the value in types that JSON certainly holds; what is nested too deeply, or is no data, as text."""
+    """Return the value with only JSON types. Other objects, and values that are nested too deeply, become text."""
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int) and -(2**63) <= value < 2**63:
@@ -88,7 +88,7 @@ def _to_text(value: Any) -> str:
 
 
 def replace_nul(value: Any) -> Any:
-    """Return the value as PostgreSQL takes it: its texts hold no NUL."""
+    """Return the value without NUL characters, which PostgreSQL does not store."""
     return value.replace("\0", "\ufffd") if isinstance(value, str) and "\0" in value else value
 
 
@@ -101,7 +101,7 @@ def _load_choices(text: str) -> tuple[Choice, ...]:
 
 
 def _loader(kind: Any) -> Callable[[Any], Any] | None:
-    """Return how to read a column whose field has this type; None when it is stored as it is."""
+    """Return the function that reads a column of this type, or None if the value needs no conversion."""
     for part in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
         if part is bool:
             return bool
@@ -113,7 +113,7 @@ def _loader(kind: Any) -> Callable[[Any], Any] | None:
 
 
 def _loaders(record: type) -> dict[str, Callable[[Any], Any]]:
-    """Return how to read those columns of a record that are not stored as they are."""
+    """Return the functions that read the columns of a record that need a conversion."""
     kinds = get_type_hints(record)
     loaders = {name: _loader(kinds[name]) for name in COLUMNS[record]}
     return {name: load for name, load in loaders.items() if load is not None}
@@ -138,7 +138,7 @@ JSON_COLUMNS = {
 
 
 def get_values(record: Any) -> dict[str, Any]:
-    """Return the fields of a record by name, as it holds them."""
+    """Return the fields of a record by name, without conversion."""
     return {name: getattr(record, name) for name in COLUMNS[type(record)]}
 
 

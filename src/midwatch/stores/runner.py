@@ -1,7 +1,7 @@
-"""Run verbs: each in one transaction, off the event loop; tell the caller its answer and listeners of the commit.
+"""Run verbs: each in one transaction, in a thread; return the result to the caller and report the commit to listeners.
 
-A verb is a function `verb(tx, ...)`. `read`, `peek`, `snapshot` and `write` make a method of a store from a verb; the
-method has the verb's signature without the transaction, and returns what the verb returns.
+A verb is a function `verb(tx, ...)`. `read`, `peek`, `snapshot` and `write` turn a verb into a method of a store. The
+method has the verb's signature without the transaction, and returns the verb's result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("midwatch.store")
 
 
 class Op(NamedTuple):
-    """A verb to be run, and the future of its caller."""
+    """A verb to run, and the future of its caller."""
 
     verb: Callable[..., Any]
     args: tuple[Any, ...]
@@ -33,7 +33,7 @@ class Op(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How a verb ended: its result, or the error that its caller gets."""
+    """The outcome of a verb: its result, or the error for its caller."""
 
     op: Op
     result: Any
@@ -51,7 +51,7 @@ class VerbRunner(ABC):
         self._closed = threading.Event()
 
     async def write(self, verb: Callable[..., T], *args: Any) -> T:
-        """Run `verb(tx, *args)` and return once it is durable."""
+        """Run `verb(tx, *args)` and return when its changes are durable."""
         self._check_open()
         future: asyncio.Future[T] = self._loop.create_future()
         self._submit(Op(verb, args, future))
@@ -63,11 +63,11 @@ class VerbRunner(ABC):
         return await self._loop.run_in_executor(self._readers, self._read, verb, args)
 
     async def snapshot(self, verb: Callable[..., T], *args: Any) -> T:
-        """Like `read`, for a verb with several queries: all of them see the same moment."""
+        """Run a verb with several queries, which only reads. All queries see the same snapshot."""
         return await self.read(verb, *args)
 
     async def peek(self, verb: Callable[..., T], *args: Any) -> T:
-        """Like `read`, for one query by a key, which a store may run without leaving the event loop."""
+        """Run a verb that reads one record by its key. A store may run it on the event loop."""
         return await self.read(verb, *args)
 
     def on_commit(self, listener: Callable[[Commit], None]) -> None:
@@ -85,12 +85,12 @@ class VerbRunner(ABC):
         if self._closed.is_set():
             raise StoreUnavailable("the store is closed.")
 
-    def _tell(self, answers: list[Answer], commit: Commit | None) -> None:
+    def _report(self, answers: list[Answer], commit: Commit | None) -> None:
         """Pass the answers of verbs and the commit from a thread to the event loop."""
         for op, _, problem in answers:
             if problem is not None and not isinstance(problem, MidwatchError):
                 log.error("verb %s failed", getattr(op.verb, "__name__", op.verb), exc_info=problem)
-        with suppress(RuntimeError):  # the loop is gone
+        with suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._resolve, answers, commit)
 
     def _resolve(self, answers: list[Answer], commit: Commit | None) -> None:
@@ -111,7 +111,7 @@ Method = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 def write(verb: Verb[P, T]) -> Method[P, T]:
-    """Make a method that runs the verb in a transaction and returns once it is durable."""
+    """Make a method that runs the verb in a transaction and returns when its changes are durable."""
     return _method("write", verb)
 
 
@@ -126,7 +126,7 @@ def peek(verb: Verb[P, T]) -> Method[P, T]:
 
 
 def snapshot(verb: Verb[P, T]) -> Method[P, T]:
-    """Make a method that runs a verb with several queries, all of which see the same moment."""
+    """Make a method that runs a verb with several queries, which all see the same snapshot."""
     return _method("snapshot", verb)
 
 

@@ -1,9 +1,9 @@
-"""SQL statements: those of `queries/*.sql`, and the inserts and guarded updates built from the records.
+"""SQL statements: those in `queries/*.sql`, and inserts and guarded updates that are built from the records.
 
-A query file holds named statements: a comment line `-- name: purpose` and the statement below it. Parameters are
-written `:name`; `{task}` and the like stand for the columns of that record, other names in braces for the parts in
-`part.sql`, `{list:x}` for the rows of a JSON list, `{number:x.y}` and `{text:x.y}` for the member y of the JSON object
-in column x, `{by:x}` for the index x.
+A query file contains named statements: a comment line `-- name: purpose` and the statement below it. A parameter is
+written `:name`. Braces are replaced: `{task}` and other records by the columns of the record, other names by the
+statement in `part.sql`, `{list:x}` by the rows of a JSON list, `{number:x.y}` and `{text:x.y}` by the member y of the
+JSON object in column x, `{by:x}` by a hint to use the index x.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUBSTITUTIONS = {
 
 
 Dialect = Mapping[str, str]
-"""Where databases differ: what stands for `{list:x}`, `{by:x}`, `{number:x.y}` and `{text:x.y}`."""
+"""The replacements of `{list:x}`, `{by:x}`, `{number:x.y}` and `{text:x.y}` for each kind of database."""
 
 SQLITE: Dialect = {
     "list": "(SELECT value FROM json_each(:{}))",
@@ -41,7 +41,7 @@ SQLITE: Dialect = {
 POSTGRES: Dialect = {
     "list": "(SELECT value FROM jsonb_array_elements_text(CAST(:{} AS jsonb)))",
     "by": "",
-    # its texts cannot hold a NUL, which JSON can
+    # a text of PostgreSQL cannot contain NUL, but JSON can
     "number": "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'number' "
     "THEN CAST(CAST({0} AS json) ->> '{1}' AS DOUBLE PRECISION) END",
     "text": "CASE WHEN position('\\u0000' IN {0}) = 0 AND json_typeof(CAST({0} AS json) -> '{1}') = 'string' "
@@ -57,12 +57,12 @@ def _read_files(*folder: str) -> dict[str, str]:
 
 
 def load_migrations(kind: str) -> list[tuple[int, str]]:
-    """Return number and text of each migration of a kind of database, in order."""
+    """Return the number and the text of each migration for a kind of database, in order."""
     return [(int(name[:4]), text) for name, text in _read_files("migrations", kind).items()]
 
 
 def check_schema(place: str, version: int, newest: int) -> None:
-    """Raise SchemaTooNew for a database that a newer version has written."""
+    """Raise SchemaTooNew if a newer version of midwatch has written the database."""
     if version > newest:
         raise SchemaTooNew(
             f"{place} was written by a newer midwatch (schema {version}, this one knows {newest}); upgrade midwatch."
@@ -86,7 +86,7 @@ def load(dialect: Dialect) -> dict[str, str]:
 
 TASK_COLUMNS = (*COLUMNS_OF["task"], "rank")
 INSERT_TASK = f"INSERT INTO tasks ({', '.join(TASK_COLUMNS)}) VALUES ({', '.join('?' for _ in TASK_COLUMNS)})"  # noqa: S608
-"""By position: tasks and events are written often enough for names to cost."""
+"""With parameters by position, because named ones are slower and tasks are written often."""
 
 
 @cache
@@ -97,9 +97,9 @@ def build_insert(noun: str) -> str:
 
 @cache
 def build_update(noun: str, changed: tuple[str, ...], guarded: tuple[tuple[str, bool], ...]) -> str:
-    """Return the statement that sets columns of one record where its guards hold; a guard is (column, is null)."""
-    known = COLUMNS_OF[noun]
-    assert all(name in known for name in (*changed, *(name for name, _ in guarded))), (noun, changed, guarded)
+    """Return the statement that updates one record if its guards are true. A guard is (column, is null)."""
+    columns = COLUMNS_OF[noun]
+    assert all(name in columns for name in (*changed, *(name for name, _ in guarded))), (noun, changed, guarded)
     sets = ", ".join(f"{name} = :{name}" for name in changed)
     tests = "".join(f" AND {name} IS NULL" if null else f" AND {name} = :guard_{name}" for name, null in guarded)
     return f"UPDATE {TABLES[noun]} SET {sets} WHERE id = :id{tests}"  # noqa: S608 - names checked above, values bound

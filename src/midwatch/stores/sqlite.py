@@ -1,7 +1,7 @@
-"""The SQLite store: one writer thread that commits waiting verbs in groups, and threads that only read.
+"""The SQLite store: one writer thread that commits waiting verbs in groups, and several reader threads.
 
-Every group is one transaction with `synchronous = FULL`, so a result that a caller got is on disk. A verb that fails is
-rolled back alone, and only its caller gets the error.
+Every group is one transaction with `synchronous = FULL`, so a change is on disk before its caller gets the result. A
+failed verb is rolled back without the others, and only its caller gets the error.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from midwatch.stores.verbs.tx import Params, Tx
 
 T = TypeVar("T")
 
-APPLICATION_ID = 0x6D696477  # "midw": tells our files from other SQLite files
+APPLICATION_ID = 0x6D696477  # "midw": marks files of midwatch
 GROUP = 256
 LOOK_SECONDS = 0.5
-"""How often the writer looks whether another process has committed; twice a second, so that a cancelled agent ends
-within the second."""
+"""Seconds between two checks of the writer whether another process has committed. They are short, so that a cancelled
+agent ends within a second."""
 BUSY_SECONDS = 5.0
-"""How long the store waits for a lock of another program."""
+"""Seconds that the store waits for a lock of another program."""
 READERS = 2
 MEMORY = ":memory:"
 
 
 class SqliteTx(Tx):
-    """A transaction on one connection. Commits wake the embedded engine, so it needs no hints."""
+    """A transaction on one connection. The embedded engine needs no hints, because commits wake it."""
 
     def __init__(self, connection: sqlite3.Connection, statements: Mapping[str, str]) -> None:
         super().__init__(statements)
@@ -62,7 +62,7 @@ class SqliteTx(Tx):
 
 
 class _NeedsSavepoints(Exception):
-    """A verb failed after it had written something."""
+    """Raised when a verb failed after it had written something."""
 
 
 class SqliteStore(VerbStore):
@@ -86,7 +86,7 @@ class SqliteStore(VerbStore):
 
     @classmethod
     async def open(cls, path: Path | str) -> SqliteStore:
-        """Open the file, making or upgrading it as needed; StoreError when it cannot be used."""
+        """Open the file; create or upgrade it if necessary. Raise StoreError if it cannot be used."""
         return cls(path)
 
     async def close(self) -> None:
@@ -103,14 +103,14 @@ class SqliteStore(VerbStore):
         self._queue.put(op)
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
-        if self.path == MEMORY:  # another connection would see another, empty database
+        if self.path == MEMORY:  # another connection would open another, empty database
             return await self.write(verb, *args)
         return await super().read(verb, *args)
 
     async def peek(self, verb: Callable[..., T], *args: Any) -> T:
         if self._closed.is_set() or self.path == MEMORY:
             return await self.read(verb, *args)
-        try:  # one statement needs no transaction, and costs less than handing it to a thread
+        try:  # one statement needs no transaction, and is faster here than in a thread
             return verb(SqliteTx(self._reader(), self._statements), *args)
         except sqlite3.Error as problem:
             raise translate(problem, self.path) from problem
@@ -148,7 +148,7 @@ class SqliteStore(VerbStore):
     # -- the writer thread ---------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Commit waiting verbs in groups, and look for other processes' commits from time to time."""
+        """Commit waiting verbs in groups, and check for commits of other processes at intervals."""
         seen, pause = self._data_version(), self._look_seconds
         looked = time.monotonic()
         while True:
@@ -164,10 +164,10 @@ class SqliteStore(VerbStore):
                 version = self._data_version()
                 if version != seen:
                     seen = version
-                    self._tell([], Commit(EVERY_TOPIC, (), foreign=True))
+                    self._report([], Commit(EVERY_TOPIC, (), foreign=True))
 
     def _gather(self, patience: float) -> tuple[list[Op], bool]:
-        """Return the verbs that wait, up to a group; and False when the store is being closed."""
+        """Return waiting verbs, at most one group, and False if the store is being closed."""
         group: list[Op] = []
         try:
             op = self._queue.get(timeout=patience) if patience else self._queue.get_nowait()
@@ -189,19 +189,19 @@ class SqliteStore(VerbStore):
     def _commit(self, group: list[Op]) -> None:
         """Commit all verbs in one transaction.
 
-        Savepoints cost two statements a verb, so they are used only after a verb failed that had written something:
-        then everything is rolled back and run again with them.
+        A savepoint needs two more statements per verb. So savepoints are used only after a verb that had written
+        something failed: then the group is rolled back and runs again with savepoints.
         """
         if self._gone:
-            error = StoreUnavailable(f"{self.path} was removed or replaced; stop this process and look at its home.")
-            self._tell([Answer(op, None, error) for op in group], None)
+            error = StoreUnavailable(f"{self.path} was removed or replaced; stop this process and check its home.")
+            self._report([Answer(op, None, error) for op in group], None)
             return
         try:
             commit, answers = self._attempt(group, savepoints=False)
         except _NeedsSavepoints:
             self._roll_back()
             commit, answers = self._attempt(group, savepoints=True)
-        self._tell(answers, commit)
+        self._report(answers, commit)
 
     def _attempt(self, group: list[Op], *, savepoints: bool) -> tuple[Commit | None, list[Answer]]:
         tx = SqliteTx(self._connection, self._statements)
@@ -249,21 +249,21 @@ class SqliteStore(VerbStore):
 
 
 def translate(problem: sqlite3.Error, path: str) -> StoreError:
-    """Return a database error as a person understands it, with the remedy."""
+    """Return a database error as a message with a remedy."""
     text = str(problem)
     if "disk is full" in text:
-        return StoreUnavailable(f"the disk is full: free some space for {path}; what was accepted before is safe.")
+        return StoreUnavailable(f"the disk is full: free some space for {path}; everything stored before is safe.")
     if "locked" in text or "busy" in text:
-        return StoreUnavailable(f"{path} is locked by another program; end it or try again.")
+        return StoreUnavailable(f"{path} is locked by another program; stop that program or try again.")
     if "readonly" in text or "unable to open" in text:
         return StoreUnavailable(f"{path} cannot be written: check its permissions and those of its directory.")
     if isinstance(problem, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text):
         return StoreCorrupt(f"{path} is damaged ({text}); restore a backup, or move the file away to start empty.")
-    return StoreUnavailable(f"{path} did not take it: {text}. Check its disk, then try again.")
+    return StoreUnavailable(f"{path} cannot be read or written: {text}. Check its disk, then try again.")
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return which file it is; None for one in memory or none at all."""
+    """Return the identity of the file; None for a store in memory or a missing file."""
     try:
         stat = Path(path).stat()
     except OSError:
@@ -282,7 +282,7 @@ def _connect(path: str, busy_seconds: float) -> sqlite3.Connection:
 
 
 def open_database(path: str, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
-    """Return a connection for the writer, on the newest schema."""
+    """Return a connection for the writer, with the newest schema."""
     try:
         if path != MEMORY:
             Path(path).touch(mode=0o600, exist_ok=True)
@@ -305,15 +305,15 @@ def open_database(path: str, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Conn
 
 
 def _migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Bring the file to the newest schema, whole or not at all."""
-    known = load_migrations("sqlite")
-    newest = known[-1][0]
+    """Migrate the file to the newest schema in one transaction."""
+    migrations = load_migrations("sqlite")
+    newest = migrations[-1][0]
     if read_version(connection, path, newest) == newest:
         return
     with connection:
-        connection.execute("BEGIN IMMEDIATE")  # a second process waits here and then finds nothing to do
+        connection.execute("BEGIN IMMEDIATE")  # a second process waits here, and then has nothing to migrate
         version = read_version(connection, path, newest)
-        for number, script in known:
+        for number, script in migrations:
             if version < number:
                 for statement in _split(script):
                     connection.execute(statement)
@@ -322,8 +322,8 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
 
 
 def read_version(connection: sqlite3.Connection, path: str, newest: int) -> int:
-    """Return the number of the file's schema; StoreError when it is not ours or too new."""
-    # In this order: another process may be making the file meanwhile, tables and mark in one transaction.
+    """Return the version of the file's schema. Raise StoreError if it is not midwatch's or too new."""
+    # In this order, because another process may create the tables and the mark meanwhile, in one transaction.
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     mark = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]

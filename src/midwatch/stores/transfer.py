@@ -1,7 +1,7 @@
-"""Copy everything from one database into another, as one transaction, and compare the copy row by row.
+"""Copy all tables from one database to another in one transaction, and compare the rows of the copy.
 
-A side is an open transaction: all that is read from it is of one moment, and all that is written to it is kept at the
-end of the block, or nothing. One of the two sides is always SQLite: it has the list of tables and columns.
+A side is one of the two databases, with an open transaction: all reads see one snapshot, and all writes are committed
+together at the end of the block. One of the two sides is always SQLite, which provides the list of tables and columns.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 Tables = Mapping[str, tuple[str, ...]]
 """The columns of each table."""
 OnProgress = Callable[[str, int], None]
-"""Called with a table and the number of its rows that were copied so far."""
+"""Called with a table and the number of its rows that are copied so far."""
 
 LEFT_OUT = frozenset({"instances"})
-"""Processes belong to the database on which they run."""
+"""Tables that are not copied: a process belongs to its own database."""
 HEAD = "event_head"
 REPORT_EVERY = 1000
-ROWS_PER_FETCH = 100  # few, since a row may have megabytes
+ROWS_PER_FETCH = 100  # few, because a row may have megabytes
 MASK = 2**64 - 1
 
 
 class Tally(NamedTuple):
-    """How many rows a table has, and a checksum of all their values in any order."""
+    """The number of rows of a table, and a checksum that does not depend on their order."""
 
     rows: int
     mark: int
@@ -46,7 +46,7 @@ class Side(ABC):
 
     @abstractmethod
     def rows(self, table: str, columns: tuple[str, ...]) -> Generator[Row, None, None]:
-        """Return all rows, fetched as they are read."""
+        """Yield all rows."""
 
     @abstractmethod
     def fill(self, table: str, columns: tuple[str, ...], rows: Iterable[Row]) -> None:
@@ -56,12 +56,12 @@ class Side(ABC):
     def run(self, statement: str) -> list[Row]:
         """Run a statement without parameters and return its rows, if any."""
 
-    def fit(self, row: Row) -> Row:
-        """Return a row as this database takes it."""
+    def convert(self, row: Row) -> Row:
+        """Return a row with values that this database can store."""
         return row
 
     def empty(self, tables: Tables) -> bool:
-        """Return whether this database was never used."""
+        """Return whether this database has no data."""
         filled = (self.run(f"SELECT 1 FROM {name} LIMIT 1") for name in tables if name != HEAD)  # noqa: S608
         return self.last_seq() == 0 and not any(filled)
 
@@ -77,7 +77,7 @@ class Side(ABC):
     def forget_processes(self) -> None:
         """Clear the process groups of running tasks.
 
-        On the copy these processes count as ended. They get no signal, since they may still run where the copy is from.
+        In the copy these processes count as ended. They get no signal, because they may still run for the original.
         """
         self.run("UPDATE tasks SET host = NULL, pgid = NULL, pgid_mark = NULL WHERE status = 'running'")
 
@@ -131,17 +131,17 @@ class PostgresSide(Side):
         cursor = self._connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
 
-    def fit(self, row: Row) -> Row:
+    def convert(self, row: Row) -> Row:
         return tuple(map(replace_nul, row))
 
     def lock(self, tables: Tables) -> None:
-        """Let no other transaction write until the end."""
+        """Block writes of other transactions until the end."""
         self.run(f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE")
 
 
 @contextmanager
 def _open(path: str) -> Iterator[sqlite3.Connection]:
-    """Open a SQLite file, on the newest schema."""
+    """Open a SQLite file with the newest schema."""
     with closing(open_database(path)) as connection:
         try:
             yield connection
@@ -151,7 +151,7 @@ def _open(path: str) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def sqlite_side(path: str, *, alone: bool) -> Iterator[SqliteSide]:
-    """Open a transaction on a SQLite file; `alone` lets no other process write meanwhile, and is needed to write."""
+    """Open a transaction on a SQLite file. `alone` blocks writes of other processes; it is required for writing."""
     with _open(path) as connection:
         connection.execute("BEGIN IMMEDIATE" if alone else "BEGIN")
         yield SqliteSide(connection, path)
@@ -160,13 +160,13 @@ def sqlite_side(path: str, *, alone: bool) -> Iterator[SqliteSide]:
 
 @contextmanager
 def open_backup(file: Path) -> Iterator[SqliteSide]:
-    """Open a backup to read it; StoreCorrupt when it is no backup."""
+    """Open a backup for reading. Raise StoreCorrupt if the file is not a backup."""
     with _read_backup(file) as connection:
         yield SqliteSide(connection, str(file))
 
 
 def is_sound(path: str) -> bool:
-    """Return whether SQLite finds no fault with the file; a missing one has none."""
+    """Return whether the check of SQLite finds no error in the file. A missing file is fine."""
     try:
         with closing(open_database(path)) as connection:
             return _has_no_fault(connection)
@@ -179,13 +179,13 @@ def _has_no_fault(connection: sqlite3.Connection) -> bool:
 
 
 def seal(path: str) -> None:
-    """Make the file complete without the other files that SQLite keeps beside one in use."""
+    """Write everything into the one file, so that it is complete without the other files of SQLite."""
     with _open(path) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
 
 
 def unseal(file: Path, path: str) -> None:
-    """Copy a backup to `path`, check it and bring it to the newest schema."""
+    """Copy a backup to `path`, check it and migrate it to the newest schema."""
     with _read_backup(file) as connection, closing(sqlite3.connect(path)) as target:
         connection.backup(target)
         if not _has_no_fault(target):
@@ -214,12 +214,12 @@ def _read_backup(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _refuse(file: Path) -> StoreCorrupt:
-    return StoreCorrupt(f"{file} is not a backup made by midwatch, or it is damaged; choose another file.")
+    return StoreCorrupt(f"{file} is not a backup of midwatch, or it is damaged; choose another file.")
 
 
 @contextmanager
 def postgres_side(url: str, *, writes: bool) -> Iterator[PostgresSide]:
-    """Open a transaction on a PostgreSQL database that has our tables; without `writes` it reads one moment."""
+    """Open a transaction on a PostgreSQL database with midwatch's tables; without `writes`, a read-only snapshot."""
     import psycopg
 
     from midwatch.stores.postgres import CONNECTION_OPTIONS, explain
@@ -236,34 +236,34 @@ def postgres_side(url: str, *, writes: bool) -> Iterator[PostgresSide]:
 
 
 def copy(source: Side, target: Side, tables: Tables, on_progress: OnProgress) -> dict[str, Tally]:
-    """Replace everything in `target` by the rows of `source`; StoreCorrupt when the copy differs."""
+    """Replace all rows of `target` with those of `source`. Raise StoreCorrupt if the copy differs."""
     target.clear(tables)
     copied = {}
     for table, columns in tables.items():
         counter = _Counter(table, on_progress)
         with closing(source.rows(table, columns)) as rows:
-            target.fill(table, columns, counter.over(map(target.fit, rows)))
+            target.fill(table, columns, counter.count(map(target.convert, rows)))
         copied[table] = counter.tally()
     compare(target, tables, copied)
     return copied
 
 
 def compare(side: Side, tables: Tables, wanted: Mapping[str, Tally]) -> None:
-    """Raise StoreCorrupt unless the tables of `side` hold exactly these rows."""
+    """Raise StoreCorrupt unless the tables of `side` have exactly the expected rows."""
     for table, columns in tables.items():
         counter = _Counter(table, lambda _table, _rows: None)
         with closing(side.rows(table, columns)) as rows:
-            for _ in counter.over(rows):
+            for _ in counter.count(rows):
                 pass
         if counter.tally() != wanted[table]:
             raise StoreCorrupt(
-                f"table {table} did not arrive as it was ({counter.rows} of {wanted[table].rows} rows); "
-                "nothing was kept, so try again."
+                f"the copy of table {table} differs ({counter.rows} of {wanted[table].rows} rows); "
+                "nothing was changed; try again."
             )
 
 
 class _Counter:
-    """Counts rows as they go through, and sums their checksums."""
+    """Counts the rows of an iterator, and sums their checksums."""
 
     def __init__(self, table: str, on_progress: OnProgress) -> None:
         self.rows = 0
@@ -271,7 +271,7 @@ class _Counter:
         self._table = table
         self._on_progress = on_progress
 
-    def over(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def count(self, rows: Iterable[Row]) -> Iterator[Row]:
         for row in rows:
             self.rows += 1
             self._mark = (self._mark + hash(row)) & MASK

@@ -40,12 +40,12 @@ export default {
   "an answer that is older than what is here is not taken": () => {
     const partial = new Partial();
     partial.add({ message_id: "m", offset: 0, text: "one two" });
-    equal(partial.take({ message_id: "m", text: "one" }), false);
+    equal(partial.replace({ message_id: "m", text: "one" }), false);
     equal(partial.text, "one two");
-    equal(partial.take({ message_id: "m", text: "one two three 😀" }), true);
+    equal(partial.replace({ message_id: "m", text: "one two three 😀" }), true);
     equal(partial.add({ message_id: "m", offset: 15, text: "!" }), true);
     equal(partial.text, "one two three 😀!");
-    equal(partial.take({ message_id: "n", text: "" }), true);
+    equal(partial.replace({ message_id: "n", text: "" }), true);
     equal([partial.id, partial.text], ["n", ""]);
   },
 

@@ -10,7 +10,7 @@ const live = (offset, text, id = "h1") =>
   ({ kind: "thought_delta", task_id: "t_1", time: "999999", payload: { thought_id: id, offset, text } });
 const after = (...events) => {
   const work = new Work();
-  events.forEach((event) => work.take(event));
+  events.forEach((event) => work.handle(event));
   return work;
 };
 const thoughts = (...events) => after(...events).steps.map((one) => one.text);
@@ -19,8 +19,8 @@ export default {
   "a thought grows, and is told once when it is whole": () => {
     const work = after(live(0, "Let "), live(4, "me "), live(4, "me see"));
     equal(work.steps.map((one) => [one.text, one.open]), [["Let me see", true]]);
-    work.take(stored("thought_update", { thought_id: "h1", text: "Let me see." }));
-    equal(work.take(live(10, " late")), false);
+    work.handle(stored("thought_update", { thought_id: "h1", text: "Let me see." }));
+    equal(work.handle(live(10, " late")), false);
     equal(work.steps.map((one) => [one.text, one.open]), [["Let me see.", false]]);
   },
 
@@ -37,7 +37,7 @@ export default {
   "a stored event counts once": () => {
     const end = stored("turn_end", { status: "completed" });
     const work = after(end);
-    equal([work.take(end), work.steps.length], [false, 1]);
+    equal([work.handle(end), work.steps.length], [false, 1]);
   },
 
   "a plan is changed in place": () => {
@@ -111,7 +111,7 @@ export default {
 
   "events of other kinds make nothing": () => {
     const work = new Work();
-    equal([work.take(stored("task_started")), work.take({ kind: "steps", payload: {} }), work.steps],
+    equal([work.handle(stored("task_started")), work.handle({ kind: "steps", payload: {} }), work.steps],
       [false, false, []]);
   },
 };

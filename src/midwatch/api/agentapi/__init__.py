@@ -1,1 +1,1 @@
-"""A session as clients of coder/agentapi know it: one conversation, its messages by number, running or stable."""
+"""The HTTP interface of coder/agentapi for a session: numbered messages, and the status running or stable."""

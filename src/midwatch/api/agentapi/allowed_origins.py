@@ -1,4 +1,4 @@
-"""Who may use a server without tokens: the names it answers to, and the sites whose pages may read its replies."""
+"""Access to a server without tokens: its host names, and the sites whose pages may read its replies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "OPTIONS"})
 REQUEST_HEADERS = frozenset({"accept", "authorization", "content-type", "x-csrf-token", "origin"})
 MAX_AGE = "300"
 HOSTS = ("localhost", "127.0.0.1", "[::1]")
-FOREIGN = "Pages of another site may not use this server; --allowed-origins lists those that may.\n"
+FOREIGN = "Pages of this site may not use this server; to allow it, add the site to --allowed-origins.\n"
 ORIGINS = ("http://localhost:3284", "http://localhost:3000", "http://localhost:3001")
 
 
 def check_hosts(hosts: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a server in the form in which they are compared, or raise InvalidInput."""
+    """Return the host names of a server in lower case and without brackets, or raise InvalidInput."""
     return _check_entries("allowed hosts", hosts, _parse_host)
 
 
@@ -72,12 +72,12 @@ class Rules(NamedTuple):
     hosts: tuple[str, ...]
     origins: tuple[str, ...]
 
-    def answers_to(self, host: str) -> bool:
-        """Return whether the server has the name in a host header, which may have a port."""
+    def allows_host(self, host: str) -> bool:
+        """Return whether a host header, which may have a port, holds a name of the server."""
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         return "*" in self.hosts or name.lower() in self.hosts
 
-    def allows(self, origin: str) -> bool:
+    def allows_origin(self, origin: str) -> bool:
         """Return whether pages of a site may read replies."""
         patterns = (re.escape(allowed).replace(r"\*", ".*") for allowed in self.origins)
         return any(re.fullmatch(pattern, origin.lower(), re.DOTALL) for pattern in patterns)
@@ -89,10 +89,10 @@ class Rules(NamedTuple):
 
 
 class Gate:
-    """Check the host and the origin of each request before it reaches the routes."""
+    """Middleware that checks the host and the origin of each request before a route gets it."""
 
     def __init__(self, app: ASGIApp, rules: Rules, context: Mapping[str, Any]) -> None:
-        """`context` is added to the scope of each request that is allowed."""
+        """Set the rules. `context` is added to the scope of each allowed request."""
         self._app = app
         self._rules = rules
         self._context = context
@@ -101,7 +101,7 @@ class Gate:
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
-        if not self._rules.answers_to(headers.get("host", "")):
+        if not self._rules.allows_host(headers.get("host", "")):
             reason = f"Invalid host header. Allowed hosts: {', '.join(self._rules.hosts)}\n"
             await reply_text(reason, 400)(scope, receive, send)
             return
@@ -110,7 +110,7 @@ class Gate:
         if scope["method"] == "OPTIONS" and method is not None:
             await self._answer_preflight(origin, method, headers)(scope, receive, send)
             return
-        allowed = bool(origin) and self._rules.allows(origin)
+        allowed = bool(origin) and self._rules.allows_origin(origin)
         foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if foreign and not allowed and scope["method"] not in ("GET", "HEAD"):
             await reply_text(FOREIGN, 403)(scope, receive, send)
@@ -136,7 +136,7 @@ class Gate:
             reply.headers.append("vary", name)
         entries = headers.get("access-control-request-headers", "").split(",")
         names = [name.strip() for name in entries if name.strip()]
-        if not origin or not self._rules.allows(origin) or method.upper() not in METHODS:
+        if not origin or not self._rules.allows_origin(origin) or method.upper() not in METHODS:
             return reply
         if any(name.lower() not in REQUEST_HEADERS for name in names):
             return reply

@@ -1,6 +1,6 @@
 """The routes of the agentapi surface, at the paths that its clients expect.
 
-The surface is served alone, for one conversation and without tokens, or below each session of a server.
+`create_standalone` serves them for one conversation, without tokens; `mount` serves them for each session of a server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from midwatch.api.agentapi.allowed_origins import Gate, Rules
 from midwatch.api.agentapi.chat import Chat
 from midwatch.api.agentapi.console import NO_TELEMETRY, PREFIX, Console
 from midwatch.api.agentapi.feed import STREAM_HEADERS, encode_event
-from midwatch.api.agentapi.follower import NotTaken, SessionFollower, SessionFollowers
+from midwatch.api.agentapi.follower import NoReaction, SessionFollower, SessionFollowers
 from midwatch.api.agentapi.replies import HANDLERS, refuse_message, reply
 from midwatch.api.agentapi.requests import read_message
 from midwatch.api.agentapi.uploads import UploadedFile, Uploads, read_upload
@@ -49,7 +49,7 @@ FindFollower = Callable[[str], Awaitable[SessionFollower]]
 
 
 class Place(NamedTuple):
-    """The session of a request, and where browsers find its chat page and the HTTP interface of the console."""
+    """The session of a request, and the addresses of its chat page and of the HTTP interface of the console."""
 
     key: str
     chat: str
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
 
 async def find_place(request: Request) -> Place:
-    """Return the place of a request, which its scope holds."""
+    """Return the place in the scope of a request."""
     place: Place = request.scope[PLACE]
     return place
 
@@ -79,7 +79,7 @@ pages = APIRouter(include_in_schema=False)
 
 @router.get("/status", operation_id="get-status", summary="Get status", response_model=bodies.StatusResponseBody)
 async def get_status(request: Request, follower: Follower) -> Response:
-    """Return what the agent does now."""
+    """Return the status of the agent."""
     feed = follower.feed
     body = bodies.StatusResponseBody(status=feed.status, agent_type=feed.agent_type, transport=follower.transport)
     return reply(request, body)
@@ -115,7 +115,7 @@ async def post_message(
             await follower.send_message(message.text, actor=who.name)
     except (InvalidInput, Conflict, AgentError) as problem:
         raise refuse_message(find_status(problem), str(problem)) from None
-    except NotTaken as problem:
+    except NoReaction as problem:
         log.warning("session %s: %s", follower.key, problem)
         raise refuse_message(504, TIMED_OUT, str(problem)) from None
     return reply(request, bodies.MessageResponseBody(ok=True))
@@ -126,7 +126,7 @@ async def post_message(
     openapi_extra=describe.describe_request("multipart/form-data", describe.FILE),
 )  # fmt: skip
 async def upload(request: Request, follower: Follower, file: Annotated[UploadedFile, Depends(read_upload)]) -> Response:
-    """Keep a file for the agent."""
+    """Store a file for the agent."""
     path = await request.app.state.uploads.keep(file)
     return reply(request, bodies.UploadResponseBody(ok=True, filePath=path))
 
@@ -136,14 +136,14 @@ async def upload(request: Request, follower: Follower, file: Annotated[UploadedF
     status_code=200, responses={200: {"content": {"text/event-stream": {"schema": describe.EVENTS}}}},
 )  # fmt: skip
 async def get_events(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
-    """Stream the state of the conversation as events, then every change of it."""
+    """Stream the state of the conversation as events, then every change."""
     events = follower.feed.follow(*bodies.EVENTS)
     return EventStream(events, request.app.state.streams, encode_event, who.name, still_allowed, STREAM_HEADERS)
 
 
 @pages.get("/internal/screen")
 async def get_screen(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
-    """Stream what the terminal shows."""
+    """Stream the screen of the terminal."""
     events = follower.feed.follow(bodies.ScreenUpdateBody)
     return EventStream(events, request.app.state.streams, encode_event, who.name, still_allowed, STREAM_HEADERS)
 
@@ -158,7 +158,7 @@ def describe_surface(version: str) -> dict[str, Any]:
 
 @pages.api_route("/", methods=METHODS)
 async def go_to_chat(place: AtPlace) -> Response:
-    """Send browsers to the chat page."""
+    """Redirect a browser to the chat page."""
     return RedirectResponse(f"{place.chat.rstrip('/')}/embed", 307)
 
 
@@ -179,7 +179,7 @@ async def get_docs() -> Response:
 @pages.get("/schemas")
 @pages.get("/schemas/{name:path}")
 async def get_schema(request: Request, name: str = "") -> Response:
-    """Return one schema, which refers to others by their address; null if there is none of that name."""
+    """Return the schema with this name, or null. It refers to other schemas by their address."""
     if not name.endswith(".json"):
         raise HTTPException(404)
     text = json.dumps(describe.describe_bodies().get(name.removesuffix(".json")))
@@ -193,7 +193,7 @@ async def get_schema(request: Request, name: str = "") -> Response:
 @pages.get("/openapi-3.0.json")
 @pages.get("/openapi-3.0.yaml")
 async def get_openapi(request: Request) -> Response:
-    """Return the OpenAPI document. JSON is valid YAML, too."""
+    """Return the OpenAPI document as JSON, which is also valid YAML."""
     name, _, form = request.scope["path"].rpartition(".")
     document = describe_surface("3.0.3" if name.endswith("3.0") else "3.1.0")
     text = json.dumps(document, indent=2 if form == "yaml" else None)
@@ -230,7 +230,7 @@ def create_standalone(desk: Desk, follower: SessionFollower, rules: Rules, chat_
 
 
 def mount(app: FastAPI, desk: Desk, unexpected: Callable[[Request, Exception], Awaitable[Response]]) -> None:
-    """Serve the surface of every session below the app, behind its guard. `unexpected` answers after a bug."""
+    """Add the agentapi routes of every session to the app, behind its guard. `unexpected` replies after a bug."""
     surface = create_surface(desk, app.state.streams, SessionFollowers(desk).find, Chat(), Uploads())
     surface.add_exception_handler(Exception, unexpected)
 

@@ -1,4 +1,4 @@
-"""The messages of the agentapi surface. One model checks, writes and describes each of them."""
+"""The bodies of requests, replies and events of agentapi: one model each, which checks, writes and describes it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from midwatch.base.clock import SECOND, iso
 
 
 def rfc3339(when: int) -> str:
-    """Return a time in the form that clients expect: with a fraction only if there is one."""
+    """Return a time in the format of RFC 3339; whole seconds have no fraction."""
     text = iso(when) or ""
     return text.replace(".000000", "") if when % SECOND == 0 else text.rstrip("Z").rstrip("0") + "Z"
 
 
 def check_text(text: str) -> str:
-    """Return the text. Raise ValueError if it holds half a character, which JSON allows and UTF-8 does not."""
+    """Return the text. Raise ValueError if it has half of a surrogate pair, which UTF-8 cannot encode."""
     text.encode()
     return text
 
@@ -30,17 +30,17 @@ ErrorLevel = TypeAliasType("ErrorLevel", Literal["error", "warning"])
 MessageType = TypeAliasType("MessageType", Literal["raw", "user"])
 Transport = TypeAliasType("Transport", Literal["acp", "pty"])
 
-AgentType = Annotated[str, Field(description="What the agent is.")]
+AgentType = Annotated[str, Field(description="The type of the agent.")]
 Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
-Number = Annotated[Int64, Field(description="Place of the message in the conversation, from 0.")]
-Ok = Annotated[bool, Field(description="Whether it was done.")]
-Role = Annotated[ConversationRole, Field(description="Whose message it is.")]
+Number = Annotated[Int64, Field(description="Number of the message in the conversation, from 0.")]
+Ok = Annotated[bool, Field(description="Whether the request succeeded.")]
+Role = Annotated[ConversationRole, Field(description="Author of the message.")]
 Status = Annotated[AgentStatus, Field(description="`running` while the agent works, `stable` when it waits for input.")]
 Time = Annotated[
     int,
     PlainSerializer(rfc3339),
     WithJsonSchema({"type": "string", "format": "date-time"}),
-    Field(description="When it was written, or last changed."),
+    Field(description="Time of the last change."),
 ]
 
 
@@ -56,16 +56,16 @@ class LinkedBody(Body):
     schema_: Any = Field(
         default_factory=str,
         alias="$schema",
-        description="Where the schema of this object is.",
+        description="Address of the schema of this object.",
         json_schema_extra={"type": "string", "format": "uri", "readOnly": True},
     )
 
 
 class MessageRequestBody(LinkedBody):
-    """Something for the agent, or for its terminal."""
+    """A message for the agent, or keystrokes for its terminal."""
 
     content: Annotated[str, AfterValidator(check_text)] = Field(
-        description="What to send.", json_schema_extra={"example": "Hello, agent!"}
+        description="The text or the keystrokes.", json_schema_extra={"example": "Hello, agent!"}
     )
     type: MessageType = Field(
         description="`user`: a message for the agent; `raw`: keystrokes for its terminal, as they are."
@@ -73,7 +73,7 @@ class MessageRequestBody(LinkedBody):
 
     @property
     def text(self) -> str:
-        """Return what is sent: keystrokes as they are, a message without the blanks around it."""
+        """Return the content to send: keystrokes unchanged, a message without blanks at its start and end."""
         return self.content if self.type == "raw" else self.content.strip(BLANK)
 
 
@@ -82,7 +82,7 @@ class StatusResponseBody(LinkedBody):
 
     status: Status
     agent_type: AgentType
-    transport: Transport = Field(description="How the agent is driven.")
+    transport: Transport = Field(description="The connection to the agent.")
 
 
 class Message(Body):
@@ -107,17 +107,17 @@ class MessageResponseBody(LinkedBody):
 
 
 class UploadResponseBody(LinkedBody):
-    """The reply to a file."""
+    """The reply to an uploaded file."""
 
     ok: Ok
-    file_path: str = Field(alias="filePath", description="Where the file is now.")
+    file_path: str = Field(alias="filePath", description="Path of the stored file.")
 
 
 class ErrorDetail(Body):
-    """One thing that is wrong with a request."""
+    """One error in a request."""
 
     message: str = Field(default_factory=str, description="What is wrong.")
-    location: str = Field(default_factory=str, description="Where in the request.")
+    location: str = Field(default_factory=str, description="Location in the request.")
     value: Any = Field(default_factory=str)
 
 
@@ -140,12 +140,12 @@ class EventBody(Body):
 
     @property
     def subject(self) -> Hashable:
-        """Return what the event is about. A later event with the same subject replaces it."""
+        """Return the subject of the event. A later event with the same subject replaces this one."""
         return self.event
 
 
 class MessageUpdateBody(EventBody):
-    """A message that is new, or not as it was."""
+    """A new or changed message."""
 
     event = "message_update"
     long_field = "message"
@@ -170,13 +170,13 @@ class StatusChangeBody(EventBody):
 
 
 class ErrorBody(EventBody):
-    """Something that went wrong."""
+    """An error of the agent."""
 
     event = "agent_error"
     long_field = "message"
 
     message: str = Field(description="What went wrong.")
-    level: ErrorLevel = Field(description="How bad it is.")
+    level: ErrorLevel = Field(description="Severity.")
     time: Time
 
     @property
@@ -185,13 +185,13 @@ class ErrorBody(EventBody):
 
 
 class ScreenUpdateBody(EventBody):
-    """What the terminal shows now."""
+    """The screen of the terminal."""
 
     event = "screen"
     long_field = "screen"
 
-    screen: str = Field(description="What the terminal shows.")
+    screen: str = Field(description="The text on the screen.")
 
 
 EVENTS: tuple[type[EventBody], ...] = (MessageUpdateBody, StatusChangeBody, ErrorBody)
-"""The events of GET /events; the screen has a stream of its own."""
+"""The events of GET /events. The screen has a separate stream."""

@@ -1,4 +1,4 @@
-"""The chat page: the console with the page of one session and nothing else."""
+"""The chat page: the console, limited to the page of one session."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ PAGES = ("", "embed", "embed/", "index.html")
 
 
 class Chat:
-    """The files of the console, below another address."""
+    """The files of the console, served at the address of the chat page."""
 
     def __init__(self, frames: str = "'none'") -> None:
-        """`frames` are the sites that may embed the page."""
+        """Load the files. `frames` are the sites that may embed the page."""
         self._files = load()
         self._page = self._files.pop("index.html")
         self._policy = POLICY.replace("frame-ancestors 'none'", f"frame-ancestors {frames}")
         self._framed = frames != "'none'"
 
     def reply(self, request: Request, name: str, key: str, base: str, api: str) -> Response:
-        """Return the page, one of its files, or 404. Browsers see the page at `base`, the HTTP interface at `api`."""
+        """Return the page, one of its files, or 404. `base` and `api` are the paths of the page and the interface."""
         if name in PAGES:
             body = write_page(self._page.body.decode(), key, base.rstrip("/"), api).encode()
             response = reply(request, make_asset(body, self._page.type))
@@ -39,6 +39,6 @@ class Chat:
 
 
 def write_page(console: str, key: str, base: str, api: str) -> str:
-    """Return the page of the console with the session, and where its files, the HTTP interface and agentapi are."""
+    """Return the page of the console with the key of the session and the paths that the page needs."""
     start = f'<html data-session="{escape(key)}" data-surface="{escape(base)}/.." data-api="{escape(api)}"'
     return console.replace('"/web/', f'"{escape(base)}/').replace("<html", start, 1)

@@ -1,6 +1,6 @@
 """The part of the HTTP interface that the chat page of one session needs.
 
-It needs no token, so it refuses every request that is not about this session.
+These routes need no token, so they refuse every request about another session.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def check_path(request: Request) -> None:
 
 
 async def check_query(request: Request) -> None:
-    """Check the session that the query names. A query without a session asks for all of them, and is refused."""
+    """Check the session that the query names. Refuse a query without a session: it would return all sessions."""
     _check(request, "".join(request.query_params.getlist("session_key")))
 
 

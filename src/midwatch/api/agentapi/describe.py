@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from midwatch.api.agentapi import bodies
 from midwatch.base.version import __version__
 
-DESCRIPTION = "A conversation with an agent in a terminal, as clients of agentapi know it."
+DESCRIPTION = "A conversation with an agent in a terminal, with the interface of agentapi."
 REFERENCE = "#/components/schemas/{model}"
 MODELS = (
     bodies.ErrorModel, bodies.MessageRequestBody, bodies.MessageResponseBody, bodies.MessagesResponseBody,
@@ -48,7 +48,7 @@ def describe_request(media: str, schema: Any) -> dict[str, Any]:
 
 
 class WithoutTitles(GenerateJsonSchema):
-    """Leaves out the title that pydantic gives to each field."""
+    """A schema generator that leaves out the title that pydantic adds to each field."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

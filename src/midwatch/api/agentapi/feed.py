@@ -1,7 +1,8 @@
-"""The feed of one conversation: its state, and every change for its readers.
+"""The feed of one conversation: its state, and each change as an event for its readers.
 
-An event is sent for each message that has changed, and for a status and a screen that differ from the last ones. A new
-reader first gets the whole state. A slow reader is not cut off: of everything it has not read it gets the newest event.
+An event is sent for each changed message, and for a status or a screen that differs from the last one. A new reader
+first gets the whole state. A slow reader stays connected: of several unread events with the same subject it gets only
+the newest.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from midwatch.api.agentapi import bodies
 from midwatch.domain.session import MAX_ERRORS
 
 MAX_WAITING = 1024
-"""Events that a reader may leave unread before older ones of the same subject are dropped."""
+"""Number of unread events of a reader above which an older event with the same subject is dropped."""
 REPLACED = (bodies.MessageUpdateBody, bodies.ScreenUpdateBody)
-"""Events of which only the last is sent if several of one subject wait in a row."""
+"""Kinds of events of which only the last is sent if several with the same subject wait in a row."""
 LARGEST_FRAME = 120 * 1024
-"""Bytes of an event; clients read no more than 128 KiB of one."""
-CUT = "\n[cut; GET /messages has it whole]"
+"""Maximum bytes of an event. Clients read at most 128 KiB of an event."""
+CUT = "\n[cut; GET /messages has the whole text]"
 GO_ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 STREAM_HEADERS = {
     "content-type": "text/event-stream",
@@ -34,7 +35,7 @@ STREAM_HEADERS = {
 
 
 class Reader:
-    """The events that one reader has not taken yet."""
+    """The unread events of one reader."""
 
     def __init__(self, kinds: tuple[type[bodies.EventBody], ...], max_waiting: int) -> None:
         self.waiting: list[bodies.EventBody] = []
@@ -42,11 +43,11 @@ class Reader:
         self._max_waiting = max_waiting
 
     def offer(self, event: bodies.EventBody) -> None:
-        """Add an event, if this reader wants its kind."""
+        """Add an event if the reader follows its kind."""
         if not isinstance(event, self._kinds):
             return
         if self.waiting and isinstance(event, REPLACED) and self.waiting[-1].subject == event.subject:
-            self.waiting.pop()  # it is not read yet, and the new event replaces it
+            self.waiting.pop()  # unread, so the new event replaces it
         self.waiting.append(event)
         if len(self.waiting) > self._max_waiting:
             newest = {waiting.subject: waiting for waiting in self.waiting}
@@ -78,24 +79,24 @@ class Feed:
     def emit_messages(self, messages: Sequence[bodies.MessageUpdateBody]) -> None:
         """Set the conversation, and send each message that is new or has changed."""
         for message, before in zip_longest(messages, self.messages[: len(messages)]):
-            if message is not before and message != before:  # most are the same object, which is quick to see
+            if message is not before and message != before:  # most are the same object, which compares fast
                 self._send(message)
         self.messages = tuple(messages)
 
     def emit_status(self, status: bodies.AgentStatus) -> None:
-        """Set what the agent does, and send it if it has changed."""
+        """Set the status of the agent, and send it if it has changed."""
         if status != self.status:
             self.status = status
             self._send(self._status_change())
 
     def emit_screen(self, screen: str) -> None:
-        """Set what the terminal shows, and send it if it has changed."""
+        """Set the screen of the terminal, and send it if it has changed."""
         if screen != self.screen:
             self.screen = screen
             self._send(self._screen_update())
 
     def emit_error(self, message: str, level: bodies.ErrorLevel, time: int) -> None:
-        """Send an error, and keep the last ones for those who come later."""
+        """Send an error, and keep the last errors for later readers."""
         error = bodies.ErrorBody(message=message, level=level, time=time)
         self.errors = (*self.errors, error)[-MAX_ERRORS:]
         self._send(error)
@@ -137,13 +138,13 @@ class Feed:
         return [*self.messages, self._status_change(), self._screen_update(), *self.errors]
 
     def close(self) -> None:
-        """End every reader after the events that it has not taken yet."""
+        """End every reader after its unread events."""
         self._closed = True
         self._wake_readers()
 
 
 def encode_event(event: bodies.EventBody) -> bytes:
-    """Return an event as a frame of a stream. Cut one that is too long for its readers."""
+    """Return an event as a frame of a stream, cut if it is too long for clients."""
     data = _to_json(event)
     size = LARGEST_FRAME
     while len(data) > LARGEST_FRAME and event.long_field is not None:

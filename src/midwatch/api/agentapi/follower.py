@@ -1,4 +1,4 @@
-"""Follow a session for its agentapi clients: its messages by number, whether it waits for input, and how to speak."""
+"""Follow a session for its agentapi clients: number its messages, find out its status, send messages to its agent."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from midwatch.live.bus import InitialView
 PAGE = 500
 PUBLISH_SECONDS = 0.1
 PUBLISH_CHARACTERS = 40_000
-"""Characters per second of a message that is being written. It is sent whole each time, so a long one is sent less
-often."""
+"""Characters per second that are sent of an unfinished message. Each update contains the whole message, so a long
+message is updated less often."""
 FIRST_PAUSE, LAST_PAUSE = 0.05, 0.5
-"""Seconds between looks at a terminal that is not ready yet; they grow."""
+"""Seconds between two polls of a terminal that is not ready; the pause grows from the first to the last."""
 REACTION_SECONDS = 20.0
 MAX_FOLLOWERS = 100
 GREETING = ""
-"""The id of the first message, which is the screen that the agent started with."""
+"""The id of the first message: the first screen of the agent."""
 
 log = logging.getLogger("midwatch.agentapi")
 
 
-class NotTaken(Exception):
-    """The agent did not react to a message."""
+class NoReaction(Exception):
+    """Raised when the agent did not react to a message."""
 
 
 @dataclass(slots=True)
@@ -51,12 +51,12 @@ class Turn:
 
 
 class SessionFollower:
-    """One session that is followed. Its clients see `feed`."""
+    """A follower of one session. `feed` holds what clients see."""
 
     def __init__(
         self, desk: Desk, session: Session, *, kind: str, needs_terminal: bool = False, resumed: bool = False
     ) -> None:
-        """Prepare to follow a session of an agent of this kind; `start` begins.
+        """Prepare to follow a session whose agent is of this kind; `start` begins to follow it.
 
         With `needs_terminal` the agent waits for input only if its terminal is open. A `resumed` conversation begins
         with its old messages, not with a greeting.
@@ -81,7 +81,7 @@ class SessionFollower:
         self._sending = False
         self._screenshot: Screenshot | None = None
         self._was_open = False
-        self._look_again = asyncio.Event()
+        self._poll_now = asyncio.Event()
         self._changed = asyncio.Event()
         self._publishing: asyncio.TimerHandle | None = None
         self._published_at = 0.0
@@ -90,9 +90,9 @@ class SessionFollower:
     # -- start and end -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Follow the session; return when its state is known."""
+        """Follow the session; return when its state is loaded."""
         batches = await watch(self._desk, EventFilter(session_key=self.key), None)
-        known = asyncio.Event()
+        loaded = asyncio.Event()
 
         async def follow() -> None:
             try:
@@ -100,18 +100,18 @@ class SessionFollower:
                     async for batch in batches:
                         for event in batch:
                             await self._handle(event)
-                        known.set()
+                        loaded.set()
             except StoreError as problem:
                 log.warning("session %s is no longer followed: %s", self.key, problem)
             finally:
-                known.set()
+                loaded.set()
                 self.feed.close()
-                looking.cancel()
+                polling.cancel()
 
-        looking = asyncio.create_task(self._keep_looking())
-        self._tasks = [asyncio.create_task(follow()), looking]
-        await known.wait()
-        await self._look()
+        polling = asyncio.create_task(self._poll_terminal())
+        self._tasks = [asyncio.create_task(follow()), polling]
+        await loaded.wait()
+        await self._read_terminal()
 
     async def close(self) -> None:
         """Stop following the session."""
@@ -125,22 +125,22 @@ class SessionFollower:
         self.feed.close()
 
     @property
-    def following(self) -> bool:
-        """Return whether it still gets the events of its session."""
+    def is_following(self) -> bool:
+        """Return whether the follower still gets the events of its session."""
         return bool(self._tasks) and not self._tasks[0].done()
 
-    # -- what clients do ---------------------------------------------------------------------------------------------
+    # -- requests of clients -----------------------------------------------------------------------------------------
 
     async def open_terminal(self) -> None:
         """Start the program in the terminal, or raise AgentError."""
         await self._desk.terminals.open(self.key)
         self._was_open = True
-        self._look_again.set()
+        self._poll_now.set()
 
     async def send_message(self, text: str, *, actor: str | None = None) -> None:
         """Send a message and wait until the agent reacts.
 
-        Raise Conflict if the agent does not wait for input, NotTaken if it does not react, AgentError if it fails.
+        Raise Conflict if the agent does not wait for input, NoReaction if it does not react, AgentError if it fails.
         """
         if not clean(text):
             raise InvalidInput("message must not be empty", field="content")
@@ -159,21 +159,21 @@ class SessionFollower:
             self._update_status()
         turn = self._turns.get(task.id)
         if turn is not None and turn.ended and turn.error is not None and not turn.reacted:
-            raise AgentError(turn.error) if self._screenshot is None else NotTaken(turn.error)
+            raise AgentError(turn.error) if self._screenshot is None else NoReaction(turn.error)
 
     async def type_keys(self, keys: str) -> None:
-        """Type into the terminal, whatever the agent does."""
+        """Type into the terminal, even while the agent works."""
         await self._desk.terminals.send_keys(self.key, keys.encode())
-        self._look_again.set()
+        self._poll_now.set()
 
     async def wait_until_stable(self) -> None:
-        """Return once the agent waits for input."""
+        """Wait until the agent waits for input."""
         await self._wait_until(lambda: self.feed.status == "stable" and not self._sending)
 
     async def _wait_until(self, reached: Callable[[], bool]) -> None:
         while not reached():
             changed = self._changed
-            self._look_again.set()
+            self._poll_now.set()
             await changed.wait()
 
     def _has_reacted(self, task_id: str) -> bool:
@@ -220,7 +220,7 @@ class SessionFollower:
         self._update_status()
 
     async def _load(self, shown: InitialView) -> None:
-        """Take over the state of the session in the store. This also happens after some events were lost."""
+        """Load the state of the session: at the start, and after events were lost."""
         state = shown.state
         assert isinstance(state, SessionState)
         while page := await self._desk.sessions.messages(self.key, self._last_number, PAGE):
@@ -241,31 +241,31 @@ class SessionFollower:
         self._update_status()
 
     def _find_turn(self, task_id: str | None) -> Turn:
-        """Return the turn of a task. Only those that begin while a message is sent are remembered."""
+        """Return the turn of a task. It is stored only if it begins while a message is being sent."""
         return self._turns.setdefault(task_id, Turn()) if task_id and self._sending else Turn()
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def _set_message(self, message_id: str, role: ConversationRole, text: str, time: int) -> None:
-        known = self._messages.get(message_id)
-        if known is None or known.message != text:
-            number = known.id if known else len(self._messages)
+        old = self._messages.get(message_id)
+        if old is None or old.message != text:
+            number = old.id if old else len(self._messages)
             self._messages[message_id] = MessageUpdateBody(id=number, role=role, message=text, time=time)
 
     def _show_screen(self, screen: str, time: int) -> None:
         self.feed.emit_screen(screen)
         self._set_greeting(screen, time)
-        self._look_again.set()
+        self._poll_now.set()
 
     def _set_greeting(self, screen: str, time: int) -> None:
-        """Make the screen the first message, until the first message of a user."""
+        """Use the screen as the first message until a user sends a message."""
         if self._greets and len(self._messages) == 1:
             text = format_agent_message(self.feed.agent_type, screen, "").rstrip(BLANK)
             self._set_message(GREETING, "agent", text, time)
             self._publish_soon(len(text))
 
     def _extend_draft(self, message_id: str, offset: int, text: str) -> None:
-        """Add to a message. Leave out what does not fit: the whole message comes later."""
+        """Add text to an unfinished message. Skip it if text before it is missing: the whole message comes later."""
         draft = self._drafts.get(message_id, "")
         if offset <= len(draft):
             self._drafts[message_id] = draft[:offset] + text
@@ -289,33 +289,33 @@ class SessionFollower:
     # -- status ------------------------------------------------------------------------------------------------------
 
     def _update_status(self) -> None:
-        """Work out the status, and wake the tasks that wait for a change."""
+        """Compute the status, and wake the tasks that wait for a change."""
         ready = self._screenshot.status == "idle" if self._screenshot is not None else not self._needs_terminal
         stable = not self._open_tasks and not self._sending and (ready or self.transport != "pty")
         if stable and self._publishing is not None:
-            self._publish()  # clients get every message before they see that the agent waits
+            self._publish()  # clients get every message before the status `stable`
         self.feed.emit_status("stable" if stable else "running")
         if not stable:
-            self._look_again.set()
+            self._poll_now.set()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def _keep_looking(self) -> None:
-        """Look at the terminal whenever it may have changed, and until it waits for input."""
+    async def _poll_terminal(self) -> None:
+        """Read the screen after each possible change, and repeatedly until the agent waits for input."""
         pause = FIRST_PAUSE
         while True:
-            self._look_again.clear()
+            self._poll_now.clear()
             if self._sending or not self._open_tasks:
-                await self._look()
+                await self._read_terminal()
             unsettled = self._sending or (not self._open_tasks and self.feed.status != "stable")
             try:
                 async with asyncio.timeout(pause if unsettled else None):
-                    await self._look_again.wait()
+                    await self._poll_now.wait()
                 pause = FIRST_PAUSE
             except TimeoutError:
                 pause = min(2 * pause, LAST_PAUSE)
 
-    async def _look(self) -> None:
+    async def _read_terminal(self) -> None:
         if self.transport != "pty":
             return
         before = self._screenshot
@@ -334,7 +334,7 @@ class SessionFollower:
 
 
 class SessionFollowers:
-    """The followers of all sessions that clients have asked for."""
+    """The followers of all sessions that clients have requested."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -342,7 +342,7 @@ class SessionFollowers:
         self._starting = asyncio.Lock()
 
     async def find(self, key: str) -> SessionFollower:
-        """Return the follower of a session; start one if there is none. Raise NotFound if there is no session."""
+        """Return the follower of a session; start it if necessary. Raise NotFound if the session does not exist."""
         follower = self._find_started(key)
         if follower is None:
             async with self._starting:
@@ -351,7 +351,7 @@ class SessionFollowers:
 
     def _find_started(self, key: str) -> SessionFollower | None:
         follower = self._followers.get(key)
-        return follower if follower is not None and follower.following else None
+        return follower if follower is not None and follower.is_following else None
 
     async def _start(self, key: str) -> SessionFollower:
         session = (await self._desk.sessions.get(key)).session
@@ -362,7 +362,7 @@ class SessionFollowers:
         return follower
 
     async def _make_room(self) -> None:
-        """Close followers without readers while there are too many. The newest stays."""
+        """Close followers without readers while there are too many, but never the newest."""
         for key, follower in list(self._followers.items())[:-1]:
             if len(self._followers) <= MAX_FOLLOWERS:
                 return
@@ -372,7 +372,7 @@ class SessionFollowers:
 
 
 async def find_kind(desk: Desk, session: Session) -> str:
-    """Return the kind of a session's agent. If the agent works in another process, look whether it has a terminal."""
+    """Return the kind of a session's agent. For an agent in another process, check whether it has a terminal."""
     agent = desk.agents.get(session.agent)
     if agent is not None:
         return agent.kind

@@ -19,7 +19,7 @@ RETRY_AFTER = {409: {"retry-after": "1"}, 503: {"retry-after": "2"}, 504: {"retr
 
 
 class Refusal(Exception):
-    """A request that is not carried out: the HTTP status, the reason, and each thing that is wrong."""
+    """Raised to refuse a request: the HTTP status, the reason, and each error in the request."""
 
     def __init__(self, status: int, detail: str, *errors: ErrorDetail) -> None:
         super().__init__(detail)
@@ -29,13 +29,13 @@ class Refusal(Exception):
 
 
 def describe_error(message: str, location: str = "", value: Any = None) -> ErrorDetail:
-    """Return one error of a problem document, without the fields that are empty."""
+    """Return one error of a problem document, without empty fields."""
     fields = {"message": message, "location": location, "value": value}
     return ErrorDetail(**{name: field for name, field in fields.items() if field is not None and field != ""})
 
 
 def refuse_message(status: int, reason: str, *more: str) -> Refusal:
-    """Return the refusal of a message that was not sent. Clients know the reason; `more` is for people."""
+    """Return the refusal of a message that was not sent. Clients parse the reason; `more` is for people."""
     reasons = (f"failed to send message: {reason}", *more)
     return Refusal(status, UNEXPECTED, *(describe_error(text) for text in reasons))
 
@@ -55,7 +55,7 @@ def reply(request: Request, body: LinkedBody, status: int = 200) -> Response:
 
 
 def reply_text(text: str, status: int) -> Response:
-    """Return a reply for people."""
+    """Return a reply in plain text."""
     return Response(text, status, media_type="text/plain; charset=utf-8")
 
 
@@ -68,12 +68,12 @@ async def handle_refusal(request: Request, error: Exception) -> Response:
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
-    """Return the problem document of one of our own errors."""
+    """Return the problem document of a MidwatchError."""
     return await handle_refusal(request, Refusal(find_status(error), str(error)))
 
 
 async def handle_unknown_route(request: Request, error: Exception) -> Response:
-    """Answer a path that does not exist, or a method that it does not have."""
+    """Reply to an unknown path, or to a method that the path does not allow."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return reply_text("404 page not found\n", 404)

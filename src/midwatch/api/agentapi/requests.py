@@ -1,4 +1,4 @@
-"""Messages of agentapi clients: read and check the body, and refuse it in the words that clients know."""
+"""Messages of agentapi clients: read and check the body; errors have the wording of agentapi."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLAWS = {
     "string_type": "expected string",
     "literal_error": 'expected value to be one of "user, raw"',
 }
-"""The wording of agentapi for the kinds of pydantic's errors."""
+"""The texts of agentapi, by kind of pydantic's errors."""
 
 
 async def read_message(request: Request) -> MessageRequestBody:
@@ -51,7 +51,7 @@ def parse_message(body: bytes, media: str | None) -> MessageRequestBody:
 
 
 def explain_bad_json(problem: Exception) -> str:
-    """Return why a text is not JSON, in the words of Go."""
+    """Return why a text is not JSON, with the error texts of Go's parser."""
     if not isinstance(problem, json.JSONDecodeError):
         return "invalid UTF-8 in JSON input" if isinstance(problem, UnicodeDecodeError) else "exceeded max depth"
     if problem.pos >= len(problem.doc.rstrip()):
@@ -60,7 +60,7 @@ def explain_bad_json(problem: Exception) -> str:
 
 
 def describe_flaw(flaw: ErrorDetails, fields: Any) -> ErrorDetail:
-    """Return an error of pydantic as agentapi describes it."""
+    """Return an error of pydantic in the format of agentapi."""
     kind, value, name = flaw["type"], flaw["input"], "".join(map(str, flaw["loc"]))
     location = f"body.{name}"
     if kind == "literal_error" and not isinstance(value, str):

@@ -21,7 +21,7 @@ MAX_BAD_FILES = 1000
 
 
 def parse_time(value: Any) -> Any:
-    """Return a time of a file in microseconds."""
+    """Return a time from a state file in microseconds."""
     return int(datetime.fromisoformat(value).timestamp() * SECOND) if isinstance(value, str) else value
 
 
@@ -65,7 +65,7 @@ def parse_state(data: bytes) -> State:
 
 
 class StateFile:
-    """The file of one server. A file that cannot be used gets another name, and is never overwritten."""
+    """The state file of one server. An unusable file is renamed and never overwritten."""
 
     def __init__(self, path: Path, *, writable: bool = True) -> None:
         self.path = path
@@ -73,42 +73,42 @@ class StateFile:
         self._text = ""
 
     def load(self) -> State:
-        """Return the state, which is empty if there is no file. Raise UnusableState if the file cannot be used."""
+        """Return the state, or an empty state if there is no file. Raise UnusableState if the file cannot be used."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return State()
         except OSError as problem:
             self._writable = False
-            reason = f"failed to read state file: {problem.strerror}; it will not be written either"
+            reason = f"failed to read state file: {problem.strerror}; the file will not be written either"
             raise UnusableState(reason) from None
         try:
             state = parse_state(data)
         except UnusableState as problem:
-            raise UnusableState(f"{problem}; {self._set_aside()}") from None
+            raise UnusableState(f"{problem}; {self._rename_bad_file()}") from None
         self._text = state.to_json()
         return state
 
-    def _set_aside(self) -> str:
-        """Rename the file, and return a sentence about that."""
+    def _rename_bad_file(self) -> str:
+        """Rename the file. Return a text that reports the new name, or why the renaming failed."""
         names = (f"{self.path.name}.bad-{number}" for number in range(1, MAX_BAD_FILES))
         other = next((path for path in map(self.path.with_name, names) if not path.exists()), None)
         try:
             if other is not None:
                 self.path.rename(other)
-                return f"it is kept as {other}"
-            reason = "there are too many such files"
+                return f"the file is kept as {other}"
+            reason = "too many files were renamed before"
         except OSError as problem:
             reason = str(problem.strerror)
         self._writable = False
-        return f"it could not be set aside ({reason}) and will not be written"
+        return f"the file could not be renamed ({reason}) and will not be written"
 
     def save(self, state: State) -> None:
         """Write the state if it has changed. Raise OSError if it cannot be written."""
         text = state.to_json()
         if text == self._text or not self._writable:
             return
-        path = self.path.resolve()  # the target of a link is written, and the link stays
+        path = self.path.resolve()  # write the target of a symbolic link; the link itself stays
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = path.with_name(f"{path.name}.tmp")
         with os.fdopen(os.open(new, PRIVATE, 0o600), "w", encoding="utf-8") as file:
@@ -120,14 +120,14 @@ class StateFile:
 
 
 def choose_prompt(prompt: str, state: State) -> State:
-    """Return the state with the initial prompt. A new prompt is still to be sent, a known one is not sent again."""
+    """Return the state with the initial prompt. Only a prompt that differs from the stored one is sent."""
     if not prompt or prompt == state.initial_prompt:
         return state
     return state.model_copy(update={"initial_prompt": prompt, "initial_prompt_sent": False})
 
 
 def claim_pid_file(path: Path) -> None:
-    """Write the id of this process, or raise AlreadyRunning. Overwrite the file of a process that is gone."""
+    """Write the id of this process, or raise AlreadyRunning. Overwrite the file of a process that has ended."""
     pid = _read_pid(path)
     if pid > 0 and pid != os.getpid() and _is_running(pid):
         raise AlreadyRunning(f"another instance is already running with PID {pid} (PID file: {path})")
@@ -140,7 +140,7 @@ def claim_pid_file(path: Path) -> None:
 
 
 def release_pid_file(path: Path) -> None:
-    """Remove the file if it names this process."""
+    """Remove the file if it contains the id of this process."""
     if _read_pid(path) == os.getpid():
         with contextlib.suppress(OSError):
             path.unlink()

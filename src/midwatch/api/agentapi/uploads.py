@@ -1,4 +1,4 @@
-"""Files that clients send for the agent to read. They are kept until the server ends."""
+"""Files that clients upload for the agent. The server deletes them when it stops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_FORM_BYTES = MAX_FILE_BYTES + 64 * 1024
 MAX_NAME_BYTES = 200
 MAX_BOUNDARY = 70
 PARAMETER = re.compile(r'([^=]*)=\s*(?:"([^"\\]*(?:\\.[^"\\]*)*)"?[^;]*|([^;]*));?', re.DOTALL)
-"""A parameter of a header. A quoted one may hold semicolons and escaped quotes."""
+"""A parameter of a header. A quoted value may contain semicolons and escaped quotes."""
 
 
 class UploadedFile(NamedTuple):
@@ -33,7 +33,7 @@ class UploadedFile(NamedTuple):
 
 
 class Uploads:
-    """A temporary folder for the files of one server. It is made for the first file."""
+    """A temporary folder for the files of one server, created with the first file."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -41,9 +41,9 @@ class Uploads:
         self._remove_folder: weakref.finalize[..., Uploads] | None = None
 
     async def keep(self, file: UploadedFile) -> str:
-        """Write a file and return its path. The same file is written once."""
+        """Write a file and return its path. The same file is written only once."""
         if self._size + len(file.content) > MAX_TOTAL_BYTES:
-            raise Refusal(507, "the uploads of this server have no more room; restart it, or send less")
+            raise Refusal(507, "the uploads of this server are at their limit; restart it, or send a smaller file")
         try:
             return await asyncio.to_thread(self._write, file)
         except OSError as problem:
@@ -80,7 +80,7 @@ async def read_upload(request: Request) -> UploadedFile:
 
 
 def parse_upload(body: bytes, media: str | None) -> UploadedFile:
-    """Return the file of a form, or raise Refusal."""
+    """Return the file in a form, or raise Refusal."""
     kind, _, parameters = (media or "").partition(";")
     if kind.strip().lower() != "multipart/form-data":
         raise refuse_form("request Content-Type isn't multipart/form-data")
@@ -97,7 +97,7 @@ def parse_upload(body: bytes, media: str | None) -> UploadedFile:
 
 
 def parse_form(body: bytes, boundary: bytes) -> list[UploadedFile]:
-    """Return the files of a form that are called `file`; leave out everything else."""
+    """Return the files in the fields `file` of a form; skip all other fields."""
     parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
     if len(parts) < 2 or not parts[-1].startswith(b"--"):
         raise refuse_form("multipart: NextPart: EOF")
@@ -119,7 +119,7 @@ def parse_form(body: bytes, boundary: bytes) -> list[UploadedFile]:
 
 
 def parse_parameters(text: str) -> dict[str, str]:
-    """Return the parameters of a header. Of two with one name the first counts."""
+    """Return the parameters of a header. If a name occurs twice, the first value is used."""
     parameters: dict[str, str] = {}
     end = 0
     while match := PARAMETER.match(text, end):
@@ -130,7 +130,7 @@ def parse_parameters(text: str) -> dict[str, str]:
 
 
 def clean_file_name(path: str) -> str:
-    """Return the last part of a path that a client has named, or raise Refusal if that is not a file's name."""
+    """Return the last part of a path from a client, or raise Refusal if it is not a file name."""
     name = "".join(char for char in path.rpartition("/")[2] if char.isprintable())
     name = name.encode()[-MAX_NAME_BYTES:].decode(errors="ignore")
     if name in ("", ".", ".."):

@@ -1,4 +1,4 @@
-// Requests to the server: JSON in, JSON out. An error reply becomes a Problem that says what to do.
+// Requests to the server and replies, both JSON. An error reply is thrown as a Problem, whose text explains what to do.
 
 import { API_ROOT } from "./place.js";
 

@@ -1,11 +1,11 @@
-// What needs a person besides questions: alerts of the watchdog, and automations and goals that paused unexpectedly.
+// What needs a person, besides questions: alerts of the watchdog, and automations and goals that paused unexpectedly.
 // Loaded once, then updated from the event stream.
 
 import { encodeSegment, get, Problem, trackRequests } from "./api.js";
 import { stream } from "./stream.js";
 import { now } from "./time.js";
 
-const ALERT_DURATION = 35 * 60000; // an alert that still holds is repeated every half hour
+const ALERT_DURATION = 35 * 60000; // an alert whose reason is still true is repeated every half hour
 const EXPECTED_REASONS = new Set(["paused by a person", "it has had all its runs", "its time has passed"]);
 const CHANGE_KINDS =
   /^(automation_(changed|fired|missed|paused)|goal_(changed|step|delayed|paused|completed|timed_out))$/;
@@ -122,7 +122,7 @@ class Attention {
   }
 }
 
-/** Return whether the reason of a recent alert still holds. */
+/** Return whether the reason of a recent alert is still true. */
 async function isStillActive({ subject, time }) {
   if (!/^(am|g|t)_/.test(subject)) return true;
   const record = await get(getAddress(encodeSegment(subject))).catch((problem) => problem);

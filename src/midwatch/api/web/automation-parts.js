@@ -1,5 +1,5 @@
-// Elements that the pages of automations and goals share, and reloading one when an event changes it. An automation or
-// goal is called an item here.
+// Elements that the pages of automations and goals share, and a function that reloads an automation or goal when an
+// event changes it. Here an item is an automation or a goal.
 
 import { attention } from "./attention.js";
 import { h, setText } from "./dom.js";
@@ -16,7 +16,7 @@ const PAUSE_REASONS = {
   "its conversation is closed": "Paused: the session is closed",
 };
 
-/** Say why an automation or goal is paused. */
+/** Return why an automation or goal is paused. */
 export const formatPause = ({ paused_why: reason }) =>
   PAUSE_REASONS[reason] ?? (reason ? `Paused: ${reason}` : "Paused");
 

@@ -28,7 +28,7 @@ export function formatUsage(usage) {
   return parts.filter(Boolean).join(" · ");
 }
 
-/** Say which tasks did not report their usage or cost; empty if all did. */
+/** Return how many tasks did not report their usage or cost; empty if all did. */
 export function formatMissingUsage(total) {
   if (!total?.tasks) return "";
   const count = (number) => `${number} of ${total.tasks} ${total.tasks === 1 ? "task" : "tasks"}`;

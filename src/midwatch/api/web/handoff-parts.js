@@ -1,4 +1,4 @@
-// What all pages with handoffs share: texts, rows, the form that hands a task over, and the chart of handoffs.
+// Elements that all pages with handoffs share: texts, rows, the form that hands a task over, the chart of handoffs.
 
 import { post } from "./api.js";
 import { createNavigator, go } from "./app.js";

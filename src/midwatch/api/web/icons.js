@@ -1,4 +1,4 @@
-// Our own icons: 16 by 16, one stroke, the colour of the text around them.
+// The icons of the console: 16 by 16, one stroke, in the colour of the text around them.
 
 import { svg } from "./dom.js";
 
@@ -50,7 +50,7 @@ const PATHS = {
   out: "M6.5 2.5h-3v11h3M6.5 8h7M10.5 5l3 3-3 3",
 };
 
-/** An icon by name. It says nothing to a screen reader; its button must. */
+/** Create an icon by name. Screen readers ignore it, so its button needs a label. */
 export function icon(name, size = 16) {
   return svg(
     "svg.icon",

@@ -1,4 +1,4 @@
-// Keyboard shortcuts: `g` and a letter open a page, single letters act. Typing in a field is never a shortcut.
+// Keyboard shortcuts: `g` and a letter open a page, a single letter runs an action. Keys in a field are no shortcuts.
 
 import { h } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// What events do to tasks, and how events are shown as one line of text. Pure: no elements, no requests.
+// Apply events to tasks, and format an event as one line of text. Pure functions: no elements, no requests.
 
 import { truncate } from "./dom.js";
 
@@ -92,7 +92,7 @@ export function applyEvent(task, event) {
   }
 }
 
-/** Return the present status in one word. */
+/** Return the current status in one word. */
 export function formatStatus(task) {
   if (task.status === "running" && task.stop_requested) return "stopping";
   if (task.status === "running" && task.wait === "approval") return "asking";
@@ -168,7 +168,7 @@ const LINES = {
   automation_fired: (p) => `Automation run ${p.run} started`,
   automation_missed: (p) => `${formatCount(p.count, "run")} ${{
     overlap: "skipped: the previous run is not finished", late: "skipped: too late",
-    caught_up: "missed, made up for now",
+    caught_up: "missed; one run starts now instead",
   }[p.reason] ?? p.reason}`,
   automation_paused: (p) => `Automation paused: ${quote(p.why)}`,
   goal_created: (p) => `Goal created: ${quote(p.objective)}`,

@@ -1,6 +1,6 @@
-// Text that an agent is writing, assembled from pieces with offsets. When a piece is missing the whole text is loaded.
+// Unfinished text of an agent, joined from pieces with offsets. When a piece is missing, the whole text is loaded.
 
-/** Calls `missing()` when a piece was lost; pass the whole text to `take` then. Offsets count characters, not UTF-16
+/** Calls `missing()` when a piece was lost; then pass the whole text to `replace`. Offsets count characters, not UTF-16
  * units. */
 export class Partial {
   id = null;
@@ -17,8 +17,8 @@ export class Partial {
     this.#length = countCharacters(this.text);
   }
 
-  /** Take the whole text from the server, which may be older than the text here. Returns whether the text changed. */
-  take({ message_id: id, text }) {
+  /** Use the whole text from the server, unless the text here is newer. Returns whether the text changed. */
+  replace({ message_id: id, text }) {
     if (id === this.id && this.text.startsWith(text)) return false;
     this.reset(id, text);
     return true;

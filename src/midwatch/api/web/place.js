@@ -1,4 +1,4 @@
-// Where the console runs: at its own addresses, or as the page of a single session below another address.
+// The place of the console: at its own addresses, or as the page of a single session below another address.
 
 const dataset = document.documentElement.dataset;
 

@@ -50,7 +50,7 @@ function parseFrame(text) {
   return frame;
 }
 
-/** Load the present state of a task or session with its partial text: the first frame of a stream, then close it. */
+/** Load the current state of a task or session, with unfinished text: the first frame of a stream. */
 export async function loadSnapshot(filter, signal) {
   signal?.throwIfAborted();
   const stop = new AbortController();
@@ -218,7 +218,7 @@ class Stream {
     };
   }
 
-  /** Tell the other tabs that the cookie is gone. */
+  /** Notify the other tabs that the user has signed out. */
   signOut() {
     this.#channel?.postMessage({ signedOut: true });
   }

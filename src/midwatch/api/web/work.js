@@ -1,4 +1,4 @@
-// What an agent does between a prompt and its answer, as steps: thoughts, plans, tools, answered questions. Pure: it
+// The work of an agent between a prompt and its answer, as steps: thoughts, plans, tools, answered questions. Pure: it
 // turns events into ordered steps; `steps.js` shows them.
 
 /** The kinds of stored events that become steps. */
@@ -18,7 +18,7 @@ export class Work {
   #latest = ""; // when the newest stored event happened
 
   /** Handle a stored or live event. Returns whether a step changed. */
-  take(event) {
+  handle(event) {
     if (event.seq && event.time > this.#latest) this.#latest = event.time;
     if (!STEP_KINDS.has(event.kind)) return false;
     if (event.seq) {
@@ -35,7 +35,7 @@ export class Work {
     Object.assign(this, { steps: [] });
     this.#latest = lastMessageTime;
     for (const map of [this.#byName, this.#questions, this.#usage, this.#seen]) map.clear();
-    for (const event of events) this.take(event);
+    for (const event of events) this.handle(event);
     for (const [name, step] of live) {
       if (this.#byName.has(name) || this.steps.some((turn) => turn.kind === "turn" &&
         turn.task === step.task)) continue;

@@ -7,15 +7,15 @@ WHERE (CAST(:scope_kind AS TEXT) IS NULL OR (scope_kind = :scope_kind AND scope_
   AND status IN {list:statuses}
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
--- due: earliest first
+-- due: active automations whose next run is due, earliest first
 SELECT {automation} FROM automations
 WHERE status = 'active' AND next_run_at IS NOT NULL AND next_run_at <= :now ORDER BY next_run_at, id LIMIT :limit
 
--- next_at: when the next one is due
+-- next_at: when the next automation is due
 SELECT min(next_run_at) FROM automations WHERE status = 'active' AND next_run_at IS NOT NULL
 
--- open_run: the open task of an automation or a goal, or the open one that goes on with the work of its latest
--- (the first conditions are those of the index)
+-- open_run: the open task of an automation or a goal, or the open task to which its latest task was transferred
+-- (the first conditions match an index)
 WITH RECURSIVE following (id) AS (
   SELECT transferred_to FROM (
     SELECT transferred_to FROM tasks WHERE cause_id = :id AND cause = :cause ORDER BY id DESC LIMIT 1
@@ -29,5 +29,5 @@ UNION ALL SELECT {task} FROM tasks WHERE id IN (SELECT id FROM following) AND st
 -- runs: the tasks of an automation or a goal, newest first
 SELECT {task} FROM tasks WHERE cause_id = :id AND cause = :cause ORDER BY id DESC LIMIT :limit
 
--- prune: long deleted ones
+-- prune: automations that were deleted long ago
 DELETE FROM automations WHERE status = 'deleted' AND deleted_at < :before

@@ -1,11 +1,11 @@
--- add: one notice to one channel, once
+-- add: a delivery, unless the same notice for the same channel exists
 INSERT INTO deliveries ({delivery}) VALUES ({delivery_params})
 ON CONFLICT (task_id, channel, notice) DO NOTHING
 
--- due: oldest first
+-- due: deliveries to send now, oldest first
 SELECT {delivery} FROM deliveries WHERE status = 'pending' AND due_at <= :now ORDER BY due_at, id LIMIT :limit
 
--- next_due: when the next one is to be sent
+-- next_due: when the next delivery is due
 SELECT min(due_at) FROM deliveries WHERE status = 'pending'
 
 -- get: one delivery

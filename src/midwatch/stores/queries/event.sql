@@ -1,57 +1,57 @@
 -- take_seqs: reserve consecutive numbers
 UPDATE event_head SET last_seq = last_seq + :count RETURNING last_seq
 
--- append: one event
+-- append: store one event
 INSERT INTO events ({event}) VALUES ({event_marks})
 
--- read: after a seq, in order
+-- read: events after a seq, in order
 SELECT {event} FROM events
 WHERE seq > :after
   AND {event_filter}
 ORDER BY seq LIMIT :limit
 
--- read_task: after a seq, of one task
+-- read_task: events of one task after a seq, in order
 SELECT {event} FROM events
 WHERE task_id = :task_id AND seq > :after
   AND {event_filter}
 ORDER BY seq LIMIT :limit
 
--- read_back: before a seq, newest first
+-- read_back: events before a seq, newest first
 SELECT {event} FROM events
 WHERE seq < :before
   AND (CAST(:task_id AS TEXT) IS NULL OR task_id = :task_id)
   AND {event_filter}
 ORDER BY seq DESC LIMIT :limit
 
--- last_of_task: the newest event of a task, but for what the watchdog itself said
+-- last_of_task: the newest event of a task, except alerts of the watchdog
 SELECT {event} FROM events WHERE task_id = :task_id AND kind <> 'watchdog_alert' ORDER BY seq DESC LIMIT 1
 
--- bounds: of the log
+-- bounds: the first and last seq of the log
 SELECT oldest_seq, last_seq FROM event_head
 
--- has_late: whether an attempt was already told to be late
+-- has_late: whether a late result of an attempt was recorded already
 SELECT 1 FROM events WHERE task_id = :task_id AND attempt = :attempt AND kind = 'task_late'
 
--- of_attempt: starts and ends of one attempt, in order
+-- of_attempt: start and end events of one attempt, in order
 SELECT {event} FROM events
 WHERE task_id = :task_id AND attempt = :attempt
   AND kind IN ('turn_start', 'turn_end', 'tool_exec_start', 'tool_exec_end', 'llm_request', 'llm_response')
 ORDER BY seq
 
--- first_fresh: the first event that is not too old
+-- first_fresh: the seq of the first event after a time
 SELECT seq FROM events WHERE seq >= :oldest AND time >= :before ORDER BY seq LIMIT 1
 
--- prune: everything up to a seq but what open tasks wrote
+-- prune: events up to a seq, except those of open tasks
 DELETE FROM events WHERE seq <= :upto
   AND (task_id IS NULL OR task_id NOT IN (
     SELECT id FROM tasks WHERE status = 'pending' UNION ALL SELECT id FROM tasks WHERE status = 'running'
   ))
 
--- set_oldest: where the log begins now
+-- set_oldest: store the first seq of the log
 UPDATE event_head SET oldest_seq = :oldest
 
--- get_cursor: how far somebody has followed
+-- get_cursor: the last seq that a follower has handled
 SELECT seq FROM cursors WHERE name = :name
 
--- set_cursor: note how far somebody has followed
+-- set_cursor: store the last seq that a follower has handled
 INSERT INTO cursors (name, seq) VALUES (:name, :seq) ON CONFLICT (name) DO UPDATE SET seq = excluded.seq

@@ -9,7 +9,7 @@ WHERE scope_kind = :scope_kind AND scope_id = :scope_id AND status IN ('waiting_
 SELECT {goal} FROM goals WHERE (CAST(:statuses AS TEXT) = '[]' OR status IN {list:statuses})
 ORDER BY created_at DESC, id DESC LIMIT :limit
 
--- due: those to be woken, the earliest deadline first; one whose task was given to another waits for that
+-- due: goals to wake, earliest deadline first; a goal whose task was transferred waits for the new task
 SELECT {goal} FROM goals
 WHERE status IN ('waiting_for_session', 'active', 'paused') AND (
   (status <> 'active' AND deadline_at <= :now)
@@ -35,7 +35,7 @@ WHERE status IN ('waiting_for_session', 'active', 'paused') AND (
 )
 ORDER BY deadline_at, id LIMIT :limit
 
--- next_at: when the next one is to be woken, as far as time decides
+-- next_at: when the next goal is due, if only time decides
 SELECT min(at) FROM (
   SELECT deadline_at AS at FROM goals WHERE status IN ('waiting_for_session', 'paused')
   UNION ALL SELECT CASE WHEN next_run_at < deadline_at AND NOT EXISTS (
@@ -53,5 +53,5 @@ SELECT min(at) FROM (
     AND coalesce(tasks.stop_requested, '') <> 'cancel'
 ) AS times
 
--- delete: one goal, as it was read
+-- delete: one goal, if it still has this revision
 DELETE FROM goals WHERE id = :id AND revision = :revision

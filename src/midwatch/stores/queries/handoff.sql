@@ -1,7 +1,7 @@
 -- get: one handoff
 SELECT {handoff} FROM handoffs WHERE id = :id
 
--- find: what a task asked for under a name
+-- find: the handoff of a task with this idempotency key
 SELECT {handoff} FROM handoffs WHERE coalesce(source_task, '') = :source_task AND once = :once
 
 -- list: newest first
@@ -12,29 +12,29 @@ WHERE (CAST(:before AS TEXT) IS NULL OR id < :before)
   AND (CAST(:root_id AS TEXT) IS NULL OR root_id = :root_id OR task_id = :root_id)
 ORDER BY id DESC LIMIT :limit
 
--- open: how many each agent has been given
+-- open: the number of open handoffs to each agent
 SELECT to_agent, count(*) FROM handoffs WHERE status IN ('pending', 'accepted', 'in_progress') GROUP BY to_agent
 
--- count: that come from one task
+-- count: handoffs with the same root task
 SELECT count(*) FROM handoffs WHERE root_id = :root_id
 
--- due: open ones past their deadline
+-- due: open handoffs after their deadline
 SELECT {handoff} FROM handoffs
 WHERE status IN ('pending', 'accepted', 'in_progress') AND deadline_at <= :now ORDER BY deadline_at LIMIT :limit
 
--- next: the earliest deadline of an open one
+-- next: the earliest deadline of an open handoff
 SELECT min(deadline_at) FROM handoffs WHERE status IN ('pending', 'accepted', 'in_progress')
 
--- left: without a task, and nobody who lives prepares them
+-- abandoned: handoffs whose process died before their task was created
 SELECT {handoff} FROM handoffs
 WHERE status IN ('pending', 'accepted') AND owner IS NOT NULL AND owner NOT IN {list:living}
 
--- orphaned: open ones that a task waited for which has ended; who goes on with its work is none of them
+-- orphaned: open handoffs whose waiting source task has ended, except one to which that task was transferred
 SELECT {handoff} FROM handoffs
 WHERE status IN ('pending', 'accepted', 'in_progress') AND awaited = 1 AND EXISTS (
   SELECT 1 FROM tasks WHERE tasks.id = handoffs.source_task AND tasks.status NOT IN ('pending', 'running')
     AND (tasks.transferred_to IS NULL OR tasks.transferred_to <> coalesce(handoffs.task_id, ''))
 )
 
--- prune: ended long ago
+-- prune: handoffs that ended long ago
 DELETE FROM handoffs WHERE completed_at IS NOT NULL AND completed_at < :before

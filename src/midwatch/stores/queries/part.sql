@@ -1,15 +1,15 @@
--- not_live_elsewhere: whether no other living process has the conversation of the task's session open
+-- not_live_elsewhere: whether no other live process has an open agent for the task's session
 NOT EXISTS (
     SELECT 1 FROM sessions JOIN instances ON instances.id = sessions.live_owner
     WHERE sessions.key = tasks.session_key AND sessions.live_owner <> :owner
   )
 
--- directory_free: whether no running task has the task's directory for itself; the subquery runs once, not for each task
+-- directory_free: whether no running task uses the task's directory exclusively; the subquery runs once, not per task
 (dir_key IS NULL OR dir_key NOT IN (
     SELECT busy.dir_key FROM tasks busy WHERE busy.status = 'running' AND busy.dir_key IS NOT NULL
   ))
 
--- event_filter: the condition of an `EventFilter`, without its task
+-- event_filter: the condition of an `EventFilter`, without the task
 (CAST(:any_kind AS BOOLEAN) OR kind IN {list:kinds} OR EXISTS (
     SELECT 1 FROM {list:beginnings} AS wanted WHERE substr(kind, 1, length(wanted.value)) = wanted.value
   ))
@@ -18,7 +18,7 @@ NOT EXISTS (
   AND (CAST(:agent_id AS TEXT) IS NULL OR agent_id = :agent_id)
   AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor)
 
--- session_activity: the task that runs in a session, what that waits for, and how many tasks wait
+-- session_activity: the running task of a session, its wait, and the number of waiting tasks
 (SELECT id FROM tasks WHERE gate_key = sessions.gate_key AND status = 'running' AND session_key = sessions.key),
   (SELECT wait FROM tasks WHERE gate_key = sessions.gate_key AND status = 'running' AND session_key = sessions.key),
   (SELECT count(*) FROM tasks

@@ -1,7 +1,7 @@
--- of_task: in order
+-- of_task: the steps of a task, in order
 SELECT {step} FROM steps WHERE task_id = :task_id ORDER BY number
 
--- of_tries: of the tries before a task, in order; each was tried again once, by the next
+-- of_tries: the steps of the earlier tries of a task, in order; each try was retried once, by the next
 WITH RECURSIVE tries (id, place) AS (
   SELECT substr(internal_key, 7), 1 FROM tasks WHERE id = :task_id AND substr(internal_key, 1, 6) = 'retry:'
   UNION ALL SELECT substr(tasks.internal_key, 7), tries.place + 1 FROM tries JOIN tasks ON tasks.id = tries.id
@@ -9,7 +9,7 @@ WITH RECURSIVE tries (id, place) AS (
 )
 SELECT {step} FROM steps JOIN tries ON tries.id = steps.task_id ORDER BY tries.place DESC, number
 
--- of_thread: of turns that were not cancelled, or that another try went on with, in order
+-- of_thread: the steps of a thread, in order, without cancelled turns that no other try has continued
 SELECT {step} FROM steps
 WHERE thread_id = :thread_id AND NOT EXISTS (
   SELECT 1 FROM tasks

@@ -1,14 +1,14 @@
--- find_key: the task its creator submitted with this key
+-- find_key: the task that its creator submitted with this key
 SELECT {task} FROM tasks WHERE coalesce(creator, '') = :creator AND idempotency_key = :key
 
--- count_outside: open tasks that came from outside, counted up to a limit
+-- count_outside: open tasks that were submitted from outside, counted up to a limit
 SELECT count(*) FROM (
   SELECT 1 FROM tasks WHERE status = 'pending' AND cause IN ('submit', 'message')
   UNION ALL SELECT 1 FROM tasks WHERE status = 'running' AND cause IN ('submit', 'message')
   LIMIT :most
 ) AS open_tasks
 
--- count_outside_of: those of one actor
+-- count_outside_of: the same for one actor
 SELECT count(*) FROM (
   SELECT 1 FROM tasks {by:tasks_actor}
   WHERE status = 'pending' AND coalesce(creator, '') = :actor AND cause IN ('submit', 'message')
@@ -17,7 +17,7 @@ SELECT count(*) FROM (
   LIMIT :most
 ) AS open_tasks
 
--- ask_to_yield: a person's message wants the gate its automation holds
+-- ask_to_yield: request that background work that holds the gate yields to a person's message
 UPDATE tasks SET stop_requested = 'yield'
 WHERE gate_key = :gate AND status = 'running' AND stop_requested IS NULL
   AND cause IN ('automation', 'goal', 'handoff') AND on_crash <> 'fail'
@@ -35,7 +35,7 @@ WHERE status = 'pending' AND (wait IS NULL OR due_at <= :now)
   AND {not_live_elsewhere}
 ORDER BY rank, due_at, id
 
--- waiting_actors: each once, found by jumping from one to the next
+-- waiting_actors: the distinct actors of waiting tasks, found with one index lookup each
 WITH RECURSIVE waiting (actor) AS (
   SELECT (
     SELECT coalesce(creator, '') FROM tasks {by:tasks_actor}
@@ -61,10 +61,10 @@ WITH who (actor) AS {list:actors}, what (agent) AS {list:agents}, heads (head) A
     ORDER BY rank, due_at, id LIMIT 1
   ) FROM who CROSS JOIN what
 )
--- (found by their ids: written plainly, the last condition lures a planner into an index of all that is pending)
+-- (the tasks are found by their ids, because the planner would otherwise use an index of all pending tasks)
 SELECT {task} FROM tasks WHERE id IN (SELECT head FROM heads) AND coalesce(status, '') = 'pending'
 
--- claim: a task becomes running for a new attempt
+-- claim: set a task to running, with a new attempt
 UPDATE tasks SET status = 'running', attempt = attempt + 1, lease_owner = :owner, host = :host, started_at = :now,
   token_hash = :token_hash, wait = NULL, stop_requested = NULL, pgid = NULL, pgid_mark = NULL
 WHERE id = :id AND status = 'pending'
@@ -92,13 +92,13 @@ SELECT 'pending', count(*) FROM tasks WHERE status = 'pending'
 UNION ALL SELECT 'running', count(*) FROM tasks WHERE status = 'running'
 UNION ALL SELECT status, count(*) FROM tasks WHERE completed_at IS NOT NULL GROUP BY status
 
--- running: with whoever owns them
+-- running: running tasks, all or those of one owner
 SELECT {task} FROM tasks WHERE status = 'running' AND (CAST(:owner AS TEXT) IS NULL OR lease_owner = :owner)
 
--- gate_holder: what runs in a gate
+-- gate_holder: the task that holds a gate
 SELECT id FROM tasks WHERE gate_key = :gate AND status = 'running'
 
--- dir_holder: what has a directory for itself
+-- dir_holder: the task that uses a directory exclusively
 SELECT id FROM tasks WHERE dir_key = :dir_key AND status = 'running'
 
 -- prunable: ended tasks that are too old or too many
@@ -110,21 +110,21 @@ SELECT id FROM (
 -- prune: an ended task
 DELETE FROM tasks WHERE id = :id
 
--- prune_steps: of an ended task that is no part of a conversation's history
+-- prune_steps: the steps of an ended task, unless they are part of the history of a conversation
 DELETE FROM steps WHERE task_id = :id AND EXISTS (
   SELECT 1 FROM tasks WHERE id = :id AND (status = 'cancelled' OR substr(session_key, 1, 3) = 'bg:')
 )
 
--- prune_steers: of an ended task
+-- prune_steers: the messages to turns of an ended task
 DELETE FROM steers WHERE task_id = :id
 
--- prune_deliveries: of an ended task
+-- prune_deliveries: the deliveries of an ended task
 DELETE FROM deliveries WHERE task_id = :id
 
--- prune_approvals: of an ended task
+-- prune_approvals: the approvals of an ended task
 DELETE FROM approvals WHERE task_id = :id
 
--- spent: what ended tasks have cost, told apart by what is asked for
+-- usage: the sums of the usage of ended tasks, grouped as requested
 SELECT
   CASE WHEN CAST(:actor AS BOOLEAN) THEN coalesce(creator, '') END,
   CASE WHEN CAST(:agent AS BOOLEAN) THEN agent END,
@@ -148,13 +148,13 @@ FROM (
 ) AS ended
 GROUP BY 1, 2, 3, 4, 5
 
--- kin: the tasks of one root, oldest first
+-- related: the tasks with the same root, oldest first
 SELECT {task} FROM tasks WHERE id = :root
 UNION ALL SELECT {task} FROM (
   SELECT {task} FROM tasks WHERE root_id = :root AND root_id <> id ORDER BY id LIMIT 100
 ) AS others
 
--- failed: ended badly since a time and not tried again, newest first
+-- failed: tasks that failed since a time and were not retried, newest first
 SELECT {task} FROM tasks
 WHERE status = 'failed' AND completed_at IS NOT NULL AND completed_at >= :since
   AND NOT EXISTS (SELECT 1 FROM tasks again WHERE again.internal_key = 'retry:' || tasks.id)

@@ -1,4 +1,4 @@
--- by_hash: one token, unless what it was made with has ended
+-- by_hash: one token, unless the token with which it was created has ended
 SELECT {token} FROM tokens
 WHERE hash = :hash AND (root IS NULL OR EXISTS (
   SELECT 1 FROM tokens made_with WHERE made_with.id = tokens.root AND made_with.revoked_at IS NULL
@@ -12,8 +12,8 @@ ORDER BY CASE WHEN id = :key THEN 0 ELSE 1 END LIMIT 1
 -- list: newest first
 SELECT {token} FROM tokens ORDER BY id DESC
 
--- count: live links and browsers of an actor
+-- count: valid links and browsers of an actor
 SELECT count(*) FROM tokens WHERE actor = :actor AND kind <> 'api' AND revoked_at IS NULL AND expires_at > :now
 
--- prune: what ended before a time
+-- prune: tokens that ended before a time
 DELETE FROM tokens WHERE revoked_at < :before OR expires_at < :before

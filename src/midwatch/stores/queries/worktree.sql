@@ -6,5 +6,5 @@ SELECT {worktree} FROM worktrees
 WHERE status IN {list:statuses} AND (CAST(:before AS TEXT) IS NULL OR id < :before)
 ORDER BY id DESC LIMIT :limit
 
--- prune: those that were removed long ago
+-- prune: worktrees that were removed long ago
 DELETE FROM worktrees WHERE status = 'removed' AND updated_at < :before

@@ -1,1 +1,1 @@
-"""Verbs: business steps as plain functions of a transaction, written once for every store."""
+"""Verbs: business steps as functions of a transaction, the same for every store."""

@@ -1,4 +1,4 @@
-"""Alerts: which were reported when."""
+"""Alerts: read and record when each was last sent."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ KEPT = 7 * 86400 * 1_000_000
 
 
 def list_sent(tx: Tx, since: int) -> frozenset[str]:
-    return frozenset(row[0] for row in tx.rows("alert.since", {"since": since}))
+    return frozenset(row[0] for row in tx.rows("alert.sent_since", {"since": since}))
 
 
 def record(tx: Tx, sent: Collection[SentAlert], changes: Changes) -> None:
     for alert in sent:
-        tx.run("alert.tell", {"id": alert.id, "told_at": alert.told_at})
-        tx.run("alert.forget", {"before": alert.told_at - KEPT})
+        tx.run("alert.record", {"id": alert.id, "told_at": alert.told_at})
+        tx.run("alert.prune", {"before": alert.told_at - KEPT})
     apply(tx, changes)

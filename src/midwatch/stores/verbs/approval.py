@@ -1,4 +1,4 @@
-"""Approvals: read; they are written by `changes.apply`."""
+"""Approvals: read. `changes.apply` writes them."""
 
 from __future__ import annotations
 

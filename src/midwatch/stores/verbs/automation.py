@@ -1,4 +1,4 @@
-"""Automations: read, list, find what is due; they are written by `changes.apply`."""
+"""Automations: read, list, find those that are due. `changes.apply` writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a step: fence, guarded updates, new records, messages, deliveries, events."""
+"""Write a step: check the fence, write guarded updates, new records, messages, deliveries and events."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from midwatch.stores.verbs.tx import Tx
 
 
 def apply(tx: Tx, changes: Changes) -> None:
-    """Write all of it, or raise LeaseLost or Conflict and leave everything as it was."""
+    """Write all changes, or raise LeaseLost or Conflict and change nothing."""
     fence = changes.fence
-    if fence is not None and not any(_proves(update, fence) for update in changes.updates):
+    if fence is not None and not any(_checks_fence(update, fence) for update in changes.updates):
         check_fence(tx, fence)
     for update in changes.updates:
         _update(tx, update, fence)
-        if fence is not None and _proves(update, fence):
-            fence = None  # it held, and the task may have ended just now: from here on another guard fails
+        if fence is not None and _checks_fence(update, fence):
+            fence = None  # checked; a later conflict comes from another guard, because this update may end the task
     for record in changes.records:
         insert(tx, record)
     for session in changes.sessions:
@@ -50,14 +50,14 @@ def insert(tx: Tx, record: Record) -> None:
 
 
 def add_deliveries(tx: Tx, deliveries: tuple[Delivery, ...]) -> None:
-    """Store notices; those that exist already stay as they are."""
+    """Store notices. Existing ones are not changed."""
     for delivery in deliveries:
         tx.run("channel.add", get_values(delivery))
         tx.topics.add("delivery")
 
 
-def _proves(update: Update, fence: Fence) -> bool:
-    """Return whether the update's own guard already checks the fence."""
+def _checks_fence(update: Update, fence: Fence) -> bool:
+    """Return whether the guard of the update checks the fence, too."""
     guard = update.guard
     return update.id == fence.task_id and guard.get("status") == "running" and guard.get("attempt") == fence.attempt
 
@@ -81,7 +81,7 @@ STATES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
 
 
 def _check_transition(update: Update) -> None:
-    """Raise Conflict for a change of status that the noun's table does not allow."""
+    """Raise Conflict if the transitions of the noun do not allow this change of status."""
     if "status" not in update.fields or update.noun not in STATES:
         return
     before, after = update.guard["status"], update.fields["status"]
@@ -101,7 +101,7 @@ def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
     if tx.statement(sql, params) != 1:
         if fence is not None:
             check_fence(tx, fence)
-        raise Conflict(f"{update.noun} {update.id} changed meanwhile; look at it again.")
+        raise Conflict(f"{update.noun} {update.id} changed meanwhile; read it again and retry.")
     if update.noun != "task":
         tx.topics.add(update.noun)
         return
@@ -113,17 +113,17 @@ def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
 
 
 def add_messages(tx: Tx, messages: tuple[Message, ...]) -> dict[str, list[tuple[str, int]]]:
-    """Store messages; return the new texts by message id, in order, each with its number."""
+    """Store messages. Return the new texts by message id, each with the message's number."""
     new: dict[str, list[tuple[str, int]]] = {}
     for message in messages:
         texts = new.setdefault(message.id, [])
-        if row := tx.row("session.say", get_values(message)):
+        if row := tx.row("session.add_message", get_values(message)):
             texts.append((message.text, row[0]))
     return new
 
 
 def _number(events: Iterable[Event], new: Mapping[str, list[tuple[str, int]]]) -> Iterator[Event]:
-    """Return the events; those of messages get the messages' numbers, and those without a new text are left out."""
+    """Yield the events. Events of messages get the messages' numbers; those without a new text are left out."""
     for event in events:
         name = event.payload.get("message_id") if event.kind == "message_update" else None
         if name is None or name not in new:
@@ -133,5 +133,5 @@ def _number(events: Iterable[Event], new: Mapping[str, list[tuple[str, int]]]) -
 
 
 def _is_closed(tx: Tx, key: str | None) -> bool:
-    """Return whether a session is closed; a turn that ends after that does not change its status."""
+    """Return whether a session is closed. The end of a turn does not change the status of a closed session."""
     return tx.value(str, "session.status", key=key) == "closed"

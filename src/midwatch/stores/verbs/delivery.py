@@ -1,4 +1,4 @@
-"""Deliveries: read; they are written by `changes.apply`."""
+"""Deliveries: read. `changes.apply` writes them."""
 
 from __future__ import annotations
 

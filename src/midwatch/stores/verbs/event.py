@@ -9,26 +9,26 @@ from midwatch.stores.rows import PAYLOAD, decode_event, dumps, encode_event
 from midwatch.stores.verbs.tx import Tx
 
 MOST_READ = 4_000_000
-"""Characters of payload in one page at most, so that a few long texts do not fill each reader's memory."""
+"""Maximum characters of payload in one page, so that a few long texts do not fill the memory of a reader."""
 PRUNE_STEP = 10_000
-"""Events removed in one transaction at most, so that pruning never holds up work for long."""
+"""Maximum number of events removed in one transaction, so that pruning does not block other work for long."""
 
 
 def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
-    """Store `events` and return them with their seqs. This is the last thing a transaction does."""
+    """Store `events` and return them with their seqs, as the last step of a transaction."""
     numbered = number(events, tx.value(int, "event.take_seqs", count=len(events)) or 0)
     tx.run_many("event.append", map(encode_event, numbered))
     return numbered
 
 
 def number(events: list[Event], last_seq: int) -> tuple[Event, ...]:
-    """Return the events with consecutive seqs that end at `last_seq`."""
+    """Return the events with consecutive seqs, of which the last is `last_seq`."""
     first = last_seq - len(events) + 1
     return tuple(event._replace(seq=first + place) for place, event in enumerate(events))
 
 
 def _params(which: EventFilter) -> dict[str, Any]:
-    """Return the parameters of a filter, without its task."""
+    """Return the parameters of a filter, without the task."""
     kinds = parse_kinds(which.kinds)
     return {
         "any_kind": not which.kinds, "kinds": dumps(sorted(kinds.names)), "beginnings": dumps(kinds.beginnings),
@@ -73,7 +73,7 @@ def prune(tx: Tx, before: int, keep: int, step: int = PRUNE_STEP) -> int:
     upto = min(max(too_old, last - keep), oldest + step - 1)
     if upto >= oldest:
         tx.run("event.set_oldest", {"oldest": upto + 1})
-    # Events below the log are removed, too: those of tasks that were open at an earlier time.
+    # This also removes events before `oldest`: those of tasks that were open when the log was pruned before.
     return tx.run("event.prune", {"upto": max(upto, oldest - 1)})
 
 

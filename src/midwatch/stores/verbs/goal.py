@@ -1,4 +1,4 @@
-"""Goals: read, list, find what is due, delete; they are written by `changes.apply`."""
+"""Goals: read, list, find those that are due, delete. `changes.apply` writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handoffs: read, list, find those that are due or abandoned; they are written by `changes.apply`."""
+"""Handoffs: read, list, find those that are due or abandoned. `changes.apply` writes them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find_next_at(tx: Tx) -> int | None:
 
 
 def list_abandoned(tx: Tx, living: Sequence[str]) -> list[Handoff]:
-    return tx.find_all(Handoff, "handoff.left", living=dumps(living))
+    return tx.find_all(Handoff, "handoff.abandoned", living=dumps(living))
 
 
 def list_orphaned(tx: Tx) -> list[Handoff]:

@@ -1,4 +1,4 @@
-"""Sessions whose conversation is open in a process: hold, release, restart, list."""
+"""Sessions with an open agent in a process: hold, release, restart, list."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ def hold(tx: Tx, key: str, owner: str, fence: Fence | None) -> int:
         check_fence(tx, fence)
     epoch = tx.value(int, "session.hold", key=key, owner=owner)
     tx.topics.add("session")
-    assert epoch is not None, "a conversation's session is made when its first task is submitted"
+    assert epoch is not None, "a session is created when its first task is submitted"
     return epoch
 
 
 def release(tx: Tx, key: str, owner: str) -> None:
     if tx.run("session.release", {"key": key, "owner": owner}):
-        tx.topics |= {"session", "task"}  # another process may take its waiting tasks
+        tx.topics |= {"session", "task"}  # another process may claim its waiting tasks
 
 
 def restart(tx: Tx, key: str) -> bool:

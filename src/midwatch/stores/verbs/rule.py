@@ -1,4 +1,4 @@
-"""Rules: read; they are written by `changes.apply`."""
+"""Rules: read. `changes.apply` writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions and their messages: open, close, read; tasks and messages write them by `changes.apply`."""
+"""Sessions and their messages: open, close, read. `changes.apply` writes those of tasks and messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from midwatch.stores.rows import Row, decode, get_values
 from midwatch.stores.verbs.tx import Tx
 
 ACTIVITY = 3
-"""The last columns of a view's row: the running task, what it waits for, how many tasks wait."""
+"""The number of columns after those of the session: running task, its wait, number of waiting tasks."""
 
 
 def get(tx: Tx, key: str) -> Session | None:
@@ -30,7 +30,7 @@ def list_(tx: Tx, limit: int = 50, before: str | None = None) -> list[View]:
 
 
 def open_(tx: Tx, session: Session, events: tuple[Event, ...]) -> bool:
-    """Open it; of two who do so at once the second finds it open."""
+    """Open a session. Return False if it is open already, also by a request at the same time."""
     opened = tx.row("session.open", get_values(session)) is not None
     if opened:
         tx.events.extend(events)

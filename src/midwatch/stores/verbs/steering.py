@@ -1,4 +1,4 @@
-"""Messages for running turns: send, read. They are taken and passed on by `changes.apply`."""
+"""Messages for running turns: send, read. `changes.apply` writes their delivery to the turn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def list_queued(tx: Tx, task_id: str) -> list[Steer]:
 
 
 def _find_sent(tx: Tx, wanted: Steer) -> SendResult | None:
-    """Return what became of the message its actor sent before with the same key, or None."""
+    """Return the result of an earlier message of the actor with the same key, or None."""
     first = tx.find(Steer, "steer.find_key", actor=wanted.actor or "", key=wanted.idempotency_key)
     if first is None:
         return None
@@ -45,19 +45,17 @@ def _find_sent(tx: Tx, wanted: Steer) -> SendResult | None:
 
 
 def _attach(tx: Tx, wanted: Steer) -> SendResult | None:
-    """Attach it to the task that runs in the session now; None when no task does."""
+    """Attach a message to the running task of its session. Return None if no task is running."""
     key = wanted.session_key
     running_id = tx.value(str, "session.running", gate=gate_key(key), key=key)
     if running_id is None or (number := tx.value(int, "steer.count", id=running_id)) is None:
-        return None  # it may have ended just now
+        return None  # the task may have ended meanwhile
     running = task.get(tx, running_id)
     assert running is not None
     waiting = list_queued(tx, running.id)
     alike = [steer for steer in waiting if (steer.mode == "stop") == (wanted.mode == "stop")]
     if len(alike) >= MOST_QUEUED:
-        raise LimitReached(
-            f"{MOST_QUEUED} messages wait for this turn already; send it after the turn, or when some are taken."
-        )
+        raise LimitReached(f"{MOST_QUEUED} messages wait for this turn already; send this one later or after the turn.")
     steer = replace(wanted, task_id=running.id, number=number)
     apply(tx, attach_steer(steer, running, len(waiting), steer.created_at))
     return SendResult(running, steer)

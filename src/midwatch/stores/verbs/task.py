@@ -50,33 +50,33 @@ def find_key(tx: Tx, creator: str | None, key: str) -> Task | None:
 
 
 def check_open(tx: Tx, key: str) -> bool:
-    """Return whether there is such a session; Conflict when it is closed."""
+    """Return whether the session exists. Raise Conflict if it is closed."""
     status = tx.value(str, "session.status", key=key)
     if status == "closed":
-        raise Conflict(f"session {key} is closed; open it again by creating it with the same key.")
+        raise Conflict(f"session {key} is closed; to open it again, create it with the same key.")
     return status is not None
 
 
 def _check_limit(count: int | None, most: int, tasks: str, setting: str) -> None:
     if (count or 0) >= most:
         raise LimitReached(
-            f"{most} {tasks} are open already; wait until some have ended, cancel some, or raise {setting}."
+            f"{most} {tasks} are open already; wait until some have ended, cancel some, or raise the setting {setting}."
         )
 
 
 def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
-    search, taken = _Search(tx, request, now), list[Claim]()
+    search, claims = _Search(tx, request, now), list[Claim]()
     while search.free_slots.agents():
         chosen, contested = search.choose_in_order()
-        taken += [claimed for task in chosen if (claimed := _take(tx, task, request, now))]
+        claims += [claimed for task in chosen if (claimed := _claim_task(tx, task, request, now))]
         if contested is None or (fairest := search.choose_fairest(contested)) is None:
             break
-        taken += [claimed] if (claimed := _take(tx, fairest, request, now)) else []
-    return Claims(taken, tx.value(int, "task.next_due", now=now) if len(taken) < request.free else None)
+        claims += [claimed] if (claimed := _claim_task(tx, fairest, request, now)) else []
+    return Claims(claims, tx.value(int, "task.next_due", now=now) if len(claims) < request.free else None)
 
 
 class _Search:
-    """Finds the tasks that a claim takes. Claim order decides, unless several actors wait and slots are scarce."""
+    """Chooses the tasks to claim: in claim order, but fairly if several actors wait and slots are scarce."""
 
     def __init__(self, tx: Tx, request: ClaimRequest, now: int) -> None:
         self.free_slots = FreeSlots(request)
@@ -87,7 +87,7 @@ class _Search:
         }  # fmt: skip
 
     def choose_in_order(self) -> tuple[list[Task], Task | None]:
-        """Return tasks in claim order, and the first task for which the order does not decide."""
+        """Return tasks in claim order, and the first contested task, for which fairness decides."""
         free_slots, chosen, gates, places = self.free_slots, list[Task](), set[str](), set[str | None]()
         agents = free_slots.agents()
         for row in self._tx.rows("task.claimable", {**self._terms, "agents": dumps(agents)}):
@@ -107,7 +107,7 @@ class _Search:
         return chosen, None
 
     def choose_fairest(self, contested: Task) -> Task | None:
-        """Return the task that gets the slot of the contested one: itself, or the first task of another actor."""
+        """Return the task that gets the slot: the contested task, or the first task of another actor."""
         actors = [actor for actor in self._actors if not self.free_slots.full(actor)]
         wide = self.free_slots.full(contested.actor) or self.free_slots.scarce(None, len(actors))
         agents = self.free_slots.agents() if wide else [contested.agent]
@@ -128,8 +128,8 @@ class _Search:
         return [row[0] for row in self._tx.rows("task.waiting_actors", {})]
 
 
-def _take(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
-    """Make the task running; None when it was cancelled since it was read."""
+def _claim_task(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
+    """Set the task to running. Return None if it was cancelled meanwhile."""
     token = _make_token(task.id, task.attempt + 1)
     running = task._replace(
         status="running", attempt=task.attempt + 1, lease_owner=request.owner, host=request.host, started_at=now,
@@ -149,7 +149,7 @@ _SECRET = secrets.token_bytes(32)
 
 
 def _make_token(task_id: str, attempt: int) -> str:
-    """Return a secret for one attempt, made from this process's own secret: no system call for each claim."""
+    """Return a secret for one attempt. It is derived from a secret of this process, which is fast."""
     digest = hashlib.blake2b(f"{task_id}/{attempt}".encode(), key=_SECRET, digest_size=24)
     return attempt_token(task_id, digest.hexdigest())
 
@@ -177,7 +177,7 @@ def list_running(tx: Tx, owner: str | None = None) -> list[Task]:
 
 
 def list_related(tx: Tx, root_id: str) -> list[Task]:
-    return tx.find_all(Task, "task.kin", root=root_id)
+    return tx.find_all(Task, "task.related", root=root_id)
 
 
 def list_failed(tx: Tx, since: int, limit: int = 10) -> list[Task]:
@@ -218,4 +218,4 @@ def prune(tx: Tx, before: int, keep: int) -> int:
 def sum_usage(tx: Tx, asked: UsageQuery) -> list[UsageRow]:
     params: dict[str, Any] = {part: part in asked.by for part in PARTS}
     params |= {"since": asked.since, "until": asked.until, "session_key": asked.session_key}
-    return [UsageRow(*row[:5], *map(int, row[5:12]), *row[12:]) for row in tx.rows("task.spent", params)]
+    return [UsageRow(*row[:5], *map(int, row[5:12]), *row[12:]) for row in tx.rows("task.usage", params)]

@@ -1,4 +1,4 @@
-"""Tokens: recognise, read, prune; they are written by `changes.apply`."""
+"""Tokens: recognise, read, prune. `changes.apply` writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of turns: read; they are written by `changes.apply`."""
+"""Steps of turns: read. `changes.apply` writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tx: an open transaction, and what a verb may do in it."""
+"""Tx: an open transaction, with the operations of a verb."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Params = Mapping[str, Any] | Row
 
 
 class Tx(ABC):
-    """An open transaction. All that a verb does is kept as a whole or, if it raises, not at all."""
+    """An open transaction. All changes of a verb are stored together or, if the verb raises, not at all."""
 
     def __init__(self, statements: Mapping[str, str]) -> None:
         self.statements = statements
         self.events: list[Event] = []
-        """Events to append; they get their numbers at the end of the transaction."""
+        """Events to append. They get their seqs at the end of the transaction."""
         self.topics: set[str] = set()
-        """What this transaction may have changed; see `midwatch.domain.store.Commit`."""
+        """The topics that this transaction may have changed; see `midwatch.domain.store.Commit`."""
 
     @abstractmethod
     def rows(self, name: str, params: Mapping[str, Any]) -> Iterable[Row]:
-        """Return the rows of a named query, fetched as they are read."""
+        """Return the rows of a named query."""
 
     @abstractmethod
     def row(self, name: str, params: Mapping[str, Any]) -> Row | None:
@@ -33,7 +33,7 @@ class Tx(ABC):
 
     @abstractmethod
     def run(self, name: str, params: Mapping[str, Any]) -> int:
-        """Run a named statement and return how many rows it changed."""
+        """Run a named statement and return the number of changed rows."""
 
     @abstractmethod
     def run_many(self, name: str, params: Iterable[Params]) -> None:
@@ -41,13 +41,13 @@ class Tx(ABC):
 
     @abstractmethod
     def statement(self, sql: str, params: Params) -> int:
-        """Run a statement built by `midwatch.stores.sql` and return how many rows it changed."""
+        """Run a statement that `midwatch.stores.sql` has built, and return the number of changed rows."""
 
     def hint(self, agent: str, due_at: int) -> None:  # noqa: B027 - not every engine needs hints
-        """Tell the engine that a task of `agent` may be taken at `due_at`, unless the commit itself wakes it."""
+        """Notify the engine that a task of `agent` may be claimed at `due_at`, unless the commit itself wakes it."""
 
     def unblock(self, task_id: str) -> None:  # noqa: B027
-        """Tell the engine that this task waits again or has ended, so that another one of its gate may be taken."""
+        """Notify the engine that this task waits or has ended, so that another task of its gate may be claimed."""
 
     def find(self, record: type[R], name: str, /, **params: Any) -> R | None:
         """Return the record in the first row of a named query, or None."""
@@ -59,6 +59,6 @@ class Tx(ABC):
         return [decode(record, row) for row in self.rows(name, params)]
 
     def value(self, kind: type[R], name: str, /, **params: Any) -> R | None:
-        """Return the first column of the first row of a named query, which is of this type, or None."""
+        """Return the first value of the first row of a named query, or None. `kind` is its type."""
         row = self.row(name, params)
         return None if row is None else cast(R | None, row[0])

@@ -1,4 +1,4 @@
-"""Worktrees: read, list, remove; they are written by `changes.apply`."""
+"""Worktrees: read, list, prune. `changes.apply` writes them."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ function updateRow(node, automation, day) {
   resume.hidden = automation.status === "active" || !desk.may.act;
 }
 
-/** Say how the last run ended. */
+/** Return how the last run ended. */
 export function formatLastRun(automation) {
   if (!automation.last_result) return automation.run_count ? "The first run has not ended yet" : "Not run yet";
   const [, word, rest] = /^(\w+): ?(.*)$/s.exec(automation.last_result) ?? [null, automation.last_result, ""];

@@ -75,7 +75,7 @@ export default async function renderSession(main, page) {
       if (data.recent.length > MAX_RECENT) data.recent.shift();
       if (!data.session) return;
       recordEvent(data, event);
-      if (data.events) { data.events.push(event); data.work.take(event); }
+      if (data.events) { data.events.push(event); data.work.handle(event); }
       if (event.kind === "message_update" && event.payload.number)
         readHtml(key, data, stop.signal).then(draw).catch(() => {});
       draw();
@@ -83,7 +83,7 @@ export default async function renderSession(main, page) {
     live: (event) => {
       if (event.session_key !== key) return;
       // also before the session is loaded, because live events are sent only once
-      if (event.kind === "thought_delta" && data.work.take(event)) draw();
+      if (event.kind === "thought_delta" && data.work.handle(event)) draw();
       data.last = event.time;
       if (event.kind === "message_delta") {
         const { message_id: id } = event.payload;
@@ -142,7 +142,7 @@ function applyState(data, state, known, missing) {
   data.partials = new Map();
   for (const written of state.partial ?? []) {
     const partial = before.get(written.message_id) ?? new Partial(missing);
-    partial.take(written);
+    partial.replace(written);
     data.partials.set(written.message_id, partial);
   }
   const messageIds = new Set([...data.messages.values()].map((message) => message.id));

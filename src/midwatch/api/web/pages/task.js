@@ -43,7 +43,7 @@ export default async function renderTask(main, page) {
     const state = await loadSnapshot({ task_id: id }, stop.signal).catch(() => null);
     if (!state?.partial || !page.isCurrent()) return;
     const isNewer = partial.id !== partialId && partial.id !== state.partial.message_id; // a newer text has begun
-    if (!isNewer && partial.take(state.partial)) showPartial();
+    if (!isNewer && partial.replace(state.partial)) showPartial();
   };
   let reading = false;
   const partial = new Partial(async () => {
@@ -90,7 +90,7 @@ export default async function renderTask(main, page) {
     live: (event) => {
       if (event.task_id !== id) return;
       // also before the task is loaded, because live events are sent only once
-      if (event.kind === "thought_delta" && data.work.take(event)) draw();
+      if (event.kind === "thought_delta" && data.work.handle(event)) draw();
       if (event.kind === "screen_update") {
         data.partial = event.payload.screen;
         if (data.read) drawOutput(view, data);
@@ -130,7 +130,7 @@ function catchUp(data) {
 
 function recordEvent(data, event) {
   if (!data.events.has(event.seq)) data.events.set(event.seq, event);
-  data.work.take(event);
+  data.work.handle(event);
   data.last = event.time;
   data.task = applyEvent(data.task, event);
   if (event.kind === "task_started" && data.read) data.partial = null;
