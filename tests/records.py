@@ -99,17 +99,17 @@ class KnownAgents:
     """A registry of some agents; the first one is the default."""
 
     def __init__(self, *names: str) -> None:
-        self.names = names
+        self._names = names
         self.default = names[0]
 
     def advice(self, agent: str) -> str | None:
         return None
 
     def terms(self, agent: str) -> AgentTerms | None:
-        return AgentTerms() if agent in self.names else None
+        return AgentTerms() if agent in self._names else None
 
     def names(self) -> frozenset[str]:
-        return frozenset(self.names)
+        return frozenset(self._names)
 
     async def find_advertised(self, agent: str) -> AgentTerms | None:
         return None
