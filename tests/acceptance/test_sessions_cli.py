@@ -301,7 +301,7 @@ async def test_ctrl_c_stops_the_answer_and_the_conversation_continues(either: Pa
         screen.type("demo:hang\n")
         await screen.shows("hanging until interrupted")
         screen.type("and then this\n")
-        await screen.shows("The message waits for its turn.")
+        await screen.shows("The message is queued.")
         screen.program.send_signal(signal.SIGINT)
         await screen.shows("cancelled")
         await screen.shows("You asked: and then this\n")

@@ -88,9 +88,9 @@ def test_the_rows_add_up_to_the_total(found: list[UsageRow]) -> None:
 def test_tasks_without_usage_or_cost_are_counted() -> None:
     assert describe_gaps(add_up([])) == ""
     assert describe_gaps(add_up([UsageRow(tasks=12)])) == ""
-    assert describe_gaps(add_up([UsageRow(tasks=12, untold=3, unpriced=3)])) == "of 12 tasks 3 reported no usage"
+    assert describe_gaps(add_up([UsageRow(tasks=12, untold=3, unpriced=3)])) == "no usage reported for 3 of 12 tasks"
     assert (
         describe_gaps(add_up([UsageRow(tasks=12, untold=3, unpriced=5)]))
-        == "of 12 tasks 3 reported no usage and 2 reported no cost"
+        == "no usage reported for 3 of 12 tasks; no cost reported for 2 of 12 tasks"
     )
-    assert describe_gaps(add_up([UsageRow(tasks=1, unpriced=1)])) == "of 1 task 1 reported no cost"
+    assert describe_gaps(add_up([UsageRow(tasks=1, unpriced=1)])) == "no cost reported for 1 of 1 task"

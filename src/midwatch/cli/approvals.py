@@ -27,7 +27,7 @@ async def approvals(
 ) -> Reply:
     """List questions of agents. Default: those that wait for an answer."""
     questions = await desk.client.approvals(status, limit=500)
-    hint = "Details: midwatch approval ID. Answer: midwatch approve ID | midwatch deny ID" if questions else None
+    hint = "Details: midwatch approval ID. Answer: midwatch approve ID or midwatch deny ID" if questions else None
     return Reply(
         {"approvals": questions},
         lambda: out.join(out.table(HEADERS, [*map(make_row, questions)], "No questions."), hint),

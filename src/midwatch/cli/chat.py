@@ -36,7 +36,7 @@ QUIT = ("/quit", "/exit")
 MODES: Mapping[str, SendMode] = {"/now": "interrupt", "/then": "after_tool"}
 """The delivery mode by the first word of a line for the running turn."""
 HEARD = {
-    "after_turn": "The message waits for its turn.",
+    "after_turn": "The message is queued.",
     "interrupt": "The agent gets the message at its next step.",
     "after_tool": "The agent gets the message when its tool has returned.",
 }
@@ -55,7 +55,7 @@ async def chat(
 ) -> int:
     """Talk to an agent. Ctrl-C stops its answer; Ctrl-C again, Ctrl-D or /quit leaves.
 
-    While the agent works, messages wait for their turn. /now TEXT reaches it at its next step, /then TEXT when its tool
+    While the agent works, messages are queued. /now TEXT reaches it at its next step, /then TEXT when its tool
     has returned, and /stop asks for one closing answer.
 
     Without a server the agent works in this process.
@@ -142,7 +142,7 @@ class Chat:
                 if approval["session_key"] == self._key:
                     self._show_question(approval["id"], approval["question"], approval["choices"])
         elif self._running:
-            note(f"The agent works on {self._running}; your messages wait for their turn.")
+            note(f"The agent works on {self._running}; your messages are queued.")
         self._show_prompt()
 
     # -- sending -------------------------------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ def describe_handoff(handoff: HandoffInfo) -> list[out.Field]:
         *out.pick(handoff, to="to_agent_id", form="form"),
         *out.pick(work, "type", what="description"),
         ("input", format_value(work["input"])),
-        ("way", " → ".join([*(link["agent"] for link in handoff["chain"]), handoff["to_agent_id"]])),
+        ("path", " → ".join([*(link["agent"] for link in handoff["chain"]), handoff["to_agent_id"]])),
         ("refused by", refusals),
         ("answer", format_output(handoff)),
         ("late", format_late(handoff)),

@@ -28,7 +28,7 @@ SessionName = Annotated[str, Argument(metavar="KEY", help="Key of the session.")
 SessionTitle = Annotated[str | None, Option("--title", help="Title.")]
 
 HEARD = {
-    "after_turn": "{0} waits for its turn in {1}",
+    "after_turn": "{0} is queued in {1}",
     "interrupt": "{0} gets it at its next step",
     "after_tool": "{0} gets it when its tool has returned",
 }

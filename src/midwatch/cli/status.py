@@ -17,7 +17,7 @@ RECENT = timedelta(days=1)
 ITEMS_SHOWN = 5
 MAX_PAGES = 4
 HEADS = {
-    "questions": ("Questions (midwatch approve ID | midwatch deny ID):", "question"),
+    "questions": ("Questions (midwatch approve ID or midwatch deny ID):", "question"),
     "failed": ("Failed in the last 24 hours (midwatch retry ID):", "error"),
     "no_agent": ("No running process has the agent of these tasks (midwatch agents):", "agent"),
     "deliveries": ("Notices that could not be sent (midwatch redeliver ID):", "error"),

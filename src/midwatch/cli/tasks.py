@@ -156,7 +156,7 @@ async def suggest_next(desk: Desk, task: TaskInfo) -> list[str]:
     if task["wait"] == "approval":
         return [
             f"It asks: {out.clean(approval['question'])}\n"
-            f"Answer: midwatch approve {approval['id']} | midwatch deny {approval['id']}"
+            f"Answer: midwatch approve {approval['id']} or midwatch deny {approval['id']}"
             for approval in await desk.client.approvals()
             if approval["task_id"] == task["id"]
         ]

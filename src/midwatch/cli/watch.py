@@ -121,7 +121,7 @@ def describe_event(kind: str, payload: dict[str, Any], event: EventInfo) -> str 
             took = f" in {format_duration(payload['duration'])}" if payload.get("duration") is not None else ""
             return f"← {payload['tool']} {how}{took}"
         case "approval_requested" if payload["rule"] is None:
-            answers = f"midwatch approve {payload['approval_id']} | midwatch deny {payload['approval_id']}"
+            answers = f"midwatch approve {payload['approval_id']} or midwatch deny {payload['approval_id']}"
             once = "/".join(choice["name"] for choice in payload["choices"] if choice["kind"].endswith("once"))
             return f"? {payload['question']} [{once}]\n  Answer from another terminal: {answers}"
         case "approval_resolved":

@@ -60,7 +60,7 @@ def describe_tree(tree: WorktreeInfo) -> list[out.Field]:
     """Return a worktree as names and values for people."""
     return [
         *out.pick(tree, "id", "status", "branch", "path", "repository"),
-        ("merged into", tree["target"] or "no branch; merge it by hand"),
+        ("merges into", tree["target"] or "no branch; merge it by hand"),
         ("base", tree["base"]),
         ("changes", out.format_changes(tree["files"], tree["added"], tree["removed"])),
         ("uncommitted", "yes" if tree["dirty"] else None),

@@ -137,7 +137,7 @@ def ask(
         lines.append(f"Command: {cut(approval.command, COMMAND_SHOWN)}")
     if approval.risk == "high":
         lines.append("Risk: high")
-    lines.append(f"Answer: midwatch approve {approval.id} | midwatch deny {approval.id}")
+    lines.append(f"Answer: midwatch approve {approval.id} or midwatch deny {approval.id}")
     waits = TaskWaiting(wait="approval", until=iso(approval.expires_at), reason=approval.id)
     return approval, Changes(
         fence=Fence(task.id, task.attempt),

@@ -104,11 +104,6 @@ def _name(row: UsageRow, part: By, zone: ZoneInfo) -> str:
 
 def describe_gaps(total: Mapping[str, Any]) -> str:
     """Return a text about missing figures; empty if the figures are complete."""
-    if not total["tasks"]:
-        return ""
-    gaps = []
-    if total["untold"]:
-        gaps.append(f"{total['untold']} reported no usage")
-    if total["unpriced"] > total["untold"]:
-        gaps.append(f"{total['unpriced'] - total['untold']} reported no cost")
-    return f"of {total['tasks']} {'task' if total['tasks'] == 1 else 'tasks'} {' and '.join(gaps)}" if gaps else ""
+    missing = {"usage": total["untold"], "cost": total["unpriced"] - total["untold"]}
+    tasks = f"{total['tasks']} {'task' if total['tasks'] == 1 else 'tasks'}"
+    return "; ".join(f"no {figure} reported for {count} of {tasks}" for figure, count in missing.items() if count > 0)

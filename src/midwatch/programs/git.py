@@ -68,7 +68,7 @@ class GitProgram:
         if inside.code and "not a git repository" in inside.err:
             raise Conflict(
                 f"{workdir} is in no git repository, so no worktree can be made from it; leave the worktree out, "
-                "or make one with `git init` and a first commit."
+                "or create a repository with `git init` and a first commit."
             )
         _check(inside, f"no worktree can be made from {workdir}")
         if inside.text != "true":

@@ -57,6 +57,6 @@ def check_repository(workdir: str | None) -> None:
     if not (Path(directory_of(workdir)) / ".git").exists():
         raise InvalidInput(
             f"{workdir!r} is in no git repository, so no worktree can be made from it; leave the worktree out, "
-            "or make one with `git init` and a first commit.",
+            "or create a repository with `git init` and a first commit.",
             field="worktree",
         )
