@@ -40,7 +40,7 @@ FILE = "midwatch.toml"
 def _database(value: Any) -> Any:
     """Refuse an address without showing it, as it may contain a password."""
     if isinstance(value, str) and value and not re.match(r"postgres(ql)?://|\w+ *=", value):
-        raise ValueError("it is not the address of a PostgreSQL, such as postgresql://user:password@host:5432/name")
+        raise ValueError("it is not a PostgreSQL address, such as postgresql://user:password@host:5432/name")
     return value
 
 
@@ -49,7 +49,7 @@ def _networks(value: list[str]) -> list[str]:
         try:
             ip_network(network, strict=False)
         except ValueError:
-            raise ValueError(f"{network!r} is no address or network, such as 10.0.0.5 or 10.0.0.0/8") from None
+            raise ValueError(f"{network!r} is not an IP address or network, such as 10.0.0.5 or 10.0.0.0/8") from None
     return value
 
 
@@ -59,19 +59,19 @@ def _place(value: Path) -> Path:
 
 def _host(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", value):
-        raise ValueError(f"{value!r} is no host name; write it without scheme and port")
+        raise ValueError(f"{value!r} is not a host name; write it without scheme and port")
     return value.lower()
 
 
 def _origin(value: str) -> str:
     if not re.fullmatch(r"https?://[A-Za-z0-9._-]{1,253}(:\d{1,5})?", value):
-        raise ValueError(f"{value!r} is no origin, such as https://desk.example.org")
+        raise ValueError(f"{value!r} is not an origin, such as https://desk.example.org")
     return value.lower()
 
 
 def _goal_prompt(value: str) -> str:
     if "{objective}" not in value:
-        raise ValueError("it lacks {objective}; the agent would not know its goal")
+        raise ValueError("the text {objective} is missing; without it the agent would not know its goal")
     return value
 
 
@@ -84,25 +84,25 @@ Name = Annotated[str, Field(pattern=NAME)]
 
 
 class _Section(BaseModel):
-    """A table of settings that knows all its keys."""
+    """A table of settings that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class ApprovalSettings(_Section):
-    """What an agent may do without asking, `[agents.NAME.approvals]`; see the approvals page."""
+    """The actions that an agent may take without asking, `[agents.NAME.approvals]`; see the approvals page."""
 
-    default: Literal["ask", "deny", "allow"] = Field("ask", description="What becomes of a question no rule answers.")
+    default: Literal["ask", "deny", "allow"] = Field("ask", description="The decision if no rule applies.")
     allow: list[dict[str, Any]] = Field(
         default_factory=list, description="Rules that allow: tables of kind, command and path."
     )
-    deny: list[dict[str, Any]] = Field(default_factory=list, description="Rules that deny; they come first.")
+    deny: list[dict[str, Any]] = Field(default_factory=list, description="Rules that deny. They are checked first.")
     expires: Seconds | None = Field(
-        None, gt=0, description="A question nobody answers expires after this. Default: the setting approval_expiry."
+        None, gt=0, description="Expiry time of an unanswered question. Default: the setting approval_expiry."
     )
 
     @model_validator(mode="after")
-    def _sensible(self) -> ApprovalSettings:
+    def _check_policy(self) -> ApprovalSettings:
         try:
             self.policy()
         except InvalidInput as problem:
@@ -122,10 +122,10 @@ def _budget(value: Any) -> Any:
 
 
 class DayBudgetSettings(_Section):
-    """What may be spent in a day of the host's time zone, `[day_budget]` and `day_budget` of an agent."""
+    """The budget of one day in the host's time zone, `[day_budget]` and `day_budget` of an agent."""
 
-    tokens: int | None = Field(None, gt=0, description="Tokens in and out. Default: no limit.")
-    usd: float | None = Field(None, gt=0, description="Dollars, as far as prices are known. Default: no limit.")
+    tokens: int | None = Field(None, gt=0, description="Input and output tokens. Default: no limit.")
+    usd: float | None = Field(None, gt=0, description="US dollars, counted where prices are known. Default: no limit.")
 
     def budget(self) -> Budget:
         """Return the budget."""
@@ -133,20 +133,20 @@ class DayBudgetSettings(_Section):
 
 
 class PriceSettings(_Section):
-    """What a model costs, `[prices."MODEL"]`: dollars for a million tokens. MODEL is `provider:model` or a name."""
+    """The prices of a model, `[prices."MODEL"]`: US dollars per million tokens. MODEL is `provider:model` or a name."""
 
-    input: float = Field(ge=0, description="Of what is sent to it.")
-    output: float = Field(ge=0, description="Of what it answers.")
-    cached: float | None = Field(None, ge=0, description="Of what is sent and was cached. Default: as `input`.")
+    input: float = Field(ge=0, description="Price of input tokens.")
+    output: float = Field(ge=0, description="Price of output tokens.")
+    cached: float | None = Field(None, ge=0, description="Price of cached input tokens. Default: that of `input`.")
 
 
 class CapabilitySettings(_Section):
-    """What an agent is given handed-over work for, `[[agents.NAME.capabilities]]`; see the handoffs page."""
+    """A kind of work for which an agent accepts handoffs, `[[agents.NAME.capabilities]]`; see the handoffs page."""
 
-    name: str = Field(min_length=1, max_length=200, description="What it is called.")
-    description: str = Field("", description="What lists and other agents are told.")
-    task_types: list[str] = Field(default_factory=list, description="Types of work it is for; none: all types.")
-    priority: int = Field(0, ge=-1000, le=1000, description="Who fits a type better is chosen: the higher.")
+    name: str = Field(min_length=1, max_length=200, description="Name of the capability.")
+    description: str = Field("", description="Text shown in lists and to other agents.")
+    task_types: list[str] = Field(default_factory=list, description="Types of work; an empty list means all types.")
+    priority: int = Field(0, ge=-1000, le=1000, description="Among fitting agents the highest is chosen.")
 
     def capability(self) -> AgentCapability:
         """Return the capability of the agent."""
@@ -159,43 +159,43 @@ class AgentSettings(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: str = Field("command", description="One of the kinds below, or package.module:Class of your own.")
-    timeout: Seconds | None = Field(None, gt=0, description="Longest a task may work. Default: its kind's.")
+    kind: str = Field("command", description="One of the kinds below, or your own class as package.module:Class.")
+    timeout: Seconds | None = Field(None, gt=0, description="Longest working time of a task. Default: of its kind.")
     on_crash: Literal["resume", "rerun", "fail"] | None = Field(
-        None, description="What happens to a task whose process died. Default: its kind's."
+        None, description="What happens to a task whose process has died. Default: that of its kind."
     )
     max_attempts: int | None = Field(
-        None, ge=1, le=100, description="Tries of a task that fails in a way that may pass."
+        None, ge=1, le=100, description="How often a task is tried if it fails with a temporary error."
     )
-    slots: int | None = Field(None, ge=1, le=10_000, description="How many of its tasks may run at once here.")
+    slots: int | None = Field(None, ge=1, le=10_000, description="Tasks that may run at once in one process.")
     silent_after: Seconds | None = Field(
-        None, gt=0, description="Told of when nothing is heard for this long. Default: the setting silent_after."
+        None, gt=0, description="Time without events until a task is reported. Default: the setting silent_after."
     )
     share_workdir: bool | None = Field(
-        None, description="Whether its tasks work beside others in one directory. Default: coding agents do not."
+        None, description="Whether its tasks may share a directory with others. Default: no for coding agents."
     )
     sandbox: Literal["none", "bwrap"] | Annotated[list[str], Field(min_length=1)] = Field(
         "none",
-        description="What keeps its programs in: none, bwrap, or the command line of a program that starts them.",
+        description="Sandbox of its programs: none, bwrap, or the command line of a program that starts them.",
     )
-    sandbox_paths: list[str] = Field(default_factory=list, description="What it may also write, in a sandbox of bwrap.")
+    sandbox_paths: list[str] = Field(default_factory=list, description="More writable paths in a bwrap sandbox.")
     sandbox_read: list[str] = Field(
-        default_factory=list, description="What of the hidden it may read, in a sandbox of bwrap."
+        default_factory=list, description="Hidden paths that it may read in a bwrap sandbox."
     )
     submits: bool | None = Field(
-        None, description="Whether it may hand in tasks and automations itself. Default: only with the tool desk."
+        None, description="Whether it may submit tasks and automations itself. Default: only with the tool desk."
     )
-    description: str = Field("", description="Shown in lists.")
-    approvals: ApprovalSettings | None = Field(None, description="What it may do without asking.")
+    description: str = Field("", description="Text shown in lists.")
+    approvals: ApprovalSettings | None = Field(None, description="Actions that it may take without asking.")
     budget: Annotated[dict[str, Any] | None, BeforeValidator(_budget)] = Field(
-        None, description="What each of its tasks may spend: tokens, usd, steps, seconds. Default: no limit."
+        None, description="Limits of each of its tasks: tokens, usd, steps, seconds. Default: no limit."
     )
-    day_budget: DayBudgetSettings | None = Field(None, description="What all its tasks may spend in a day.")
+    day_budget: DayBudgetSettings | None = Field(None, description="Limits of all its tasks together in one day.")
     capabilities: list[CapabilitySettings] = Field(
-        default_factory=list, description="What it is given handed-over work for; none: only when it is named."
+        default_factory=list, description="Work it accepts handoffs for. If empty, only handoffs that name it."
     )
     handoffs: bool | list[Any] = Field(
-        True, description="Whether work may be handed to it. Of kind llm also: the agents it may hand over to."
+        True, description="Whether it accepts handoffs. For kind llm also: the agents that it may hand work to."
     )
 
     def options(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class ChannelSettings(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: str = Field(description="What kind of channel it is: console, webhook, apprise.")
+    kind: str = Field(description="Kind of the channel: console, webhook, apprise.")
 
     def options(self) -> dict[str, Any]:
         """Return the options of its kind."""
@@ -217,36 +217,34 @@ class ChannelSettings(BaseModel):
 
 
 class RetentionSettings(_Section):
-    """How long ended work is kept, `[retention]`."""
+    """How long ended tasks and events are kept, `[retention]`."""
 
-    tasks: int = Field(10_000, ge=0, description="Ended tasks kept at most, with their full results.")
+    tasks: int = Field(10_000, ge=0, description="Number of ended tasks that are kept, with their full results.")
     task_age: Seconds = Field(30 * 86400.0, gt=0, description="Ended tasks older than this are removed.")
-    events: int = Field(1_000_000, ge=1000, description="Events kept at most.")
+    events: int = Field(1_000_000, ge=1000, description="Number of events that are kept.")
     event_age: Seconds = Field(30 * 86400.0, gt=0, description="Events older than this are removed.")
 
 
 class GoalSettings(_Section):
-    """Goals, `[goals]`.
+    """Defaults and prompts of goals, `[goals]`.
 
-    In a prompt `{objective}`, `{now}`, `{deadline}`, `{elapsed}`, `{remaining}`, `{evidence}` are filled in; all other
-    text is literal.
+    In a prompt `{objective}`, `{now}`, `{deadline}`, `{elapsed}`, `{remaining}`, `{evidence}` are replaced by values;
+    all other text is literal.
     """
 
-    deadline: Seconds = Field(DEADLINE_SECONDS, gt=0, description="Time a goal has that names no deadline.")
-    max_steps: int = Field(0, ge=0, description="Steps of a goal that names no such budget; 0 for no limit.")
-    max_tokens: int = Field(0, ge=0, description="Tokens of a goal that names no such budget; 0 for no limit.")
+    deadline: Seconds = Field(DEADLINE_SECONDS, gt=0, description="Deadline of a goal that sets none.")
+    max_steps: int = Field(0, ge=0, description="Steps of a goal that sets no limit itself; 0 for no limit.")
+    max_tokens: int = Field(0, ge=0, description="Tokens of a goal that sets no limit itself; 0 for no limit.")
     max_seconds: Seconds = Field(
-        0.0, ge=0, description="Working time of a goal that names no such budget; 0: no limit."
+        0.0, ge=0, description="Working time of a goal that sets no limit itself; 0 for no limit."
     )
-    max_usd: float = Field(0.0, ge=0, description="Dollars of a goal that names no such budget; 0 for no limit.")
-    continue_prompt: GoalPrompt | None = Field(
-        None, description="What an agent is told at each step. Default: built in."
-    )
+    max_usd: float = Field(0.0, ge=0, description="US dollars of a goal that sets no limit itself; 0 for no limit.")
+    continue_prompt: GoalPrompt | None = Field(None, description="Prompt of each step. Default: built in.")
     wrap_up_prompt: GoalPrompt | None = Field(
-        None, description="What it is told when the deadline has passed. Default: built in."
+        None, description="Prompt of the last step, after the deadline. Default: built in."
     )
     verify_prompt: GoalPrompt | None = Field(
-        None, description="What the agent is told that verifies a claim. Default: built in."
+        None, description="Prompt of the verifier, which checks whether the goal is reached. Default: built in."
     )
 
     def templates(self) -> Templates:
@@ -259,15 +257,15 @@ class GoalSettings(_Section):
 
 
 class HandoffSettings(_Section):
-    """Handoffs, `[handoffs]`."""
+    """Limits of handoffs, `[handoffs]`."""
 
-    depth: int = Field(Limits().depth, ge=1, le=100, description="Handoffs in a row, one out of the other.")
+    depth: int = Field(Limits().depth, ge=1, le=100, description="Length of a chain of handoffs.")
     revisits: int = Field(
-        Limits().revisits, ge=0, le=100, description="How often work may come to an agent that had it already."
+        Limits().revisits, ge=0, le=100, description="How often work may return to an agent that already had it."
     )
-    total: int = Field(Limits().total, ge=1, le=100_000, description="Handoffs that come from one task in all.")
-    timeout: Seconds = Field(TIMEOUT_SECONDS, gt=0, description="Time a handoff has that names none.")
-    nest_history: bool = Field(False, description="Whether what was said before goes along as one message.")
+    total: int = Field(Limits().total, ge=1, le=100_000, description="Handoffs from one task, in total.")
+    timeout: Seconds = Field(TIMEOUT_SECONDS, gt=0, description="Timeout of a handoff that sets none.")
+    nest_history: bool = Field(False, description="Whether the history is passed on as one message.")
 
     def limits(self) -> Limits:
         """Return the limits of the handoff service."""
@@ -275,80 +273,78 @@ class HandoffSettings(_Section):
 
 
 class Settings(BaseSettings):
-    """Everything that can be set."""
+    """All settings of midwatch."""
 
     model_config = SettingsConfigDict(
         env_prefix="MIDWATCH_", env_nested_delimiter="__", extra="ignore", toml_file=None, validate_default=True
     )
 
     home: Annotated[Path, AfterValidator(_place)] = Field(
-        Path("~/.midwatch"), description="Where midwatch keeps everything. Only from the environment."
+        Path("~/.midwatch"), description="Directory of all data of midwatch. It can be set only in the environment."
     )
     db: Database | None = Field(
         None, description="Address of a shared PostgreSQL, postgresql://user@host/name. Default: SQLite in the home."
     )
-    host: str = Field("127.0.0.1", description="Address the server listens on; with `expose` all, unless it is set.")
-    port: int = Field(7171, ge=0, le=65535, description="Port the server listens on; 0 takes a free one.")
-    expose: bool = Field(False, description="Listen beyond loopback; without it `host` must be a loopback address.")
-    max_connections: int = Field(1000, ge=1, le=100_000, description="Connections the server holds open at once.")
+    host: str = Field("127.0.0.1", description="Address to listen on. With `expose` the default is all addresses.")
+    port: int = Field(7171, ge=0, le=65535, description="Port to listen on; 0 for any free port.")
+    expose: bool = Field(False, description="Accept other machines. If false, `host` must be a loopback address.")
+    max_connections: int = Field(1000, ge=1, le=100_000, description="Connections that the server holds open at once.")
     hosts: list[Annotated[str, AfterValidator(_host)]] = Field(
-        default_factory=list, description="Names the server may be called by, beside localhost and the machine's own."
+        default_factory=list, description="Host names allowed in requests, besides localhost and the machine's name."
     )
     origins: list[Annotated[str, AfterValidator(_origin)]] = Field(
-        default_factory=list, description="Other web sites whose pages may use the interface with a token."
+        default_factory=list, description="Origins of other web sites that may call the HTTP interface with a token."
     )
     proxy_header: Header | None = Field(None, description="Header in which a trusted proxy names the actor.")
     proxy_addresses: Annotated[list[str], AfterValidator(_networks)] = Field(
         ["127.0.0.0/8", "::1"], description="Addresses and networks of trusted proxies."
     )
-    proxy_role: Role = Field("operator", description="What actors named by a proxy may do.")
-    slots: int = Field(64, ge=1, le=10_000, description="Tasks that may run at once in one process, over all agents.")
-    default_agent: str = Field("demo", description="Agent of a task that names none.")
-    notify: str | None = Field(None, description="Route of a task that names none: `channel` or `channel:target`.")
-    max_open: int = Field(1000, ge=1, description="Open tasks accepted from outside before submitting is refused.")
+    proxy_role: Role = Field("operator", description="Role of actors that a trusted proxy names.")
+    slots: int = Field(64, ge=1, le=10_000, description="Tasks of all agents that may run at once in one process.")
+    default_agent: str = Field("demo", description="Agent of a task that names no agent.")
+    notify: str | None = Field(None, description="Route of a task that names no route: `channel` or `channel:target`.")
+    max_open: int = Field(1000, ge=1, description="Open tasks after which new submissions are refused.")
     max_open_per_actor: int | None = Field(
-        None, ge=1, description="Of these, those of one actor. Default: as many as `max_open` allows."
+        None, ge=1, description="The same limit for the tasks of one actor. Default: that of `max_open`."
     )
     max_running_per_actor: int | None = Field(
-        None, ge=1, description="Tasks of one actor that may run at once in one process. Default: slots are shared."
+        None, ge=1, description="Tasks of one actor that may run at once in one process. Default: no limit."
     )
     max_waiting: int = Field(1000, ge=1, description="Tasks that may wait for an answer at once.")
     keep_open: Seconds = Field(
-        1800.0, gt=0, description="An agent's process that waits for its session's next message is ended after this."
+        1800.0, gt=0, description="Time after which an agent's process that waits for the next message is ended."
     )
     max_live: int = Field(50, ge=0, description="Agents' processes that may wait for a message at once.")
-    approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="A question nobody answers expires after this.")
+    approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="Time after which an unanswered question expires.")
     manage_tasks: ManageMode = Field(
-        "scope_all", description="Who may cancel and retry a task: creator_only, or scope_all for every operator."
+        "scope_all", description="Who may cancel and retry a task: only its creator, or with scope_all every operator."
     )
     completion_hook: list[str] = Field(
-        default_factory=list, description="Program told of every task that has ended, on its standard input as JSON."
+        default_factory=list, description="Program that gets each ended task as JSON on its standard input."
     )
     silent_after: Seconds = Field(
-        1800.0, gt=0, description="A running task nothing is heard of for this long is told of."
+        1800.0, gt=0, description="Time without an event after which a running task is reported."
     )
-    shutdown_grace: Seconds = Field(5.0, ge=0, description="Time running tasks get to end by themselves on shutdown.")
-    detect_agents: bool = Field(True, description="Offer agent programs found on the PATH without configuration.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What the server logs.")
-    retention: RetentionSettings = Field(default_factory=RetentionSettings, description="What is kept.")
+    shutdown_grace: Seconds = Field(5.0, ge=0, description="Time for running tasks to end by themselves at shutdown.")
+    detect_agents: bool = Field(True, description="Offer the agent programs on the PATH without configuration.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
+    retention: RetentionSettings = Field(default_factory=RetentionSettings, description="How long records are kept.")
     goals: GoalSettings = Field(default_factory=GoalSettings, description="Defaults and prompts of goals.")
     day_budget: DayBudgetSettings = Field(
-        default_factory=DayBudgetSettings, description="What the whole desk may spend in a day."
+        default_factory=DayBudgetSettings, description="Budget of the whole desk for one day."
     )
-    prices: dict[str, PriceSettings] = Field(default_factory=dict, description="What models cost, by name.")
-    handoffs: HandoffSettings = Field(
-        default_factory=HandoffSettings, description="How far and how long work is passed on."
-    )
+    prices: dict[str, PriceSettings] = Field(default_factory=dict, description="Prices of models, by name.")
+    handoffs: HandoffSettings = Field(default_factory=HandoffSettings, description="Limits of handoffs.")
     agents: dict[Name, AgentSettings] = Field(default_factory=dict, description="Agents by name.")
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
 
     def policy_of(self, agent: str) -> Policy:
-        """Return what an agent may do without asking."""
+        """Return the approval policy of an agent."""
         chosen = self.agents.get(agent)
         return chosen.approvals.policy() if chosen and chosen.approvals else ASK
 
     def silence_of(self, agent: str) -> float:
-        """Return after how many seconds without an event a task of this agent is reported."""
+        """Return the seconds without an event after which a task of this agent is reported."""
         chosen = self.agents.get(agent)
         return (chosen.silent_after if chosen else None) or self.silent_after
 
@@ -365,23 +361,23 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, home: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
-        """Load the settings of a home directory; BadConfig names the place and the reason. Overrides win over all."""
+        """Load the settings of a home directory; raise BadConfig for a wrong one. `overrides` take precedence."""
         place = _place(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
         file = place / FILE
         try:
             _refuse_unknown(file)
             if unknown := set(overrides) - set(cls.model_fields):
-                raise BadConfig(f"there is no setting called {', '.join(sorted(unknown))}.")
+                raise BadConfig(f"unknown settings: {', '.join(sorted(unknown))}; correct their names.")
             return _SettingsOfHome(home=place, **overrides)
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
             message = first["msg"].removeprefix("Value error, ").rstrip(".")
-            raise BadConfig(f"setting {where}: {message}. Look at {file} and at MIDWATCH_* variables.") from None
+            raise BadConfig(f"setting {where}: {message}. Correct it in {file}, or in a MIDWATCH_* variable.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise BadConfig(f"{file} is not valid TOML: {problem}.") from None
         except SettingsError as problem:
-            raise BadConfig(f"{problem}; it is JSON in the environment.") from None
+            raise BadConfig(f"{problem}; write its value as JSON in the environment.") from None
         except OSError as problem:
             raise BadConfig(f"{file} cannot be read: {problem.strerror}.") from None
 
@@ -410,7 +406,7 @@ def _refuse_unknown(file: Path) -> None:
 
 
 def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
-    """Write `[agents.NAME]` to the end of midwatch.toml; the rest of the file stays as it is. Returns the file."""
+    """Append `[agents.NAME]` to midwatch.toml, leave the rest of the file as it is, and return the path of the file."""
     file = home / FILE
     check_name(name)
     if name in Settings.load(home).agents:
@@ -420,7 +416,7 @@ def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
         key = json.dumps(name) if "." in name else name
         lines = "".join(
             f"{option} = {json.dumps(value)}\n" for option, value in section.items()
-        )  # plain values: TOML, too
+        )  # the JSON of plain values is valid TOML
         text = f"{before.rstrip()}\n\n[agents.{key}]\n{lines}".lstrip()
         AgentSettings.model_validate(tomllib.loads(text)["agents"][name])
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -429,7 +425,7 @@ def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
         fresh.write_text(text)
         fresh.replace(file)
     except tomllib.TOMLDecodeError:
-        raise BadConfig(f"{file} is written in a way that nothing can be added to; add the agent by hand.") from None
+        raise BadConfig(f"nothing can be appended to {file} as it is written now; add the agent by hand.") from None
     except OSError as problem:
         raise BadConfig(f"{file} cannot be written: {problem.strerror}.") from None
     return file
