@@ -455,9 +455,9 @@ async def test_a_deleted_automation_cannot_change_until_it_is_restored(automatio
     made = await automations.create("x", every=3600)
     await automations.delete(made.id)
     for act in (automations.pause, automations.run):
-        with pytest.raises(Conflict, match="is deleted; bring it back with `midwatch automation resume`"):
+        with pytest.raises(Conflict, match="is deleted; restore it with `midwatch automation resume`"):
             await act(made.id)
-    with pytest.raises(Conflict, match="is deleted; bring it back with `midwatch automation resume`"):
+    with pytest.raises(Conflict, match="is deleted; restore it with `midwatch automation resume`"):
         await automations.patch(made.id, {"title": "x"})
 
 

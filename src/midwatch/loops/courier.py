@@ -230,7 +230,7 @@ class Courier:
         name = delivery.channel
         channel = self._channels.get(name)
         if channel is None:
-            return DeliveryError(f"no channel is called {name!r}; add [channels.{name}].", permanent=True)
+            return DeliveryError(f"there is no channel {name!r}; add [channels.{name}].", permanent=True)
         try:
             async with asyncio.timeout(self._patience.send) as limit:
                 await channel.deliver(delivery)

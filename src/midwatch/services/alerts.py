@@ -1,4 +1,4 @@
-"""The alert service: finds what is overdue, stuck or silent, and reports it.
+"""The alert service: finds work that is overdue, stuck or silent, and sends alerts.
 
 The conditions are in `midwatch.domain.alert`.
 """
@@ -20,7 +20,7 @@ PAGE = 500
 
 
 class Alerts:
-    """Service: nothing stops silently."""
+    """Service: alerts about work that is overdue, stuck or silent."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class Alerts:
         live: Callable[[], Awaitable[frozenset[str]]],
         silent: Callable[[str], float] = lambda agent: SILENT_SECONDS,
     ) -> None:
-        """Build the service. `silent` returns after how many seconds without an event a task is reported."""
+        """Build the service. `silent` returns for an agent the seconds without an event until a task is reported."""
         self._store = store
         self._clock = clock
         self._live = live
         self._silent = silent
 
     async def tell(self) -> list[Alert]:
-        """Report what is overdue, stuck or silent, unless it was reported a short time ago. Return the new alerts."""
+        """Send alerts for all problems, except those that were sent a short time ago, and return them."""
         now = self._clock.now()
         alerts = await self.look()
         since = now - int(rules.COOL_DOWN_SECONDS * SECOND)
@@ -48,7 +48,7 @@ class Alerts:
         return fresh
 
     async def look(self) -> list[Alert]:
-        """Return an alert for everything that is wrong now."""
+        """Return an alert for each problem that exists now, without sending it."""
         now = self._clock.now()
         late = now - int(rules.GRACE_SECONDS * SECOND)
         alerts: list[Alert] = []

@@ -1,4 +1,4 @@
-"""Decide by rules whether a question is answered without a person. Symbolic links are followed."""
+"""The decision by rules: whether a question is answered without a person. Symbolic links are followed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from midwatch.domain.rule import LONGEST, MOST_PATHS, TARGETED, Decision, Effect
 
 
 class Look:
-    """A question with everything that rules need to know of it, each computed once."""
+    """A question and the facts about it that rules are compared with. Each fact is computed once."""
 
     def __init__(self, question: Question, root: str | None) -> None:
         self.question = question
@@ -28,7 +28,7 @@ class Look:
 
     @cached_property
     def argv(self) -> tuple[str, ...] | None:
-        """Return the words of the command, or None if it cannot be parsed with certainty."""
+        """Return the words of the command, or None if it cannot be parsed reliably."""
         return None if self.question.command is None else argv_of(self.question.command)
 
     @cached_property
@@ -38,7 +38,7 @@ class Look:
 
     @cached_property
     def doubtful(self) -> bool:
-        """Return whether it is unclear what a yes would allow."""
+        """Return whether it is unclear which actions a yes would allow."""
         if self.question.command is not None and self.argv is None:
             return True
         nameless = self.question.kind in TARGETED and not self.question.paths
@@ -48,13 +48,13 @@ class Look:
 
     @cached_property
     def inside(self) -> list[str] | None:
-        """Return the files relative to the working directory; None when one of them is elsewhere."""
+        """Return the files relative to the working directory, or None if one of them is outside."""
         paths = [resolve_path(path, self.root) for path in self.question.paths]
         return None if None in paths else [path for path in paths if path is not None]
 
     @cached_property
     def named(self) -> frozenset[str]:
-        """Return everything that may be the name of a file, in all its forms."""
+        """Return all words and paths of the question that may name a file, in all their forms."""
         words = [place for part in self.parts for word in part for place in places(word)]
         paths = [*self.question.paths[:MOST_PATHS], *words]
         return frozenset(form.casefold() for path in dict.fromkeys(paths) for form in _forms(path, self.root))
@@ -63,9 +63,9 @@ class Look:
 def decide(
     question: Question, root: str | None, policies: Sequence[tuple[str, Policy]], rules: Iterable[Rule] = ()
 ) -> Decision:
-    """Decide on a question: rules that deny come first, then rules that allow, then the default of the last policy.
+    """Decide on a question: first by rules that deny, then by rules that allow, then by the default of the last policy.
 
-    A plain question is left to a person, unless the default denies everything.
+    A question without an action is left to a person, unless the default is to deny.
     """
     if question.kind != "choice":
         kept, look = list(rules), Look(question, root)
@@ -74,7 +74,7 @@ def decide(
             if denies(pattern, look):
                 return Decision("deny", by, effect(pattern))
         if look.doubtful and any(pattern.command or pattern.path for _, pattern, _ in denying):
-            return Decision("ask")  # it may contain something that is denied
+            return Decision("ask")  # it may contain a denied action
         for by, pattern, effect in (*_written(policies, "allow"), *_stored(kept, "allow")):
             if allows(pattern, look):
                 return Decision("allow", by, effect(pattern))
@@ -100,7 +100,7 @@ def allows(pattern: Pattern, look: Look) -> bool:
             return False
     if (
         question.command is None or pattern.command is None
-    ):  # a rule about files says nothing of commands that name them
+    ):  # a rule about files does not apply to commands that name files
         return pattern.command is None and (
             question.command is None or (pattern.kind == "execute" and not pattern.path)
         )
@@ -128,7 +128,7 @@ def denies(pattern: Pattern, look: Look) -> bool:
 def narrow(question: Question, root: str | None) -> Pattern | None:
     """Return the narrowest pattern for a question: exactly its command or its file, in its working directory.
 
-    None if there is no reliable one.
+    Return None if no pattern is reliable.
     """
     look = Look(question, root)
     if look.place is None or question.kind == "choice":
@@ -148,7 +148,7 @@ def narrow(question: Question, root: str | None) -> Pattern | None:
 
 
 def resolve_path(path: str, root: str | None) -> str | None:
-    """Return the real path relative to the working directory; None when it is outside or unclear."""
+    """Return the real path relative to the working directory, or None if it is outside or unclear."""
     if root is None or not path or path.startswith("~") or "://" in path or "\0" in path:
         return None
     try:
@@ -180,7 +180,7 @@ def _stored(rules: Iterable[Rule], effect: Effect) -> Ranked:
 
 
 def _forms(path: str, root: str | None) -> Iterator[str]:
-    """Yield the forms of a path that a denying rule may match: as written, and as it really is."""
+    """Yield the forms of a path that a denying rule may match: as written, normalised, and with links resolved."""
     home = expand_home(path)
     yield path
     yield os.path.normpath(home)
@@ -193,7 +193,7 @@ def _forms(path: str, root: str | None) -> Iterator[str]:
 
 
 def expand_home(path: str) -> str:
-    """Return the path with `~` replaced; an unknown user's home stays as it is."""
+    """Return the path with `~` replaced. The `~name` of an unknown user is left as it is."""
     try:
         return str(Path(path).expanduser()) if path.startswith("~") else path
     except RuntimeError:
@@ -202,7 +202,7 @@ def expand_home(path: str) -> str:
 
 @lru_cache(256)
 def glob_regex(glob: str) -> re.Pattern[str]:
-    """Return a glob as a regular expression: `**` is any number of directories, `*` and `?` stay in one."""
+    """Return a glob as a regular expression: `**` matches any number of directories, `*` and `?` no slash."""
     steps = expand_home(glob).rstrip("/").split("/")
     pattern = ""
     for at, step in enumerate(steps):

@@ -1,6 +1,6 @@
 """The terminals of sessions: read them and type into them, in whichever process they are open.
 
-A request to another process is a message with an answer. It is sent again until it is answered, and executed once.
+A request to another process is sent repeatedly until its answer arrives. The other process executes it only once.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ERRORS: Mapping[str, type[MidwatchError]] = {kind.code: kind for kind in (Confli
 
 
 class Opened(Protocol):
-    """What this service needs of the conversations of this process."""
+    """Port: the open conversations of this process."""
 
     def find(self, key: str) -> Conversation | None: ...
     async def begin(self, agent: Agent, session: Session, turn: Opening) -> Conversation: ...
 
 
 class Opening:
-    """The owner of a program that is started before there is a prompt; the guard ends its process group."""
+    """The substitute for a turn when a program is started before the first prompt; the guard ends its process group."""
 
     attempt = 0
     resumed = False
@@ -49,10 +49,10 @@ class Opening:
         }  # fmt: skip
 
     async def emit(self, payload: Payload) -> None:
-        """Drop the event: nobody listens yet."""
+        """Drop the event, because nobody listens yet."""
 
     async def own_group(self, pgid: int) -> None:
-        """Do nothing: the guard knows the group."""
+        """Do nothing, because the guard knows the group."""
 
 
 class Terminals:
@@ -66,7 +66,7 @@ class Terminals:
         relay: Relay | None,
         env: Callable[[], Mapping[str, str]],
     ) -> None:
-        """Build the service. `opened` are the conversations of this process; None if it runs no tasks."""
+        """Build the service. `opened` is None if this process runs no tasks."""
         self._store = store
         self._agents = agents
         self._relay = relay
@@ -74,42 +74,42 @@ class Terminals:
         self._opened = opened
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._known: dict[str, dict[str, Any]] = {}
-        """The answers that were sent to other processes."""
+        """The latest answers to other processes, by request id."""
         if relay is not None:
             relay.on_message(ASK, self._handle_request)
             relay.on_message(ANSWER, self._handle_answer)
 
     async def screenshot(self, key: str, *, styled: bool = False) -> Screenshot:
-        """Return what the terminal of a session shows. Conflict when none is open."""
+        """Return the screen of a session's terminal; raise Conflict if none is open."""
         screen = await self._do(key, "screenshot", {"styled": styled})
         return Screenshot(**{**screen, "cursor": tuple(screen["cursor"])})
 
     async def send_keys(self, key: str, data: bytes) -> None:
-        """Type into it, also while a turn runs. Conflict when none is open."""
+        """Type into a session's terminal, even while a turn runs; raise Conflict if none is open."""
         if len(data) > MOST_KEYS:
-            raise InvalidInput(f"up to {MOST_KEYS} bytes can be typed at once.", field="data")
+            raise InvalidInput(f"at most {MOST_KEYS} bytes can be typed at once; send fewer.", field="data")
         await self._do(key, "send_keys", {"data": base64.b64encode(data).decode()})
 
     async def resize(self, key: str, columns: int, rows: int) -> None:
-        """Change its size. Conflict when none is open."""
+        """Change the size of a session's terminal; raise Conflict if none is open."""
         if not (MIN_SIZE[0] <= columns <= MAX_SIZE[0] and MIN_SIZE[1] <= rows <= MAX_SIZE[1]):
             raise InvalidInput(
-                f"a terminal has {MIN_SIZE[0]} to {MAX_SIZE[0]} columns and {MIN_SIZE[1]} to {MAX_SIZE[1]} rows.",
+                f"use {MIN_SIZE[0]} to {MAX_SIZE[0]} columns and {MIN_SIZE[1]} to {MAX_SIZE[1]} rows.",
                 field="columns",
             )
         await self._do(key, "resize", {"columns": columns, "rows": rows})
 
     async def open(self, key: str) -> None:
-        """Start a session's program before the first message, unless it runs."""
+        """Start a session's program before the first message, unless it runs already."""
         session = await self._session(key)
         agent = self._agents.get(session.agent)
         if self._opened is None or agent is None:
-            raise Conflict(f"agent {session.agent} does not work in this process; send the session a message.")
+            raise Conflict(f"agent {session.agent} does not work in this process; send a message to the session.")
         if session.status == "closed":
-            raise Conflict(f"session {key} is closed.")
+            raise Conflict(f"session {key} is closed; create it again with the same key.")
         await self._opened.begin(agent, session, Opening(session, self._env()))
 
-    # -- here or elsewhere ---------------------------------------------------------------------------------------
+    # -- in this or another process ------------------------------------------------------------------------------
 
     async def _session(self, key: str) -> Session:
         return require(await self._store.get_session(key), "session", key)
@@ -153,7 +153,7 @@ class Terminals:
             raise ERRORS.get(reply["code"], MidwatchError)(reply["error"])
         return reply["result"]
 
-    # -- for others ----------------------------------------------------------------------------------------------
+    # -- requests of other processes -----------------------------------------------------------------------------
 
     def _handle_request(self, sender: str, data: Mapping[str, Any]) -> None:
         """Answer a request of another process. A repeated request gets the same answer and is not executed again."""
