@@ -372,8 +372,8 @@ def every(here: Here, status: int, db: str, says: str, commands: tuple[str, ...]
 @pytest.mark.parametrize(
     ("db", "says"),
     [
-        (f"mysql://u:{SECRET}@127.0.0.1/x", "not the address of a PostgreSQL"),
-        (SECRET, "not the address of a PostgreSQL"),
+        (f"mysql://u:{SECRET}@127.0.0.1/x", "not a PostgreSQL address"),
+        (SECRET, "not a PostgreSQL address"),
         (f"postgresql://u:{SECRET}@127.0.0.1/x", "special characters"),
         ("postgresql://u:s3cr3t@127.0.0.1:port/x", "special characters"),
         ("postgresql://u:s3cr3t@127.0.0.1/x?colour=blue", "special characters"),

@@ -578,7 +578,7 @@ async def test_only_its_creator_may_manage_it_unless_the_setting_allows_all(auto
         lambda who: automations.delete(made.id, actor=who),
     ]
     for act in acts:
-        with pytest.raises(Forbidden, match="belongs to ann"):
+        with pytest.raises(Forbidden, match="only ann may manage"):
             await act(BOB)
     assert await automations.get(made.id) == made
     await automations.patch(made.id, {"manage_mode": "scope_all"}, actor=ANN)

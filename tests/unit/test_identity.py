@@ -96,7 +96,7 @@ async def test_a_revoked_token_is_refused(tokens: Tokens) -> None:
     assert await tokens.bearer(secret) is None
     assert not await tokens.still_holds(who)
     assert await tokens.still_holds(OWNER)
-    with pytest.raises(Conflict, match="before"):
+    with pytest.raises(Conflict, match="already"):
         await tokens.revoke(made.id, by=OWNER)
     with pytest.raises(NotFound):
         await tokens.revoke("ci", by=OWNER)
