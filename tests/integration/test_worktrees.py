@@ -371,7 +371,7 @@ async def test_a_creation_that_was_killed_is_repeated(desk: Runtime, repo: Path)
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     (running,) = await claim_tasks(desk.store, agents={"nobody": 1})
-    made = await desk.worktrees.ready(running, str(repo))
+    made = await desk.worktrees.prepare(running, str(repo))
     assert made.status == "kept"
     assert Path(tree.path, "slow").read_text() == "slow"
     assert git(tree.path, "status", "--porcelain") == ""

@@ -54,7 +54,7 @@ class Desk:
         self.automation_transfer = AutomationTransfer(store, clock, tasks, lambda route: route)
 
     async def take(self, *shots: Any, actor: Actor = OWNER) -> list[str]:
-        return [one.what for one in await self.automation_transfer.take(shots, actor=actor)]
+        return [one.what for one in await self.automation_transfer.import_all(shots, actor=actor)]
 
     async def seqs(self) -> int:
         return len(await self.store.read_events(0, EVERYTHING, 1000))

@@ -42,8 +42,8 @@ async def export(desk: DeskDep, query: Annotated[bodies.ExportQuery, Query()]) -
 @router.post("/automations/import", responses={200: {"model": TakenPage}})
 async def take(desk: DeskDep, actor: Caller, body: bodies.ImportBody) -> Json:
     """Create the automations that are not here and change those that differ; all of them or none."""
-    taken = await desk.automation_transfer.take([shot.model_dump() for shot in body.automations], actor=actor)
-    return Json({"automations": [result._asdict() for result in taken]})
+    results = await desk.automation_transfer.import_all([shot.model_dump() for shot in body.automations], actor=actor)
+    return Json({"automations": [result._asdict() for result in results]})
 
 
 @router.get("/automations/{automation_id}", responses=ONE)

@@ -48,10 +48,10 @@ class Rescuer(LeaderLoop):
         *,
         owner: str,
         reap: Callable[[Task], Awaitable[object]],
-        call_off: Callable[[], Awaitable[None]] | None = None,
+        cancel_orphans: Callable[[], Awaitable[None]] | None = None,
         nap: float = LONGEST_NAP,
     ) -> None:
-        """`reap` ends the processes of a dead attempt; `call_off` ends handoffs nobody waits for any more."""
+        """`reap` ends the processes of a dead attempt; `cancel_orphans` ends handoffs nobody waits for any more."""
         super().__init__(clock, engine.leads, log, nap=nap)
         self._store = store
         self._engine = engine
@@ -59,7 +59,7 @@ class Rescuer(LeaderLoop):
         self._owner = owner
         self._reap = reap
         self._endings = endings
-        self._call_off = call_off
+        self._call_off = cancel_orphans
 
     async def start(self) -> None:
         """Rescue the tasks an earlier process left behind, then begin to look."""

@@ -170,4 +170,4 @@ class Delegations:
         goes_on = self._stop_reason in ("yield", "shutdown") and self._task.on_crash != "fail"
         if not goes_on and self._stop_reason != "lost":
             with suppress(MidwatchError):
-                await self._handoffs.leave(self._task.id, once)
+                await self._handoffs.cancel_unattended(self._task.id, once)

@@ -134,7 +134,7 @@ class Worker:
                 run.task = await self._worktrees.finish_task(run.task)
             await self._end_attempt(run, turn, outcome)
             if run.delegations.leave_work:
-                await self._host.handoffs.call_off()
+                await self._host.handoffs.cancel_orphans()
         except Exception as problem:
             log.exception("task %s could not be ended as it should", run.task.id)
             await self._fail(run, problem)
@@ -186,7 +186,7 @@ class Worker:
     async def _enter_worktree(self, run: Run, turn: LiveTurn, session: Session, agent: Agent) -> Session:
         """Prepare the task's own worktree and have the turn work there."""
         directory = run.task.workdir or session.workdir or agent.terms.workdir
-        run.worktree = asyncio.get_running_loop().create_task(self._worktrees.ready(run.task, directory))
+        run.worktree = asyncio.get_running_loop().create_task(self._worktrees.prepare(run.task, directory))
         try:
             worktree = await run.worktree
         except asyncio.CancelledError:

@@ -105,7 +105,7 @@ class Crew:
         self.pruner = Pruner(store, clock, self.engine.leads, retention, every=pace.prune, nap=pace.nap)
         self.rescuer = Rescuer(
             store, clock, self.engine, desk.approvals, desk.endings,
-            owner=desk.id, reap=reap_left, call_off=desk.handoffs.call_off, nap=pace.nap,
+            owner=desk.id, reap=reap_left, cancel_orphans=desk.handoffs.cancel_orphans, nap=pace.nap,
         )  # fmt: skip
         self.scheduler = Scheduler(
             store, clock, self.engine.leads, desk.registry.terms_of, desk.tasks.cancel, settings.goals.templates(),
@@ -165,7 +165,7 @@ class Crew:
 
     async def _start_routines(self) -> None:
         routines = self._desk.routines
-        routines.register("watchdog", self._pace.watchdog, self._desk.alerts.tell)
+        routines.register("watchdog", self._pace.watchdog, self._desk.alerts.send)
         routines.register("prune", self._pace.prune, self._prune)
         routines.register("handoffs", self._pace.handoffs, self._tend_handoffs)
         await routines.start(self.engine.leads)
@@ -180,7 +180,7 @@ class Crew:
     async def _tend_handoffs(self) -> None:
         """End handoffs whose process died before their task was made, and those nobody waits for."""
         desk = self._desk
-        await desk.handoffs.call_off()
+        await desk.handoffs.cancel_orphans()
         living = [instance.id for instance in await desk.living()]
         for handoff in await desk.store.list_abandoned_handoffs(living):
             with suppress(Conflict):

@@ -160,7 +160,7 @@ async def _open_conversation(desk: Runtime, agent: Agent, options: ServerOptions
             warning = f"Failed to restore previous session: {problem}"
     view, _ = await desk.sessions.create(agent=agent.name, workdir=str(Path.cwd()), title="agentapi")
     messages = [(message.role, message.message, message.time) for message in state.messages]
-    await desk.sessions.recall(view.session.key, messages)
+    await desk.sessions.add_history(view.session.key, messages)
     follower = SessionFollower(desk, view.session, kind=agent.kind, needs_terminal=True, resumed=bool(messages))
     await follower.start()
     keeper = StateKeeper(follower, file, state, desk.clock.now)

@@ -60,7 +60,7 @@ class AgentRegistry:
         """Return the terms of an agent in any process, or None if no process offers the agent."""
         return self.terms(agent) or await self.find_advertised(agent)
 
-    def known(self) -> frozenset[str]:
+    def local_names(self) -> frozenset[str]:
         """Return the names of the agents of this process."""
         return frozenset(self.agents)
 

@@ -35,10 +35,10 @@ class Alerts:
         self._live = live
         self._silent = silent
 
-    async def tell(self) -> list[Alert]:
+    async def send(self) -> list[Alert]:
         """Send alerts for all problems, except those that were sent a short time ago, and return them."""
         now = self._clock.now()
-        alerts = await self.look()
+        alerts = await self.find()
         since = now - int(rules.COOL_DOWN_SECONDS * SECOND)
         sent = await self._store.list_sent_alerts(since) if alerts else frozenset()
         fresh = [alert for alert in alerts if alert.id not in sent]
@@ -47,7 +47,7 @@ class Alerts:
             log.warning("sent alerts: %s", ", ".join(alert.id for alert in fresh))
         return fresh
 
-    async def look(self) -> list[Alert]:
+    async def find(self) -> list[Alert]:
         """Return an alert for each problem that exists now, without sending it."""
         now = self._clock.now()
         late = now - int(rules.GRACE_SECONDS * SECOND)

@@ -34,7 +34,7 @@ NEW_SETTINGS = settable(Automation) - {"next_run_at", "resume_thread_id"} | {"sc
 """The fields of a new automation that an import sets."""
 
 
-class Taken(NamedTuple):
+class ImportResult(NamedTuple):
     """The result for one automation of an import: created, changed, unchanged, or skipped as it is deleted here."""
 
     id: str
@@ -57,7 +57,7 @@ class AutomationTransfer:
             return await self._store.list_automations(None, ("active", "paused"), MAX_EXPORT)
         return [require(await self._store.get_automation(key), "automation", key) for key in wanted]
 
-    async def take(self, shots: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[Taken]:
+    async def import_all(self, shots: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[ImportResult]:
         """Import automations: create the missing ones and change those that differ.
 
         All are imported, or on bad input none. The import is idempotent.
@@ -66,13 +66,13 @@ class AutomationTransfer:
         if twice := [key for key, count in Counter(ids).items() if count > 1]:
             raise InvalidInput(f"automation {twice[0]} occurs twice; remove one of them.", field="automations")
 
-        async def compute() -> tuple[list[Taken], Changes]:
-            changes, taken, now = Changes(), [], self._clock.now()
+        async def compute() -> tuple[list[ImportResult], Changes]:
+            changes, results, now = Changes(), [], self._clock.now()
             for shot in shots:
                 step, what = await self._import(shot, actor, now)
                 changes = changes.plus(step)
-                taken.append(Taken(str(shot["id"]), what))
-            return taken, changes
+                results.append(ImportResult(str(shot["id"]), what))
+            return results, changes
 
         return await apply_with_retry(self._store, "one of the automations", compute)
 

@@ -73,7 +73,7 @@ class Automations(ManagedRecords[Automation]):
         """
         now, creator = self._clock.now(), actor_name(actor)
         wish = await self._tasks.authorization.restrict(actor, wish, AUTOMATION_FIELDS)
-        wish = _read({name: value for name, value in wish.items() if value is not None}, now, host_zone())
+        wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         times = Schedule.make(
             at=wish.pop("at", None), every=wish.pop("every", None), cron=wish.pop("cron", None),
             zone=wish.pop("zone", None) or host_zone(), anchor=now,
@@ -103,14 +103,14 @@ class Automations(ManagedRecords[Automation]):
         """Return the automation, also a deleted one, or raise NotFound."""
         return require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
 
-    async def running(self, automation_id: str) -> Task | None:
+    async def open_run(self, automation_id: str) -> Task | None:
         """Return the open run of an automation, or None."""
         return await self._store.find_open_run(automation_id)
 
     async def history(self, automation_id: str, limit: int = LISTED) -> list[Task]:
         """Return the runs of an automation, newest first."""
         await self.get(automation_id)
-        return await self._store.list_runs(automation_id, _page(limit))
+        return await self._store.list_runs(automation_id, _limit_page(limit))
 
     async def describe(self, automation: Automation) -> dict[str, Any]:
         """Return the automation as JSON, with whether it runs now and the times of its next runs."""
@@ -118,7 +118,7 @@ class Automations(ManagedRecords[Automation]):
         times = [] if after is None else upcoming(automation.times, after - 1, NEXT_RUNS)
         return {
             **automation.snapshot(),
-            "running": await self.running(automation.id) is not None,
+            "running": await self.open_run(automation.id) is not None,
             "next_runs": [local_iso(at, automation.times.zone) for at in times],
         }
 
@@ -161,7 +161,7 @@ class Automations(ManagedRecords[Automation]):
         The time of the next run stays unless the schedule changes. An automation without remaining runs is paused.
         """
         zone = (await self.get(automation_id)).snapshot()["zone"]
-        values = _read(values, self._clock.now(), zone)
+        values = _read_times(values, self._clock.now(), zone)
         refuse_unknown(values, CHANGEABLE)
         if empty := [name for name, value in values.items() if value is None and name not in CLEARABLE]:
             raise InvalidInput(f"{empty[0]} cannot be null; leave it out, or give it a value.", field=empty[0])
@@ -254,7 +254,7 @@ class Automations(ManagedRecords[Automation]):
         statuses: Iterable[Status] = ("active", "paused")
         if wanted:
             statuses = tuple(TRANSITIONS) if wanted == "all" else (wanted,)  # type: ignore[assignment]  # one of them
-        return await self._store.list_automations(scope, tuple(statuses), _page(limit))
+        return await self._store.list_automations(scope, tuple(statuses), _limit_page(limit))
 
     # -- internal ----------------------------------------------------------------------------------------------------
 
@@ -310,11 +310,11 @@ class Automations(ManagedRecords[Automation]):
         return times.snapshot()
 
 
-def _page(limit: int) -> int:
+def _limit_page(limit: int) -> int:
     return min(limit, MOST_LISTED) if limit > 0 else LISTED
 
 
-def _read(values: Mapping[str, Any], now: int, zone: str) -> dict[str, Any]:
+def _read_times(values: Mapping[str, Any], now: int, zone: str) -> dict[str, Any]:
     """Return the values under the names of the record's fields, with times as numbers.
 
     A time in words is read in `zone` unless the values contain another zone.

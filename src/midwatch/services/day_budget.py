@@ -22,7 +22,7 @@ FRESH_SECONDS = 5.0
 """How many seconds the spending of the day is used before it is read from the store again."""
 SCOPES: Mapping[str, Scope] = {"goal": "goal", "automation": "automation"}
 
-Known = Callable[[str, str, Mapping[str, Any]], float | None]
+FindCost = Callable[[str, str, Mapping[str, Any]], float | None]
 """Returns the cost of an agent's usage of a model, or None if no price is known."""
 
 
@@ -36,15 +36,17 @@ class DaySpent(NamedTuple):
 class Budgets:
     """The meters, the prices and the day budget for the turns of this process."""
 
-    def __init__(self, prices: Prices | None = None, day: DayBudget | None = None, known: Known | None = None) -> None:
-        """Build the budgets. `known` is called for prices that are not set."""
+    def __init__(
+        self, prices: Prices | None = None, day: DayBudget | None = None, find_cost: FindCost | None = None
+    ) -> None:
+        """Build the budgets. `find_cost` is called for models without a configured price."""
         self._prices = prices or Prices()
         self._day = day
-        self._known = known
+        self._find_cost = find_cost
 
-    def open(self, task: Task, worked: Callable[[], float]) -> Meter:
+    def open(self, task: Task, working_seconds: Callable[[], float]) -> Meter:
         """Return the meter of a turn that begins."""
-        meter = Meter(task.budget, task.usage, SCOPES.get(task.cause, "task"), worked)
+        meter = Meter(task.budget, task.usage, SCOPES.get(task.cause, "task"), working_seconds)
         if self._day is not None:
             self._day.running[meter] = task.agent
         return meter
@@ -59,7 +61,7 @@ class Budgets:
         price = self._prices.of(model)
         if price is not None:
             return price.cost(usage)
-        return self._known(agent, model, usage) if self._known is not None else None
+        return self._find_cost(agent, model, usage) if self._find_cost is not None else None
 
     def counts_money(self, agent: str, meter: Meter) -> bool:
         """Return whether a budget in dollars limits a turn."""
@@ -92,8 +94,8 @@ class DayBudget:
         self._zone = ZoneInfo(zone)
         self._budgets: dict[str | None, Budget] = {None: desk} | dict(agents)
         self._until = 0
-        self._looking = asyncio.Lock()
-        self._known_at: float | None = None
+        self._reading = asyncio.Lock()
+        self._read_at: float | None = None
         self._spent: dict[str, Spending] = {}
         self._since: list[tuple[float, str, Spending]] = []
         """Turns that ended here after the spending was read: end time, agent, spending."""
@@ -103,7 +105,7 @@ class DayBudget:
         """Return the spent day budget of the desk or of the agent, or None."""
         for whose in (None, agent):
             budget = self._budgets.get(whose)
-            if budget is not None and (over := budget.over(self.spent(whose), "day")):
+            if budget is not None and (over := budget.over(self.sum_spending(whose), "day")):
                 return over
         return None
 
@@ -111,7 +113,7 @@ class DayBudget:
         """Return whether a budget in dollars limits the agent's tasks."""
         return any(self._budgets[whose].usd is not None for whose in (None, agent) if whose in self._budgets)
 
-    def spent(self, whose: str | None) -> Spending:
+    def sum_spending(self, whose: str | None) -> Spending:
         """Return the known spending of today of an agent, or with None of the whole desk."""
         total = Spending()
         figures = [*self._spent.items(), *((agent, spending) for _, agent, spending in self._since)]
@@ -133,16 +135,16 @@ class DayBudget:
 
     async def refresh(self) -> None:
         """Read the spending of the day, unless it was read a few seconds ago. Concurrent callers share one read."""
-        async with self._looking:
+        async with self._reading:
             read_at, now = self._clock.monotonic(), self._clock.now()
-            if self._known_at is not None and read_at - self._known_at < FRESH_SECONDS and now < self._until:
+            if self._read_at is not None and read_at - self._read_at < FRESH_SECONDS and now < self._until:
                 return
             since, until = day_of(now, self._zone)
             try:
                 rows = await self._store.sum_usage(UsageQuery(since=since, until=until, by=("agent",)))
             except StoreUnavailable:
                 return  # use the last figures for now
-            self._known_at, self._until = read_at, until
+            self._read_at, self._until = read_at, until
             self._spent = {row.agent or "": Spending.of(row._asdict()) for row in rows}
             self._since = [turn for turn in self._since if turn[0] >= read_at]
 

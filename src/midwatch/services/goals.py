@@ -72,7 +72,7 @@ class Goals(ManagedRecords[Goal]):
         key = wish.pop("session_key", None)
         key = check_key(key) if key else None
         session = await self._store.get_session(key) if key else None
-        agent = await self._agent(wish.pop("agent", None), session)
+        agent = await self._choose_agent(wish.pop("agent", None), session)
         if wish.get("verifier"):
             await self._tasks.check_agent(wish["verifier"])
         route = wish.pop("route", None) or self._default_route
@@ -95,7 +95,7 @@ class Goals(ManagedRecords[Goal]):
             raise Conflict(f"{goal.scope_id} has an open goal already{other}; complete or clear it first.") from None
         return goal
 
-    async def _agent(self, wanted: str | None, session: Session | None) -> str:
+    async def _choose_agent(self, wanted: str | None, session: Session | None) -> str:
         """Return the agent of a new goal. In a session it is the agent of that session."""
         if session is not None and wanted not in (None, session.agent):
             raise InvalidInput(

@@ -41,7 +41,7 @@ class HandoffRequests:
         idempotency_key: str | None = None, wait: float = 0.0,
     ) -> Handoff:  # fmt: skip
         """Hand work over and wait up to `wait` seconds for the result. With an idempotency key it happens only once."""
-        once = None if idempotency_key is None else _once(actor, idempotency_key)
+        once = None if idempotency_key is None else _scope_key(actor, idempotency_key)
         options = await self._complete(replace(options, wait=False, once=once), context, actor, wait)
         handoff = await self._handoffs.handoff(options)
         if not _is_same(handoff, options):
@@ -66,8 +66,8 @@ class HandoffRequests:
         work, workdir = options.task, options.workdir
         if source is not None:
             task = await self._tasks.get(source)
-            work, taken = await _take_along(self._store, task, work)
-            context = context or taken
+            work, own_context = await _build_work(self._store, task, work)
+            context = context or own_context
             workdir = await self._authorization.choose_workdir(task, workdir) if own else workdir or task.workdir
         if options.to is None and not work.type:
             raise InvalidInput("name the agent that should do the work, or the type of the work.", field="to")
@@ -102,11 +102,11 @@ class HandoffRequests:
     async def retry(self, handoff_id: str, *, actor: AnyActor = None, idempotency_key: str | None = None) -> Handoff:
         """Hand the same work to the same agent again as a new handoff. With an idempotency key it happens only once."""
         self._authorization.check_work(actor, (await self._handoffs.get(handoff_id)).creator)
-        once = f"retry:{handoff_id}:{_once(actor, idempotency_key)}" if idempotency_key else None
+        once = f"retry:{handoff_id}:{_scope_key(actor, idempotency_key)}" if idempotency_key else None
         return await self._handoffs.retry(handoff_id, actor=actor_name(actor), once=once)
 
 
-def _once(actor: AnyActor, key: str) -> str:
+def _scope_key(actor: AnyActor, key: str) -> str:
     """Return the idempotency key with a prefix, so that different actors, and their agents, cannot share a key."""
     return f"{'agent' if agent_task(actor) else 'actor'}:{actor_name(actor)}:{key}"
 
@@ -120,14 +120,14 @@ def _is_same(handoff: Handoff, options: HandoffOptions) -> bool:
 # -- the context of a handed-over task -------------------------------------------------------------------------------
 
 
-async def _take_along(store: Store, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
+async def _build_work(store: Store, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
     """Return the work and its context for a handoff of `task`.
 
     If the work has no description, it gets the prompt and the result of the task. Otherwise these become history.
     """
     origin = await store.get_handoff(task.cause_id) if task.cause == "handoff" and task.cause_id else None
     if origin is not None:
-        return _pass_on(origin, task, work)
+        return _build_work_again(origin, task, work)
     messages = await _read_conversation(store, task)
     own = [message for message in messages if message.task_id == task.id]
     before = [message for message in messages if message.task_id != task.id]
@@ -142,7 +142,7 @@ async def _take_along(store: Store, task: Task, work: HandoffTask) -> tuple[Hand
     return work, HandoffContext(conversation_id=key, messages=_keep_latest([*before, *own]))
 
 
-def _pass_on(origin: Handoff, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
+def _build_work_again(origin: Handoff, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
     """Return the work and its context for a handoff of a task that was itself handed over.
 
     The prompt of such a task may contain the history. The record of its handoff has both separately.

@@ -337,7 +337,7 @@ class Handoffs:
         return HandoffError(f"handoff {stage.handoff.id} failed before it began; {why}", stage.handoff.id)
 
     async def _prepare(self, stage: _Stage, options: HandoffOptions) -> Transfer:
-        await self._take(stage, options)
+        await self._find_accepting(stage, options)
         stage.name = "hook"
         if options.on_handoff is not None:
             await _call(options.on_handoff, stage.handoff)
@@ -351,7 +351,7 @@ class Handoffs:
         task, context = await self._build_task(stage.handoff, options, data)
         return Transfer(handoff=replace(stage.handoff, context=context), task=task)
 
-    async def _take(self, stage: _Stage, options: HandoffOptions) -> None:
+    async def _find_accepting(self, stage: _Stage, options: HandoffOptions) -> None:
         """Ask the named agent to accept the handoff, or if none is named, one candidate after the other."""
         tried: set[str] = set()
         while True:
@@ -495,14 +495,14 @@ class Handoffs:
 
         return await apply_with_retry(self._store, f"handoff {handoff_id}", compute)
 
-    async def leave(self, source_task: str, once: str) -> None:
+    async def cancel_unattended(self, source_task: str, once: str) -> None:
         """Cancel an open handoff, because the task that waits for it is being stopped."""
         handoff = await self._store.find_handoff(source_task, once)
         if handoff is not None and handoff.open:
             with suppress(Conflict):
                 await self.cancel(handoff.id, why="the task that handed it over was stopped")
 
-    async def call_off(self) -> None:
+    async def cancel_orphans(self) -> None:
         """Cancel the open handoffs of which the waiting tasks have ended."""
         for handoff in await self._store.list_orphaned_handoffs():
             with suppress(Conflict):
@@ -512,10 +512,10 @@ class Handoffs:
         """End a handoff whose deadline has passed."""
         await self._store.apply((await self._add_stop(*rules.expire_handoff(due, self._clock.now())))[1])
 
-    async def abandon(self, left: Handoff) -> None:
+    async def abandon(self, handoff: Handoff) -> None:
         """Fail a handoff that has no task yet, because the process that prepared it has ended."""
         why = "the process that prepared it ended before its task was created; hand it over again."
-        await self._store.apply(rules.fail_handoff(left, why, self._clock.now(), "choose")[1])
+        await self._store.apply(rules.fail_handoff(handoff, why, self._clock.now(), "choose")[1])
 
     async def _add_stop(self, ended: Handoff, step: Changes, actor: str | None = None) -> tuple[Handoff, Changes]:
         """Return the ended handoff and its changes, extended by those that stop its task."""

@@ -110,7 +110,7 @@ class Sessions:
         await self.send(view.session.key, prompt, idempotency_key=once, actor=wish.get("actor"))
         return await self.get(view.session.key), created
 
-    async def recall(self, key: str, earlier: Iterable[tuple[Role, str, int]]) -> None:
+    async def add_history(self, key: str, earlier: Iterable[tuple[Role, str, int]]) -> None:
         """Add the messages of an earlier conversation to a new one: role, text and time of each."""
         messages = tuple(
             Message(session_key=key, role=role, text=text, time=time, id=f"{key}.{at}")

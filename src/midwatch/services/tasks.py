@@ -176,7 +176,7 @@ class Tasks:
 
     async def result(self, task_id: str) -> str:
         """Return the full result text of a task that is done; otherwise raise NotFinished."""
-        task = await self._last(task_id)
+        task = await self._follow_transfers(task_id)
         if task.status == "done":
             return task.result or ""
         if task.open:
@@ -196,7 +196,7 @@ class Tasks:
         await self.authorization.check_task(actor, task_id)
 
         async def compute() -> tuple[Task, Changes]:
-            task = await self._last(task_id)
+            task = await self._follow_transfers(task_id)
             if not task.open:
                 raise AlreadyFinished(task.id, task.status)
             after, changes = stop_task(task, self._clock.now(), actor_name(actor))
@@ -277,7 +277,7 @@ class Tasks:
     async def _get(self, task_id: str) -> Task:
         return require(await self._store.get_task(task_id), "task", task_id)
 
-    async def _last(self, task_id: str) -> Task:
+    async def _follow_transfers(self, task_id: str) -> Task:
         """Return the task, or the task to which its work was transferred."""
         task = await self._get(task_id)
         while task.transferred_to is not None:
@@ -291,7 +291,7 @@ class Tasks:
         terms = await self._agents.find_advertised(agent)
         if terms is None:
             raise UnknownAgent(
-                agent, sorted(await self._agents.live() | self._agents.known()), self._agents.advice(agent)
+                agent, sorted(await self._agents.live() | self._agents.local_names()), self._agents.advice(agent)
             )
         return terms
 

@@ -26,11 +26,11 @@ class Tokens:
         self._most_of_actor = most_of_actor
         self._clock = clock
         self._owner = hash_of(owner_secret)
-        self._noting: dict[str, asyncio.Task[None]] = {}
+        self._writing: dict[str, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
         """Wait until the times of the last uses are written."""
-        await asyncio.gather(*self._noting.values(), return_exceptions=True)
+        await asyncio.gather(*self._writing.values(), return_exceptions=True)
 
     async def list(self, *, by: Actor = OWNER) -> list[Token]:
         """Return the tokens of programs and browsers, newest first, and ended ones for a week. For owners only."""
@@ -87,7 +87,7 @@ class Tokens:
 
     async def sign_in(self, *, code: str | None = None, token: str | None = None) -> tuple[Token, str]:
         """Create a browser's token from the code of a link or a program's secret; return it and its secret."""
-        link = None if code is None else await self._known(code, "link")
+        link = None if code is None else await self._find_valid(code, "link")
         who = None if token is None else await self.bearer(token)
         if link is not None:
             who = Actor(link.actor, link.role)
@@ -110,7 +110,7 @@ class Tokens:
             return OWNER
         if secret.startswith("ma_"):
             return await self._agent(secret)
-        known = await self._known(secret, "api")
+        known = await self._find_valid(secret, "api")
         return None if known is None else Actor(known.actor, known.role, "bearer", known)
 
     async def _agent(self, secret: str) -> Actor | None:
@@ -124,10 +124,10 @@ class Tokens:
 
     async def cookie(self, secret: str) -> Actor | None:
         """Return the actor of a browser's secret, or None if the secret is not valid."""
-        known = await self._known(secret, "browser")
+        known = await self._find_valid(secret, "browser")
         return None if known is None else Actor(known.actor, known.role, "cookie", known)
 
-    async def still_holds(self, who: Actor) -> bool:
+    async def is_valid(self, who: Actor) -> bool:
         """Return whether the token or task of an actor is still valid."""
         if who.task is not None:
             now = await self._store.get_task(who.task.id)
@@ -137,12 +137,12 @@ class Tokens:
         known = await self._store.find_token(who.token.hash, self._clock.now())
         return known is not None and known.holds(self._clock.now())
 
-    async def _known(self, secret: str, kind: Kind) -> Token | None:
+    async def _find_valid(self, secret: str, kind: Kind) -> Token | None:
         now = self._clock.now()
         known = await self._store.find_token(hash_of(secret), now)
         if known is None or known.kind != kind or not known.holds(now):
             return None
-        self._note(known)
+        self._record_use(known)
         return known
 
     async def _tidy(self) -> int:
@@ -155,15 +155,15 @@ class Tokens:
         if await self._store.count_tokens(who.name, now) >= self._most_of_actor:
             raise LimitReached(f"{who.name} is signed in {self._most_of_actor} times; sign out of one browser first.")
 
-    def _note(self, token: Token) -> None:
+    def _record_use(self, token: Token) -> None:
         """Write the time of a token's last use, in the background."""
         now = self._clock.now()
         fresh = now - (token.last_used_at or 0) < identity.NOTED_SECONDS * SECOND
-        if fresh or token.kind == "link" or token.id in self._noting:
+        if fresh or token.kind == "link" or token.id in self._writing:
             return
         task = asyncio.get_running_loop().create_task(self._write_use(token, now))
-        self._noting[token.id] = task
-        task.add_done_callback(lambda _: self._noting.pop(token.id, None))
+        self._writing[token.id] = task
+        task.add_done_callback(lambda _: self._writing.pop(token.id, None))
 
     async def _write_use(self, token: Token, now: int) -> None:
         guard = {"last_used_at": token.last_used_at}

@@ -68,7 +68,7 @@ class Waiter:
             if not waiting:
                 del self._waiting[record_id]
 
-    def note(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         """Wake the callers that wait for the record that `event` is about."""
         if event.kind == "task_submitted" and event.task_id:
             self._open_tasks.add(event.task_id)

@@ -55,11 +55,11 @@ class Worktrees:
 
     # -- for the worker ------------------------------------------------------------------------------------------
 
-    async def ready(self, task: Task, workdir: str | None) -> Worktree:
+    async def prepare(self, task: Task, workdir: str | None) -> Worktree:
         """Create or repair the worktree of a running task if necessary, and return it."""
         worktree_id = rules.find_worktree_id(task)
         assert worktree_id is not None
-        async with self._held(worktree_id):
+        async with self._lock_worktree(worktree_id):
             tree = await self._store.get_worktree(worktree_id)
             if tree is None:
                 tree = await self._plan(task, workdir)
@@ -84,7 +84,7 @@ class Worktrees:
         try:
             tree = await self.find(worktree_id)
             if tree.status != "making":
-                tree = await self._write(tree, task, **await self._look(tree))
+                tree = await self._write(tree, task, **await self._read_stat(tree))
             return task._replace(worktree=tree.note_of_task())
         except MidwatchError as problem:
             log.warning("the changes of task %s in its worktree cannot be read: %s", task.id, problem)
@@ -103,10 +103,10 @@ class Worktrees:
     async def get(self, key: str) -> Worktree:
         """Return a worktree with its current changes; those in use or on another machine are returned as stored."""
         tree = await self.find(key)
-        if tree.status not in ("kept", "merged") or tree.host != self._host or await self._runner(tree):
+        if tree.status not in ("kept", "merged") or tree.host != self._host or await self._find_runner(tree):
             return tree
         try:
-            return replace(tree, **await self._look(tree))
+            return replace(tree, **await self._read_stat(tree))
         except MidwatchError as problem:
             return replace(tree, note=str(problem))
 
@@ -125,21 +125,21 @@ class Worktrees:
         refuse_agent(actor, "an agent may not read the worktrees of others; it has its own files.")
         if not 1 <= limit <= rules.MAX_DIFF:
             raise InvalidInput(f"limit must be from 1 to {rules.MAX_DIFF}.", field="limit")
-        tree = await self._present(key)
+        tree = await self._get_present(key)
         return await self._git.diff(tree, limit)
 
     async def merge(self, key: str, *, actor: AnyActor = None) -> tuple[Worktree, Merged]:
         """Commit all changes in a worktree and merge its branch into the branch it was created from."""
         await self._find_managed(key, actor)
-        tree = await self._present(key)
-        async with self._held(tree.id):
-            tree = await self._present(tree.id)
+        tree = await self._get_present(key)
+        async with self._lock_worktree(tree.id):
+            tree = await self._get_present(tree.id)
             await self._check_idle(tree)
             task = await self._store.get_task(tree.task_id)
-            async with self._locked(f"repositories-{crc32(os.fsencode(tree.repository)) % LOCKS}"):
+            async with self._hold_lock(f"repositories-{crc32(os.fsencode(tree.repository)) % LOCKS}"):
                 merged = await self._git.merge(tree, _message(tree, task))  # one merge at a time in a repository
             now = self._clock.now()
-            stat = await self._look(tree)
+            stat = await self._read_stat(tree)
             fields = stat if tree.status == "merged" else {"status": "merged", **stat}
             after, update = rules.change_worktree(tree, now, **fields)
             updates = (update,) if task is None else (update, rules.note_on_task(after, task))
@@ -150,7 +150,7 @@ class Worktrees:
     async def remove(self, key: str, *, force: bool = False, actor: AnyActor = None) -> Worktree:
         """Remove the directory and the branch of a worktree; raise Conflict if work would be lost, unless `force`."""
         tree = await self._find_managed(key, actor)
-        async with self._held(tree.id):
+        async with self._lock_worktree(tree.id):
             tree = await self.find(tree.id)
             if tree.status == "removed":
                 return tree
@@ -167,8 +167,8 @@ class Worktrees:
     async def prune(self, before: int) -> int:
         """Remove worktrees that were not used since `before` and contain no changes; return their number."""
         removed = 0
-        async for tree in self._old(before):
-            async with self._held(tree.id):
+        async for tree in self._list_old(before):
+            async with self._lock_worktree(tree.id):
                 try:
                     await self._check_idle(tree)
                     await self._check_closed(tree)
@@ -190,7 +190,7 @@ class Worktrees:
             self._authorization.check_work(actor, tree.creator)
         return tree
 
-    async def _old(self, before: int) -> AsyncIterator[Worktree]:
+    async def _list_old(self, before: int) -> AsyncIterator[Worktree]:
         which = WorktreeFilter(statuses=("kept", "merged"), limit=500)
         while page := await self._store.list_worktrees(which):
             for tree in page:
@@ -217,10 +217,10 @@ class Worktrees:
         await self._store.apply(step)
         return after
 
-    async def _look(self, tree: Worktree) -> dict[str, Any]:
+    async def _read_stat(self, tree: Worktree) -> dict[str, Any]:
         return (await self._git.stat(tree))._asdict()
 
-    async def _present(self, key: str) -> Worktree:
+    async def _get_present(self, key: str) -> Worktree:
         """Return a worktree whose files are on this machine, or raise Conflict."""
         tree = await self.find(key)
         if tree.status in ("making", "removed"):
@@ -233,7 +233,7 @@ class Worktrees:
             raise Conflict(f"worktree {tree.id} is on the machine {tree.host}; run this command there.")
 
     async def _check_idle(self, tree: Worktree) -> None:
-        if runner := await self._runner(tree):
+        if runner := await self._find_runner(tree):
             raise Conflict(f"task {runner} works in {tree.branch}; wait for it, or stop it with `midwatch cancel`.")
 
     async def _check_closed(self, tree: Worktree) -> None:
@@ -242,7 +242,7 @@ class Worktrees:
         if session is not None and session.live_owner is not None and session.status != "closed":
             raise Conflict(f"session {session.key} is open in {tree.branch}; close it with `midwatch session close`.")
 
-    async def _runner(self, tree: Worktree) -> str | None:
+    async def _find_runner(self, tree: Worktree) -> str | None:
         running = await self._store.list_running_tasks()
         return next((task.id for task in running if rules.find_worktree_id(task) == tree.id), None)
 
@@ -257,13 +257,13 @@ class Worktrees:
         return after
 
     @asynccontextmanager
-    async def _held(self, worktree_id: str) -> AsyncIterator[None]:
+    async def _lock_worktree(self, worktree_id: str) -> AsyncIterator[None]:
         """Lock a worktree, so that no other process creates, merges or removes it meanwhile."""
-        async with self._locked(f"worktrees-{int(rules.short_id(worktree_id), 16) % LOCKS}"):
+        async with self._hold_lock(f"worktrees-{int(rules.short_id(worktree_id), 16) % LOCKS}"):
             yield
 
     @asynccontextmanager
-    async def _locked(self, name: str) -> AsyncIterator[None]:
+    async def _hold_lock(self, name: str) -> AsyncIterator[None]:
         lock = self._lock(name)
         while not lock.acquire():  # noqa: ASYNC110 - a file lock sends no signal when it is free
             await asyncio.sleep(PAUSE_SECONDS)
