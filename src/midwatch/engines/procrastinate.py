@@ -106,7 +106,7 @@ class ProcrastinateEngine:
         """
         if self._instance.role == "run" and not self._waiting:
             self._start_look()
-        elif self._worker.conversations.any:
+        elif self._worker.conversations.has_sessions:
             self._live_news = True
             if self._live_look is None:
                 self._live_look = asyncio.create_task(self._look_for_live_work())
