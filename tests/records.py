@@ -108,14 +108,14 @@ class KnownAgents:
     def terms(self, agent: str) -> AgentTerms | None:
         return AgentTerms() if agent in self.names else None
 
-    def known(self) -> frozenset[str]:
+    def local_names(self) -> frozenset[str]:
         return frozenset(self.names)
 
     async def find_advertised(self, agent: str) -> AgentTerms | None:
         return None
 
     async def live(self) -> frozenset[str]:
-        return self.known()
+        return self.local_names()
 
 
 class InterferingStore(SqliteStore):

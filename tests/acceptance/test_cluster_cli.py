@@ -266,7 +266,7 @@ def test_a_desk_moves_to_postgres_and_back_from_its_backup(url: str, tmp_path: P
         backed_up = machine.json("backup", str(tmp_path / "backup.db"))
         assert "exists already" in machine.refused(4, "backup", str(tmp_path / "backup.db"))
         assert "midwatch down" in machine.refused(4, "restore", str(tmp_path / "backup.db"), "--force")
-    assert "holds data" in machine.refused(4, "migrate", "--to", url)
+    assert "has data" in machine.refused(4, "migrate", "--to", url)
     assert backed_up["rows"]["tasks"] == 3
     restored = small("restore", str(tmp_path / "backup.db"))
     assert "3 tasks" in restored.stdout

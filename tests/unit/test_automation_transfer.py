@@ -34,14 +34,14 @@ class One:
     def terms(self, agent: str) -> AgentTerms | None:
         return AgentTerms() if agent == "demo" else None
 
-    def known(self) -> frozenset[str]:
+    def local_names(self) -> frozenset[str]:
         return frozenset({"demo"})
 
     async def find_advertised(self, agent: str) -> AgentTerms | None:
         return None
 
     async def live(self) -> frozenset[str]:
-        return self.known()
+        return self.local_names()
 
 
 class Desk:

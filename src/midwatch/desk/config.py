@@ -37,14 +37,14 @@ from midwatch.wire.fields import Seconds
 FILE = "midwatch.toml"
 
 
-def _database(value: Any) -> Any:
+def _check_database(value: Any) -> Any:
     """Refuse an address without showing it, as it may contain a password."""
     if isinstance(value, str) and value and not re.match(r"postgres(ql)?://|\w+ *=", value):
         raise ValueError("it is not a PostgreSQL address, such as postgresql://user:password@host:5432/name")
     return value
 
 
-def _networks(value: list[str]) -> list[str]:
+def _check_networks(value: list[str]) -> list[str]:
     for network in value:
         try:
             ip_network(network, strict=False)
@@ -53,31 +53,31 @@ def _networks(value: list[str]) -> list[str]:
     return value
 
 
-def _place(value: Path) -> Path:
+def _resolve(value: Path) -> Path:
     return value.expanduser().absolute()
 
 
-def _host(value: str) -> str:
+def _check_host(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", value):
         raise ValueError(f"{value!r} is not a host name; write it without scheme and port")
     return value.lower()
 
 
-def _origin(value: str) -> str:
+def _check_origin(value: str) -> str:
     if not re.fullmatch(r"https?://[A-Za-z0-9._-]{1,253}(:\d{1,5})?", value):
         raise ValueError(f"{value!r} is not an origin, such as https://desk.example.org")
     return value.lower()
 
 
-def _goal_prompt(value: str) -> str:
+def _check_goal_prompt(value: str) -> str:
     if "{objective}" not in value:
         raise ValueError("the text {objective} is missing; without it the agent would not know its goal")
     return value
 
 
 Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")]
-Database = Annotated[str, BeforeValidator(_database)]
-GoalPrompt = Annotated[str, AfterValidator(_goal_prompt)]
+Database = Annotated[str, BeforeValidator(_check_database)]
+GoalPrompt = Annotated[str, AfterValidator(_check_goal_prompt)]
 ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[")
 """The part of an error's location that names one of several types of a setting."""
 Name = Annotated[str, Field(pattern=NAME)]
@@ -114,7 +114,7 @@ class ApprovalSettings(_Section):
         return Policy.from_data(self.model_dump())
 
 
-def _budget(value: Any) -> Any:
+def _check_budget(value: Any) -> Any:
     try:
         return Budget.from_data(value).data()
     except InvalidInput as problem:
@@ -187,7 +187,7 @@ class AgentSettings(BaseModel):
     )
     description: str = Field("", description="Text shown in lists.")
     approvals: ApprovalSettings | None = Field(None, description="Actions that it may take without asking.")
-    budget: Annotated[dict[str, Any] | None, BeforeValidator(_budget)] = Field(
+    budget: Annotated[dict[str, Any] | None, BeforeValidator(_check_budget)] = Field(
         None, description="Limits of each of its tasks: tokens, usd, steps, seconds. Default: no limit."
     )
     day_budget: DayBudgetSettings | None = Field(None, description="Limits of all its tasks together in one day.")
@@ -279,7 +279,7 @@ class Settings(BaseSettings):
         env_prefix="MIDWATCH_", env_nested_delimiter="__", extra="ignore", toml_file=None, validate_default=True
     )
 
-    home: Annotated[Path, AfterValidator(_place)] = Field(
+    home: Annotated[Path, AfterValidator(_resolve)] = Field(
         Path("~/.midwatch"), description="Directory of all data of midwatch. It can be set only in the environment."
     )
     db: Database | None = Field(
@@ -289,14 +289,14 @@ class Settings(BaseSettings):
     port: int = Field(7171, ge=0, le=65535, description="Port to listen on; 0 for any free port.")
     expose: bool = Field(False, description="Accept other machines. If false, `host` must be a loopback address.")
     max_connections: int = Field(1000, ge=1, le=100_000, description="Connections that the server holds open at once.")
-    hosts: list[Annotated[str, AfterValidator(_host)]] = Field(
+    hosts: list[Annotated[str, AfterValidator(_check_host)]] = Field(
         default_factory=list, description="Host names allowed in requests, besides localhost and the machine's name."
     )
-    origins: list[Annotated[str, AfterValidator(_origin)]] = Field(
+    origins: list[Annotated[str, AfterValidator(_check_origin)]] = Field(
         default_factory=list, description="Origins of other web sites that may call the HTTP interface with a token."
     )
     proxy_header: Header | None = Field(None, description="Header in which a trusted proxy names the actor.")
-    proxy_addresses: Annotated[list[str], AfterValidator(_networks)] = Field(
+    proxy_addresses: Annotated[list[str], AfterValidator(_check_networks)] = Field(
         ["127.0.0.0/8", "::1"], description="Addresses and networks of trusted proxies."
     )
     proxy_role: Role = Field("operator", description="Role of actors that a trusted proxy names.")
@@ -362,7 +362,7 @@ class Settings(BaseSettings):
     @classmethod
     def load(cls, home: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
         """Load the settings of a home directory; raise BadConfig for a wrong one. `overrides` take precedence."""
-        place = _place(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
+        place = _resolve(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
         file = place / FILE
         try:
             _refuse_unknown(file)
