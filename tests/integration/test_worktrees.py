@@ -328,7 +328,7 @@ async def test_an_unusable_repository_is_reported_in_one_line(desk: Runtime, rep
     git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "--quiet", str(a_repository(tmp_path / "m")), "m")
     program = GitProgram()
     for place, why in (
-        (plain, "is in no git repository"), (fresh, "has no commit yet"), (bare, "has no checkout"),
+        (plain, "is not in a git repository"), (fresh, "has no commit yet"), (bare, "has no checkout"),
         (repo / "m", "is in a submodule"), (tmp_path / "none", "cannot change to"),
     ):  # fmt: skip
         with pytest.raises(Conflict, match=why) as told:
@@ -410,7 +410,7 @@ async def test_a_missing_directory_is_recreated_from_its_branch(desk: Runtime, r
     fifth = await desk.tasks.wait((await desk.sessions.send(key, "rm ../.git; mkdir ../.git; ls")).id)
     assert fifth.status == "done"
     sixth = await desk.tasks.wait((await desk.sessions.send(key, "ls")).id)
-    assert "was replaced by something else" in (sixth.error or "")
+    assert "was replaced by another kind of file" in (sixth.error or "")
 
 
 async def test_git_settings_written_by_an_agent_are_ignored(desk: Runtime, repo: Path, tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ class TurnSpans:
             call.began = True
             waited = max(0, event.time - call.at) / 1e6
             call.span.set_attribute(NAMES["first_chunk"], waited)
-            self._telemetry.first_chunk.record(waited, call.measured())
+            self._telemetry.first_chunk.record(waited, call.metric_attributes())
 
     def _llm_retry(self, event: Event, payload: Mapping[str, Any]) -> None:
         """End the span of the failed attempt, and start that of the next one after its pause."""
@@ -290,7 +290,7 @@ class TurnSpans:
             if isinstance(count, int | float):
                 self._used[kind] = self._used.get(kind, 0) + count
                 call.span.set_attribute(NAMES[f"{kind}_tokens"], count)
-                self._telemetry.tokens.record(count, {**call.measured(), NAMES["token_type"]: kind})
+                self._telemetry.tokens.record(count, {**call.metric_attributes(), NAMES["token_type"]: kind})
         self._close(call, max(event.time, call.at), how if how in UNANSWERED else None)
 
     def _tool_exec_start(self, event: Event, payload: Mapping[str, Any]) -> None:
@@ -316,8 +316,8 @@ class TurnSpans:
 
     def _close(self, call: _Call, at: int, error: str | None) -> None:
         _end_span(call.span, at, error)
-        measured = {**call.measured(), **name_attributes(error=error)}
-        self._telemetry.duration.record(max(0, at - call.at) / 1e6, measured)
+        attributes = {**call.metric_attributes(), **name_attributes(error=error)}
+        self._telemetry.duration.record(max(0, at - call.at) / 1e6, attributes)
 
     def _end(self, at: int, error: str | None) -> None:
         if not self._span.is_recording():
@@ -344,7 +344,7 @@ class _Call:
         self.request: tuple[str | None, Any, Any] = (None, None, None)
         self._attributes = attributes
 
-    def measured(self) -> dict[str, Any]:
+    def metric_attributes(self) -> dict[str, Any]:
         """Return the attributes of its metrics, which have few values each."""
         return {name: self._attributes[name] for name in self.MEASURED if name in self._attributes}
 
