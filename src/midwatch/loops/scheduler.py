@@ -94,7 +94,7 @@ class Scheduler(LeaderLoop):
                 # It was retried just now, or a clock was set back and this time had its run: go to the next time.
                 await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=True))
         except Conflict:
-            log.debug("automation %s was fired or changed by somebody else", automation.id)
+            log.debug("automation %s was fired or changed by another process", automation.id)
         except StoreError as problem:
             log.warning("automation %s could not be fired yet: %s", automation.id, problem)
         except Exception:
@@ -112,7 +112,7 @@ class Scheduler(LeaderLoop):
             thread = session.thread_id if session else None
             await self._store.apply(goals.wake(goal, self._clock.now(), means, thread))
         except Conflict:
-            log.debug("goal %s was woken or changed by somebody else", goal.id)
+            log.debug("goal %s was woken or changed by another process", goal.id)
         except StoreError as problem:
             log.warning("goal %s could not be woken yet: %s", goal.id, problem)
         except Exception:

@@ -194,19 +194,19 @@ class GitProgram:
     async def _commit(self, tree: Worktree, env: Mapping[str, str], message: str) -> None:
         """Commit the changes in a worktree on its branch."""
         added = await self._run(tree.path, "add", "--all", "--", ".", env=env, seconds=LONG)
-        _check(added, f"what is new in {tree.path} could not be committed")
+        _check(added, f"the changes in {tree.path} could not be committed")
         changed = (*PLAIN_DIFF, "--cached", "--raw", "HEAD", "--")
         raw = _check(await self._run(tree.path, *changed, env=env, limit=NAMES_LIMIT), "git diff").out
         if inner := NEW_LINK.search(raw):
             raise Conflict(
-                f"{tree.path} holds a repository of its own, {inner[1].decode(errors='replace')}; "
+                f"{tree.path} contains another repository, {inner[1].decode(errors='replace')}; "
                 "move it out of there, then merge again."
             )
         if raw:
             output = await self._run(
                 tree.path, "commit", "--quiet", "--no-verify", "-m", message, env=env, seconds=LONG
             )
-            _check(output, f"what is new in {tree.path} could not be committed")
+            _check(output, f"the changes in {tree.path} could not be committed")
 
     async def _merge_here(self, tree: Worktree, message: str) -> None:
         """Merge into the checkout, which is on the target branch. After a failure the checkout is unchanged."""
@@ -243,7 +243,7 @@ class GitProgram:
             raise Conflict(f"{tree.target} is checked out in another worktree; merge {tree.branch} there by hand.")
         if not forward:
             raise Conflict(
-                f"{tree.target} has gone on meanwhile and is not checked out in {tree.repository}; check it out there, "
+                f"{tree.target} has new commits and is not checked out in {tree.repository}; check it out there, "
                 "then merge again."
             )
         moved = ("update-ref", "-m", f"merge {tree.branch}: Fast-forward", f"refs/heads/{tree.target}", tip, old)
@@ -403,7 +403,7 @@ def _find_admin(common: Path, path: str) -> Path | None:
 
 
 def _write_link(tree: Worktree, admin: str) -> None:
-    """Write the `.git` file of a worktree again, in case somebody has changed it."""
+    """Write the `.git` file of a worktree again, because it may have been changed."""
     link, content = Path(tree.path, ".git"), f"gitdir: {admin}\n"
     if link.is_symlink() or (link.exists() and not link.is_file()):
         raise Conflict(f"{link} was replaced by another kind of file; check it, then remove it and try again.")

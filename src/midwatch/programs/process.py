@@ -35,7 +35,7 @@ SIGNALS: Mapping[Interrupt, signal.Signals] = {
     "kill": signal.SIGKILL,
 }
 OUTPUT_LIMIT = 10_000_000
-GRACE = 0.5  # seconds between SIGTERM and SIGKILL for what is left of a group
+GRACE = 0.5  # seconds between SIGTERM and SIGKILL for the remaining processes of a group
 DRAIN = 0.2  # seconds to wait for the end of output when a process that left the group still holds the pipe
 TEMPORARY_ERRORS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
@@ -113,7 +113,7 @@ def _stop_ignoring_interrupts() -> None:
 
 
 class Pipe(asyncio.Protocol):
-    """Receives the data of one of the child's pipes. `closed` is set when nobody can write to the pipe any more."""
+    """Receives the data of one of the child's pipes. `closed` is set when the pipe has no writer any more."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()

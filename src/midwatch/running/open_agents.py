@@ -235,7 +235,7 @@ class OpenAgents:
 
 
 def may_last(task: Task) -> bool:
-    """Return whether the conversation of a task may stay open for the next task, which holds for messages of people.
+    """Return whether the conversation of a task may stay open for the next task. That is so for messages of people.
 
     A task of an automation or a goal starts a process of its own, with its rights in environment variables.
     """

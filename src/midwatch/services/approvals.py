@@ -84,7 +84,7 @@ class Approvals:
         now, expired = self._clock.now(), 0
         while overdue := await self._store.list_overdue_approvals(now):
             for approval in overdue:
-                with suppress(Conflict):  # somebody answered in the last moment
+                with suppress(Conflict):  # it was answered just now
                     await self._store.apply(resolve(approval, "expired", now, why="nobody answered in time"))
                     expired += 1
         return expired

@@ -257,7 +257,7 @@ class Goals(ManagedRecords[Goal]):
         task = agent_task(actor)
         if task is None:
             return None
-        goal = await self._store.get_goal(goal_id)  # read first: if it changes meanwhile, the signal is refused
+        goal = await self._store.get_goal(goal_id)  # read first, so that a concurrent change is refused
         if goal is None or await goal_of(self._store, task) != goal_id:
             raise Forbidden("an agent may complete or delay only the goal it works on.")
         return goal.task_id if task.cause == "handoff" and goal.task_id else task.id

@@ -256,7 +256,7 @@ class Handoffs:
             deadline_at=now + int(self._get_timeout(options) * SECOND), max_retries=options.max_retries, created_at=now,
         )  # fmt: skip
         request = rules.request_handoff(handoff, now)
-        if self._calls_nobody(options, to):
+        if self._needs_one_write(options, to):
             return _Stage(handoff, [request])
         if not to:
             why = f"no agent here can do work of type {options.task.type!r}; name an agent, or add that capability."
@@ -265,7 +265,7 @@ class Handoffs:
         await self._store.apply(request)
         return _Stage(handoff, [])
 
-    def _calls_nobody(self, options: HandoffOptions, to: str) -> bool:
+    def _needs_one_write(self, options: HandoffOptions, to: str) -> bool:
         """Return whether no user code is called before the task is created, so that one write is enough."""
         filters = (options.input_filter, options.history_mapper, self.input_filter)
         calls = (options.on_handoff, options.enable_func, *filters)

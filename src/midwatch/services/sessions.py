@@ -254,7 +254,7 @@ class Sessions:
 
 def repeatable_key(actor: str | None, idempotency_key: str) -> str:
     """Return a session key made of actor and idempotency key, so that a repeated request finds the same session."""
-    pair = f"{actor or ''}\0{idempotency_key}"  # neither holds a NUL, so no two pairs are alike
+    pair = f"{actor or ''}\0{idempotency_key}"  # no part contains a NUL, so each pair has a key of its own
     return f"chat:k_{sha256(pair.encode()).hexdigest()[:32]}"
 
 
