@@ -153,7 +153,7 @@ async def test_each_run_of_an_automation_has_its_own_worktree(desk: Runtime, rep
     wish = {"every": 3600, "workdir": str(repo), "worktree": True}
     with pytest.raises(InvalidInput, match="must be fresh"):
         await desk.automations.create("echo x >> x; cat x", **wish)
-    with pytest.raises(InvalidInput, match="in no git repository"):
+    with pytest.raises(InvalidInput, match="not in a git repository"):
         await desk.automations.create("x", **{**wish, "workdir": "/"}, fresh=True)
     made = await desk.automations.create("echo x >> x; cat x", **wish, fresh=True)
     ran = [await desk.tasks.wait((await desk.automations.run(made.id)).id) for _ in range(2)]
@@ -336,7 +336,7 @@ async def test_an_unusable_repository_is_reported_in_one_line(desk: Runtime, rep
         assert "\n" not in str(told.value)
     with pytest.raises(Conflict, match=r"git cannot be started .* install it"):
         await GitProgram("no-such-git").locate(str(repo))
-    with pytest.raises(InvalidInput, match="in no git repository"):
+    with pytest.raises(InvalidInput, match="not in a git repository"):
         await desk.tasks.submit("x", workdir=str(plain), worktree=True)
     ended = await run_task(desk, "true", fresh)
     assert (ended.outcome, read_worktree_note(ended)["status"]) == ("error", "planned")
@@ -453,6 +453,6 @@ async def test_a_worktree_on_another_machine_is_not_changed(desk: Runtime, repo:
     await desk.store.apply(Changes(records=(replace(tree, id="w_" + "1" * 23, host="far", task_id="t_far"),)))
     assert (await desk.worktrees.get("w_" + "1" * 23)).host == "far"
     for act in (desk.worktrees.merge("w_" + "1" * 23), desk.worktrees.remove("w_" + "1" * 23, force=True)):
-        with pytest.raises(Conflict, match="is on far, not on this machine"):
+        with pytest.raises(Conflict, match="is on the machine far"):
             await act
     assert len(await desk.tasks.list(TaskFilter())) == 1
