@@ -108,14 +108,14 @@ class KnownAgents:
     def terms(self, agent: str) -> AgentTerms | None:
         return AgentTerms() if agent in self._names else None
 
-    def names(self) -> frozenset[str]:
+    def local_names(self) -> frozenset[str]:
         return frozenset(self._names)
 
     async def find_advertised(self, agent: str) -> AgentTerms | None:
         return None
 
     async def live(self) -> frozenset[str]:
-        return self.names()
+        return self.local_names()
 
 
 class InterferingStore(SqliteStore):

@@ -322,7 +322,7 @@ async def test_an_agent_completes_its_goal_with_its_own_token(served: Desk) -> N
     assert "will be complete when this step has ended" in ended["steps"][0]["result"]
     assert notices(served, made["id"]) == ["goal_completed"]
     assert "complete" in served("goal", "list").stdout
-    assert "set a new one" in served.refused(4, "goal", "complete", made["id"])
+    assert "create a new goal" in served.refused(4, "goal", "complete", made["id"])
     assert notices(served, made["id"]) == ["goal_completed"]
 
 

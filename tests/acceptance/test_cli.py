@@ -283,7 +283,7 @@ def test_an_always_rule_is_made_and_revoked(live: Desk) -> None:
     live.json("rules", "revoke", live.json("rules")["rules"][0]["id"])
     plain = live.json("submit", "demo:ask", "--agent", "demo")["id"]
     question = poll_until(lambda: live.json("approvals")["approvals"], bool)[0]
-    assert "answer it once" in live.refused(2, "approve", question["id"], "--always")
+    assert "answer without always" in live.refused(2, "approve", question["id"], "--always")
     live("deny", question["id"])
     live.ended(plain)
 

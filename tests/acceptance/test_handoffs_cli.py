@@ -100,7 +100,7 @@ async def test_a_failed_handoff_prints_one_line_and_has_a_status(served: Path) -
         (("to", "echo"), 2, "name the agent and the work"),
         (("to", "nobody", "x"), 2, "nobody"),
         (("to", "echo", "x", "y"), 2, "name the agent and the work"),
-        (("to", "shut", "x"), 1, "no work may be handed over to it; choose another agent"),
+        (("to", "shut", "x"), 1, "handoffs to it are disabled; choose another agent"),
         (("to", "--type", "paint", "x"), 1, "no agent here can do work of type 'paint'"),
         (("to", "shell", "exit 3", "--wait"), 1, "failed: "),
         (("to", "shell", "sleep 60", "--wait", "--timeout", "1s"), 1, "expired: "),
@@ -114,7 +114,7 @@ async def test_a_failed_handoff_prints_one_line_and_has_a_status(served: Path) -
         ran = midwatch(served, "handoff", *arguments)
         assert (ran.returncode, ran.stdout) == (status, ""), (arguments, ran)
         assert words in ran.stderr and len(ran.stderr.splitlines()) == 1, ran.stderr
-    for to, status, words in (("shut", 1, "did not take it"), ("shut", 1, "rejected: "), ("echo", 4, "another key")):
+    for to, status, words in (("shut", 1, "did not accept it"), ("shut", 1, "rejected: "), ("echo", 4, "another key")):
         ran = midwatch(served, "handoff", "to", to, "x", "--key", "once")
         assert (ran.returncode, ran.stdout) == (status, "") and words in ran.stderr, ran
     failed = midwatch(served, "handoff", "to", "shell", "exit 3", "--wait", "--json")

@@ -103,7 +103,7 @@ def test_a_worktree_is_made_merged_and_removed_without_a_server(home: Path, repo
     assert git(repo, "branch", "--list", "midwatch/*") == ""
     assert run_json(home, repo, "worktrees", "--status", "removed")["worktrees"][0]["id"] == tree["id"]
     assert "midwatch worktrees" in run_refused(home, repo, 3, "worktree", "show", "w_none")
-    assert "is in no git repository" in run_refused(home, repo.parent, 2, "submit", "--worktree", "x")
+    assert "is not in a git repository" in run_refused(home, repo.parent, 2, "submit", "--worktree", "x")
 
 
 def test_a_chat_keeps_one_worktree_and_names_it_on_close(home: Path, repo: Path) -> None:
@@ -195,5 +195,5 @@ async def test_an_agent_does_not_see_the_worktrees_of_others(home: Path, repo: P
         task = await client.submit(script.replace("midwatch", str(PROGRAM)), {"workdir": str(repo)})
         await wait_for_end(client, task["id"])
         said = (await client.get(task["id"]))["error"] or ""
-        assert "may not see the work of others" in said
+        assert "may not read the worktrees of others" in said
         assert "may only read" in said

@@ -82,7 +82,7 @@ async def test_a_refusal_is_told_in_the_form_and_another_agent_can_be_chosen(des
     offered = await choice.locator("option").all_inner_texts()
     assert "shell" in offered and not {"echo", "shut"} & set(offered)
     await dialog.get_by_role("button", name="Hand over").click()
-    await expect(dialog.locator(".field-error:visible")).to_contain_text("agent 'picky' did not take it: not today")
+    await expect(dialog.locator(".field-error:visible")).to_contain_text("agent 'picky' did not accept it: not today")
     await choice.select_option("demo")
     await dialog.get_by_role("button", name="Hand over").click()
     await expect(page).to_have_url(re.compile(r"/handoffs/h_"))

@@ -66,7 +66,7 @@ async def test_rules_are_listed_newest_first_by_agent_and_can_be_revoked_once(st
     assert (gone.revoked_by, gone.revoked_at is not None) == ("ann", True)
     assert [one.id for one in await store.list_rules("demo")] == ["r_1"]
     assert [one.id for one in await store.list_rules("demo", revoked=True)] == ["r_2", "r_1"]
-    with pytest.raises(Conflict, match="revoked before"):
+    with pytest.raises(Conflict, match="revoked already"):
         await Rules(store, CLOCK).revoke("r_2")
     assert await store.get_rule("r_none") is None
     assert len(await store.read_events(0, EventFilter(kinds=("rule_revoked",)))) == 1

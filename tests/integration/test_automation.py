@@ -199,7 +199,7 @@ async def test_a_temporary_failure_is_retried_before_it_counts(home: Path) -> No
         made = await desk.automations.create("look", agent="it", every="24h")
         await jump(desk, clock, START + 24 * HOUR)
         waited = []
-        while task := await desk.automations.running(made.id):
+        while task := await desk.automations.open_run(made.id):
             waited.append((task.due_at - clock.now()) / SECOND)
             assert (await desk.automations.get(made.id)).consecutive_failures == 0
             await jump(desk, clock, task.due_at)
@@ -246,7 +246,7 @@ async def test_a_cancelled_run_is_not_repeated(home: Path) -> None:
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
         await until(lambda: _turns(agent, 1))
-        run = await desk.automations.running(made.id)
+        run = await desk.automations.open_run(made.id)
         assert run is not None
         await desk.tasks.cancel(run.id)
         await until(lambda: at_rest(desk))
@@ -294,7 +294,7 @@ async def test_a_message_interrupts_a_run_which_continues_afterwards(home: Path)
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
         await until(lambda: _turns(agent, 1))
-        run = await desk.automations.running(made.id)
+        run = await desk.automations.open_run(made.id)
         assert run is not None
         message = await desk.sessions.send("chat:1", "hello")
         async with asyncio.timeout(30):
@@ -328,7 +328,7 @@ async def test_a_waiting_message_goes_before_a_waiting_run(home: Path) -> None:
         await until(lambda: _turns(agent, 1))
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
-        await until(lambda: desk.automations.running(made.id))
+        await until(lambda: desk.automations.open_run(made.id))
         await desk.sessions.send("chat:1", "second")
         free.set()
         await until(lambda: at_rest(desk))
@@ -355,7 +355,7 @@ async def test_threads_of_one_chat_do_not_block_each_other(home: Path) -> None:
         await clock.advance(30)
         for one in others:
             await until(lambda one=one: _outcome(desk, one, "ok"))  # type: ignore[misc]
-        running = await desk.automations.running(long.id)
+        running = await desk.automations.open_run(long.id)
         assert running is not None
         assert running.status == "running"
         waiting = await desk.automations.run(same.id)
@@ -484,7 +484,7 @@ async def live(home: Path, name: str) -> None:
                     await desk.tasks.cancel(first[0].id)
                     continue
             made = await desk.automations.get(made.id)
-            run = await desk.automations.running(made.id)
+            run = await desk.automations.open_run(made.id)
             if made.status != "active":
                 return
             due = [at for at in (made.next_run_at, run.due_at if run else None) if at is not None]

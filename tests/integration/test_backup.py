@@ -341,7 +341,7 @@ async def test_concurrent_restores_do_not_mix(settings: Settings, shared: Settin
     await read_store(shared, lambda store: store.check())
     homes = [shared.model_copy(update={"home": tmp_path / name}) for name in ("one", "two")]
     ended = await asyncio.gather(*(restore(one, file, quiet) for one in homes), return_exceptions=True)
-    assert sorted(type(end).__name__ for end in ended) == ["Conflict", "Copied"]
+    assert sorted(type(end).__name__ for end in ended) == ["Conflict", "CopyResult"]
 
     async def look(store: PostgresStore) -> int:
         return (await store.count_tasks()).total

@@ -106,7 +106,7 @@ class Desk:
         made = EmbeddedEngine(
             store or self.store, self.clock, self.home, worker, instance, lambda: self.led.append(name)  # type: ignore[arg-type]
         )  # fmt: skip
-        made.live(patience)
+        made.take_life_lock(patience)
         await made.start()
         self.engines.append(made)
         return made

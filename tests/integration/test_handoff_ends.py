@@ -125,7 +125,7 @@ async def test_a_transferred_run_is_open_until_its_task_ends(desk: Runtime, pass
     await asyncio.wait_for(passing.begun.wait(), 30)
     (run,) = await desk.automations.history(made.id)
     assert (run.status, run.outcome) == ("done", "transferred")
-    now = await desk.automations.running(made.id)
+    now = await desk.automations.open_run(made.id)
     assert now is not None and (now.agent, now.root_id) == ("last", run.id)
     with pytest.raises(Conflict, match=now.id):
         await desk.automations.run(made.id)
@@ -138,7 +138,7 @@ async def test_a_transferred_run_is_open_until_its_task_ends(desk: Runtime, pass
     await desk.automations.pause(made.id)
     passing.go.set()
     assert (await asyncio.wait_for(desk.tasks.wait(run.id), 30)).result == "did work"
-    assert await desk.automations.running(made.id) is None
+    assert await desk.automations.open_run(made.id) is None
     after = await desk.automations.get(made.id)
     assert (after.last_result or "").startswith("ok: ") and after.run_count == 1
 

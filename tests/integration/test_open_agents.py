@@ -181,7 +181,7 @@ async def test_a_new_conversation_is_not_closed_by_an_outdated_query(tmp_path: P
         await open_desk.sessions.create(key="chat:2")
         await send_message(open_desk, "chat:2", "hello")
         go.set()
-        while talks._looking is not None:
+        while talks._reading is not None:
             await asyncio.sleep(0.01)
         assert agent.closed == 0
         await open_desk.sessions.close("chat:2")

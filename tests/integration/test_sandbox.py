@@ -309,9 +309,9 @@ def test_a_working_directory_with_hidden_files_is_refused(world: World) -> None:
     [
         ("none", {"write": ["/x"]}, 'need sandbox = "bwrap"'),
         (["jail"], {"read": ["/x"]}, 'need sandbox = "bwrap"'),
-        ("bwrap", {"write": ["~"]}, "is what a sandbox hides"),
-        ("bwrap", {"read": ["~/.midwatch"]}, "is what a sandbox hides"),
-        ("bwrap", {"read": ["~/.midwatch/token"]}, "is what a sandbox hides"),
+        ("bwrap", {"write": ["~"]}, "a sandbox always hides"),
+        ("bwrap", {"read": ["~/.midwatch"]}, "a sandbox always hides"),
+        ("bwrap", {"read": ["~/.midwatch/token"]}, "a sandbox always hides"),
     ],
 )
 def test_invalid_options_are_refused(world: World, wanted: str, more: dict[str, list[str]], why: str) -> None:

@@ -636,12 +636,12 @@ async def until_done(client: httpx2.AsyncClient) -> None:
 
 ROOM = """
 import json, os, resource, sys
-from midwatch.runtime.serve import room_for
+from midwatch.runtime.serve import limit_connections
 from midwatch.desk.config import Settings
 for soft, hard, slots in json.loads(sys.argv[1]):
     if os.fork() == 0:  # a limit that was lowered stays so
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        room = room_for(Settings(slots=slots, max_connections=1000))
+        room = limit_connections(Settings(slots=slots, max_connections=1000))
         print(room, resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
         os._exit(0)
     os.wait()
@@ -683,7 +683,7 @@ async def test_tasks_continue_when_connections_use_all_file_descriptors(home: Pa
             server.send_signal(signal.SIGTERM)
         log = server.communicate(timeout=PATIENCE)[1]
     assert server.returncode == 0
-    assert "holds 112 connections at most" in log
+    assert "only 112 connections are possible" in log
     assert "503 too_many_connections" in log
     assert "Traceback" not in log
 

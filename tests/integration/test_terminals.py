@@ -139,7 +139,7 @@ async def test_keys_and_screens_reach_another_process(tmp_path: Path, database: 
         assert (picture.columns, picture.rows) == (70, 25)
         with pytest.raises(Conflict, match="another process"):
             await far.terminals.open(KEY)
-        near.terminals._opened.find(KEY)._live.child.interrupt("kill")
+        near.terminals._conversations.find(KEY)._live.child.interrupt("kill")
         async with asyncio.timeout(60):
             with pytest.raises(Conflict, match="no open terminal"):
                 while True:

@@ -153,7 +153,7 @@ async def test_each_run_of_an_automation_has_its_own_worktree(desk: Runtime, rep
     wish = {"every": 3600, "workdir": str(repo), "worktree": True}
     with pytest.raises(InvalidInput, match="must be fresh"):
         await desk.automations.create("echo x >> x; cat x", **wish)
-    with pytest.raises(InvalidInput, match="in no git repository"):
+    with pytest.raises(InvalidInput, match="not in a git repository"):
         await desk.automations.create("x", **{**wish, "workdir": "/"}, fresh=True)
     made = await desk.automations.create("echo x >> x; cat x", **wish, fresh=True)
     ran = [await desk.tasks.wait((await desk.automations.run(made.id)).id) for _ in range(2)]
@@ -256,7 +256,7 @@ async def test_a_branch_that_is_not_checked_out_is_only_fast_forwarded(desk: Run
     assert (await desk.worktrees.merge(first.id))[1].how == "fast-forward"
     assert git(repo, "show", "main:one") == "1"
     assert not (repo / "one").exists()
-    with pytest.raises(Conflict, match="main has gone on meanwhile and is not checked out"):
+    with pytest.raises(Conflict, match="main has new commits and is not checked out"):
         await desk.worktrees.merge(second.id)
     git(repo, "worktree", "add", "--quiet", str(repo.parent / "third"), "main")
     with pytest.raises(Conflict, match="checked out in another worktree"):
@@ -299,7 +299,7 @@ async def test_a_worktree_whose_agent_left_the_branch_is_not_merged(desk: Runtim
     inner = await run_task(
         desk, "git init -q in; cd in; git -c user.name=a -c user.email=b commit -qm x --allow-empty", repo
     )
-    with pytest.raises(Conflict, match="holds a repository of its own, in"):
+    with pytest.raises(Conflict, match="contains another repository, in"):
         await desk.worktrees.merge(inner.id)
     empty = await run_task(desk, "git init -q in; echo x > x", repo)
     assert read_worktree_note(empty)["files"] == 1, "a repository without a commit hides nothing else"
@@ -328,7 +328,7 @@ async def test_an_unusable_repository_is_reported_in_one_line(desk: Runtime, rep
     git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "--quiet", str(a_repository(tmp_path / "m")), "m")
     program = GitProgram()
     for place, why in (
-        (plain, "is in no git repository"), (fresh, "has no commit yet"), (bare, "has no checkout"),
+        (plain, "is not in a git repository"), (fresh, "has no commit yet"), (bare, "has no checkout"),
         (repo / "m", "is in a submodule"), (tmp_path / "none", "cannot change to"),
     ):  # fmt: skip
         with pytest.raises(Conflict, match=why) as told:
@@ -336,7 +336,7 @@ async def test_an_unusable_repository_is_reported_in_one_line(desk: Runtime, rep
         assert "\n" not in str(told.value)
     with pytest.raises(Conflict, match=r"git cannot be started .* install it"):
         await GitProgram("no-such-git").locate(str(repo))
-    with pytest.raises(InvalidInput, match="in no git repository"):
+    with pytest.raises(InvalidInput, match="not in a git repository"):
         await desk.tasks.submit("x", workdir=str(plain), worktree=True)
     ended = await run_task(desk, "true", fresh)
     assert (ended.outcome, read_worktree_note(ended)["status"]) == ("error", "planned")
@@ -371,7 +371,7 @@ async def test_a_creation_that_was_killed_is_repeated(desk: Runtime, repo: Path)
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     (running,) = await claim_tasks(desk.store, agents={"nobody": 1})
-    made = await desk.worktrees.ready(running, str(repo))
+    made = await desk.worktrees.prepare(running, str(repo))
     assert made.status == "kept"
     assert Path(tree.path, "slow").read_text() == "slow"
     assert git(tree.path, "status", "--porcelain") == ""
@@ -410,7 +410,7 @@ async def test_a_missing_directory_is_recreated_from_its_branch(desk: Runtime, r
     fifth = await desk.tasks.wait((await desk.sessions.send(key, "rm ../.git; mkdir ../.git; ls")).id)
     assert fifth.status == "done"
     sixth = await desk.tasks.wait((await desk.sessions.send(key, "ls")).id)
-    assert "was replaced by something else" in (sixth.error or "")
+    assert "was replaced by another kind of file" in (sixth.error or "")
 
 
 async def test_git_settings_written_by_an_agent_are_ignored(desk: Runtime, repo: Path, tmp_path: Path) -> None:
@@ -453,6 +453,6 @@ async def test_a_worktree_on_another_machine_is_not_changed(desk: Runtime, repo:
     await desk.store.apply(Changes(records=(replace(tree, id="w_" + "1" * 23, host="far", task_id="t_far"),)))
     assert (await desk.worktrees.get("w_" + "1" * 23)).host == "far"
     for act in (desk.worktrees.merge("w_" + "1" * 23), desk.worktrees.remove("w_" + "1" * 23, force=True)):
-        with pytest.raises(Conflict, match="is on far, not on this machine"):
+        with pytest.raises(Conflict, match="is on the machine far"):
             await act
     assert len(await desk.tasks.list(TaskFilter())) == 1

@@ -110,8 +110,8 @@ async def test_an_alert_is_not_repeated_within_the_cool_down_even_after_a_restar
     def alerts() -> Alerts:
         return Alerts(store, clock, everybody)
 
-    assert [one.kind for one in await alerts().tell()] == ["overdue"]
-    assert await alerts().tell() == []
+    assert [one.kind for one in await alerts().send()] == ["overdue"]
+    assert await alerts().send() == []
     clock.set(clock.now() + COOL_DOWN + 1)
-    assert [one.kind for one in await alerts().tell()] == ["overdue"]
+    assert [one.kind for one in await alerts().send()] == ["overdue"]
     assert len(await store.read_events(0, EventFilter(kinds=("watchdog_alert",)))) == 2

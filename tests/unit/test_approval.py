@@ -245,7 +245,7 @@ async def test_an_always_answer_makes_a_rule_and_the_agent_gets_its_own_choice(
 
 async def test_always_is_refused_where_no_rule_can_be_made(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await store_question(memory, clock)
-    with pytest.raises(InvalidInput, match="answer it once") as caught:
+    with pytest.raises(InvalidInput, match="answer without always") as caught:
         await inbox.answer(question.id, grant=True, always=True)
     assert caught.value.field == "always"
     with pytest.raises(InvalidInput, match="contradicts the other fields"):
@@ -259,7 +259,7 @@ async def test_a_question_without_a_yes_cannot_be_granted(inbox: Approvals, memo
     task = await submit_and_claim(memory)
     question, changes = ask(task, make_question(choices=(REJECT,)), 60, clock.now())
     await memory.apply(changes)
-    with pytest.raises(InvalidInput, match="none of the choices is a yes"):
+    with pytest.raises(InvalidInput, match="no choice of this question means yes"):
         await inbox.answer(question.id, grant=True)
     assert (await inbox.answer(question.id, grant=False)).status == "denied"
     assert answer_by_rule(task, make_question(choices=(REJECT,)), Decision("allow", "rule:config", "x"), 1) is None

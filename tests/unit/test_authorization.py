@@ -40,7 +40,7 @@ def test_programs_owners_and_the_creator_may_manage_a_record(actor: AnyActor) ->
 def test_others_may_manage_only_shared_records() -> None:
     check_manager(BOB, "ann", "scope_all")
     check_manager(BOB, None, "creator_only")
-    with pytest.raises(Forbidden, match="belongs to ann"):
+    with pytest.raises(Forbidden, match="only ann may manage"):
         check_manager(BOB, "ann", "creator_only")
 
 

@@ -34,14 +34,14 @@ class One:
     def terms(self, agent: str) -> AgentTerms | None:
         return AgentTerms() if agent == "demo" else None
 
-    def names(self) -> frozenset[str]:
+    def local_names(self) -> frozenset[str]:
         return frozenset({"demo"})
 
     async def find_advertised(self, agent: str) -> AgentTerms | None:
         return None
 
     async def live(self) -> frozenset[str]:
-        return self.names()
+        return self.local_names()
 
 
 class Desk:
@@ -54,7 +54,7 @@ class Desk:
         self.automation_transfer = AutomationTransfer(store, clock, tasks, lambda route: route)
 
     async def take(self, *shots: Any, actor: Actor = OWNER) -> list[str]:
-        return [one.what for one in await self.automation_transfer.take(shots, actor=actor)]
+        return [one.what for one in await self.automation_transfer.import_all(shots, actor=actor)]
 
     async def seqs(self) -> int:
         return len(await self.store.read_events(0, EVERYTHING, 1000))

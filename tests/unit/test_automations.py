@@ -420,7 +420,7 @@ async def test_pausing_lets_the_open_run_end(
     made = await automations.create("x", every=3600)
     run = await fire_due(store, clock, made)
     await automations.pause(made.id)
-    assert await automations.running(made.id) == run
+    assert await automations.open_run(made.id) == run
     await end_run(store, clock, made.id)
     found = await automations.get(made.id)
     assert (found.status, found.consecutive_failures, (found.last_result or "")[:3]) == ("paused", 0, "ok:")
@@ -434,7 +434,7 @@ async def test_deleting_cancels_the_open_run_and_can_be_undone(
     gone = await automations.delete(made.id, actor="ann")
     assert (gone.status, gone.deleted_at, gone.next_run_at) == ("deleted", clock.now(), None)
     assert (await tasks.get(run.id)).status == "cancelled"
-    assert await automations.running(made.id) is None
+    assert await automations.open_run(made.id) is None
     assert await automations.delete(made.id) == await automations.get(made.id)
     back = await automations.resume(made.id)
     assert (back.status, back.deleted_at, back.run_count) == ("active", None, 0)
@@ -455,9 +455,9 @@ async def test_a_deleted_automation_cannot_change_until_it_is_restored(automatio
     made = await automations.create("x", every=3600)
     await automations.delete(made.id)
     for act in (automations.pause, automations.run):
-        with pytest.raises(Conflict, match="is deleted; bring it back with `midwatch automation resume`"):
+        with pytest.raises(Conflict, match="is deleted; restore it with `midwatch automation resume`"):
             await act(made.id)
-    with pytest.raises(Conflict, match="is deleted; bring it back with `midwatch automation resume`"):
+    with pytest.raises(Conflict, match="is deleted; restore it with `midwatch automation resume`"):
         await automations.patch(made.id, {"title": "x"})
 
 
@@ -578,7 +578,7 @@ async def test_only_its_creator_may_manage_it_unless_the_setting_allows_all(auto
         lambda who: automations.delete(made.id, actor=who),
     ]
     for act in acts:
-        with pytest.raises(Forbidden, match="belongs to ann"):
+        with pytest.raises(Forbidden, match="only ann may manage"):
             await act(BOB)
     assert await automations.get(made.id) == made
     await automations.patch(made.id, {"manage_mode": "scope_all"}, actor=ANN)

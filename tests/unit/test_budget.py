@@ -317,18 +317,22 @@ async def test_the_usage_of_a_day_counts_ended_and_running_tasks() -> None:
     meter = Meter(usage={"input_tokens": 5})
     assert await budgets.open("a", meter) is None
     meter.count_answer({"input_tokens": 14})
-    assert (day.spent("a").tokens, day.spent(None).tokens, budgets.find_over("a", meter)) == (59, 89, None)
+    assert (day.sum_spending("a").tokens, day.sum_spending(None).tokens, budgets.find_over("a", meter)) == (
+        59,
+        89,
+        None,
+    )
     meter.count_answer({"output_tokens": 1})
     assert budgets.find_over("a", meter) == Over("tokens", 60, 60, "day")
     assert (await budgets.open("b", Meter()), len(books.asked)) == (None, 1), "the store is not asked at every step"
     budgets.close(meter, {"input_tokens": 33})
-    assert day.spent("a").tokens == 73, "what ended a moment ago is not forgotten"
+    assert day.sum_spending("a").tokens == 73, "what ended a moment ago is not forgotten"
     resting = await budgets.open("b", Meter())
     assert resting and (resting.over.spent, resting.until) == (103, day.find_end())
     books.rows["a"] = 73
     await clock.advance(FRESH_SECONDS)
     await budgets.refresh()
-    assert (day.spent("a").tokens, len(books.asked)) == (73, 2), "nor is it counted twice"
+    assert (day.sum_spending("a").tokens, len(books.asked)) == (73, 2), "nor is it counted twice"
     books.away = True
     await clock.advance(FRESH_SECONDS)
     assert await budgets.open("b", Meter())
@@ -345,7 +349,7 @@ async def test_what_a_task_spent_on_an_earlier_day_does_not_postpone_it() -> Non
     postponed = Meter(usage={"input_tokens": 7})
     assert await budgets.open("a", postponed)
     budgets.close(postponed, {"input_tokens": 7})
-    assert day.spent("a").tokens == 150, "the attempt of a postponed task counts nothing"
+    assert day.sum_spending("a").tokens == 150, "the attempt of a postponed task counts nothing"
 
 
 async def test_a_desk_without_budgets_does_not_query_the_store() -> None:

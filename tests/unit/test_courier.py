@@ -270,7 +270,7 @@ async def test_a_channel_that_is_no_longer_configured_fails_the_delivery(desk: D
     desk.store.add("d_1", "pager")
     async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "failed")
-    assert desk.store.rows["d_1"].error == "no channel is called 'pager'; add [channels.pager]."
+    assert desk.store.rows["d_1"].error == "there is no channel 'pager'; add [channels.pager]."
 
 
 @pytest.mark.parametrize("backlog", [LANE_WIDTH + 1, CROWDED + 100])

@@ -372,7 +372,7 @@ async def test_step_now_ends_a_delay_and_otherwise_writes_nothing(desk: Desk) ->
 async def test_a_claim_needs_evidence_and_counts_when_its_step_has_ended(desk: Desk) -> None:
     found = await desk.at("active")
     step = await desk.stepping(found)
-    with pytest.raises(InvalidInput, match="proves"):
+    with pytest.raises(InvalidInput, match="proof"):
         await desk.goals.complete(found.id, evidence=" ", in_step=step.id)
     now = await desk.goals.complete(found.id, evidence="the tests pass", in_step=step.id)
     assert (now.status, now.proposal, now.evidence) == ("active", "complete", "the tests pass")
@@ -405,7 +405,7 @@ async def test_only_the_running_step_can_signal(desk: Desk) -> None:
         lambda task: desk.goals.complete(found.id, evidence="x", in_step=task),
         lambda task: desk.goals.delay(found.id, 60, "x", in_step=task),
     ):
-        with pytest.raises(Conflict, match="signal"):
+        with pytest.raises(Conflict, match="cannot complete or delay"):
             await say(judged.id)
 
 

@@ -91,12 +91,12 @@ async def test_a_revoked_token_is_refused(tokens: Tokens) -> None:
     made, secret = await tokens.create("ci", "viewer", by=OWNER)
     who = await tokens.bearer(secret)
     assert who is not None
-    assert await tokens.still_holds(who)
+    assert await tokens.is_valid(who)
     assert (await tokens.revoke("ci", by=OWNER)).revoked_at is not None
     assert await tokens.bearer(secret) is None
-    assert not await tokens.still_holds(who)
-    assert await tokens.still_holds(OWNER)
-    with pytest.raises(Conflict, match="before"):
+    assert not await tokens.is_valid(who)
+    assert await tokens.is_valid(OWNER)
+    with pytest.raises(Conflict, match="already"):
         await tokens.revoke(made.id, by=OWNER)
     with pytest.raises(NotFound):
         await tokens.revoke("ci", by=OWNER)
@@ -142,7 +142,7 @@ async def test_links_and_cookies_expire(tokens: Tokens, clock: FakeClock) -> Non
     assert who is not None
     await clock.advance(1)
     assert await tokens.cookie(cookie) is None
-    assert not await tokens.still_holds(who)
+    assert not await tokens.is_valid(who)
 
 
 async def test_browser_sessions_end_with_their_token(tokens: Tokens) -> None:
@@ -157,11 +157,11 @@ async def test_browser_sessions_end_with_their_token(tokens: Tokens) -> None:
         cookies.append((await tokens.sign_in(code=code))[1])
         who = await tokens.cookie(cookies[-1])
     assert who is not None
-    assert await tokens.still_holds(who)
+    assert await tokens.is_valid(who)
     _, owners = await tokens.sign_in(token=FILE)
     await tokens.revoke("ci", by=OWNER)
     assert [await tokens.cookie(one) for one in cookies] == [None, None, None]
-    assert not await tokens.still_holds(who)
+    assert not await tokens.is_valid(who)
     assert await tokens.cookie(owners) is not None
     for code in unused:
         with pytest.raises(Unauthorized):

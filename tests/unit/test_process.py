@@ -21,7 +21,7 @@ from midwatch.domain.agent import Turn, TurnResult
 from midwatch.programs import process, reaper
 from midwatch.programs.guard import Guard, guard
 from midwatch.programs.process import Child, Output, ProcessConversation, Program
-from midwatch.programs.reaper import _lives as alive
+from midwatch.programs.reaper import _is_running as alive
 from midwatch.programs.reaper import end_group, end_strays, identify, members, reap
 from midwatch.testing import RecordingTurn
 from servers import eventually
@@ -593,7 +593,7 @@ def sleeper() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
 
 def orphan(own: Guard) -> None:
     """As if the process had ended: the guard hears no more of it."""
-    own._let_go()
+    own._close_pipe()
 
 
 def test_the_guard_tracks_hundreds_of_groups_correctly(

@@ -11,7 +11,7 @@ import pytest
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.agent import Question
 from midwatch.domain.rule import MOST_PATHS, Decision, Pattern, Policy, Rule
-from midwatch.services.rule_decision import Look, allows, decide, denies, narrow, resolve_path
+from midwatch.services.rule_decision import QuestionFacts, allows, decide, denies, narrow, resolve_path
 
 
 def run(command: str | None, **fields: Any) -> Question:
@@ -281,10 +281,10 @@ def test_a_rule_made_of_a_question_answers_it_again_and_little_else(root: Path) 
     for asked in (run("git commit -m 'it; is $done'"), edit("src/new.py")):
         made = narrow(asked, str(root))
         assert made is not None
-        assert allows(made, Look(asked, str(root))) and denies(made, Look(asked, str(root)))
+        assert allows(made, QuestionFacts(asked, str(root))) and denies(made, QuestionFacts(asked, str(root)))
         assert narrow(asked, None) is None
     made = narrow(run("git commit -m x"), str(root))
-    assert made is not None and not allows(made, Look(run("git commit -m x --amend"), str(root)))
+    assert made is not None and not allows(made, QuestionFacts(run("git commit -m x --amend"), str(root)))
 
 
 # -- as it is written ----------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class AgentRegistry:
             "odd": AgentTerms(timeout_seconds=None, on_crash="resume", max_attempts=7),
         }.get(agent)
 
-    def names(self) -> frozenset[str]:
+    def local_names(self) -> frozenset[str]:
         return frozenset()
 
     async def find_advertised(self, agent: str) -> AgentTerms | None:

@@ -377,7 +377,7 @@ async def test_closing_leaves_no_process_of_the_session(tmp_path: Path) -> None:
         found = await say(talk, "sleep 600 & sleep 601 & jobs -p")
         pids = [int(word) for word in found.text.split() if word.isdigit()]
         assert len(pids) >= 2
-    assert not [pid for pid in pids if reaper._lives(pid)]
+    assert not [pid for pid in pids if reaper._is_running(pid)]
 
 
 # -- questions ------------------------------------------------------------------------------------------------------

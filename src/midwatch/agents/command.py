@@ -17,7 +17,7 @@ from midwatch.agents.streams.reading import get_text
 from midwatch.base.errors import AgentError, BadConfig, TransientError
 from midwatch.domain.agent import AgentTerms, Turn, TurnResult
 from midwatch.domain.session import Session
-from midwatch.programs.process import OUTPUT_LIMIT, Output, ProcessConversation, describe_exit, within
+from midwatch.programs.process import OUTPUT_LIMIT, Output, ProcessConversation, describe_exit, wait_within
 
 TEMPORARY_FAILURE = 75  # exit code EX_TEMPFAIL of sysexits.h
 ERROR_LIMIT = 100_000
@@ -188,7 +188,7 @@ class _Live:
                 await self._news.wait()
                 self._news.clear()
                 await self._emit()
-                await within(PAUSE, self._over)
+                await wait_within(PAUSE, self._over)
             await self._emit()
         except Exception as problem:
             self.refused = problem

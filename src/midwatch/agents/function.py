@@ -31,7 +31,7 @@ from midwatch.domain.agent import AgentTerms, Choice, Conversation, Interrupt, Q
 from midwatch.domain.event import KINDS
 from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.session import Session
-from midwatch.programs.process import Child, Output, Pipe, ProcessConversation, Program, within
+from midwatch.programs.process import Child, Output, Pipe, ProcessConversation, Program, wait_within
 
 Function = Callable[..., Any]
 
@@ -398,7 +398,7 @@ class _CallServer:
         try:
             await self._over.wait()
             if self.end is not None:
-                await within(LAST_WORDS, child.exited)
+                await wait_within(LAST_WORDS, child.exited)
         finally:
             leaving.cancel()
 

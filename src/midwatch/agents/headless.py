@@ -26,7 +26,7 @@ from midwatch.base.errors import AgentError, BadConfig, TransientError, UsageLim
 from midwatch.base.text import cut
 from midwatch.domain.agent import AgentTerms, Turn, TurnResult, Usage
 from midwatch.domain.session import Session
-from midwatch.programs.process import Child, Output, ProcessConversation, Program, describe_exit, within
+from midwatch.programs.process import Child, Output, ProcessConversation, Program, describe_exit, wait_within
 from midwatch.programs.reaper import end_strays
 from midwatch.wire.fields import Seconds
 
@@ -231,7 +231,7 @@ class HeadlessConversation(ProcessConversation):
             if left <= 0:
                 run.silent, run.lingered = not events.done, events.done
                 child.interrupt("stop")
-                await within(self._agent.patience.stop, child.exited)
+                await wait_within(self._agent.patience.stop, child.exited)
                 return
             due = events.due()
             try:
@@ -245,7 +245,7 @@ class HeadlessConversation(ProcessConversation):
             await run.emit(run.parser.read(line))
             await asyncio.sleep(0)  # let other tasks run while a program prints many lines
         await run.emit(run.parser.end())
-        await within(self._agent.patience.linger, child.exited)
+        await wait_within(self._agent.patience.linger, child.exited)
 
     def _allowed_silence(self, events: StepEvents) -> float:
         """Return the seconds that the program may be silent now."""
@@ -366,7 +366,7 @@ class HeadlessConversation(ProcessConversation):
         out = Output(ERROR_LIMIT)
         async with self.child(program, turn, out, Output(ERROR_LIMIT)) as child:
             await child.admit(turn)
-            await within(VERSION_PATIENCE, child.exited)
+            await wait_within(VERSION_PATIENCE, child.exited)
         return next((word.rstrip(".") for word in out.text().split() if word[:1].isdigit()), "of unknown version")
 
     def _usage(self, run: _Run) -> Usage:

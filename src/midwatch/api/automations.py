@@ -42,7 +42,7 @@ async def export(desk: DeskDep, query: Annotated[bodies.ExportQuery, Query()]) -
 @router.post("/automations/import", responses={200: {"model": ImportPage}})
 async def import_automations(desk: DeskDep, actor: Caller, body: bodies.ImportBody) -> Json:
     """Import automations. Missing ones are created and different ones changed, all together or none."""
-    results = await desk.automation_transfer.take([item.model_dump() for item in body.automations], actor=actor)
+    results = await desk.automation_transfer.import_all([item.model_dump() for item in body.automations], actor=actor)
     return Json({"automations": [result._asdict() for result in results]})
 
 

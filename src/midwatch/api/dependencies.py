@@ -49,7 +49,7 @@ async def make_access_check(request: Request) -> Callable[[], Awaitable[bool]]:
         if clock.monotonic() >= until:
             return False
         try:
-            return await tokens.still_holds(actor)
+            return await tokens.is_valid(actor)
         except StoreError:
             return False  # the next request of the client gets the error
 

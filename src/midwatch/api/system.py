@@ -68,8 +68,8 @@ async def watchdog(desk: DeskDep) -> Json:
 
     `told` lists the alerts for which notices are sent now, `known` those that were reported before.
     """
-    alerts = await desk.alerts.look()
-    new = await desk.alerts.tell()
+    alerts = await desk.alerts.find()
+    new = await desk.alerts.send()
     known = [alert.snapshot() for alert in alerts if alert.id not in {sent.id for sent in new}]
     return Json({"told": [alert.snapshot() for alert in new], "known": known})
 

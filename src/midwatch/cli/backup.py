@@ -15,7 +15,7 @@ from midwatch.cli.output import join, note
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from midwatch.runtime.backup import Copied
+    from midwatch.runtime.backup import CopyResult
 
 ROWS_PER_NOTE = 50_000
 File = Annotated[Path, Argument(metavar="FILE", help="Backup file.")]
@@ -58,7 +58,7 @@ async def migrate(to: To, as_json: AsJson = False) -> Reply:
     copied = await copy_to_postgres(settings, to, report_progress(as_json))
     database = without_password(to)
     text = join(
-        f"Copied {describe_copy(copied)}.",
+        f"CopyResult {describe_copy(copied)}.",
         f"Now set this in {settings.home / 'midwatch.toml'}, or as MIDWATCH_DB, on every machine (with the password):",
         f'  db = "{database}"',
         "The SQLite file is unchanged. Without this setting midwatch still uses it.",
@@ -66,13 +66,13 @@ async def migrate(to: To, as_json: AsJson = False) -> Reply:
     return Reply({"database": database, **summarise(copied)}, text)
 
 
-def describe_copy(copied: Copied) -> str:
+def describe_copy(copied: CopyResult) -> str:
     """Return the number of copied rows as text."""
     parts = [f"{rows} {table}" for table, rows in copied.rows.items() if rows and table != "event_head"]
     return ", ".join([*parts, f"the log up to seq {copied.last_seq}"])
 
 
-def summarise(copied: Copied) -> dict[str, object]:
+def summarise(copied: CopyResult) -> dict[str, object]:
     """Return the number of copied rows as JSON."""
     aside = {"aside": str(copied.aside)} if copied.aside else {}
     return {"rows": copied.rows, "last_seq": copied.last_seq, **aside}

@@ -158,7 +158,7 @@ async def check_runtime() -> AsyncIterator[Finding]:
                 yield Finding("ok", f"channel {name}", channel.kind)
             for finding in await check_processes(runtime):
                 yield finding
-            for alert in await runtime.alerts.look():
+            for alert in await runtime.alerts.find():
                 yield Finding("warn", f"{alert.kind} {alert.subject}", alert.text.replace("\n", ": "))
     except BadConfig as problem:
         yield Finding("bad", "configuration", str(problem))

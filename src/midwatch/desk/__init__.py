@@ -1,5 +1,5 @@
-"""The settings, and the desk: all services of one home, always there.
+"""The settings, and the desk: all services of one home, with or without a server.
 
 Imports every room below.
-Not here: what runs tasks, HTTP, commands.
+Not here: the execution of tasks, HTTP, commands.
 """

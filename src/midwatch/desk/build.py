@@ -1,4 +1,4 @@
-"""Build what the settings describe: store, agents, channels, budgets."""
+"""Functions that build the store, agents, channels and budgets from the settings."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def build_channels(settings: Settings) -> dict[str, Channel]:
 
 
 def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> dict[str, Agent]:
-    """Build the demo, agents found on this machine, configured agents, and those registered in code."""
+    """Build the demo agent, agents found on this machine, configured agents, and those registered in code."""
     built: dict[str, Agent] = {"demo": build_agent("demo", "demo", {})}
     if settings.detect_agents:
         built.update({detected.program.name: detected.build_agent() for detected in detect()})
@@ -86,7 +86,7 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
 
 
 def build_budgets(settings: Settings, store: Store, clock: Clock, agents: Mapping[str, Agent]) -> Budgets:
-    """Return what work here may spend. Prices are those of the settings; midwatch's own model calls also use a list."""
+    """Build the budgets with the configured prices. Agents of kind llm also use a built-in price list."""
     prices = Prices({name: Price(**price.model_dump()) for name, price in settings.prices.items()})
     by_agent = {name: agent.day_budget.budget() for name, agent in settings.agents.items() if agent.day_budget}
     desk = settings.day_budget.budget()
@@ -100,7 +100,7 @@ def build_budgets(settings: Settings, store: Store, clock: Clock, agents: Mappin
 
 
 def choose_agents(known: dict[str, Agent], only: Collection[str] | None) -> dict[str, Agent]:
-    """Return the agents that work here; UnknownAgent when one of `only` does not exist."""
+    """Return the agents that work in this process; raise UnknownAgent if one of `only` does not exist."""
     for name in only or ():
         if name not in known:
             raise UnknownAgent(name, list(known))

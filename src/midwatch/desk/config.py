@@ -37,60 +37,60 @@ from midwatch.wire.fields import Seconds
 FILE = "midwatch.toml"
 
 
-def _database(value: Any) -> Any:
+def _check_database(value: Any) -> Any:
     """Refuse an address without showing it, as it may contain a password."""
     if isinstance(value, str) and value and not re.match(r"postgres(ql)?://|\w+ *=", value):
-        raise ValueError("it is not the address of a PostgreSQL, such as postgresql://user:password@host:5432/name")
+        raise ValueError("it is not a PostgreSQL address, such as postgresql://user:password@host:5432/name")
     return value
 
 
-def _networks(value: list[str]) -> list[str]:
+def _check_networks(value: list[str]) -> list[str]:
     for network in value:
         try:
             ip_network(network, strict=False)
         except ValueError:
-            raise ValueError(f"{network!r} is no address or network, such as 10.0.0.5 or 10.0.0.0/8") from None
+            raise ValueError(f"{network!r} is not an IP address or network, such as 10.0.0.5 or 10.0.0.0/8") from None
     return value
 
 
-def _place(value: Path) -> Path:
+def _resolve(value: Path) -> Path:
     return value.expanduser().absolute()
 
 
-def _host(value: str) -> str:
+def _check_host(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", value):
-        raise ValueError(f"{value!r} is no host name; write it without scheme and port")
+        raise ValueError(f"{value!r} is not a host name; write it without scheme and port")
     return value.lower()
 
 
-def _origin(value: str) -> str:
+def _check_origin(value: str) -> str:
     if not re.fullmatch(r"https?://[A-Za-z0-9._-]{1,253}(:\d{1,5})?", value):
-        raise ValueError(f"{value!r} is no origin, such as https://desk.example.org")
+        raise ValueError(f"{value!r} is not an origin, such as https://desk.example.org")
     return value.lower()
 
 
-def _goal_prompt(value: str) -> str:
+def _check_goal_prompt(value: str) -> str:
     if "{objective}" not in value:
-        raise ValueError("it lacks {objective}; the agent would not know its goal")
+        raise ValueError("the text {objective} is missing; without it the agent would not know its goal")
     return value
 
 
 Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,60}$")]
-Database = Annotated[str, BeforeValidator(_database)]
-GoalPrompt = Annotated[str, AfterValidator(_goal_prompt)]
+Database = Annotated[str, BeforeValidator(_check_database)]
+GoalPrompt = Annotated[str, AfterValidator(_check_goal_prompt)]
 ALTERNATIVE = re.compile(r"(literal|list|function-\w+)\[")
 """The part of an error's location that names one of several types of a setting."""
 Name = Annotated[str, Field(pattern=NAME)]
 
 
 class _Section(BaseModel):
-    """A table of settings that knows all its keys."""
+    """A table of settings that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class ApprovalSettings(_Section):
-    """What an agent may do without asking, `[agents.NAME.approvals]`; see the approvals page."""
+    """The actions that an agent may take without asking, `[agents.NAME.approvals]`; see the approvals page."""
 
     default: Literal["ask", "deny", "allow"] = Field("ask", description="Answer to a question that no rule answers.")
     allow: list[dict[str, Any]] = Field(
@@ -102,7 +102,7 @@ class ApprovalSettings(_Section):
     )
 
     @model_validator(mode="after")
-    def _sensible(self) -> ApprovalSettings:
+    def _check_policy(self) -> ApprovalSettings:
         try:
             self.policy()
         except InvalidInput as problem:
@@ -114,7 +114,7 @@ class ApprovalSettings(_Section):
         return Policy.from_data(self.model_dump())
 
 
-def _budget(value: Any) -> Any:
+def _check_budget(value: Any) -> Any:
     try:
         return Budget.from_data(value).data()
     except InvalidInput as problem:
@@ -122,10 +122,10 @@ def _budget(value: Any) -> Any:
 
 
 class DayBudgetSettings(_Section):
-    """What may be spent in a day of the host's time zone, `[day_budget]` and `day_budget` of an agent."""
+    """The budget of one day in the host's time zone, `[day_budget]` and `day_budget` of an agent."""
 
-    tokens: int | None = Field(None, gt=0, description="Tokens in and out. Default: no limit.")
-    usd: float | None = Field(None, gt=0, description="Dollars, as far as prices are known. Default: no limit.")
+    tokens: int | None = Field(None, gt=0, description="Input and output tokens. Default: no limit.")
+    usd: float | None = Field(None, gt=0, description="US dollars, counted where prices are known. Default: no limit.")
 
     def budget(self) -> Budget:
         """Return the budget."""
@@ -133,7 +133,7 @@ class DayBudgetSettings(_Section):
 
 
 class PriceSettings(_Section):
-    """What a model costs, `[prices."MODEL"]`: dollars for a million tokens. MODEL is `provider:model` or a name."""
+    """The prices of a model, `[prices."MODEL"]`: US dollars per million tokens. MODEL is `provider:model` or a name."""
 
     input: float = Field(ge=0, description="Price of input tokens.")
     output: float = Field(ge=0, description="Price of output tokens.")
@@ -185,10 +185,10 @@ class AgentSettings(BaseModel):
     )
     description: str = Field("", description="Description for lists.")
     approvals: ApprovalSettings | None = Field(None, description="What it may do without asking.")
-    budget: Annotated[dict[str, Any] | None, BeforeValidator(_budget)] = Field(
+    budget: Annotated[dict[str, Any] | None, BeforeValidator(_check_budget)] = Field(
         None, description="What each of its tasks may spend: tokens, usd, steps, seconds. Default: no limit."
     )
-    day_budget: DayBudgetSettings | None = Field(None, description="What all its tasks may spend in a day.")
+    day_budget: DayBudgetSettings | None = Field(None, description="Limits of all its tasks together in one day.")
     capabilities: list[CapabilitySettings] = Field(
         default_factory=list, description="Work that it accepts by handoff; none means only work that names it."
     )
@@ -215,7 +215,7 @@ class ChannelSettings(BaseModel):
 
 
 class RetentionSettings(_Section):
-    """How long ended work is kept, `[retention]`."""
+    """How long ended tasks and events are kept, `[retention]`."""
 
     tasks: int = Field(10_000, ge=0, description="Maximum number of ended tasks, with full results.")
     task_age: Seconds = Field(30 * 86400.0, gt=0, description="Ended tasks older than this are removed.")
@@ -224,7 +224,7 @@ class RetentionSettings(_Section):
 
 
 class GoalSettings(_Section):
-    """Goals, `[goals]`.
+    """Defaults and prompts of goals, `[goals]`.
 
     In a prompt `{objective}`, `{now}`, `{deadline}`, `{elapsed}`, `{remaining}`, `{evidence}` are replaced; all other
     text is literal.
@@ -255,7 +255,7 @@ class GoalSettings(_Section):
 
 
 class HandoffSettings(_Section):
-    """Handoffs, `[handoffs]`."""
+    """Limits of handoffs, `[handoffs]`."""
 
     depth: int = Field(Limits().depth, ge=1, le=100, description="Maximum length of a chain of handoffs.")
     revisits: int = Field(
@@ -271,13 +271,13 @@ class HandoffSettings(_Section):
 
 
 class Settings(BaseSettings):
-    """Everything that can be set."""
+    """All settings of midwatch."""
 
     model_config = SettingsConfigDict(
         env_prefix="MIDWATCH_", env_nested_delimiter="__", extra="ignore", toml_file=None, validate_default=True
     )
 
-    home: Annotated[Path, AfterValidator(_place)] = Field(
+    home: Annotated[Path, AfterValidator(_resolve)] = Field(
         Path("~/.midwatch"), description="The directory with all data. Only from the environment."
     )
     db: Database | None = Field(
@@ -287,14 +287,14 @@ class Settings(BaseSettings):
     port: int = Field(7171, ge=0, le=65535, description="Port that the server listens on; 0 takes a free one.")
     expose: bool = Field(False, description="Let other machines connect; without it `host` must be a loopback address.")
     max_connections: int = Field(1000, ge=1, le=100_000, description="Maximum number of open connections.")
-    hosts: list[Annotated[str, AfterValidator(_host)]] = Field(
+    hosts: list[Annotated[str, AfterValidator(_check_host)]] = Field(
         default_factory=list, description="Host names of the server, besides localhost and the machine's own name."
     )
-    origins: list[Annotated[str, AfterValidator(_origin)]] = Field(
-        default_factory=list, description="Other web sites whose pages may use the interface with a token."
+    origins: list[Annotated[str, AfterValidator(_check_origin)]] = Field(
+        default_factory=list, description="Origins of other web sites that may call the HTTP interface with a token."
     )
     proxy_header: Header | None = Field(None, description="Header in which a trusted proxy names the actor.")
-    proxy_addresses: Annotated[list[str], AfterValidator(_networks)] = Field(
+    proxy_addresses: Annotated[list[str], AfterValidator(_check_networks)] = Field(
         ["127.0.0.0/8", "::1"], description="Addresses and networks of trusted proxies."
     )
     proxy_role: Role = Field("operator", description="Role of the actors that a proxy names.")
@@ -315,7 +315,7 @@ class Settings(BaseSettings):
     max_live: int = Field(50, ge=0, description="Maximum number of agents' processes that stay open for a message.")
     approval_expiry: Seconds = Field(12 * 3600.0, gt=0, description="Time until an unanswered question expires.")
     manage_tasks: ManageMode = Field(
-        "scope_all", description="Who may cancel and retry a task: creator_only, or scope_all for every operator."
+        "scope_all", description="Who may cancel and retry a task: only its creator, or with scope_all every operator."
     )
     completion_hook: list[str] = Field(
         default_factory=list,
@@ -340,12 +340,12 @@ class Settings(BaseSettings):
     channels: dict[Name, ChannelSettings] = Field(default_factory=dict, description="Channels by name.")
 
     def policy_of(self, agent: str) -> Policy:
-        """Return what an agent may do without asking."""
+        """Return the approval policy of an agent."""
         chosen = self.agents.get(agent)
         return chosen.approvals.policy() if chosen and chosen.approvals else ASK
 
     def silence_of(self, agent: str) -> float:
-        """Return after how many seconds without an event a task of this agent is reported."""
+        """Return the seconds without an event after which a task of this agent is reported."""
         chosen = self.agents.get(agent)
         return (chosen.silent_after if chosen else None) or self.silent_after
 
@@ -362,23 +362,23 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, home: str | os.PathLike[str] | None = None, **overrides: Any) -> Settings:
-        """Load the settings of a home directory; BadConfig names the place and the reason. Overrides win over all."""
-        place = _place(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
+        """Load the settings of a home directory; raise BadConfig for a wrong one. `overrides` take precedence."""
+        place = _resolve(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
         file = place / FILE
         try:
             _refuse_unknown(file)
             if unknown := set(overrides) - set(cls.model_fields):
-                raise BadConfig(f"there is no setting called {', '.join(sorted(unknown))}.")
+                raise BadConfig(f"unknown settings: {', '.join(sorted(unknown))}; correct their names.")
             return _SettingsOfHome(home=place, **overrides)
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
             message = first["msg"].removeprefix("Value error, ").rstrip(".")
-            raise BadConfig(f"setting {where}: {message}. Look at {file} and at MIDWATCH_* variables.") from None
+            raise BadConfig(f"setting {where}: {message}. Correct it in {file}, or in a MIDWATCH_* variable.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise BadConfig(f"{file} is not valid TOML: {problem}.") from None
         except SettingsError as problem:
-            raise BadConfig(f"{problem}; it is JSON in the environment.") from None
+            raise BadConfig(f"{problem}; write its value as JSON in the environment.") from None
         except OSError as problem:
             raise BadConfig(f"{file} cannot be read: {problem.strerror}.") from None
 
@@ -407,7 +407,7 @@ def _refuse_unknown(file: Path) -> None:
 
 
 def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
-    """Write `[agents.NAME]` to the end of midwatch.toml; the rest of the file stays as it is. Returns the file."""
+    """Append `[agents.NAME]` to midwatch.toml, leave the rest of the file as it is, and return the path of the file."""
     file = home / FILE
     check_name(name)
     if name in Settings.load(home).agents:
@@ -417,7 +417,7 @@ def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
         key = json.dumps(name) if "." in name else name
         lines = "".join(
             f"{option} = {json.dumps(value)}\n" for option, value in section.items()
-        )  # plain values: TOML, too
+        )  # the JSON of plain values is valid TOML
         text = f"{before.rstrip()}\n\n[agents.{key}]\n{lines}".lstrip()
         AgentSettings.model_validate(tomllib.loads(text)["agents"][name])
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -426,7 +426,7 @@ def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:
         fresh.write_text(text)
         fresh.replace(file)
     except tomllib.TOMLDecodeError:
-        raise BadConfig(f"{file} is written in a way that nothing can be added to; add the agent by hand.") from None
+        raise BadConfig(f"nothing can be appended to {file} as it is written now; add the agent by hand.") from None
     except OSError as problem:
         raise BadConfig(f"{file} cannot be written: {problem.strerror}.") from None
     return file

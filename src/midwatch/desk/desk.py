@@ -1,4 +1,4 @@
-"""The desk: all services on one home, whether or not this process runs tasks."""
+"""The desk: all services of one home, whether or not this process runs tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from midwatch.services.worktrees import Worktrees
 
 
 class Desk(Foundation):
-    """All services on one home. They work whether or not this process runs tasks."""
+    """All services of one home. They work whether or not this process runs tasks."""
 
     def __init__(self, setup: Setup, find_url: Callable[[], str | None] = lambda: None) -> None:
         super().__init__(setup, find_url)
@@ -71,7 +71,7 @@ class Desk(Foundation):
         self.alerts = Alerts(store, clock, self.registry.live, settings.silence_of)
 
     def _build_handoffs(self) -> Handoffs:
-        """Return the handoff service, with its limits, and without the agents that no work may be handed to."""
+        """Build the handoff service with its limits, and disable handoffs to the agents that accept none."""
         wanted = self.settings.handoffs
         handoffs = Handoffs(
             self.store, self.clock, self.registry, self.id, self.running_tasks, self.waiter, wanted.limits(),

@@ -1,4 +1,4 @@
-"""The foundation of a desk: the store and clock, the bus, the agents, and the services that others need."""
+"""The foundation of a desk: the store and clock, the bus, the agents, and the services that other services need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from midwatch.services.waiter import Waiter
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Everything a desk is built from."""
+    """The parameters of a desk."""
 
     settings: Settings
     home: Home
@@ -46,7 +46,7 @@ class Foundation:
     """The parts of a desk that its services are built on."""
 
     def __init__(self, setup: Setup, find_url: Callable[[], str | None] = lambda: None) -> None:
-        """`find_url` returns the address where agents reach this desk."""
+        """Build the parts. `find_url` returns the address at which agents reach this desk."""
         self.settings, self.home, self.store, self.clock = setup.settings, setup.home, setup.store, setup.clock
         self.agents, self.channels = setup.agents, setup.channels
         self.id = new_id("i", self.clock.now())
@@ -74,13 +74,13 @@ class Foundation:
         return len(self.running_tasks)
 
     def child_env(self) -> dict[str, str]:
-        """Return the environment variables that tell an agent's program where this desk is."""
+        """Return the environment variables with the address of this desk, for the programs of agents."""
         url = self._find_url()
         return {"MIDWATCH_URL": url} if url else {}
 
 
 def build_relay(settings: Settings, instance_id: str) -> Relay | None:
-    """Return what carries live events between processes; None on SQLite."""
+    """Return the relay that carries live events between processes, or None on SQLite."""
     if not settings.db:
         return None
     from midwatch.stores.relay import PostgresRelay
@@ -94,9 +94,9 @@ def build_living(settings: Settings, home: Home, store: Any) -> Living:
         living: Living = store.living
         return living
 
-    async def by_lock() -> list[Instance]:
+    async def list_by_lock() -> list[Instance]:
         known = await store.list_instances()
         dead = dead_owners(home, [instance.id for instance in known])
         return [instance for instance in known if instance.id not in dead]
 
-    return by_lock
+    return list_by_lock

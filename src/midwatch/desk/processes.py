@@ -1,4 +1,4 @@
-"""The processes that run tasks on the store of a desk: which live, which one leads, how much each runs."""
+"""The list of processes that run tasks on the store of a desk: their state, the leader, their running tasks."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections import Counter
 from typing import Any
 
 from midwatch.desk.desk import Desk
-from midwatch.desk.shared_database import processes_seen
+from midwatch.desk.shared_database import list_known_processes
 from midwatch.domain.instance import Instance
 
 
 async def list_processes(desk: Desk) -> list[dict[str, Any]]:
-    """Return each process that made itself known as JSON, oldest first."""
+    """Return each registered process as JSON, oldest first."""
     known = await desk.store.list_instances()
     living = {instance.id for instance in await desk.living()}
     running = Counter(task.lease_owner for task in await desk.store.list_running_tasks())
     ages: dict[str, float] = {}
     if desk.settings.db:
-        seen = await processes_seen(desk)
+        seen = await list_known_processes(desk)
         ages = {name: round(process.heartbeat_age, 3) for name, process in seen.items()}
         leader = next((name for name, process in seen.items() if process.leads), None)
     else:
@@ -35,7 +35,7 @@ async def list_processes(desk: Desk) -> list[dict[str, Any]]:
 
 
 def _find_leader(desk: Desk, living: list[Instance]) -> str | None:
-    """Return the server, or else the only live process if the lock is held; the lock does not name its holder."""
+    """Return the id of the server, or of the only live process if the leader's lock is held; otherwise None."""
     servers = [instance.id for instance in living if instance.role == "up"]
     if servers:
         return servers[0]

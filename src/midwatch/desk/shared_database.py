@@ -1,4 +1,4 @@
-"""Questions about the shared PostgreSQL of a desk. The driver is loaded at the first one."""
+"""Queries about the shared PostgreSQL of a desk. The driver is loaded at the first query."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def without_password(url: str) -> str:
     return hide_password(url)
 
 
-async def processes_seen(desk: Desk) -> dict[str, ProcessState]:
-    """Return every known process, dead or alive, by its id."""
+async def list_known_processes(desk: Desk) -> dict[str, ProcessState]:
+    """Return all registered processes, dead or alive, by id."""
     from midwatch.stores.cluster import list_processes
 
     store: Any = desk.store

@@ -1,4 +1,4 @@
-"""The embedded engine: it claims when a commit wakes it; file locks show which processes of a home live."""
+"""The embedded engine: commits wake it to claim tasks, and file locks show which processes of a home live."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("midwatch.engine")
 
 PAUSE_SECONDS = 0.5
 NEIGHBOUR_SECONDS = 0.5
-"""How long the answer is trusted whether there is a server beside this process."""
+"""Seconds before this process checks again whether a server runs on the same home."""
 LEAD_POLL_SECONDS = 1.0
 
 
@@ -50,9 +50,9 @@ class EmbeddedEngine:
         self._taking = False
         self._loop: asyncio.Task[None] | None = None
         self._lead_timer: Timer | None = None
-        self._leave: frozenset[str] = frozenset()
-        self._look_again = 0.0
-        self._looked = False
+        self._server_agents: frozenset[str] = frozenset()
+        self._next_check = 0.0
+        self._checked = False
 
     async def start(self) -> None:
         await self._store.add_instance(self._instance)
@@ -61,16 +61,16 @@ class EmbeddedEngine:
         self._loop = asyncio.get_running_loop().create_task(self._take())
         self._seek_lead()
 
-    def live(self, patience: float = OWNER_RETRY_SECONDS) -> None:
-        """Take the lock that shows that this process lives. Call it before anything is written under its name."""
+    def take_life_lock(self, patience: float = OWNER_RETRY_SECONDS) -> None:
+        """Take the lock that shows that this process lives. Call this before any write in its name."""
         if not self._life.acquire(patience):
-            raise HomeUnusable(f"the lock {self._life.path} is held by another process.")
+            raise HomeUnusable(f"the lock {self._life.path} is held by another process; try again.")
 
     async def stop_taking(self) -> None:
         self._taking = False
         self._bell.set()
         if self._loop is not None:
-            await self._loop  # a claim under way is finished, and the tasks it took are started, never dropped
+            await self._loop  # wait for a running claim, so that its tasks are started and not lost
             self._loop = None
 
     async def stop(self) -> None:
@@ -79,7 +79,7 @@ class EmbeddedEngine:
         try:
             await self._store.remove_instances([self._instance.id])
         except StoreError as problem:
-            log.warning("this process could not sign off: %s", problem)
+            log.warning("the record of this process could not be removed: %s", problem)
         self._lead.release()
         self._life.path.unlink(missing_ok=True)
         self._life.release()
@@ -92,7 +92,7 @@ class EmbeddedEngine:
         self.wake()
 
     def leads(self) -> bool:
-        if self._instance.role == "up":  # there is only one, and it must not wait for a suspended neighbour
+        if self._instance.role == "up":  # the only server of a home needs no lock
             return True
         if self._up.is_taken():
             self._lead.release()
@@ -111,7 +111,7 @@ class EmbeddedEngine:
             self._lead_timer = self._clock.call_later(LEAD_POLL_SECONDS, self._seek_lead)
 
     async def _take(self) -> None:
-        """Claim whenever a task may have become claimable; sleep otherwise."""
+        """Claim tasks whenever one may have become claimable; sleep otherwise."""
         timer: Timer | None = None
         while self._taking:
             await self._bell.wait()
@@ -126,13 +126,13 @@ class EmbeddedEngine:
                 claims = await self._store.claim(await self._request(free), self._clock.now())
             except Exception as problem:
                 bug = None if isinstance(problem, StoreError) else problem
-                log.warning("no task could be taken: %s", problem, exc_info=bug)
+                log.warning("no task could be claimed: %s", problem, exc_info=bug)
                 timer = self._clock.call_later(PAUSE_SECONDS, self._bell.set)
                 continue
             for claim in claims.taken:
                 self._worker.start(claim)
             pause = (claims.next_due - self._clock.now()) / SECOND if claims.next_due is not None else None
-            if self._leave and not self._looked:  # the neighbour may have gone since it was seen
+            if self._server_agents and not self._checked:  # the server may have ended since the last check
                 pause = min(pause or NEIGHBOUR_SECONDS, NEIGHBOUR_SECONDS)
             if pause is not None:
                 timer = self._clock.call_later(min(max(0.0, pause), self._longest_nap), self._bell.set)
@@ -147,25 +147,25 @@ class EmbeddedEngine:
             free=free,
             agents=self._worker.slots.free_by_agent(),
             own_only=instance.role == "run",
-            leave=await self._served_elsewhere(),
+            leave=await self._find_server_agents(),
             shares=self._worker.slots.shares(free),
         )
 
-    async def _served_elsewhere(self) -> frozenset[str]:
-        """Return the agents of a live server beside this process: their tasks are left to it."""
+    async def _find_server_agents(self) -> frozenset[str]:
+        """Return the agents of a live server on the same home. Their tasks are left to that server."""
         if self._instance.role == "up":
             return frozenset()
         now = self._clock.monotonic()
-        self._looked = now >= self._look_again
-        if self._looked:
-            self._look_again = now + NEIGHBOUR_SECONDS
-            self._leave = frozenset()
+        self._checked = now >= self._next_check
+        if self._checked:
+            self._next_check = now + NEIGHBOUR_SECONDS
+            self._server_agents = frozenset()
             if self._up.is_taken():
                 servers = [instance for instance in await self._store.list_instances() if instance.role == "up"]
-                self._leave = frozenset(agent for server in servers for agent in server.agents)
-        return self._leave
+                self._server_agents = frozenset(agent for server in servers for agent in server.agents)
+        return self._server_agents
 
 
 def dead_owners(home: Home, owners: Iterable[str]) -> set[str]:
-    """Return those of `owners` whose lock no process holds."""
+    """Return the owners whose lock is not held by a process."""
     return {owner for owner in owners if not home.lock(owner).is_taken()}

@@ -18,7 +18,7 @@ log = logging.getLogger("midwatch.engine")
 
 BEAT_SECONDS = 2.0
 SOUND_SECONDS = 2 * BEAT_SECONDS
-"""A process whose last heartbeat is older than this takes no tasks; nor does one for this long after it was taken for
+"""A process takes no tasks if its last heartbeat is older than this, and for this time after others held it for
 dead."""
 
 
@@ -49,12 +49,12 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="midwatch-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin. The process has just added itself to the store."""
+        """Start the heartbeats. The process must have added itself to the store."""
         self._beaten_at = self._clock.monotonic()
         self._thread.start()
 
     async def stop(self) -> None:
-        """End, and leave the lead to other processes."""
+        """Stop the heartbeats and give up the lead."""
         self._ended = True
         self._bell.set()
         if self._thread.is_alive():
@@ -73,15 +73,15 @@ class Heartbeat:
         return self._beat is not None
 
     def is_sound(self) -> bool:
-        """Return whether all others certainly take this process for alive, so that it keeps the tasks it takes now."""
+        """Return whether all other processes hold this one for alive, so that it cannot lose the tasks it takes now."""
         now = self._clock.monotonic()
         return now - self._beaten_at < SOUND_SECONDS and now >= self._sound_from
 
     def dead(self, owners: Iterable[str]) -> set[str]:
         """Return the owners whose last heartbeat is too old.
 
-        An owner may be new when the first question about it comes, so only a later heartbeat of this process decides.
-        A process that was cut off itself cannot know, and returns none.
+        An owner may be new when it is checked for the first time, so it counts as dead only after a later heartbeat of
+        this process. A process that was disconnected itself returns no owners.
         """
         before, self._first_asked = self._first_asked, {}
         alive = self._beat.alive if self._beat is not None else frozenset()
@@ -103,14 +103,14 @@ class Heartbeat:
             try:
                 beat: Beat | None = self._pulse.beat()
             except StoreError as problem:
-                log.warning("no heartbeat: %s", problem)
+                log.warning("the heartbeat failed: %s", problem)
                 beat = None
-            with suppress(RuntimeError):  # the loop is gone
+            with suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._record, beat, owned, self._begun, began)
             self._bell.wait(BEAT_SECONDS)
 
     def _record(self, beat: Beat | None, owned: set[Fence], number: int, began: float) -> None:
-        """Note a heartbeat. `owned` ran here before it: an attempt without a lease belongs to another process now."""
+        """Record a heartbeat. Interrupt the attempts in `owned`, which ran before it, if their lease is lost."""
         before = self._beat
         self._beat, self._number = beat, number
         if beat is None:
@@ -122,7 +122,7 @@ class Heartbeat:
         if beat.leads and (before is None or not before.leads or before.alive - beat.alive):
             self._on_lead()
         if not beat.known and not self._ended:
-            log.warning("this process was taken for dead; it adds itself to the store again")
+            log.warning("other processes held this process for dead; it adds itself to the store again")
             self._sound_from = self._clock.monotonic() + SOUND_SECONDS
             asyncio.ensure_future(self._introduce_again()).add_done_callback(_log_failure)
         for fence in owned - beat.leases:
@@ -131,7 +131,7 @@ class Heartbeat:
                 run.interrupt("lost")
 
     async def _introduce_again(self) -> None:
-        with suppress(StoreError, Conflict):  # the next heartbeat tries again; or it is still listed, and was only late
+        with suppress(StoreError, Conflict):  # the next heartbeat tries again, or the record still exists
             await self._introduce()
 
 

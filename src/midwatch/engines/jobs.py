@@ -1,6 +1,6 @@
-"""The job queue: procrastinate, with jobs that only mean "look for tasks".
+"""The job queue: procrastinate, with jobs that only ask a process to claim tasks.
 
-Jobs are deferred in the store's own transactions, fetched only where a slot is free, and deleted when they are done.
+Jobs are deferred in the store's own transactions, fetched only by processes with a free slot, and deleted when done.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ CONNECTION = {
 AWAY = (exceptions.ConnectorException, psycopg.Error)
 """The errors of the queue when its database cannot be reached."""
 
-for noisy in ("procrastinate", "psycopg", "psycopg.pool"):  # the engine itself logs one line when the queue is away
-    if logging.getLogger(noisy).level in (logging.NOTSET, logging.WARNING):  # the driver sets its own to WARNING
+for noisy in ("procrastinate", "psycopg", "psycopg.pool"):  # the engine logs one line instead
+    if logging.getLogger(noisy).level in (logging.NOTSET, logging.WARNING):  # the driver sets WARNING itself
         logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
 def explain(problem: BaseException) -> str:
-    """Return what went wrong, in one line."""
+    """Return the text of an error in one line."""
     return " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
 
 
 def name_queue(agent: str) -> str:
-    """Return the queue whose jobs are about an agent's tasks."""
+    """Return the name of the queue for an agent's tasks."""
     return f"agent.{agent}"
 
 
 class Unanswered(procrastinate.SyncPsycopgConnector):
-    """Sends a statement on the caller's connection and does not wait for the answer: no caller needs job ids."""
+    """A connector that sends a statement on the caller's connection without waiting for the job ids."""
 
     def execute_query_all_with_connection(self, connection: Any, query: Any, **arguments: Any) -> list[dict[str, Any]]:
         rows = [job._replace(args=Jsonb(job.args)) for job in arguments["jobs"]]
@@ -59,7 +59,7 @@ class Unanswered(procrastinate.SyncPsycopgConnector):
 class Hinter:
     """Defers jobs on the store's own connection, in the transaction that makes the task claimable.
 
-    The app here is never opened: an async one refuses the store's connection, and this one needs none of its own.
+    The app is never opened, because it uses the store's connection. An async app would refuse that connection.
     """
 
     def __init__(self) -> None:
@@ -73,13 +73,13 @@ class Hinter:
 
 
 def make_job(queue: str, when: int | None = None) -> jobs.Job:
-    """Return a job for the processes that serve `queue`, for now or for a time in microseconds."""
+    """Return a job of `queue` that is due now, or at a time in microseconds."""
     at = datetime.fromtimestamp(when / SECOND, UTC) if when is not None else None
     return jobs.Job(queue=queue, task_name=LOOK, lock=None, queueing_lock=None, scheduled_at=at)
 
 
 class Jobs(manager.JobManager):
-    """Gives the queue's worker only jobs for which a slot is free.
+    """A job manager that fetches only jobs for which a slot is free.
 
     Only fetching raises errors, so that a database error is reported once. The leader deletes unfinished jobs.
     """
@@ -90,7 +90,7 @@ class Jobs(manager.JobManager):
         self._news = False
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> jobs.Job | None:
-        """Fetch a job; again when one came meanwhile, since the worker would not look until its next poll."""
+        """Fetch a job; try again if one arrived meanwhile, because the worker would fetch it only at its next poll."""
         while wanted := [queue for queue in queues or () if self._room(queue)]:
             self._news = False
             job = await super().fetch_job(wanted, worker_id)
@@ -131,12 +131,12 @@ async def _at_once(connection: Any) -> None:
 
 
 def _pool(check: object = None, **options: Any) -> psycopg_pool.AsyncConnectionPool[Any]:
-    """Return a pool that does not test connections before each use: an error makes a new worker and a new pool."""
+    """Return a pool that does not test connections before use. After an error the worker and the pool are replaced."""
     return psycopg_pool.AsyncConnectionPool(**options)
 
 
 def build_queue(url: str) -> procrastinate.App:
-    """Return an app that is to be opened; each of its statements is committed at once."""
+    """Return an unopened app that commits each statement at once."""
     connector = procrastinate.PsycopgConnector(
         pool_factory=_pool, conninfo=url, min_size=1, max_size=4, timeout=POOL_SECONDS, configure=_at_once,
         kwargs=CONNECTION,
@@ -159,7 +159,7 @@ async def open_queue(app: procrastinate.App) -> AsyncIterator[procrastinate.App]
 
 
 async def prepare(url: str) -> None:
-    """Make procrastinate's tables where they are missing."""
+    """Create the tables of procrastinate if they are missing."""
     try:
         async with open_queue(build_queue(url)) as app:
             if await app.check_connection_async():
@@ -167,7 +167,7 @@ async def prepare(url: str) -> None:
             try:
                 await app.schema_manager.apply_schema_async()
             except exceptions.ConnectorException:
-                if not await app.check_connection_async():  # no other process was faster
+                if not await app.check_connection_async():  # no other process has created them meanwhile
                     raise
     except AWAY as problem:
         raise StoreUnavailable(f"the job queue cannot be used: {explain(problem)}. Check the user's rights.") from None

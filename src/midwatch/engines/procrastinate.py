@@ -1,8 +1,8 @@
-"""The procrastinate engine: jobs of a PostgreSQL queue tell processes to look for tasks.
+"""The procrastinate engine: jobs of a PostgreSQL queue wake processes to claim tasks.
 
-A job means "look" and carries nothing: the process that gets it claims tasks in the ordinary order. So a job that is
-lost, doubled or late does no harm; the store alone decides which process owns a task. Turns run in asyncio tasks of
-their own: when the queue's worker ends, as it does on any database error, they go on and a new worker is started.
+A job carries no task: the process that gets it claims tasks in their usual order. So a lost, duplicate or late job does
+no harm, because only the store decides which process owns a task. Turns run in asyncio tasks of their own: when the
+queue's worker ends after a database error, they continue, and a new worker is started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("midwatch.engine")
 
 POLL_SECONDS = 0.5
 AGAIN_SECONDS = 0.5
-"""A job that finds no room is put back for this long; a claim that failed is tried again after it."""
+"""Seconds before a job without a free slot, or a failed claim, is tried again."""
 BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0)
 STEADY_SECONDS = 10.0
 STOP_SECONDS = 5.0
@@ -78,7 +78,7 @@ class ProcrastinateEngine:
         self._taking = True
         self._heartbeat.start()
         self._loops = [asyncio.create_task(self._queue_upkeep.run()), asyncio.create_task(self._wake_regularly())]
-        if self._instance.role != "run":  # it takes only its own tasks, and must not take other processes' jobs
+        if self._instance.role != "run":  # a process that runs only its own tasks must not take jobs of others
             self._loops.append(asyncio.create_task(self._listen_to_jobs()))
 
     async def stop_taking(self) -> None:
@@ -89,7 +89,7 @@ class ProcrastinateEngine:
             await asyncio.wait(self._loops, timeout=STOP_SECONDS)
         for look in self._looks:
             look.cancel()
-        if self._claiming is not None:  # it is finished, and the tasks it took are started, never dropped
+        if self._claiming is not None:  # wait for it, so that its tasks are started and not lost
             await asyncio.wait({self._claiming})
 
     async def stop(self) -> None:
@@ -99,20 +99,20 @@ class ProcrastinateEngine:
                 await self._store.remove_instances([self._instance.id])
 
     def wake(self) -> None:
-        """Look for tasks that no job announces to this process.
+        """Claim tasks for which this process gets no job.
 
-        These are the tasks of a process that runs only its own, and those of sessions whose conversation is open here:
-        the process that gets their job may not take them.
+        These are the tasks of a process that runs only its own tasks, and the tasks of sessions that are open here, as
+        another process may get their job but may not take them.
         """
         if self._instance.role == "run" and not self._waiting:
             self._start_look()
-        elif self._worker.conversations.any:
+        elif self._worker.conversations.has_sessions:
             self._live_news = True
             if self._live_look is None:
                 self._live_look = asyncio.create_task(self._look_for_live_work())
 
     def offer(self, instance: Instance) -> None:
-        """Start the queue's worker again, for the queues of the new agents; then it also looks for their tasks."""
+        """Restart the queue's worker with the queues of the current agents, and claim their tasks."""
         self._instance = instance
         if self._listening is not None and not self._listening.expired():
             self._listening.reschedule(0)
@@ -133,21 +133,21 @@ class ProcrastinateEngine:
         self._live_look = None
 
     async def _wake_regularly(self) -> None:
-        """Wake from time to time: no job announces a task of an open conversation whose time comes later."""
+        """Wake at intervals, because no job wakes this process for a delayed task of an open conversation."""
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             self.wake()
 
-    # -- looking for work ----------------------------------------------------------------------------------------
+    # -- claim tasks ---------------------------------------------------------------------------------------------
 
     def _room(self, queue: str) -> bool:
-        """Return whether a task of this queue's agent could start here now, besides those it already looks for."""
+        """Return whether one more task of this queue's agent could start here, besides those being claimed."""
         free = self._worker.slots.free()
         by_agent = {name_queue(agent): room for agent, room in self._worker.slots.free_by_agent().items()}
         return self._taking and self._heartbeat.is_sound() and min(free, by_agent.get(queue, 0)) > self._looking
 
     async def _handle(self, context: procrastinate.JobContext) -> None:
-        """Handle a job: look, unless its slot is taken meanwhile; then leave it to other processes."""
+        """Handle a job: claim a task, or if no slot is free any more, defer the job for any process."""
         if self._room(context.job.queue):
             await asyncio.shield(self._start_look())
         elif self._taking:
@@ -162,12 +162,12 @@ class ProcrastinateEngine:
         return look
 
     def _look_around(self) -> None:
-        """Look once for every free slot: jobs may have been lost, or fetched by others before this process came."""
+        """Try to claim a task for every free slot, because jobs may have been lost, or fetched before this start."""
         for _ in range(self._worker.slots.free() - self._looking):
             self._start_look()
 
     async def _look(self) -> None:
-        """Take a task, wait until its slot is free again, and so on until no task can be taken."""
+        """Claim a task and wait until its slot is free again; repeat this until no task can be claimed."""
         while self._taking:
             place: asyncio.Future[Slot | None] = asyncio.get_running_loop().create_future()
             self._waiting.append(place)
@@ -183,7 +183,7 @@ class ProcrastinateEngine:
             await asyncio.shield(slot)
 
     async def _claim_all(self) -> None:
-        """Claim for all who look, one claim at a time: in the database claims would only wait for each other."""
+        """Claim for all waiting callers, one claim at a time, because parallel claims only wait for each other."""
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
@@ -195,7 +195,7 @@ class ProcrastinateEngine:
             self._claiming = None
 
     async def _claim(self, wanted: int) -> list[Slot]:
-        """Claim some tasks and start them."""
+        """Claim up to `wanted` tasks and start them."""
         free = min(wanted, self._worker.slots.free())
         request = ClaimRequest(
             owner=self._instance.id,
@@ -210,7 +210,7 @@ class ProcrastinateEngine:
                 await self._release_unstarted()
             claims = await self._store.claim(request, self._clock.now())
         except StoreError as problem:
-            log.warning("no task could be taken: %s", problem)
+            log.warning("no task could be claimed: %s", problem)
             self._claim_lost = True
             asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._start_look)
             return []
@@ -227,12 +227,12 @@ class ProcrastinateEngine:
         self._claim_lost = False
 
     async def _listen_to_jobs(self) -> None:
-        """Run the queue's worker, again and again: any database error ends it."""
+        """Run the queue's worker, and start it again after each database error."""
         failures = 0
         while self._taking:
-            while not self._heartbeat.is_connected():  # noqa: ASYNC110 - another thread finds it out, every two seconds
+            while not self._heartbeat.is_connected():  # noqa: ASYNC110 - another thread checks it every two seconds
                 await asyncio.sleep(0.05)
-            began, why = self._clock.monotonic(), "its worker ended"
+            began, why = self._clock.monotonic(), "the worker of the queue ended"
             self._look_around()
             try:
                 async with asyncio.timeout(None) as self._listening, open_queue(self._app):
@@ -251,7 +251,7 @@ class ProcrastinateEngine:
             self._listening = None
             if self._taking and not offered:
                 failures = 1 if self._clock.monotonic() - began > STEADY_SECONDS else failures + 1
-                log.warning("the job queue is away: %s", why)
+                log.warning("the job queue is unavailable: %s", why)
                 await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1])
 
 

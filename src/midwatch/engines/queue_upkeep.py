@@ -1,4 +1,4 @@
-"""Upkeep of the job queue by the leader: no task waits without a job, and the queue stays quick."""
+"""Upkeep of the job queue by the leader: every waiting task has a job, and the queue stays fast."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class SharedStore(Store, Protocol):
     """Port: a store that many processes share."""
 
     async def living(self) -> list[Instance]:
-        """Return the processes that live now."""
+        """Return the live processes."""
 
     async def count_due_by_agent(self, now: int) -> dict[str, int]:
-        """Count the tasks of each agent that wait to be taken now."""
+        """Count the claimable tasks of each agent."""
 
     async def drop_jobs(self, queue: str, keep: int) -> int:
-        """Delete the oldest due jobs of a queue except `keep` of them, and return how many."""
+        """Delete the oldest due jobs of a queue except `keep` of them, and return the number of deleted jobs."""
 
     async def refresh_statistics(self, tables: Iterable[str]) -> None:
-        """Refresh the planner's statistics of busy tables; old ones make fetching a job slow."""
+        """Refresh the planner's statistics of busy tables, because outdated ones make fetching a job slow."""
 
 
 class QueueUpkeep:
-    """Runs every few seconds in the process that leads."""
+    """The upkeep, which runs every few seconds in the process that leads."""
 
     def __init__(self, store: SharedStore, url: str, clock: Clock, leads: Callable[[], bool]) -> None:
         self._store = store
@@ -59,10 +59,10 @@ class QueueUpkeep:
                 try:
                     await self.run_once()
                 except (MidwatchError, *AWAY) as problem:
-                    log.warning("the upkeep of the job queue has to wait: %s", explain(problem))
+                    log.warning("the upkeep of the job queue failed and will be repeated: %s", explain(problem))
 
     async def run_once(self) -> None:
-        """Replace lost jobs, drop needless and stalled ones, refresh statistics."""
+        """Replace lost jobs, delete needless and stalled jobs, and refresh statistics."""
         async with open_queue(build_queue(self._url)) as app:
             await self._defer_again(app)
             for job in await app.job_manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS):
@@ -72,10 +72,10 @@ class QueueUpkeep:
             await self._store.refresh_statistics(JOB_TABLES)
 
     async def _defer_again(self, app: procrastinate.App) -> None:
-        """Keep about as many jobs as there are tasks to take.
+        """Keep about as many jobs as there are claimable tasks.
 
-        Every agent that has work gets at least one job: some may have been lost with their process. Jobs that are left
-        over are dropped: a process that goes on from task to task leaves the jobs of the later ones.
+        Every agent with claimable tasks gets at least one job, because jobs may have been lost with their process.
+        Needless jobs are deleted: they remain when a process claims one task after the other without a job for each.
         """
         due = await self._store.count_due_by_agent(self._clock.now())
         waiting = {queue["name"]: queue["todo"] for queue in await app.job_manager.list_queues_async()}

@@ -135,7 +135,7 @@ class Bus:
                 self._live.forget(event)
                 if self._exchange is not None:
                     self._exchange.drop_ended(event)
-            self._waiter.note(event)
+            self._waiter.notify(event)
         if self._exchange is not None:
             self._exchange.show_waiting()
         self._wake_readers()

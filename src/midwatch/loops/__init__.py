@@ -1,5 +1,5 @@
-"""What the leader does by itself: scheduler, courier, rescuer, pruner, routines; `leader_loop` is how each waits.
+"""The background loops of the leader: scheduler, courier, rescuer, pruner, routines; `leader_loop` is their base.
 
 Imports `running`, `services`, `domain` and `base`.
-Not here: work that somebody asked for, third-party packages.
+Not here: work that a user requested, third-party packages.
 """

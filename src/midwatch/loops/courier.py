@@ -1,7 +1,7 @@
-"""The courier: sends pending deliveries, each until it arrived or was refused.
+"""The courier: sends pending deliveries, and retries each until it is delivered or refused.
 
-Every channel has a lane of its own, so a slow one holds up nobody else. A delivery is sent at least once: its result is
-recorded after the send, and whoever dies in between leaves it pending under the same id.
+Every channel has a lane of its own, so a slow channel does not delay others. A delivery is sent at least once: its
+result is recorded after the send, and if the process dies in between, the delivery stays pending under the same id.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from midwatch.domain.store import Store
 log = logging.getLogger("midwatch.courier")
 
 LANE_WIDTH = 8
-"""Sends of one channel at once."""
+"""How many deliveries of one channel are sent at once."""
 PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 60.0
-"""Before the store is tried again after an error, and at most."""
-BATCH, MOST_HELD = 50, 20_000
+"""The first and the longest pause, in seconds, before the store is tried again after an error."""
+BATCH, MOST_QUEUED = 50, 20_000
 CROWDED, CROWDED_SECONDS = 500, 0.25
-"""With so many deliveries queued, the store is read at most this often: each look reads them all again."""
+"""With more queued deliveries than this, there is a pause of so many seconds between two reads of the store."""
 ERROR_SHOWN = 500
 
 
 class Patience(NamedTuple):
-    """How long a courier waits, in seconds."""
+    """The timeouts of a courier, in seconds."""
 
     send: float = 15.0
-    """For one send."""
+    """Timeout of one send."""
     stop: float = 2.0
-    """For due deliveries when the courier stops."""
+    """Time for sending due deliveries when the courier stops."""
     nap: float = LONGEST_NAP
-    """At most, before it looks again for what is due later."""
+    """Longest sleep before the courier checks for due deliveries again."""
 
 
 PATIENCE = Patience()
 
 
 class _Lane:
-    """The deliveries of one channel, by id: those that wait, in the order of the store, and those being sent."""
+    """The deliveries of one channel by id: those that wait, in the order of the store, and those being sent."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, Delivery] = {}
@@ -66,7 +66,7 @@ class _Lane:
 
 
 class Courier:
-    """Loop: sends what is due while this process leads. It sleeps until it is woken or something becomes due."""
+    """Loop: sends due deliveries while this process leads. It sleeps until it is woken or a delivery becomes due."""
 
     def __init__(
         self,
@@ -90,16 +90,16 @@ class Courier:
         self._timer: Timer | None = None
 
     async def start(self) -> None:
-        """Begin. Harmless when it runs."""
+        """Start the loop, unless it runs already."""
         if self._loop is None:
             self._taking = True
             self._loop = asyncio.create_task(self._run(), name="courier")
             self.wake()
 
     async def stop(self) -> None:
-        """Send what is due for a moment longer, then stop. Safe twice.
+        """Send due deliveries for a short time, then stop. This is idempotent.
 
-        So a process that ends still reports its last task. Deliveries that do not make it stay pending.
+        So a process that ends still sends the notice of its last task. Deliveries that are not sent stay pending.
         """
         loop, self._loop = self._loop, None
         if loop is None:
@@ -111,7 +111,7 @@ class Courier:
             async with asyncio.timeout(self._patience.stop):
                 await self._drain()
         except TimeoutError:
-            log.info("%d deliveries stay for the next start", self._held())
+            log.info("%d deliveries stay for the next start", self._count_queued())
         finally:
             self._taking = False
             self._forget_waiting()
@@ -122,10 +122,10 @@ class Courier:
                 await asyncio.wait(left, timeout=self._patience.stop)
 
     def wake(self) -> None:
-        """Look for deliveries to send: one was written, or this process leads now."""
+        """Check for due deliveries now, because one was written or this process became the leader."""
         self._awake.set()
 
-    # -- what is due ---------------------------------------------------------------------------------------------
+    # -- due deliveries ------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         pause = PAUSE_SECONDS
@@ -140,16 +140,16 @@ class Courier:
                 await self._pause(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 self.wake()
-            if self._held() > CROWDED:
+            if self._count_queued() > CROWDED:
                 await self._pause(CROWDED_SECONDS)
 
     async def _look(self) -> float | None:
-        """Begin to send what is due. Return the seconds until the next look; None: only when woken."""
+        """Begin to send due deliveries. Return the seconds until the next check, or None to wait for a wake-up."""
         if not self._leads():
             self._forget_waiting()
             return None
         now = self._clock.now()
-        limit = min(BATCH + 2 * self._held(), MOST_HELD)
+        limit = min(BATCH + 2 * self._count_queued(), MOST_QUEUED)
         self._ended.clear()
         due = await self._store.list_due_deliveries(now, limit)
         fresh = [delivery for delivery in due if self._queue(delivery)]
@@ -160,7 +160,7 @@ class Courier:
         due_at = await self._store.find_next_delivery_at()
         if due_at is None:
             return None
-        if due_at <= now:  # one that is being sent hides when the next one is due
+        if due_at <= now:  # a delivery that is being sent; the time of the next one is not known
             return PAUSE_SECONDS
         return (due_at - self._clock.now()) / SECOND
 
@@ -172,7 +172,7 @@ class Courier:
         lane.waiting[delivery.id] = delivery
         return True
 
-    def _held(self) -> int:
+    def _count_queued(self) -> int:
         return sum(len(lane.waiting) + len(lane.sending) for lane in self._lanes.values())
 
     def _forget_waiting(self) -> None:
@@ -226,11 +226,11 @@ class Courier:
                 self._begin(lane)
 
     async def _try(self, delivery: Delivery) -> DeliveryError | None:
-        """Send a delivery once. Return the reason if that failed, whatever the channel raises."""
+        """Send a delivery once. Return None, or after any error of the channel a DeliveryError."""
         name = delivery.channel
         channel = self._channels.get(name)
         if channel is None:
-            return DeliveryError(f"no channel is called {name!r}; add [channels.{name}].", permanent=True)
+            return DeliveryError(f"there is no channel {name!r}; add [channels.{name}].", permanent=True)
         try:
             async with asyncio.timeout(self._patience.send) as limit:
                 await channel.deliver(delivery)
@@ -247,7 +247,7 @@ class Courier:
         return None
 
     async def _record(self, delivery: Delivery, problem: DeliveryError | None) -> None:
-        """Record the attempt, however long the store takes: meanwhile the delivery must not be sent again."""
+        """Record the attempt, and retry until that succeeds. Until then the delivery must not be sent again."""
         changes = record_attempt(delivery, problem, self._clock.now())
         pause = PAUSE_SECONDS
         while True:
@@ -264,7 +264,7 @@ class Courier:
 
 
 def record_attempt(delivery: Delivery, problem: DeliveryError | None, now: int) -> Changes:
-    """Return what is written after a send: the delivery is sent, has failed for good, or is due again later."""
+    """Return the changes after a send: the delivery is sent, has failed for good, or is due again later."""
     attempts = delivery.attempts + 1
     fields: dict[str, Any] = {"attempts": attempts}
     payload: Payload | None = None
@@ -279,7 +279,7 @@ def record_attempt(delivery: Delivery, problem: DeliveryError | None, now: int) 
             fields["status"] = "failed"
             payload = DeliveryFailed(**about, error=error)
         else:
-            pause = backoff(attempts) * random.uniform(0.8, 1.2)  # noqa: S311 - spreading load, not a secret
+            pause = backoff(attempts) * random.uniform(0.8, 1.2)  # noqa: S311 - random only to spread the load
             fields["due_at"] = now + int(pause * SECOND)
     return Changes(
         updates=(Update("delivery", delivery.id, fields, {"status": "pending", "attempts": delivery.attempts}),),
@@ -288,7 +288,7 @@ def record_attempt(delivery: Delivery, problem: DeliveryError | None, now: int) 
 
 
 def _describe(problem: BaseException) -> str:
-    """Describe an error without secrets: our own errors by their text, others by type and place only."""
+    """Describe an error without secrets: errors of midwatch by their text, others by type and source line."""
     if isinstance(problem, MidwatchError):
         return str(problem)
     place = traceback.extract_tb(problem.__traceback__)[-1:]

@@ -1,6 +1,6 @@
-"""The leader loop: how a loop of the leader waits for its next look.
+"""The leader loop: the base of the loops that check for due work on the leader.
 
-It sleeps until the wall clock reaches the next time, or until something wakes it.
+Between two checks it sleeps until the wall clock reaches the next due time, or until it is woken.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from midwatch.base.clock import LONGEST_NAP, SECOND, Clock, Timer
 from midwatch.base.errors import StoreError
 
 PAUSE_SECONDS = 1.0
-"""Before the next look after a look that failed."""
+"""Seconds between a failed check and the next one."""
 
 
 class LeaderLoop(ABC):
-    """Looks for due work while this process leads. A look that fails is tried again and ends nothing."""
+    """A loop that checks for due work while this process leads. A failed check is repeated; the loop goes on."""
 
     def __init__(
         self, clock: Clock, leads: Callable[[], bool], log: logging.Logger, *, nap: float = LONGEST_NAP
@@ -34,15 +34,15 @@ class LeaderLoop(ABC):
 
     @abstractmethod
     async def look(self) -> int | None:
-        """Do what is due. Return when to look again; None for only when it is woken."""
+        """Do all due work. Return the time of the next check, or None to wait for a wake-up."""
 
     async def start(self) -> None:
-        """Begin. Harmless when it runs."""
+        """Start the loop, unless it runs already."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Look no more. Safe twice."""
+        """Stop the loop. This is idempotent."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.cancel()
@@ -50,7 +50,7 @@ class LeaderLoop(ABC):
                 await loop
 
     def wake(self) -> None:
-        """Look now: something changed, or this process leads now."""
+        """Check now, because a record changed or this process became the leader."""
         self._bell.set()
 
     async def _run(self) -> None:
@@ -60,7 +60,7 @@ class LeaderLoop(ABC):
                 wake_at = await self.look() if self._leads() else None
             except Exception as problem:
                 traceback = None if isinstance(problem, StoreError) else problem
-                self._log.warning("a look failed and is tried again: %s", problem, exc_info=traceback)
+                self._log.warning("a check for due work failed and will be repeated: %s", problem, exc_info=traceback)
                 wake_at = self._clock.now() + int(PAUSE_SECONDS * SECOND)
             if wake_at is not None:
                 self._nap(wake_at)
@@ -71,9 +71,9 @@ class LeaderLoop(ABC):
                     self._timer.cancel()
 
     def _nap(self, wake_at: int) -> None:
-        """Wake when the wall clock says so.
+        """Wake the loop when the wall clock reaches `wake_at`.
 
-        A clock that was set, or a machine that slept, is noticed within the longest nap.
+        After a change of the clock, or a sleep of the machine, the loop is late by the longest nap at most.
         """
         left = (wake_at - self._clock.now()) / SECOND
         if left <= 0:

@@ -27,7 +27,7 @@ class Retention(NamedTuple):
 
 
 class Pruner(LeaderLoop):
-    """One per process; works while its process leads."""
+    """Loop: removes old records while this process leads."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Pruner(LeaderLoop):
         self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
 
     async def look(self) -> int:
-        """Prune when it is time. The first time is a minute after the start, so that a start is quick."""
+        """Prune if it is time. The first time is a minute after the start, so that the start is quick."""
         now = self._clock.now()
         if now >= self._prune_at:
             await self.prune()

@@ -1,7 +1,7 @@
-"""The rescuer: takes over tasks whose process died, and expires questions nobody answered.
+"""The rescuer: recovers the tasks of processes that died, and expires unanswered questions.
 
-It runs on the leader and sleeps until there is something to do. Only while other processes run tasks it checks once a
-second whether they live.
+It runs on the leader and sleeps until work is due. While other processes run tasks, it checks once a second whether
+they live.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger("midwatch.rescuer")
 
 LIFE_CHECK_SECONDS = 1.0
 LOOK_SECONDS = 3600.0
-"""It looks at least this often."""
+"""The longest time between two checks, in seconds."""
 PAUSE_SECONDS = 1.0
-LOST = "the process that ran it ended, and half-done work is not repeated unasked. Look at what it left, then retry it."
+LOST = "the process of the task ended, and half-done work is not repeated. Check the partial work, then retry the task."
 CUT_OFF = "cut off when its process ended"
 
 
 class Rescuer(LeaderLoop):
-    """Loop: one per process; works while its process leads."""
+    """Loop: rescues tasks and expires questions while this process leads."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class Rescuer(LeaderLoop):
         *,
         owner: str,
         reap: Callable[[Task], Awaitable[object]],
-        call_off: Callable[[], Awaitable[None]] | None = None,
+        cancel_orphans: Callable[[], Awaitable[None]] | None = None,
         nap: float = LONGEST_NAP,
     ) -> None:
-        """`reap` ends the processes of a dead attempt; `call_off` ends handoffs nobody waits for any more."""
+        """Build the loop. `reap` ends a dead attempt's processes, `cancel_orphans` ends handoffs without a waiter."""
         super().__init__(clock, engine.leads, log, nap=nap)
         self._store = store
         self._engine = engine
@@ -59,16 +59,16 @@ class Rescuer(LeaderLoop):
         self._owner = owner
         self._reap = reap
         self._endings = endings
-        self._call_off = call_off
+        self._cancel_orphans = cancel_orphans
 
     async def start(self) -> None:
-        """Rescue the tasks an earlier process left behind, then begin to look."""
+        """Rescue the tasks of earlier processes, then start the loop."""
         if self._engine.leads():
             await self.rescue()
         await super().start()
 
     async def look(self) -> int:
-        """Rescue tasks and expire questions. Return when to look again."""
+        """Rescue tasks and expire questions. Return the time of the next check."""
         now = self._clock.now()
         others_run = await self.rescue()
         expiry = await self._store.find_next_expiry()
@@ -83,7 +83,7 @@ class Rescuer(LeaderLoop):
     # -- rescue --------------------------------------------------------------------------------------------------
 
     async def rescue(self) -> bool:
-        """Take over the tasks of dead processes. Return whether other live processes run tasks now."""
+        """Rescue the tasks of dead processes. Return whether other live processes run tasks."""
         others = [task for task in await self._store.list_running_tasks() if task.lease_owner != self._owner]
         instances = {i.id for i in await self._store.list_instances() if i.id != self._owner}
         dead = self._engine.dead({task.lease_owner or "" for task in others} | instances)
@@ -94,9 +94,9 @@ class Rescuer(LeaderLoop):
                 except StoreError:
                     raise
                 except Exception:
-                    log.exception("task %s could not be rescued; it is tried again", task.id)
-        if self._call_off is not None and any((task.lease_owner or "") in dead for task in others):
-            await self._call_off()
+                    log.exception("task %s could not be rescued; this will be tried again", task.id)
+        if self._cancel_orphans is not None and any((task.lease_owner or "") in dead for task in others):
+            await self._cancel_orphans()
         if dead & instances:
             await self._store.remove_instances(dead & instances)
         return any((task.lease_owner or "") not in dead for task in others)
@@ -108,17 +108,17 @@ class Rescuer(LeaderLoop):
         closing = _close(await self._store.list_open_events(fence), now)
         task = task._replace(usage=add_usage(task.usage, await self._count_usage(task)))
         step, action = rescue(task, now)
-        why = "the process that asked has ended"
+        why = "the process of the agent that asked has ended"
         changes = await self._endings.end_attempt(task, step, asked=fence, why=why)
         try:
             await self._store.apply(replace(changes, events=closing + changes.events))
-            log.warning("task %s was left by a dead process: %s", task.id, action)
+            log.warning("task %s of a dead process was rescued: %s", task.id, action)
         except (Conflict, LeaseLost):
             log.info("task %s was rescued by another process, or a record it belongs to changed", task.id)
             self.wake()
 
     async def _count_usage(self, task: Task) -> dict[str, Any] | None:
-        """Return what the dead attempt has used, as far as its events tell."""
+        """Return the usage of the dead attempt, computed from its events."""
         which, events = EventFilter(kinds=COUNTED_KINDS, task_id=task.id), list[Event]()
         while page := await self._store.read_events(events[-1].seq if events else 0, which):
             events += page
@@ -126,7 +126,7 @@ class Rescuer(LeaderLoop):
 
 
 def rescue(task: Task, now: int) -> tuple[TaskStep, str]:
-    """Return what becomes of a task whose process died, by its `on_crash` rule, and the word for it."""
+    """Return the step for a task whose process died, by its `on_crash` rule, and the name of the action."""
     action: OnCrash = task.on_crash
     if task.rescues >= MAX_RESCUES:
         action = "fail"
@@ -137,7 +137,7 @@ def rescue(task: Task, now: int) -> tuple[TaskStep, str]:
     elif action == "fail":
         why = LOST
         if task.rescues >= MAX_RESCUES:
-            why = f"its process ended {task.rescues + 1} times; it is not tried again."
+            why = f"the process of the task ended {task.rescues + 1} times; the task is not tried again."
         step = TaskStep(*end(task, now, outcome="lost", error=why))
     else:
         fields = {**RELEASED, "rescues": task.rescues + 1, "usage": task.usage}
@@ -149,7 +149,7 @@ def rescue(task: Task, now: int) -> tuple[TaskStep, str]:
 
 
 def _close(opened: list[Event], now: int) -> tuple[Event, ...]:
-    """Return an end for each start that the dead attempt left open, calls before their turn."""
+    """Return an end event for each start event without one, first for calls and then for their turn."""
     ends = []
     for start in sorted(opened, key=lambda e: e.kind == "turn_start"):
         spent = (now - start.time) / SECOND

@@ -1,6 +1,6 @@
-"""Routines: midwatch's own work at intervals.
+"""Routines: functions that run at intervals.
 
-Each runs on the leader and never overlaps itself. A routine that fails disturbs no other.
+Each runs on the leader, and only one run of a routine at a time. A failure of one routine does not affect the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Work = Callable[[], Awaitable[object]]
 
 @dataclass(slots=True)
 class Routine:
-    """One routine, and how its runs went."""
+    """One routine and the statistics of its runs."""
 
     name: str
     seconds: float
@@ -37,7 +37,7 @@ class Routine:
     running: Hidden[asyncio.Task[None] | None] = None
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
+        """Return the routine as JSON."""
         return to_json(self)
 
 
@@ -47,34 +47,34 @@ class Routines:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._leads: Callable[[], bool] | None = None
-        """Tells whether this process leads; None while the routines are stopped."""
+        """Returns whether this process leads; None while the routines are stopped."""
         self._known: dict[str, Routine] = {}
 
     def register(self, name: str, seconds: float, work: Work) -> Routine:
-        """Call `work` every so many seconds, first after routine interval."""
+        """Add a routine that calls `work` every `seconds`, for the first time after one interval."""
         if not name.strip():
             raise InvalidInput("a routine needs a name.", field="name")
         if seconds <= 0:
             raise InvalidInput("the interval of a routine must be more than 0 seconds.", field="seconds")
         if name in self._known:
-            raise Conflict(f"there is already a routine {name!r}; choose another name.")
+            raise Conflict(f"the name {name!r} is taken by another routine; choose another name.")
         routine = self._known[name] = Routine(name, seconds, work)
         if self._leads is not None:
             self._arm(routine)
         return routine
 
     def list(self) -> list[Routine]:
-        """Return all routines, by name."""
+        """Return all routines, sorted by name."""
         return [self._known[name] for name in sorted(self._known)]
 
     async def start(self, leads: Callable[[], bool]) -> None:
-        """Begin to count the intervals. Each routine runs only while `leads` holds."""
+        """Start the intervals of all routines. A routine runs only while `leads` returns True."""
         self._leads = leads
         for routine in self._known.values():
             self._arm(routine)
 
     async def stop(self) -> None:
-        """Stop, and cancel routines that run. Safe twice."""
+        """Stop all routines and cancel those that run. This is idempotent."""
         self._leads = None
         for routine in self._known.values():
             if routine.timer is not None:

@@ -1,7 +1,7 @@
-"""The scheduler: fires due automations, wakes due goals, ends handoffs past their deadline.
+"""The scheduler: starts runs of due automations and steps of due goals, and expires handoffs past their deadline.
 
-It runs on the leader and sleeps until the next time. It keeps nothing in memory: it reads from the store what is due,
-and its writes are guarded. So two schedulers at the same moment do no harm.
+It runs on the leader and sleeps until the next due time. It keeps nothing in memory: due records are read from the
+store, and its writes are guarded. So two schedulers at the same time do no harm.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAUSE_SECONDS = 1.0
 
 
 class Scheduler(LeaderLoop):
-    """One per process; works while its process leads."""
+    """Loop: starts due work while this process leads."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class Scheduler(LeaderLoop):
         self._expire = expire
 
     async def look(self) -> int | None:
-        """Do what is due, and return when to look again.
+        """Start all due work, and return the time of the next check.
 
-        Nothing is written while nothing is due. A record that could not be moved on is tried again later, so that it
-        does not hold up the others.
+        Nothing is written while nothing is due. A record that fails is tried again later, so that it does not delay the
+        others.
         """
         tried: set[tuple[str, int]] = set()
         while True:
@@ -90,11 +90,11 @@ class Scheduler(LeaderLoop):
                 await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=runs))
             except Conflict:
                 if await self._store.get_automation(automation.id) != automation:
-                    return  # somebody else fired or changed it
+                    return  # another process has fired or changed it
                 # It was retried just now, or a clock was set back and this time had its run: go to the next time.
                 await self._store.apply(automations.fire(automation, self._clock.now(), terms, runs=True))
         except Conflict:
-            log.debug("automation %s was fired or changed by somebody else", automation.id)
+            log.debug("automation %s was fired or changed by another process", automation.id)
         except StoreError as problem:
             log.warning("automation %s could not be fired yet: %s", automation.id, problem)
         except Exception:
@@ -104,7 +104,7 @@ class Scheduler(LeaderLoop):
         try:
             late = goal.status == "active" and goal.deadline_at <= self._clock.now()
             if late and (step := await self._store.find_open_step(goal.id)) is not None:
-                if await self._store.get_goal(goal.id) == goal:  # the end of the step decides how the goal goes on
+                if await self._store.get_goal(goal.id) == goal:  # the end of the step decides how the goal continues
                     await self._cancel(step.id)
                 return
             means = await goals.means_of(goal, self._terms, self._templates)
@@ -112,7 +112,7 @@ class Scheduler(LeaderLoop):
             thread = session.thread_id if session else None
             await self._store.apply(goals.wake(goal, self._clock.now(), means, thread))
         except Conflict:
-            log.debug("goal %s was woken or changed by somebody else", goal.id)
+            log.debug("goal %s was woken or changed by another process", goal.id)
         except StoreError as problem:
             log.warning("goal %s could not be woken yet: %s", goal.id, problem)
         except Exception:

@@ -1,5 +1,5 @@
 """Child processes: start them behind a gate, guard, reap and sandbox them; git; hook programs.
 
 Imports `domain` and `base`.
-Not here: what a kind of agent says to its program.
+Not here: the protocols between kinds of agents and their programs.
 """

@@ -1,8 +1,8 @@
 """Git: makes, compares, merges and removes worktrees through the git program.
 
-These calls run no hooks of the repository and no file monitor, because an agent may have written them and they would
-run outside of its sandbox. For the same reason a worktree is always named together with its repository, whatever the
-`.git` file in it says. The user's index is never written, except by a merge into a clean checkout.
+These calls run no hooks and no file monitor of the repository, because an agent may have written them, and they would
+run outside of its sandbox. For the same reason git always gets the repository of a worktree explicitly, and the `.git`
+file in the worktree is ignored. The user's index is never written, except by a merge into a clean checkout.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from midwatch.base.errors import Conflict
 from midwatch.domain.worktree import Diff, MergeResult, Place, Stat, Worktree
 
-QUICK, LONG = 60.0, 900.0  # seconds for a look, and for a call that writes many files
+QUICK, LONG = 60.0, 900.0  # timeout in seconds of a call that reads, and of one that writes many files
 NAMES_LIMIT = 5_000_000
 ERROR_LIMIT = 20_000
 SHOWN_NAMES = 3
@@ -33,12 +33,12 @@ OPTIONS = (
 PLAIN_DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--ignore-submodules=dirty")
 STATUS = ("status", "--porcelain", "--ignore-submodules=dirty")
 KEPT = re.compile(r"GIT_(AUTHOR|COMMITTER)_|GIT_SSH|GIT_CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)$")
-"""Variables of git that say who the user is. The others would point these calls at another repository."""
+"""Variables that name the user for git. Other variables of git could redirect these calls to another repository."""
 NEW_LINK = re.compile(rb"^:000000 160000 \S+ \S+ A\t(.+)$", re.M)
 
 
 class GitOutput(NamedTuple):
-    """The answer of git. `cut` is set if there was more than `limit` bytes."""
+    """The output of git. `cut` is set if it had more than `limit` bytes."""
 
     code: int
     out: bytes
@@ -51,7 +51,7 @@ class GitOutput(NamedTuple):
 
     @property
     def why(self) -> str:
-        """The first line of its error message."""
+        """The first line of git's error message."""
         lines = [line.strip() for line in self.err.splitlines() if line.strip()]
         first = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "")
         return re.sub(r"^(fatal|error): ", "", first).rstrip(".") or f"exit code {self.code}"
@@ -67,7 +67,7 @@ class GitProgram:
         inside = await self._run(workdir, "rev-parse", "--is-inside-work-tree")
         if inside.code and "not a git repository" in inside.err:
             raise Conflict(
-                f"{workdir} is in no git repository, so no worktree can be made from it; leave the worktree out, "
+                f"{workdir} is not in a git repository, so no worktree can be made from it; leave the worktree out, "
                 "or create a repository with `git init` and a first commit."
             )
         _check(inside, f"no worktree can be made from {workdir}")
@@ -174,17 +174,17 @@ class GitProgram:
         if await self._commit_of(tree.repository, f"refs/heads/{tree.branch}"):
             raise Conflict(f"branch {tree.branch} could not be removed: {gone.why}.")
 
-    # -- parts ---------------------------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------------------------
 
     async def _list_missing(self, top: str) -> str | None:
-        """Return what of a checkout will not be in a worktree, or None."""
+        """Return a note about the parts of a checkout that a new worktree lacks, or None."""
         status = await self._run(top, *STATUS, limit=1)
         modules = await self._run(top, "cat-file", "-e", "HEAD:.gitmodules")
         parts = ["uncommitted changes of the checkout are not in it"] if status.out else []
         return "; ".join([*parts, *([] if modules.code else ["its submodules are empty"])]) or None
 
     async def _remove_checkout(self, tree: Worktree) -> None:
-        """Remove the directory of a worktree and what git knows of it, whatever their state."""
+        """Remove the directory of a worktree and its entry in the repository, in whatever state they are."""
         forget = ("worktree", "remove", "--force", "--force", "--", tree.path)
         if (await self._run(tree.repository, *forget, seconds=LONG)).code == 0:
             return
@@ -194,22 +194,22 @@ class GitProgram:
     async def _commit(self, tree: Worktree, env: Mapping[str, str], message: str) -> None:
         """Commit the changes in a worktree on its branch."""
         added = await self._run(tree.path, "add", "--all", "--", ".", env=env, seconds=LONG)
-        _check(added, f"what is new in {tree.path} could not be committed")
+        _check(added, f"the changes in {tree.path} could not be committed")
         changed = (*PLAIN_DIFF, "--cached", "--raw", "HEAD", "--")
         raw = _check(await self._run(tree.path, *changed, env=env, limit=NAMES_LIMIT), "git diff").out
         if inner := NEW_LINK.search(raw):
             raise Conflict(
-                f"{tree.path} holds a repository of its own, {inner[1].decode(errors='replace')}; "
+                f"{tree.path} contains another repository, {inner[1].decode(errors='replace')}; "
                 "move it out of there, then merge again."
             )
         if raw:
             output = await self._run(
                 tree.path, "commit", "--quiet", "--no-verify", "-m", message, env=env, seconds=LONG
             )
-            _check(output, f"what is new in {tree.path} could not be committed")
+            _check(output, f"the changes in {tree.path} could not be committed")
 
     async def _merge_here(self, tree: Worktree, message: str) -> None:
-        """Merge into the checkout, which is on the target branch. On failure the checkout is left as it was."""
+        """Merge into the checkout, which is on the target branch. After a failure the checkout is unchanged."""
         place = tree.repository
         if _check(await self._run(place, *STATUS, "--untracked-files=no", limit=1), "git status").out:
             raise Conflict(f"the checkout {place} has uncommitted changes; commit or stash them, then merge again.")
@@ -243,7 +243,7 @@ class GitProgram:
             raise Conflict(f"{tree.target} is checked out in another worktree; merge {tree.branch} there by hand.")
         if not forward:
             raise Conflict(
-                f"{tree.target} has gone on meanwhile and is not checked out in {tree.repository}; check it out there, "
+                f"{tree.target} has new commits and is not checked out in {tree.repository}; check it out there, "
                 "then merge again."
             )
         moved = ("update-ref", "-m", f"merge {tree.branch}: Fast-forward", f"refs/heads/{tree.target}", tip, old)
@@ -261,9 +261,9 @@ class GitProgram:
         return (await self._run(place, "merge-base", "--is-ancestor", other, commit)).code == 0
 
     async def _read_env(self, tree: Worktree) -> dict[str, str]:
-        """Return the variables for git in a worktree.
+        """Return the environment variables for git in a worktree.
 
-        They follow the repository, not the `.git` file of the worktree.
+        They name the repository, so that git ignores the `.git` file of the worktree.
         """
         output = await self._run(tree.repository, "rev-parse", "--git-common-dir")
         _check(output, f"the repository {tree.repository} of {tree.branch} cannot be used")
@@ -275,7 +275,7 @@ class GitProgram:
 
     @asynccontextmanager
     async def _all_files(self, tree: Worktree, env: Mapping[str, str]) -> AsyncIterator[dict[str, str]]:
-        """Yield variables with a separate index that also names new files. The worktree's own index is not changed."""
+        """Yield variables for a temporary index that includes new files. The worktree's own index is not changed."""
         scratch = await asyncio.to_thread(tempfile.mkdtemp, prefix="midwatch-git-")
         try:
             index = Path(scratch, "index")
@@ -307,7 +307,7 @@ class GitProgram:
     ) -> GitOutput:
         """Run git in a directory.
 
-        Its output is read up to `limit` bytes; after that, or after `seconds`, git is ended.
+        Its output is read up to `limit` bytes. After that, or after `seconds`, git is stopped.
         """
         options = [word for option in OPTIONS for word in ("-c", option)]
         argv = (self._program, "--no-pager", "--no-optional-locks", *options, "-C", place, *words)
@@ -332,7 +332,7 @@ class GitProgram:
                 )
                 code = await child.wait()
         except TimeoutError:
-            raise Conflict(f"git {words[0]} in {place} took longer than {seconds:g} s and was ended.") from None
+            raise Conflict(f"git {words[0]} in {place} took longer than {seconds:g} s and was stopped.") from None
         finally:
             if child.returncode is None:
                 _kill(child.pid)
@@ -341,7 +341,7 @@ class GitProgram:
 
 
 def _check_own(place: str) -> None:
-    """Check that a checkout uses the settings of its own repository. Other settings could name other programs."""
+    """Check that a checkout uses the settings of its own repository, because other settings could run programs."""
     for folder in (Path(place), *Path(place).parents):
         if os.path.lexists(folder / ".git"):
             if os.path.lexists(folder / ".git" / "commondir"):
@@ -353,21 +353,21 @@ def _check_own(place: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Return midwatch's environment without variables that point git elsewhere or make it ask a question."""
+    """Return midwatch's environment without variables that redirect git or let it ask questions."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or KEPT.match(name)}
     return {**own, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": ":", "GIT_MERGE_AUTOEDIT": "no"}
 
 
 async def _feed(pipe: asyncio.StreamWriter | None, data: bytes) -> None:
     if pipe is not None:
-        with suppress(ConnectionError, RuntimeError):  # one loop says the one, another the other of a closed pipe
+        with suppress(ConnectionError, RuntimeError):  # event loops raise different errors for a closed pipe
             pipe.write(data)
             await pipe.drain()
         pipe.close()
 
 
 async def _read(stream: asyncio.StreamReader, limit: int, pid: int | None = None) -> tuple[bytes, bool]:
-    """Read up to `limit` bytes and return whether there was more. In that case the process `pid` is killed."""
+    """Read up to `limit` bytes, and return them and whether there was more. If so, the process `pid` is killed."""
     data, cut = bytearray(), False
     while piece := await stream.read(65536):
         room = limit - len(data)
@@ -387,15 +387,13 @@ def _kill(pid: int) -> None:
 def _check(output: GitOutput, what: str) -> GitOutput:
     if output.code and not output.cut:
         if "tell me who you are" in output.err or "empty ident name" in output.err:
-            raise Conflict(
-                "git does not know who you are; set it with `git config --global user.name NAME` and user.email."
-            )
+            raise Conflict("git does not know your name; set user.name and user.email with `git config --global`.")
         raise Conflict(f"{what}: {output.why}.")
     return output
 
 
 def _find_admin(common: Path, path: str) -> Path | None:
-    """Return the directory in which a repository keeps what it knows of a worktree, or None."""
+    """Return the directory in which a repository stores its entry of a worktree, or None."""
     wanted = Path(path).resolve()
     for file in sorted(common.resolve().glob("worktrees/*/gitdir")) if wanted.is_dir() else ():
         with suppress(OSError):
@@ -405,16 +403,16 @@ def _find_admin(common: Path, path: str) -> Path | None:
 
 
 def _write_link(tree: Worktree, admin: str) -> None:
-    """Write the `.git` file of a worktree again, in case somebody has changed it."""
+    """Write the `.git` file of a worktree again, because it may have been changed."""
     link, content = Path(tree.path, ".git"), f"gitdir: {admin}\n"
     if link.is_symlink() or (link.exists() and not link.is_file()):
-        raise Conflict(f"{link} was replaced by something else; look at it, then remove it and try again.")
+        raise Conflict(f"{link} was replaced by another kind of file; check it, then remove it and try again.")
     if not link.exists() or link.read_text(errors="replace").strip() != content.strip():
         link.write_text(content)
 
 
 def _make_workdir(tree: Worktree) -> None:
-    """Create the working directory, which may hold no committed file. It must lie inside the worktree."""
+    """Create the working directory, which git leaves out if it has no committed file. It must be in the worktree."""
     top, place = Path(tree.path).resolve(), Path(tree.workdir)
     if not place.resolve().is_relative_to(top):
         raise Conflict(f"{tree.subdir} leads out of the worktree {tree.path}; name another working directory.")
@@ -422,7 +420,7 @@ def _make_workdir(tree: Worktree) -> None:
 
 
 def _rmtree(path: str) -> None:
-    """Remove a directory with all its files, also those that an agent made unwritable."""
+    """Remove a directory with all its files, even those that an agent has made read-only."""
     if not Path(path).exists():
         return
     for folder, names, _ in os.walk(path):

@@ -1,4 +1,4 @@
-"""A program as a hook: it is started for each task that has ended and gets the task as JSON on its standard input."""
+"""A program as a hook: it is started for each ended task and gets the task as JSON on its standard input."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ERROR_SHOWN = 500
 def make_hook(command: Sequence[str], env: Callable[[], Mapping[str, str]]) -> Callable[[Task], Awaitable[None]]:
     """Return the hook that runs `command`.
 
-    A program that fails is an error. It is killed when nobody waits for it any more.
+    The hook raises an error if the program fails. If the hook is cancelled, the program is killed.
     """
 
-    async def tell(task: Task) -> None:
+    async def run(task: Task) -> None:
         about = {"MIDWATCH_TASK": task.id, "MIDWATCH_SESSION": task.session_key, "MIDWATCH_STATUS": task.status}
         if task.cause_id is not None:
             about[f"MIDWATCH_{task.cause.upper()}"] = task.cause_id
@@ -36,6 +36,6 @@ def make_hook(command: Sequence[str], env: Callable[[], Mapping[str, str]]) -> C
             raise
         if child.returncode:
             output = errors.decode(errors="replace")[-ERROR_SHOWN:]
-            raise AgentError(f"{command[0]} ended with {child.returncode}; correct it: {output}")
+            raise AgentError(f"{command[0]} failed with exit code {child.returncode}; correct it: {output}")
 
-    return tell
+    return run

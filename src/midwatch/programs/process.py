@@ -1,8 +1,8 @@
 """Child processes: they start behind a gate, stay in one process group, and all of them are ended together.
 
-A child is a shell that waits for one line and then becomes the program. The line is sent when the store knows the
-group. If this process dies before that, the shell reads the end of its pipe and exits, and the program never runs. If
-this process dies later, the guard ends the group, and `reap` makes sure of it when the task is rescued.
+A child is a shell that waits for one line and then becomes the program. The line is sent after the process group was
+written to the store. If this process dies before that, the shell reads the end of its pipe and exits, and the program
+never runs. If this process dies later, the guard ends the group, and `reap` checks that when the task is rescued.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SIGNALS: Mapping[Interrupt, signal.Signals] = {
     "kill": signal.SIGKILL,
 }
 OUTPUT_LIMIT = 10_000_000
-GRACE = 0.5  # seconds between SIGTERM and SIGKILL for what is left of a group
+GRACE = 0.5  # seconds between SIGTERM and SIGKILL for the remaining processes of a group
 DRAIN = 0.2  # seconds to wait for the end of output when a process that left the group still holds the pipe
 TEMPORARY_ERRORS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
@@ -55,9 +55,9 @@ class Program:
     """A command that runs before the program, outside of the sandbox, and becomes the program."""
 
     def environment(self, turn_env: Mapping[str, str]) -> dict[str, str]:
-        """Return the child's environment: midwatch's own, the agent's and the turn's.
+        """Return the child's environment: the variables of midwatch, of the agent and of the turn.
 
-        Later ones replace earlier ones.
+        Later variables replace earlier ones.
         """
         own = os.environ if self.sandbox is None else self.sandbox.environment(os.environ)
         return {**own, **self.env, **turn_env}
@@ -80,7 +80,7 @@ class Program:
         """Start the shell that waits at the gate."""
         if problem := self.problem():
             raise AgentError(problem)
-        _hear_interrupts()
+        _stop_ignoring_interrupts()
         argv, env = self.argv, self.environment(turn_env)
         if self.sandbox is not None:
             argv, env = self.sandbox.command(argv, self.workdir, env)
@@ -103,18 +103,18 @@ class Program:
         return TransientError(text) if problem.errno in TEMPORARY_ERRORS else AgentError(text)
 
 
-def _hear_interrupts() -> None:
+def _stop_ignoring_interrupts() -> None:
     """Make sure that children do not ignore SIGINT.
 
-    A process that a script started in the background ignores SIGINT, and its children would inherit that. A handler
-    that does nothing is the same for this process, and handlers are not inherited.
+    If a script starts midwatch in the background, midwatch ignores SIGINT, and its children would inherit that. An
+    empty handler has the same effect for midwatch, but is not inherited.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, lambda *_: None)
 
 
 class Pipe(asyncio.Protocol):
-    """Receives the data of one of the child's pipes. `closed` is set when nobody can write to the pipe any more."""
+    """Receives the data of one of the child's pipes. `closed` is set when the pipe has no writer any more."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
@@ -127,7 +127,7 @@ class Pipe(asyncio.Protocol):
         self.closed.set()
 
     def cut(self) -> None:
-        """Stop reading."""
+        """Close the pipe at this end."""
         if self.transport is not None:
             self.transport.close()
 
@@ -152,9 +152,9 @@ class Inlet(Pipe):
 
 
 class Output(Pipe):
-    """Keeps the text of one pipe; of more than `limit` bytes, the head and the tail.
+    """Keeps the text of one pipe. If it has more than `limit` bytes, only the head and the tail are kept.
 
-    `tell` gets the text as it arrives.
+    `tell` is called with each new piece of text.
     """
 
     def __init__(self, limit: int = OUTPUT_LIMIT, tell: Callable[[str], None] | None = None) -> None:
@@ -186,7 +186,7 @@ class Output(Pipe):
         if self.total <= self._limit:
             return _text(self._head + self._tail)
         head, tail = self._head, self._tail[-self._tail_room :] if self._tail_room else bytearray()
-        head, tail = head[: _whole(head)], tail[_torn(tail) :]
+        head, tail = head[: _count_complete(head)], tail[_count_incomplete(tail) :]
         left_out = self.total - len(head) - len(tail)
         return f"{_text(head)}\n… {left_out} bytes left out …\n{_text(tail)}"
 
@@ -195,22 +195,22 @@ def _text(data: bytearray) -> str:
     return data.decode("utf-8", "replace").replace("\0", "")
 
 
-def _whole(data: bytearray) -> int:
-    """Return how many bytes remain without a character that is cut at the end."""
+def _count_complete(data: bytearray) -> int:
+    """Return the number of bytes without an incomplete character at the end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(bytes(data[-4:]))
     return len(data) - len(decoder.getstate()[0])
 
 
-def _torn(data: bytearray) -> int:
-    """Return how many bytes at the start belong to a character whose beginning is missing."""
+def _count_incomplete(data: bytearray) -> int:
+    """Return the number of bytes at the start that belong to an incomplete character."""
     return next((n for n, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
 
 
 class Child:
     """A program in its own process group.
 
-    Of a `helper` only the group is ended, because the turn has another child whose processes carry the same mark.
+    For a `helper`, only its group is ended, because the turn has another child whose processes have the same mark.
     """
 
     def __init__(
@@ -246,9 +246,9 @@ class Child:
         return child
 
     async def admit(self, turn: ProgramOwner | None, stdin: bytes = b"", *, more: bool = False) -> None:
-        """Let the child become the program once the store knows its group. With `more`, `write` may follow.
+        """Write the child's group to the store, then let the child become the program. With `more`, `write` may follow.
 
-        The turn owns only the group of its main child. For a helper without a turn the group is found by its mark.
+        Only the group of a turn's main child is stored. Pass no turn for a helper, whose group is found by its mark.
         """
         if turn is not None:
             await turn.own_group(self.pgid)
@@ -262,7 +262,7 @@ class Child:
             self._stdin.write(data)
 
     async def wait_for_drain(self) -> None:
-        """Return when the standard input takes more data, or nobody reads it any more."""
+        """Return when the standard input takes more data, or is closed."""
         await self._input.ready.wait()
 
     def end_input(self) -> None:
@@ -271,16 +271,16 @@ class Child:
             self._stdin.close()
 
     def interrupt(self, mode: Interrupt) -> None:
-        """Signal the whole group."""
+        """Send the signal of this mode to the whole group."""
         self.interrupted = True
         self._signal(SIGNALS[mode])
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, or minus the signal that ended the child; known once it has exited.
+        """The exit code, or minus the signal that ended the child; None until it has exited.
 
-        Until `end` the leader is not collected, because its number could then be given to another process while its
-        group must still be signalled.
+        Until `end` the leader of the group is not reaped. Otherwise its number could be given to another process while
+        the group must still be signalled.
         """
         if self._popen.returncode is None and hasattr(os, "waitid"):
             with suppress(ChildProcessError):
@@ -290,10 +290,9 @@ class Child:
         return self._popen.returncode
 
     async def end(self) -> None:
-        """Return when no process of the group runs any more.
+        """End all processes of the group, first with SIGTERM, then with SIGKILL.
 
-        Processes that still run get SIGTERM, then SIGKILL. Processes that left the group are ended only if the child
-        was interrupted or had not finished.
+        Processes that have left the group are ended only if the child was interrupted or had not finished.
         """
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
@@ -301,17 +300,17 @@ class Child:
 
     async def _end(self) -> None:
         finished = self.exited.is_set()
-        self._signal(signal.SIGTERM)  # before the leader is reaped: until then its number cannot be another's
-        if not await within(GRACE, self.exited):
+        self._signal(signal.SIGTERM)  # before the leader is reaped, because its number may be reused afterwards
+        if not await wait_within(GRACE, self.exited):
             self._signal(signal.SIGKILL)
-            await within(PATIENCE, self.exited)
+            await wait_within(PATIENCE, self.exited)
         self._popen.poll()
         self._gone = await end_members(self.pgid, grace=GRACE, patience=PATIENCE)
         if not self._helper and (self.interrupted or not finished):
             await end_strays(*self._task)
         for pipe in self._pipes:
             if pipe.transport is not None:
-                await within(0.01 if self.interrupted else DRAIN, pipe.closed)
+                await wait_within(0.01 if self.interrupted else DRAIN, pipe.closed)
         self._close_pipes()
         if self._gone:
             guard.forget(self.pgid)
@@ -338,7 +337,7 @@ class Child:
                 file.close()
 
     def _watch_exit(self) -> None:
-        """Set `exited` when the leader ends, without collecting it where the system allows that."""
+        """Set `exited` when the leader ends, without reaping it if the system allows that."""
         loop = asyncio.get_running_loop()
         try:
             descriptor = os.pidfd_open(self.pgid)
@@ -368,11 +367,11 @@ class ProcessConversation:
         self._interrupted: Interrupt | None = None
 
     async def work(self, turn: Turn) -> TurnResult:
-        """Work on one turn. Start children with `child`."""
+        """Work on one turn; subclasses start children with `child`."""
         raise NotImplementedError
 
     async def turn(self, turn: Turn) -> TurnResult:
-        """Work on one prompt."""
+        """Run one turn."""
         self._working, self._interrupted = True, None
         try:
             return await self.work(turn)
@@ -387,7 +386,7 @@ class ProcessConversation:
                 self._child.interrupt(mode)
 
     async def close(self) -> None:
-        """Return when no process of the conversation is left."""
+        """End all processes of the conversation."""
         if self._child is not None:
             self._child.interrupt("kill")
             await self._child.end()
@@ -419,7 +418,7 @@ def describe_exit(code: int | None) -> str:
     return f"failed with exit code {code}" if code else f"ended with exit code {code}"
 
 
-async def within(seconds: float, event: asyncio.Event) -> bool:
+async def wait_within(seconds: float, event: asyncio.Event) -> bool:
     """Wait for an event for some seconds and return whether it was set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

@@ -1,7 +1,8 @@
-"""Finds and ends processes: those of a group, or those of a task wherever they went.
+"""The reaper: finds and ends the processes of a group, or all processes of a task, even outside of its group.
 
-A process group is known by its number and by a mark made of the boot and the start time of its leader. So a number that
-was given to another process is never signalled. The processes of a task have MIDWATCH_TASK in their environment.
+A process group is identified by its number and by a mark, which consists of the boot id and the start time of its
+leader. So a number that was given to another process later is never signalled. The processes of a task have
+MIDWATCH_TASK in their environment.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from pathlib import Path
 from midwatch.base.home import boot_id
 
 PROC = Path("/proc")
-PATIENCE = 10.0  # seconds to wait after SIGKILL; only a process that hangs in the kernel needs longer
-ATTEMPTS_BY_GROUP: dict[int, str] = {}  # for the groups that this process started, as their processes carry it
+PATIENCE = 10.0  # seconds to wait after SIGKILL; only a process blocked in the kernel needs longer
+ATTEMPTS_BY_GROUP: dict[int, str] = {}  # the attempts of the groups that this process has started
 
 
 def identify(pgid: int) -> str:
     """Return the mark that tells the leader of this group from a later process with the same number.
 
-    It is empty where the system cannot say. For our own children it ends with the attempt they were started for,
-    because a later attempt may use them now.
+    The mark is empty if the system has no /proc. For children of this process it ends with the attempt for which they
+    were started, because a later attempt may use them now.
     """
     try:
         return f"{boot_id()}:{_stat(pgid)[19].decode()}:{ATTEMPTS_BY_GROUP.get(pgid, '')}"
@@ -34,28 +35,28 @@ def identify(pgid: int) -> str:
 
 
 async def reap(task_id: str, attempt: int, pgid: int | None, mark: str | None) -> int:
-    """End all processes of a dead attempt and return how many there were."""
+    """End all processes of a dead attempt and return their number."""
     ended = await end_group(pgid, mark) if pgid else 0
     first, _, number = (mark or "").rpartition(":")[2].partition("/")
     if number.isdecimal() and (first, int(number)) != (task_id, attempt):
-        ended += await end_strays(first, int(number))  # of a conversation that was begun by an earlier task
+        ended += await end_strays(first, int(number))  # the conversation was started by an earlier task
     return ended + await end_strays(task_id, attempt)
 
 
 async def end_group(pgid: int, mark: str | None) -> int:
-    """Send SIGKILL to the group if it is still the one that was marked, and return how many processes it had."""
+    """Send SIGKILL to the group if it still has this mark, and return the number of its processes."""
     if not mark or not _is_marked(pgid, mark):
         return 0
     count = len(await asyncio.to_thread(members, pgid))
     signal_group(pgid, signal.SIGKILL)
-    await _group_gone(pgid, PATIENCE)
+    await _wait_for_end(pgid, PATIENCE)
     return count
 
 
 def _is_marked(pgid: int, mark: str) -> bool:
-    """Whether this is the group that was marked.
+    """Return whether the group has this mark.
 
-    Without a leader the boot decides, because a number that is in use as a group is not given to a new process.
+    Without a leader only the boot id is compared, because the number of an existing group is not given to a process.
     """
     now, boot = identify(pgid), mark.partition(":")[0]
     if now:
@@ -64,11 +65,11 @@ def _is_marked(pgid: int, mark: str) -> bool:
 
 
 async def end_strays(task_id: str, attempt: int) -> int:
-    """Send SIGKILL to every process with this attempt in its environment, and return how many there were."""
+    """Send SIGKILL to every process with this attempt in its environment, and return their number."""
     wanted = f"MIDWATCH_TASK={task_id}/{attempt}".encode()
     ended: set[int] = set()
     give_up = time.monotonic() + PATIENCE
-    while (pids := await asyncio.to_thread(_carriers, wanted)) or any(_lives(pid) for pid in ended):
+    while (pids := await asyncio.to_thread(_find_carriers, wanted)) or any(_is_running(pid) for pid in ended):
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -80,9 +81,9 @@ async def end_strays(task_id: str, attempt: int) -> int:
 
 
 async def end_members(pgid: int, *, grace: float, patience: float) -> bool:
-    """End a group whose leader is gone: SIGTERM, then SIGKILL after `grace` seconds. Return whether it is gone."""
+    """End a group without a leader: SIGTERM, then SIGKILL after `grace` seconds. Return whether it has ended."""
     for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, patience)):
-        if not signal_group(pgid, number) or await _group_gone(pgid, seconds):
+        if not signal_group(pgid, number) or await _wait_for_end(pgid, seconds):
             return True
     return False
 
@@ -107,12 +108,12 @@ def members(pgid: int) -> set[int]:
     return pids
 
 
-async def _group_gone(pgid: int, seconds: float) -> bool:
-    """Wait and return whether the group had no living process within `seconds`."""
+async def _wait_for_end(pgid: int, seconds: float) -> bool:
+    """Wait at most `seconds` for the end of a group, and return whether it has ended."""
     give_up = time.monotonic() + seconds
     pause = 0.005
     while signal_group(pgid, 0):
-        if not await asyncio.to_thread(_has_life, pgid):
+        if not await asyncio.to_thread(_is_alive, pgid):
             return True
         if time.monotonic() > give_up:
             return False
@@ -121,15 +122,15 @@ async def _group_gone(pgid: int, seconds: float) -> bool:
     return True
 
 
-def _has_life(pgid: int) -> bool:
-    """Whether a process of the group lives.
+def _is_alive(pgid: int) -> bool:
+    """Return whether a process of the group lives.
 
-    Zombies do not count; if the system cannot say, the group counts as alive.
+    Zombies do not count. Without /proc the group counts as alive.
     """
     return not PROC.is_dir() or bool(members(pgid))
 
 
-def _carriers(wanted: bytes) -> set[int]:
+def _find_carriers(wanted: bytes) -> set[int]:
     pids = set()
     for pid in _pids():
         with suppress(OSError):
@@ -138,10 +139,10 @@ def _carriers(wanted: bytes) -> set[int]:
     return pids - {os.getpid()}
 
 
-def _lives(pid: int) -> bool:
-    """Whether a process still runs.
+def _is_running(pid: int) -> bool:
+    """Return whether a process still runs.
 
-    A process that ends loses its environment first, so it may run for a moment without its mark.
+    A process that ends loses its environment first, so it may run for a short time without its mark.
     """
     try:
         return _stat(pid)[0] not in (b"Z", b"X")
@@ -157,6 +158,6 @@ def _pids() -> Iterator[int]:
 def _stat(pid: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat after the program's name: state, parent, group and so on.
 
-    The name may hold any character.
+    The name may contain any character, so the last parenthesis is searched.
     """
     return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()

@@ -1,9 +1,9 @@
-"""Sandboxes: what a child can see and write, by bubblewrap or by another program that starts it.
+"""Sandboxes: limit what a child can read and write, by bubblewrap or by another program that starts the child.
 
 With bubblewrap the system is read-only, the user's home, midwatch's home, /tmp and /run are empty, and other processes
-cannot be seen. The agent gets back what it needs: its working directory, its own state, its program, and the repository
-of the working directory. The configuration and the hooks of the repository stay read-only, because they name programs
-that run outside of the sandbox. The network is not limited.
+cannot be seen. The agent gets access to what it needs: its working directory, its own state, its program, and the
+repository of the working directory. The configuration and the hooks of the repository stay read-only, because they name
+programs that run outside of the sandbox. The network is not limited.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from midwatch.base.errors import BadConfig
 
 DEAF = 'trap "" INT TERM HUP; exec "$@"'
 HEARING = ("env", "--default-signal=INT,TERM,HUP")
-"""Signals reach the program, which ends in its own way.
+"""A shell prefix that lets bubblewrap ignore signals.
 
-bubblewrap would die of them, so it ignores them and ends with the program.
+The program in the sandbox still gets the signals and can end cleanly. bubblewrap ends with the program.
 """
 APART = (
     "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL",
@@ -31,7 +31,7 @@ APART = (
 )  # fmt: skip
 EMPTY = ("/tmp", "/var/tmp", "/run")  # noqa: S108 - as mount points
 RESOLVERS = ("/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf")
-"""Where host names are looked up, on systems that keep it in /run."""
+"""The configuration of name resolution, which some systems keep in /run."""
 IDENTITY = (".gitconfig", ".config/git/config", ".config/git/ignore", ".config/git/attributes")
 """Files of the home that commits need; read-only."""
 STATE: Mapping[str, tuple[str, ...]] = {
@@ -43,7 +43,7 @@ STATE: Mapping[str, tuple[str, ...]] = {
     "opencode": (".config/opencode", ".local/share/opencode", ".local/state/opencode", ".cache/opencode"),
     "qwen": (".qwen",),
 }
-"""Where known programs keep their sign-in and their conversations, in the home."""
+"""The paths in the home where known programs keep their sign-in and their conversations."""
 OURS = "MIDWATCH_"
 OBEYED = re.compile(r"PATH$|LD_|GLIBC_|GCONV_|MALLOC_|LOCPATH$|NLSPATH$|BASH|SHELLOPTS$|PS4$|ENV$|IFS$|.*\W")
 """Variables that make a loader or a shell run other code."""
@@ -52,7 +52,7 @@ WORKING: set[str] = set()  # the bubblewrap programs that were tried with succes
 
 
 class Repository(NamedTuple):
-    """The directories of a repository that commits write."""
+    """The directories of a repository that commits write to."""
 
     top: Path
     common: Path
@@ -61,20 +61,20 @@ class Repository(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """The limits for the programs of one agent. With a `prefix`, that program is the whole sandbox."""
+    """The sandbox for the programs of one agent. With a `prefix`, that program does all the limiting."""
 
     agent: str
     home: str  # the home of midwatch
     prefix: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
-    root: str | None = None  # the directory that can be written; otherwise the working directory
+    root: str | None = None  # the writable directory; if None, the working directory
 
     def admit_program(self, program: str, search: str, root: str, *more: str) -> Sandbox:
-        """Return the sandbox for one program of the agent.
+        """Return a copy of the sandbox that admits one program of the agent.
 
-        The program can be read with its files and with `more`, its state can be written, and the programs that it
-        starts in `root` have the same limits.
+        The files of the program and `more` are readable, its state is writable, and the programs that it starts in
+        `root` have the same limits.
         """
         home = _home()
         hidden = (home, *map(Path, EMPTY))
@@ -86,14 +86,14 @@ class Sandbox:
     def command(
         self, argv: tuple[str, ...], workdir: str, env: Mapping[str, str]
     ) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the command line that starts `argv` inside, and its environment.
+        """Return the command line that starts `argv` in the sandbox, and its environment.
 
-        Variables that an agent may have chosen and that a loader or a shell obeys are given to the program alone,
+        Variables that change how a loader or a shell works may come from an agent. They are set only for the program,
         because the programs that build the sandbox run outside of it.
         """
         inner = {name: value for name, value in env.items() if OBEYED.match(name) and os.environ.get(name) != value}
         outer = {name: value for name, value in env.items() if name not in inner}
-        if "PATH" in inner:  # by an agent's, another program could be found for what builds the sandbox
+        if "PATH" in inner:  # an agent's PATH could replace the programs that build the sandbox
             outer["PATH"] = os.environ.get("PATH", os.defpath)
         assignments = tuple(f"{name}={value}" for name, value in inner.items())
         if self.prefix:
@@ -105,29 +105,29 @@ class Sandbox:
         return ("/bin/sh", "-c", DEAF, "midwatch-sandbox", *bwrap), outer
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment without midwatch's own settings, which may hold a password."""
+        """Return the environment without midwatch's own settings, which may contain a password."""
         own = {name: value for name, value in env.items() if not name.startswith(OURS) and name != "XDG_RUNTIME_DIR"}
         return own if self.prefix else {**own, "TMPDIR": "/tmp"}  # noqa: S108 - the sandbox's own
 
     def problem(self, workdir: str) -> str | None:
-        """Return why nothing can be started in it, or None."""
+        """Return the reason why nothing can be started in the sandbox, or None."""
         setting = f"agents.{self.agent}.sandbox"
         if self.prefix:
             missing = shutil.which(self.prefix[0]) is None
-            return f"program {self.prefix[0]!r} of {setting} is missing; install it or change that" if missing else None
+            return f"program {self.prefix[0]!r} of {setting} is missing; install it or change this" if missing else None
         program = _find_bwrap()
         if program is None:
             return f'bubblewrap is missing; install it (package bubblewrap), or write {setting} = "none"'
         place, home = Path(self.root or workdir).resolve(), _home()
         for hidden, whose in ((home, "your home"), (Path(self.home).resolve(), "midwatch's home")):
             if hidden == place or (hidden == home and place in home.parents):
-                return f"{place} holds {whose}, which a sandbox hides; choose a working directory inside of it"
+                return f"{place} contains {whose}, which a sandbox hides; choose a working directory inside of it"
         if why := _try_sandbox(program):
             return f'no sandbox can be made here ({why}); allow user namespaces, or write {setting} = "none"'
         return None
 
     def _mounts(self, root: str) -> Iterator[tuple[str, ...]]:
-        """Yield the mounts from the outermost to the innermost, so that each covers only what it should."""
+        """Yield the mounts from the outermost to the innermost, because later mounts cover earlier ones."""
         home, own = _home(), Path(self.home).resolve()
         mounts: dict[Path, tuple[str, ...]] = {Path(path): ("--tmpfs", path) for path in EMPTY if Path(path).is_dir()}
         mounts |= {path: ("--tmpfs", str(path)) for path in (home, own)}
@@ -139,10 +139,10 @@ class Sandbox:
         place = Path(root).resolve()
         repository = find_repository(place)
         if repository is not None and (repository.top == home or repository.top in home.parents):
-            repository = None  # one of the home itself stays hidden with it
+            repository = None  # a repository of the home itself stays hidden
         if repository is not None and repository.top.is_relative_to(own):
-            place = repository.top  # a worktree is the agent's as a whole
-        if repository is not None:  # all of it is seen: what is not there would be committed as deleted
+            place = repository.top  # an agent may write its whole worktree
+        if repository is not None:  # the whole checkout, because hidden files would be committed as deleted
             mounts[repository.top] = ("--ro-bind", str(repository.top), str(repository.top))
             mounts |= _mount_git(repository)
         mounts[place] = ("--bind", str(place), str(place))
@@ -151,9 +151,9 @@ class Sandbox:
 
 
 def find_repository(place: Path) -> Repository | None:
-    """Return the repository that holds a directory, or None.
+    """Return the repository that contains a directory, or None.
 
-    An agent may have written the `.git` file of a worktree, so it counts only if the repository names the same
+    An agent may have written the `.git` file of a worktree, so it is used only if the repository lists the same
     worktree.
     """
     top = next((folder for folder in (place, *place.parents) if os.path.lexists(folder / ".git")), None)
@@ -173,16 +173,16 @@ def find_repository(place: Path) -> Repository | None:
 
 
 def _mount_git(repository: Repository) -> dict[Path, tuple[str, ...]]:
-    """Return the mounts of the files that commits write.
+    """Return the mounts of the files that commits write to.
 
     Files that name programs stay read-only, even if they do not exist yet.
     """
     common, hooks = repository.common, repository.common / "hooks"
     mounts: dict[Path, tuple[str, ...]] = {common: ("--bind", str(common), str(common))}
     files = [common / "config", common / "config.worktree", repository.admin / "config.worktree"]
-    if repository.admin != common:  # these lead git to another config
+    if repository.admin != common:  # these files redirect git to another config
         files += [repository.admin / "commondir", repository.admin / "gitdir"]
-        for folder in (repository.admin.parent, repository.admin):  # mounts of their own, they cannot be moved away
+        for folder in (repository.admin.parent, repository.admin):  # mounts of their own cannot be moved away
             mounts[folder] = ("--bind", str(folder), str(folder))
     for file in files:
         mounts[file] = ("--ro-bind-try", str(file), str(file))
@@ -197,7 +197,7 @@ def _list_state(program: str) -> tuple[str, ...]:
 
 
 def _find_program(program: str, search: str) -> Iterator[Path]:
-    """Yield where a program is, and the whole prefix of its `bin`, such as that of a version manager."""
+    """Yield the paths of a program, and the directory above its `bin`, such as that of a version manager."""
     found_at = shutil.which(program, path=search)
     if found_at is None:
         return
@@ -217,12 +217,12 @@ def _absolute(path: str) -> Path:
 
 
 def _find_bwrap() -> str | None:
-    """Find bubblewrap on midwatch's own search path. On an agent's path, the agent could choose what runs outside."""
+    """Find bubblewrap on midwatch's own PATH, because an agent's PATH could name another program."""
     return shutil.which("bwrap")
 
 
 def _try_sandbox(program: str) -> str | None:
-    """Return why the system makes no sandbox, or None. Only a success is remembered."""
+    """Return the reason why the system cannot make a sandbox, or None. Only success is cached."""
     if program in WORKING:
         return None
     command = (program, *APART, "--", *HEARING, "true")
@@ -239,7 +239,7 @@ def _try_sandbox(program: str) -> str | None:
 def build_sandbox(
     agent: str, wanted: str | list[str], home: str, *, write: list[str], read: list[str]
 ) -> Sandbox | None:
-    """Return the sandbox that `[agents.NAME]` asks for, or None. Raise BadConfig for one that makes no sense."""
+    """Return the sandbox that `[agents.NAME]` configures, or None; raise BadConfig for invalid settings."""
     if wanted != "bwrap" and (write or read):
         raise BadConfig(f'agents.{agent}: sandbox_paths and sandbox_read need sandbox = "bwrap".')
     if wanted == "none":
@@ -250,5 +250,5 @@ def build_sandbox(
     for name, paths in (("sandbox_paths", write), ("sandbox_read", read)):
         for path in paths:
             if _absolute(path) in (own, own / "worktrees", _home()) or own in _absolute(path).parents:
-                raise BadConfig(f"agents.{agent}.{name}: {path!r} is what a sandbox hides; name what is inside of it.")
+                raise BadConfig(f"agents.{agent}.{name}: a sandbox always hides {path!r}; name a path inside of it.")
     return Sandbox(agent=agent, home=home, write=tuple(write), read=tuple(read))

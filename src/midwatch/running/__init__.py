@@ -1,5 +1,5 @@
-"""One claimed task until its end: worker, run, turn, slots, outcome, delegation, open agents.
+"""The execution of a claimed task until its end: worker, run, turn, slots, outcome, delegation, open agents.
 
 Imports `services`, `domain` and `base`.
-Not here: kinds of agents, stores, engines, what the leader does by itself.
+Not here: kinds of agents, stores, engines, the loops of the leader.
 """

@@ -1,4 +1,4 @@
-"""Delegations: the handoffs of one turn. Each has a name, so that an attempt that starts again finds it again."""
+"""Delegations: the handoffs of one turn. Each has an idempotency key, so that a later attempt finds it again."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from midwatch.domain.handoff import Handoff, HandoffTask, Transfer
 from midwatch.domain.task import Task
 from midwatch.services.handoffs import HandoffOptions, Handoffs
 
-LEAVE_SECONDS = 5.0
+CANCEL_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class _Wait:
-    """A wait that lasts longer than one request of the agent."""
+    """A wait for a handoff that lasts over several requests of the agent."""
 
     waiting: asyncio.Task[None]
     linger: float
@@ -30,13 +30,13 @@ class _Wait:
     timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Count a request that waits."""
+        """Count a request that begins to wait."""
         self.requests += 1
         if self.timer is not None:
             self.timer.cancel()
 
     def end(self) -> None:
-        """Stop waiting soon after the last request has ended."""
+        """Count a request that has ended; after the last one the wait is cancelled with a delay."""
         self.requests -= 1
         if not self.requests and not self.waiting.done():
             self.timer = asyncio.get_running_loop().call_later(self.linger, self.waiting.cancel)
@@ -46,7 +46,7 @@ class Delegations:
     """The handoffs of one turn."""
 
     def __init__(self, handoffs: Handoffs, task: Task, pause: Callable[[], AbstractAsyncContextManager[None]]) -> None:
-        """`pause` gives the turn's slot back while the agent waits for a handoff by requests."""
+        """Build the delegations. `pause` gives the turn's slot back while the agent waits for a handoff by requests."""
         self._handoffs = handoffs
         self._task = task
         self._pause = pause
@@ -59,33 +59,33 @@ class Delegations:
         self._leaves_work = False
         self._stopped: set[asyncio.Task[Handoff]] = set()
         """Delegations that were pending when the turn was stopped."""
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._cancelling: set[asyncio.Task[None]] = set()
         self._names: Counter[str] = Counter()
 
     @property
-    def leave_work(self) -> bool:
-        """Whether the turn may leave open handoffs that nobody waits for any more."""
+    def may_leave_handoffs(self) -> bool:
+        """Whether open handoffs without a waiting caller may remain after the turn."""
         return self._leaves_work or bool(self._pending)
 
     async def find_source(self) -> Handoff | None:
-        """Return the handoff that made this task, if one did."""
+        """Return the handoff that created this task, or None."""
         task = self._task
         return await self._handoffs.get(task.cause_id) if task.cause == "handoff" and task.cause_id else None
 
     async def delegate(self, to: str | None, work: HandoffTask, wish: Delegation) -> Handoff:
-        """Hand work over and wait for it. When the turn is stopped the wait ends, and the handoff is cancelled."""
+        """Hand work over and wait for its result. If the turn is stopped, the handoff is cancelled."""
         options = self._options(to, work, wish)
         pending = asyncio.get_running_loop().create_task(self._handoffs.handoff(options))
         self._pending.add(pending)
         try:
             return await pending
         except asyncio.CancelledError:
-            leaving = asyncio.get_running_loop().create_task(self._leave(pending, options.once or ""))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
-            while not leaving.done():  # the turn may be stopped more than once
+            cancelling = asyncio.get_running_loop().create_task(self._cancel(pending, options.once or ""))
+            self._cancelling.add(cancelling)
+            cancelling.add_done_callback(self._cancelling.discard)
+            while not cancelling.done():  # the turn may be stopped more than once
                 with suppress(asyncio.CancelledError):
-                    await asyncio.shield(leaving)
+                    await asyncio.shield(cancelling)
             current = asyncio.current_task()
             if self._stop_reason and not (current is not None and current.cancelling()):
                 raise AgentError("the work was handed over, but the task is being stopped.") from None
@@ -94,15 +94,15 @@ class Delegations:
             self._pending.discard(pending)
 
     async def transfer(self, to: str | None, work: HandoffTask, wish: Delegation) -> Transfer:
-        """Have another agent take over the work."""
+        """Prepare the transfer of this task's work to another agent."""
         self._leaves_work = True
         return await self._handoffs.transfer(self._options(to, work, wish))
 
     async def attend(self, handoff: Handoff) -> None:
-        """Return when a handoff of this turn has ended and the turn may go on.
+        """Return when a handoff of this turn has ended and the turn has its slot again.
 
-        The agent asks for it by one request after the other. The turn holds no slot from the first request until a
-        moment after the last. If the handoff ends between two requests, the turn may still wait for its slot.
+        The agent waits by repeated requests. The turn holds no slot from the first request until shortly after the last
+        one. If the handoff ends between two requests, the turn may still wait for its slot.
         """
         self._leaves_work = self._leaves_work or handoff.open
         wait = self._waits.get(handoff.id)
@@ -127,7 +127,7 @@ class Delegations:
             del self._waits[handoff_id]
 
     async def close(self) -> None:
-        """End the waits of the agent's requests; the turn is over."""
+        """End all waits of requests, because the turn is over."""
         self._closed = True
         if waiting := {wait.waiting for wait in self._waits.values()}:
             for task in waiting:
@@ -141,14 +141,14 @@ class Delegations:
         for pending in self._pending:
             pending.cancel()
 
-    async def wait_until_left(self) -> None:
-        """Wait until stopped delegations are left. So the task never ends before the work it waited for."""
-        if not self._pending and not self._leaving:
+    async def wait_until_cancelled(self) -> None:
+        """Wait until all stopped delegations are cancelled, so that the task does not end before the delegated work."""
+        if not self._pending and not self._cancelling:
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_SECONDS):
-                while left := (self._stopped & self._pending) | self._leaving:
-                    await asyncio.wait(left)
+            async with asyncio.timeout(CANCEL_SECONDS):
+                while open_work := (self._stopped & self._pending) | self._cancelling:
+                    await asyncio.wait(open_work)
 
     def _options(self, to: str | None, work: HandoffTask, wish: Delegation) -> HandoffOptions:
         named: dict[str, Any] = {**wish, "once": wish.get("once") or self._name(to, work)}
@@ -163,11 +163,11 @@ class Delegations:
         self._names[digest] += 1
         return f"{digest}.{self._names[digest]}"
 
-    async def _leave(self, pending: asyncio.Task[Handoff], once: str) -> None:
-        """Cancel a delegation nobody waits for, unless a later attempt will wait for it again."""
+    async def _cancel(self, pending: asyncio.Task[Handoff], once: str) -> None:
+        """Cancel a delegation without a waiting caller, unless a later attempt will wait for it again."""
         pending.cancel()
         await asyncio.gather(pending, return_exceptions=True)
         goes_on = self._stop_reason in ("yield", "shutdown") and self._task.on_crash != "fail"
         if not goes_on and self._stop_reason != "lost":
             with suppress(MidwatchError):
-                await self._handoffs.leave(self._task.id, once)
+                await self._handoffs.cancel_unattended(self._task.id, once)

@@ -1,4 +1,4 @@
-"""The host: what a task needs from the process that runs it."""
+"""The host: the objects of a process that its running tasks use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from midwatch.services.waiter import Waiter
 
 
 class ObservedTurn(Protocol):
-    """Port: a turn as telemetry sees it."""
+    """Port: the telemetry of one turn."""
 
     trace: Trace
 
@@ -34,7 +34,7 @@ class ObservedTurn(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What a task needs from the process that runs it."""
+    """The objects of a process that its running tasks use."""
 
     store: Store
     clock: Clock
@@ -44,11 +44,11 @@ class Host:
     waiter: Waiter = field(default_factory=Waiter)
     budgets: Budgets = field(default_factory=Budgets)
     show: Callable[[Event], None] = lambda live: None
-    """Shows a live event to those who watch."""
+    """Publishes a live event to watchers."""
     identify: Callable[[int], str] = str
-    """Returns the mark by which a process group is known to be the same one later."""
+    """Returns a mark that tells a process group from a later one with the same number."""
     env: Callable[[], Mapping[str, str]] = dict
     """Returns environment variables for the agent's programs."""
     observe: Callable[[Task], ObservedTurn] | None = None
     approval_seconds: float = 12 * 3600.0
-    """After this time a question expires."""
+    """Seconds after which a question expires."""

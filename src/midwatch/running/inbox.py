@@ -1,4 +1,4 @@
-"""The inbox of a running turn: messages that people send while its agent works."""
+"""The inbox of a running turn: the messages that people send during the turn."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ class Inbox:
         self._arrived = asyncio.Event()
 
     def list(self, *modes: Mode) -> tuple[Steer, ...]:
-        """Return the messages of these modes, or all."""
+        """Return the messages with one of these modes, or all messages."""
         return tuple(steer for steer in self._steers if not modes or steer.mode in modes)
 
     def fill(self, queued: Sequence[Steer]) -> None:
-        """Replace the messages by those the store has queued."""
+        """Replace the messages by the queued ones of the store."""
         known = {steer.id for steer in self._steers}
-        self._steers = [steer for steer in queued if steer.id not in self._taken]  # the read may be older than a step
+        self._steers = [steer for steer in queued if steer.id not in self._taken]  # `queued` may be outdated
         if any(steer.id not in known for steer in self._steers):
             self._arrived.set()
 
     async def wait(self) -> None:
-        """Wait until a message arrives that was not there before."""
+        """Wait until a new message arrives."""
         self._arrived.clear()
         await self._arrived.wait()
 
     def take(self, ids: Sequence[str]) -> None:
-        """Remove messages that became part of a step."""
+        """Remove messages that are part of a step now."""
         self._taken.update(ids)
         self._steers = [steer for steer in self._steers if steer.id not in self._taken]
 
     def put_back(self, steer: Steer) -> None:
-        """Offer a message again that was taken but not used."""
+        """Put back a message that was taken but not used."""
         self._taken.discard(steer.id)
         self.fill(sorted((*self._steers, steer), key=lambda queued: queued.number))

@@ -1,8 +1,8 @@
-"""Open agents: agents' processes that stay open between the turns of a session.
+"""Open agents: processes of agents that stay open between the turns of a session.
 
 While a conversation is open here, the store names this process as its owner, and only this process takes the session's
-tasks. When the conversation is closed, or this process is dead, any process may take the next task. It opens the
-conversation again by its thread id, with a higher epoch.
+tasks. After the conversation was closed, or this process has died, any process may take the next task. That process
+opens the conversation again by its thread id, with a higher epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLOSE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Kept:
+class IdleConversation:
     """A conversation that waits for the next turn."""
 
     agent: Agent
@@ -38,7 +38,7 @@ class Kept:
 
 
 class OpenAgents:
-    """The conversations that are open in this process and wait."""
+    """The open conversations of this process."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class OpenAgents:
         most: int = 50,
         show: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """`agents` are those whose conversations may stay open; `show` gets the screens of their terminals."""
+        """Build the registry. Only conversations of `agents` stay open; `show` gets the screens of their terminals."""
         self._store = store
         self._clock = clock
         self._owner = owner
@@ -60,51 +60,51 @@ class OpenAgents:
         self._most = most
         self._show = show
         self._open: dict[str, Conversation] = {}
-        """All open conversations, by session: they wait, or have a turn."""
-        self._with: dict[str, Agent] = {}
-        """The agent of each."""
-        self._kept: dict[str, Kept] = {}
-        self._held: dict[str, int] = {}
-        """Epochs of the sessions the store knows to be live here; their turns may be running."""
+        """All open conversations by session key, idle or in a turn."""
+        self._agent_of: dict[str, Agent] = {}
+        """The agents of the open conversations, by session key."""
+        self._idle: dict[str, IdleConversation] = {}
+        self._epochs: dict[str, int] = {}
+        """Epochs of the sessions that the store assigns to this process, by session key."""
         self._closing: dict[str, asyncio.Task[None]] = {}
-        self._looking: asyncio.Task[None] | None = None
-        self._look_again = False
+        self._reading: asyncio.Task[None] | None = None
+        self._read_again = False
         self._stopping = False
 
     @property
-    def any(self) -> bool:
-        """Whether only this process may take the tasks of some session."""
-        return bool(self._held)
+    def has_sessions(self) -> bool:
+        """Whether a session is assigned to this process."""
+        return bool(self._epochs)
 
     async def take(self, agent: Agent, session: Session, turn: LiveTurn) -> Conversation:
-        """Return the session's conversation for a turn: the one that waits, or a new one."""
+        """Return the conversation of a session for a turn: the idle one, or a new one."""
         stays = may_last(turn.task)
         await self._wait_until_closed(session.key)
-        kept = self._kept.pop(session.key, None)
-        if kept is not None:
-            kept.timer.cancel()
-            if stays and kept.agent is agent and lasts(kept.conversation) and kept.conversation.alive:
-                return kept.conversation
-            await self._end(kept.conversation, session.key)
+        idle = self._idle.pop(session.key, None)
+        if idle is not None:
+            idle.timer.cancel()
+            if stays and idle.agent is agent and lasts(idle.conversation) and idle.conversation.alive:
+                return idle.conversation
+            await self._end(idle.conversation, session.key)
         conversation = await self._open_new(agent, session)
         if stays and lasts(conversation):
             await self._hold(conversation, session.key, turn.fence)
         return conversation
 
     def find(self, key: str) -> Conversation | None:
-        """Return the session's conversation, if it is open here."""
+        """Return the conversation of a session if it is open here, or None."""
         return self._open.get(key)
 
     async def begin(self, agent: Agent, session: Session, turn: ProgramOwner) -> Conversation:
         """Open the terminal of a conversation before its first prompt.
 
-        Conflict when it is open in another process, or when its agent has no terminal.
+        Raise Conflict if the conversation is open in another process, or if its agent has no terminal.
         """
         await self._wait_until_closed(session.key)
         if (known := self._open.get(session.key)) is not None:
             return known
         if session.live_owner not in (None, self._owner):
-            raise Conflict(f"the conversation of session {session.key} is open in another process.")
+            raise Conflict(f"the conversation of session {session.key} is open in another process; use it there.")
         conversation = await self._open_new(agent, session)
         if not has_terminal(conversation):
             await self._end(conversation, session.key)
@@ -120,58 +120,58 @@ class OpenAgents:
         return conversation
 
     def keep(self, turn: LiveTurn, conversation: Conversation) -> bool:
-        """Keep the conversation open for the next turn, if possible. Otherwise the caller closes it."""
+        """Keep the conversation open for the next turn, and return True; if it must be closed, return False."""
         key, agent = turn.session_key, self._agents.get(turn.task.agent)
-        if self._stopping or agent is None or not may_last(turn.task) or key not in self._held:
+        if self._stopping or agent is None or not may_last(turn.task) or key not in self._epochs:
             return False
-        if not (lasts(conversation) and conversation.alive) or self._with.get(key) is not agent:
+        if not (lasts(conversation) and conversation.alive) or self._agent_of.get(key) is not agent:
             return False
         self._wait(key, agent, conversation)
-        self.look()  # a restart may have been requested while it worked
+        self.close_outdated()  # a restart may have been requested during the turn
         return True
 
     async def release(self, key: str) -> None:
-        """Let any process take the session's next task; the conversation is closed."""
+        """Let any process take the next task of a session whose conversation was closed here."""
         self._open.pop(key, None)
-        self._with.pop(key, None)
-        if key in self._held:
-            del self._held[key]
+        self._agent_of.pop(key, None)
+        if key in self._epochs:
+            del self._epochs[key]
             try:
                 await self._store.release_session(key, self._owner)
             except StoreError as problem:
-                log.warning("session %s stays with this process until it ends: %s", key, problem)
+                log.warning("session %s stays assigned to this process until the process ends: %s", key, problem)
 
     def close_unregistered(self) -> None:
-        """Close the conversations that wait for an agent which is no longer registered."""
+        """Close the idle conversations of agents that are no longer registered."""
         here = {id(agent) for agent in self._agents.values()}
-        for key, kept in list(self._kept.items()):
-            if id(kept.agent) not in here:
+        for key, idle in list(self._idle.items()):
+            if id(idle.agent) not in here:
                 self._close_soon(key)
 
-    def look(self) -> None:
-        """Close conversations whose sessions were closed, restarted or taken over meanwhile."""
-        if not self._kept:
+    def close_outdated(self) -> None:
+        """Close the idle conversations of sessions that were closed, restarted or taken over meanwhile."""
+        if not self._idle:
             return
-        if self._looking is not None:
-            self._look_again = True
+        if self._reading is not None:
+            self._read_again = True
             return
-        self._looking = asyncio.get_running_loop().create_task(self._close_closed())
-        self._looking.add_done_callback(self._end_look)
+        self._reading = asyncio.get_running_loop().create_task(self._close_all_outdated())
+        self._reading.add_done_callback(self._end_read)
 
     async def stop(self) -> None:
-        """Close everything."""
+        """Close all idle conversations and keep none open from now on."""
         self._stopping = True
-        for key in list(self._kept):
+        for key in list(self._idle):
             self._close_soon(key)
         while self._closing:
             await asyncio.wait(set(self._closing.values()))
 
-    # -- inside --------------------------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------------------------
 
     async def _open_new(self, agent: Agent, session: Session) -> Conversation:
         conversation = await open_conversation(agent, session)
         self._open[session.key] = conversation
-        self._with[session.key] = agent
+        self._agent_of[session.key] = agent
         if has_terminal(conversation):
             about = {"session_key": session.key, "agent_id": agent.name}
             conversation.listen(lambda text: self._show(event(ScreenUpdate(screen=text), self._clock.now(), **about)))
@@ -179,54 +179,54 @@ class OpenAgents:
 
     async def _hold(self, conversation: Conversation, key: str, fence: Fence | None) -> None:
         try:
-            self._held[key] = await self._store.hold_session(key, self._owner, fence)
+            self._epochs[key] = await self._store.hold_session(key, self._owner, fence)
         except BaseException:
             await self._end(conversation, key)
             raise
 
     def _wait(self, key: str, agent: Agent, conversation: Conversation) -> None:
         timer = self._clock.call_later(self._idle_seconds, lambda: self._close_soon(key))
-        self._kept[key] = Kept(agent, conversation, timer)
-        if len(self._kept) > self._most:
-            self._close_soon(next(iter(self._kept)))  # the one that has waited longest
+        self._idle[key] = IdleConversation(agent, conversation, timer)
+        if len(self._idle) > self._most:
+            self._close_soon(next(iter(self._idle)))  # the conversation that has been idle longest
 
-    async def _close_closed(self) -> None:
-        before = dict(self._held)
+    async def _close_all_outdated(self) -> None:
+        before = dict(self._epochs)
         mine = await self._store.list_live_sessions(self._owner)
-        for key in list(self._kept):
-            held = before.get(key)  # the look may be older than what has been opened since
-            if held is not None and held == self._held.get(key) and held != mine.get(key):
+        for key in list(self._idle):
+            epoch = before.get(key)  # the session may have been opened again after the read
+            if epoch is not None and epoch == self._epochs.get(key) and epoch != mine.get(key):
                 self._close_soon(key)
 
-    def _end_look(self, look: asyncio.Task[None]) -> None:
-        self._looking = None
-        if not look.cancelled() and (problem := look.exception()) is not None:
-            log.warning("closed sessions could not be looked up: %s", problem)
-        elif self._look_again:
-            self._look_again = False
-            self.look()
+    def _end_read(self, reading: asyncio.Task[None]) -> None:
+        self._reading = None
+        if not reading.cancelled() and (problem := reading.exception()) is not None:
+            log.warning("closed sessions could not be read: %s", problem)
+        elif self._read_again:
+            self._read_again = False
+            self.close_outdated()
 
     def _close_soon(self, key: str) -> None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            kept.timer.cancel()
-            self._closing[key] = asyncio.get_running_loop().create_task(self._close(key, kept.conversation))
+        idle = self._idle.pop(key, None)
+        if idle is not None:
+            idle.timer.cancel()
+            self._closing[key] = asyncio.get_running_loop().create_task(self._close(key, idle.conversation))
             self._closing[key].add_done_callback(lambda _: self._closing.pop(key, None))
 
     async def _wait_until_closed(self, key: str) -> None:
-        """Wait until a conversation that is being closed is over, before another one of its session begins."""
+        """Wait until the old conversation of a session is closed, before a new one is opened."""
         if (closing := self._closing.get(key)) is not None:
             await asyncio.wait({closing})
 
     async def _close(self, key: str, conversation: Conversation) -> None:
         """Close a conversation, then let other processes open it."""
         await self._end(conversation, key)
-        if key not in self._kept:
+        if key not in self._idle:
             await self.release(key)
 
     async def _end(self, conversation: Conversation, key: str) -> None:
         if self._open.get(key) is conversation:
-            del self._open[key], self._with[key]
+            del self._open[key], self._agent_of[key]
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await conversation.close()
@@ -235,8 +235,8 @@ class OpenAgents:
 
 
 def may_last(task: Task) -> bool:
-    """Return whether the conversation of a task may stay open for the next one, as it may when a person speaks.
+    """Return whether the conversation of a task may stay open for the next task. That is so for messages of people.
 
-    A task of an automation or a goal starts a process of its own, which finds its rights in its environment.
+    A task of an automation or a goal starts a process of its own, with its rights in environment variables.
     """
     return has_conversation(task) and task.cause in OUTSIDE

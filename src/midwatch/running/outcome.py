@@ -1,4 +1,4 @@
-"""Outcomes: how a turn ended, and the steps that put a task back in the queue."""
+"""Outcomes of turns, and the changes that put a task back in the queue."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ Reason = Literal["cancel", "yield", "budget", "shutdown", "timeout", "lost"]
 ERROR_SHOWN = 4000
 STUCK = TurnResult(outcome="error", stuck=True)
 LIMIT_PAUSES = (300.0, 900.0, 1800.0, 3600.0)
-"""Pauses after a provider's limit whose end is not known."""
+"""Seconds to wait after a provider's limit with an unknown end, by number of interruptions."""
 LIMIT_GRACE_SECONDS = 1.0
-"""After the limit's end; a provider's clock may differ a little from ours."""
+"""Seconds that are added to the end of a limit, because a provider's clock may differ from ours."""
 LONGEST_LIMIT_SECONDS = 32 * 86400.0
-"""A reset further away than this is taken for a mistake of whoever told it."""
+"""A limit that ends later than this is ignored as a mistake of the provider."""
 SHOWN = 500
 RELEASED: Mapping[str, Any] = {
     "status": "pending", "wait": None, "stop_requested": None, "lease_owner": None, "pgid": None, "pgid_mark": None,
     "token_hash": None,
 }  # fmt: skip
-"""What a task loses when it goes back to wait."""
+"""The fields of a task that are reset when it goes back to the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnOutcome:
-    """How a turn ended. `Run.end_attempt` works out what it means for the task."""
+    """The outcome of a turn. `Run.end_attempt` computes the changes of the task from it."""
 
     outcome: Outcome
     text: str | None = None
@@ -61,17 +61,17 @@ class TurnOutcome:
     limit: UsageLimit | None = None
     """The provider's limit that ended the turn."""
     day_spent: DaySpent | None = None
-    """The budget of the day was spent, so the turn did not begin."""
+    """The day budget that was spent, so that the turn did not begin."""
 
     @property
     def successor(self) -> str | None:
-        """The task that goes on with the work, if the agent transferred it."""
+        """The id of the task that continues the work, if the agent transferred it."""
         transfer = self.result.transfer if self.result else None
         return transfer.task.id if transfer is not None and self.outcome == "transferred" else None
 
 
 async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
-    """Run the agent's turn. SystemExit and the like end only the turn, not the process."""
+    """Run the agent's turn. SystemExit and similar exceptions end only the turn, not the process."""
     try:
         result = await conversation.turn(turn)
     except (Exception, asyncio.CancelledError, GeneratorExit):
@@ -86,7 +86,7 @@ async def run_turn(conversation: Conversation, turn: Turn) -> TurnResult:
 
 
 async def open_conversation(agent: Agent, session: Session) -> Conversation:
-    """Open a conversation. SystemExit and the like fail only the task, not the process."""
+    """Open a conversation. SystemExit and similar exceptions fail only the task, not the process."""
     try:
         return await agent.open(session)
     except (Exception, asyncio.CancelledError, GeneratorExit):
@@ -96,29 +96,29 @@ async def open_conversation(agent: Agent, session: Session) -> Conversation:
 
 
 def read_result(result: TurnResult, task: Task) -> TurnOutcome:
-    """Return the outcome of a turn that came to its end."""
+    """Return the outcome of a turn that returned a result."""
     if result.thread_id is not None:
-        result = replace(result, thread_id=storable(result.thread_id))
+        result = replace(result, thread_id=sanitize(result.thread_id))
     if result.outcome == "ok" and task.quiet and result.text.strip() == task.quiet.strip():
         result = replace(result, outcome="silent")
     if result.outcome in ("ok", "silent", "transferred"):
-        return TurnOutcome(result.outcome, text=storable(result.text), result=result)
-    return TurnOutcome(result.outcome, error=storable(result.error or result.text or result.outcome), result=result)
+        return TurnOutcome(result.outcome, text=sanitize(result.text), result=result)
+    return TurnOutcome(result.outcome, error=sanitize(result.error or result.text or result.outcome), result=result)
 
 
 def read_error(problem: Exception, task: Task) -> TurnOutcome:
-    """Return the outcome of a turn that raised."""
+    """Return the outcome of a turn that raised an error."""
     transient = isinstance(problem, TransientError | ConnectionError | TimeoutError)
     if isinstance(problem, MidwatchError):
         limit = problem if isinstance(problem, UsageLimit) else None
-        return TurnOutcome("error", error=cut(storable(str(problem)), ERROR_SHOWN), transient=transient, limit=limit)
+        return TurnOutcome("error", error=cut(sanitize(str(problem)), ERROR_SHOWN), transient=transient, limit=limit)
     if not transient:
-        log.warning("agent %s raised in task %s", task.agent, task.id, exc_info=problem)
-    text = storable(f"{type(problem).__name__}: {problem}")
+        log.warning("agent %s raised an error in task %s", task.agent, task.id, exc_info=problem)
+    text = sanitize(f"{type(problem).__name__}: {problem}")
     return TurnOutcome("error", error=cut(text, ERROR_SHOWN), transient=transient)
 
 
-def storable(text: str) -> str:
+def sanitize(text: str) -> str:
     """Return the text with half characters and NULs replaced, so that it can be stored."""
     if text.isascii() and "\0" not in text:
         return text
@@ -126,14 +126,14 @@ def storable(text: str) -> str:
 
 
 async def check_transfer(outcome: TurnOutcome, get: Callable[[str], Awaitable[Handoff]]) -> TurnOutcome:
-    """Return the outcome as it is now: an error if its transfer was cancelled or changed meanwhile."""
+    """Return the outcome, or an error if its transfer was cancelled or changed meanwhile."""
     transfer = outcome.result.transfer if outcome.result else None
     if outcome.result is None or transfer is None:
         return outcome
     handoff = await get(transfer.handoff.id)
     if handoff.revision == transfer.handoff.revision:
         return outcome
-    why = f"the work was not passed on: handoff {handoff.id} is {handoff.status}: {handoff.reason or 'it changed'}"
+    why = f"the work was not transferred: handoff {handoff.id} is {handoff.status}: {handoff.reason or 'it changed'}"
     return TurnOutcome("error", error=why, result=replace(outcome.result, transfer=None))
 
 
@@ -149,7 +149,7 @@ def turn_status(reason: Reason | None, outcome: TurnOutcome) -> str:
 
 
 def requeue(task: Task, event_payload: TaskInterrupted | TaskWaiting, now: int, **fields: Any) -> TaskStep:
-    """Put the task back in the queue, for another attempt."""
+    """Return the changes that put the task back in the queue for another attempt."""
     reason = event_payload.reason
     waits = isinstance(event_payload, TaskWaiting)
     fault = report_fault(task, reason or "it failed", "warning", now) if waits else ()
@@ -162,16 +162,16 @@ def requeue(task: Task, event_payload: TaskInterrupted | TaskWaiting, now: int, 
 
 
 def park(task: Task, limit: UsageLimit, now: int, usage: Mapping[str, Any] | None = None) -> TaskStep:
-    """Let the task wait until the provider's limit is reset. Notify its route once."""
-    due = limit_ends_at(task, limit, now)
+    """Return the changes that let the task wait until the provider's limit ends, with a notice to its route."""
+    due = find_limit_end(task, limit, now)
     waiting = TaskWaiting(wait="limit", until=iso(due), reason=str(limit))
-    text = f"{task.agent} has used up its limit: {cut(str(limit), SHOWN)}\n{task.id} goes on at {iso(due)}."
+    text = f"{task.agent} has used up its limit: {cut(str(limit), SHOWN)}\n{task.id} continues at {iso(due)}."
     fields = {"wait": "limit", "due_at": due, "interruptions": task.interruptions + 1, "usage": usage}
     return _notify(requeue(task, waiting, now, **fields), text, now)
 
 
 def postpone(task: Task, day: DaySpent, now: int) -> TaskStep:
-    """Let a task that did not begin wait for the next day, because the day's budget is spent. Notify its route once."""
+    """Return the changes that let a task wait for the next day, as the day budget is spent, with a notice."""
     waiting = TaskWaiting(wait="limit", until=iso(day.until), reason=day.over.words)
     words = day.over.words[0].upper() + day.over.words[1:]
     text = f"{words}.\n{task.id} begins at {iso(day.until)}."
@@ -182,8 +182,8 @@ def _notify(step: TaskStep, text: str, now: int) -> TaskStep:
     return step._replace(changes=replace(step.changes, deliveries=make_notices(step.task, "limit", text, now)))
 
 
-def limit_ends_at(task: Task, limit: UsageLimit, now: int) -> int:
-    """Return when a task may go on after a limit."""
+def find_limit_end(task: Task, limit: UsageLimit, now: int) -> int:
+    """Return the time when a task may continue after a limit."""
     longest = now + int(LONGEST_LIMIT_SECONDS * SECOND)
     if limit.resets_at is not None and limit.resets_at <= longest:
         return max(limit.resets_at, now) + int(LIMIT_GRACE_SECONDS * SECOND)
@@ -191,7 +191,7 @@ def limit_ends_at(task: Task, limit: UsageLimit, now: int) -> int:
 
 
 def add_usage(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the usage of all attempts of a task. Numbers are added; of names the latest counts."""
+    """Return the summed usage of all attempts of a task. Numbers are added; other values are those of the last one."""
     if not before or not now:
         return dict(before or now or {}) or None
     figures = {k: before.get(k, 0) + v for k, v in now.items() if isinstance(v, int | float)}

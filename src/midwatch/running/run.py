@@ -1,6 +1,6 @@
 """A run: one task that runs in this process, with its slot, its working time and its interruption.
 
-A run keeps handles, never a status: the store has the truth.
+A run keeps only handles and no status of the task. The status is always read from the store.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger("midwatch.worker")
 
 ABANDON_SECONDS = 0.2
 CLOSE_SECONDS = 5.0
-NOTE_SECONDS = 0.02
-"""A wait that is shorter than this is not noted in the store."""
+WRITE_WAIT_SECONDS = 0.02
+"""A wait that is shorter than this is not written to the store."""
 SCOPES: Mapping[str, Scope] = {"goal": "goal", "automation": "automation"}
-LADDER: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
+ESCALATION: Mapping[bool, tuple[tuple[Interrupt, float], ...]] = {
     False: (("stop", 5.0), ("terminate", 5.0), ("kill", 1.0)),
-    True: (("terminate", 0.5), ("kill", 0.3)),  # a timeout or a lost lease: nobody waits for a graceful end
+    True: (("terminate", 0.5), ("kill", 0.3)),  # after a timeout or a lost lease, without a graceful end
 }
-"""How to interrupt, and how many seconds to wait before the next step."""
+"""The modes of interruption in order, each with the seconds to wait for the end of the turn."""
 
 
 class Run:
@@ -48,9 +48,9 @@ class Run:
         self.task = claim.task
         self.fence = Fence(claim.task.id, claim.task.attempt)
         self.ended: asyncio.Future[None] = loop.create_future()
-        """Done when the turn has ended, or was given up."""
-        self.slot_given: asyncio.Future[None] = loop.create_future()
-        """Done when the slot was given back for the first time."""
+        """Done when the turn has ended or was abandoned."""
+        self.slot_released: asyncio.Future[None] = loop.create_future()
+        """Done when the slot was released for the first time."""
         self.inbox = Inbox()
         self.delegations = Delegations(host.handoffs, claim.task, self.wait_for_handoff)
         self.conversation: Conversation | None = None
@@ -64,66 +64,66 @@ class Run:
         self.over: Over | None = None
         """The budget that is spent."""
         self.usage: dict[str, Any] | None = None
-        """What the task has used, once the turn is over."""
+        """The usage of the task, set after the turn."""
         self.goal_id: str | None = None
-        """The goal the task works on, also when another agent handed it the work."""
+        """The id of the goal that the task works on, itself or as a delegate."""
         self._host = host
         self._has_slot = True
-        self._left = False
+        self._released = False
         self._waits = 0
-        """How many things the turn waits for now."""
+        """The number of questions and handoffs that the turn waits for now."""
         self._pausing = asyncio.Lock()
         self._question: str | None = None
         """The id of the open question."""
-        self._noting: asyncio.Task[None] | None = None
-        self._noted = False
-        """Whether the store shows that the turn waits for another agent."""
+        self._writing_wait: asyncio.Task[None] | None = None
+        self._wait_written = False
+        """Whether the wait for another agent is written to the store."""
         self._timer: Timer | None = None
         self._remaining: float | None = None
         self._time_up: tuple[Reason, Callable[[], None]] = ("timeout", lambda: None)
-        self._ladder: asyncio.Task[None] | None = None
+        self._escalation: asyncio.Task[None] | None = None
         self._works_since: float | None = host.clock.monotonic()
-        self._worked = 0.0
+        self._earlier_seconds = 0.0
         task = claim.task
-        self.meter = Meter(task.budget, task.usage, SCOPES.get(task.cause, "task"), self.worked)
+        self.meter = Meter(task.budget, task.usage, SCOPES.get(task.cause, "task"), self.working_seconds)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     @property
     def ending(self) -> bool:
-        """Whether the turn has nothing more to do than to end."""
+        """Whether the turn has ended or is being stopped."""
         return self.reason is not None or self.ended.done()
 
     def end(self, _: object = None) -> None:
-        """Note that the turn is over."""
+        """Mark the turn as ended."""
         if not self.ended.done():
             self.ended.set_result(None)
 
     async def wait_for_end(self, seconds: float | None = None) -> bool:
-        """Wait until the turn is over, for so long at most. Return whether it is."""
+        """Wait until the turn is over, at most some seconds, and return whether it is over."""
         await asyncio.wait({self.ended}, timeout=seconds)
         return self.ended.done()
 
     def stop_timers(self) -> None:
-        """Stop the clock and the interruption of a turn that has ended."""
-        for handle in (self._timer, self._ladder, self._noting):
+        """Stop the timeout and the interruption of a turn that has ended."""
+        for handle in (self._timer, self._escalation, self._writing_wait):
             if handle is not None:
                 handle.cancel()
 
-    def leave(self) -> None:
-        """Give the slot back for good."""
-        if self._left:
+    def release_slot(self) -> None:
+        """Release the slot for good."""
+        if self._released:
             return
-        self._left = True
+        self._released = True
         if self._has_slot:
             self._host.slots.give(self.task.agent, self.task.actor)
         else:
             self._host.slots.end_paused()
-        if not self.slot_given.done():
-            self.slot_given.set_result(None)
+        if not self.slot_released.done():
+            self.slot_released.set_result(None)
 
     async def close_conversation(self) -> bool:
-        """Close the conversation. Return False when that takes too long."""
+        """Close the conversation; return False if that takes too long."""
         task = asyncio.current_task()
         assert task is not None and self.conversation is not None
         timer = self._host.clock.call_later(CLOSE_SECONDS, task.cancel)
@@ -139,8 +139,8 @@ class Run:
     # -- interruption --------------------------------------------------------------------------------------------
 
     def interrupt(self, reason: Reason) -> None:
-        """Make the turn end. The first reason counts, but a cancel outranks what would let the task go on."""
-        if self._left or not (self.reason is None or (reason == "cancel" and self.reason in ("yield", "shutdown"))):
+        """Stop the turn. The first reason counts, but "cancel" replaces one after which the task would continue."""
+        if self._released or not (self.reason is None or (reason == "cancel" and self.reason in ("yield", "shutdown"))):
             return
         first, self.reason = self.reason is None, reason
         self.delegations.stop(reason)
@@ -150,19 +150,19 @@ class Run:
             self.worktree.cancel()
 
     def interrupt_agent(self) -> None:
-        """Interrupt the agent, harder and harder. An open question is left."""
-        self._ladder = asyncio.get_running_loop().create_task(self._climb())
+        """Interrupt the agent in ever stronger modes, and stop waiting for an open question."""
+        self._escalation = asyncio.get_running_loop().create_task(self._escalate())
         if self._question is not None:
             self._host.waiter.wake(self._question)
 
-    async def _climb(self) -> None:
+    async def _escalate(self) -> None:
         assert self.conversation is not None and self.body is not None
-        for mode, patience in LADDER[self.reason in ("timeout", "lost")]:
+        for mode, patience in ESCALATION[self.reason in ("timeout", "lost")]:
             interrupting = asyncio.get_running_loop().create_task(self.conversation.interrupt(mode))
             over = await self.wait_for_end(patience)
-            interrupting.cancel()  # harmless when it has returned; an interrupt that hangs is not waited for
+            interrupting.cancel()  # do not wait for an interrupt that hangs
             if problem := (await asyncio.gather(interrupting, return_exceptions=True))[0]:
-                log.warning("agent %s was not interrupted (%s): %r", self.task.agent, mode, problem)
+                log.warning("agent %s could not be interrupted (%s): %r", self.task.agent, mode, problem)
             if over:
                 return
         self.body.cancel()
@@ -171,13 +171,13 @@ class Run:
 
     # -- working time --------------------------------------------------------------------------------------------
 
-    def worked(self) -> float:
-        """Return the seconds the turn has worked. While it waits, its time stands still."""
+    def working_seconds(self) -> float:
+        """Return the working time of the turn, without the time it has waited."""
         since = self._works_since
-        return self._worked + (self._host.clock.monotonic() - since if since is not None else 0.0)
+        return self._earlier_seconds + (self._host.clock.monotonic() - since if since is not None else 0.0)
 
     def limit_time(self, spend_budget: Callable[[], None]) -> None:
-        """Limit the working time by the timeout, or by the budget if less is left of it; then call `spend_budget`."""
+        """Limit the working time by the timeout or the rest of the budget; call `spend_budget` if that ends first."""
         limit, left = self.task.timeout_seconds, self.meter.remaining_seconds()
         if left is not None and (limit is None or left < limit):
             self._time_up, limit = ("budget", spend_budget), left
@@ -198,7 +198,7 @@ class Run:
 
     @asynccontextmanager
     async def pause(self) -> AsyncIterator[None]:
-        """Give back the slot and stop the clock, for as long as the turn waits for anything."""
+        """Release the slot and stop the working time while the turn waits."""
         async with self._pausing:
             if not self._waits:
                 self._pause()
@@ -214,16 +214,16 @@ class Run:
     def _pause(self) -> None:
         self._host.slots.pause(self.task.agent, self.task.actor)
         self._has_slot = False
-        if not self.slot_given.done():
-            self.slot_given.set_result(None)
+        if not self.slot_released.done():
+            self.slot_released.set_result(None)
         if self._timer is not None and self.deadline is not None:
             self._timer.cancel()
             self._remaining = max(0.0, self.deadline - self._host.clock.monotonic())
             self._timer = None
-        self._worked, self._works_since = self.worked(), None
+        self._earlier_seconds, self._works_since = self.working_seconds(), None
 
     async def _resume(self) -> None:
-        if not self._left:
+        if not self._released:
             await self._host.slots.resume(self.task.agent, self.task.actor, at_once=self.ending)
             self._has_slot = True
             if self._remaining is not None and not self.ending:
@@ -232,20 +232,20 @@ class Run:
 
     @asynccontextmanager
     async def wait_for_handoff(self) -> AsyncIterator[None]:
-        """Pause while the turn waits for work it has handed over, and show that in the store."""
+        """Pause while the turn waits for a handoff, and write the wait to the store."""
         async with self.pause():
-            noting = asyncio.get_running_loop().create_task(self._note_wait("handoff"))
+            writing = asyncio.get_running_loop().create_task(self._write_wait("handoff"))
             try:
                 yield
             finally:
-                noting.cancel()
-                await asyncio.gather(noting, return_exceptions=True)
-        if self._noted and not self._waits:
-            self._noting = asyncio.get_running_loop().create_task(self._note_wait(None))
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+        if self._wait_written and not self._waits:
+            self._writing_wait = asyncio.get_running_loop().create_task(self._write_wait(None))
 
-    async def _note_wait(self, wait: str | None) -> None:
-        await asyncio.sleep(NOTE_SECONDS)
-        self._noted = wait is not None
+    async def _write_wait(self, wait: str | None) -> None:
+        await asyncio.sleep(WRITE_WAIT_SECONDS)
+        self._wait_written = wait is not None
         update = Update("task", self.task.id, {"wait": wait})
         with suppress(StoreUnavailable):
             try:
@@ -254,7 +254,7 @@ class Run:
                 self.interrupt("lost")
 
     async def wait_for_answer(self, approval: Approval) -> Approval:
-        """Return the question once it is answered or expired, or as it is when the task is being stopped."""
+        """Return the question when it is answered or expired, or still pending when the task is being stopped."""
         read, self._question = lambda: self._host.approvals.get(approval.id), approval.id
         try:
             return await self._host.waiter.wait(
@@ -266,7 +266,7 @@ class Run:
     # -- the step that ends the attempt --------------------------------------------------------------------------
 
     def end_attempt(self, outcome: TurnOutcome) -> TaskStep:
-        """Return what the turn's outcome means for the task: it ends, or goes back to wait."""
+        """Return the step of the task after the turn: the task ends, or goes back to the queue."""
         task, now = self.task, self._host.clock.now()
         reported = outcome.result.usage.data() if outcome.result else None
         usage = self.usage = add_usage(task.usage, self.meter.usage(reported))
@@ -274,7 +274,7 @@ class Run:
         if self.reason == "cancel":
             return TaskStep(*end(task, now, outcome="cancelled", error=None, usage=usage))
         if self.reason == "timeout":
-            limit = f"it worked longer than its timeout of {task.timeout_seconds:g} s and was ended."
+            limit = f"the task worked longer than its timeout of {task.timeout_seconds:g} s and was stopped."
             return TaskStep(*end(task, now, outcome="timeout", error=limit, usage=usage))
         if outcome.day_spent is not None:
             return postpone(task, outcome.day_spent, now)
@@ -283,7 +283,7 @@ class Run:
             return TaskStep(*end(task, now, outcome="budget", error=spent, usage=usage))
         if self.reason in ("yield", "shutdown") and not done:
             if task.on_crash == "fail":
-                why = f"midwatch was stopped while it worked; half-done work is not repeated. ({self.reason})"
+                why = f"midwatch was stopped during the task; half-done work is not repeated. ({self.reason})"
                 return TaskStep(*end(task, now, outcome="lost", error=why, usage=usage))
             interrupted = TaskInterrupted(reason=self.reason)
             return requeue(task, interrupted, now, interruptions=task.interruptions + 1, usage=usage)

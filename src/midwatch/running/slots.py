@@ -1,10 +1,10 @@
-"""Slots: how many turns may run at once in this process, in all and per agent, and how actors share them.
+"""Slots: how many turns may run at once in this process, in total and per agent, and how actors share them.
 
-Free slots are given in the order of the claims. But one is reserved for each actor who waits and has none, both in the
-process and for each agent. If there are too few, the actor whose last turn is longest ago comes first. A slot is only
-reserved for an actor who can use it now, so no slot stays empty: an actor alone on the desk may use all of them, and a
-single task never waits behind another actor's five hundred. Goals, which could use every slot for days, leave the last
-one to other work.
+Free slots are assigned in the order of the claims. But one slot is reserved for each actor that waits and has none,
+both in the process and for each agent. If there are too few slots, the actor whose last turn started first has
+precedence. A slot is reserved only for an actor that can use it now, so no slot stays empty: a single actor may use all
+slots, and one task never waits behind five hundred tasks of another actor. Goals, which could use every slot for days,
+leave the last slot to other work.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from midwatch.base.errors import LimitReached
 from midwatch.domain.claiming import Shares, count_slots
 
 REMEMBERED = 1000
-"""Pairs of agent and actor whose last start is remembered."""
+"""How many pairs of agent and actor keep their last start in memory."""
 
 
-class Waiting(NamedTuple):
-    """A turn that wants its slot back."""
+class WaitingTurn(NamedTuple):
+    """A paused turn that waits for a slot."""
 
     agent: str
     actor: str
@@ -30,14 +30,14 @@ class Waiting(NamedTuple):
 
 
 class Slots:
-    """Counts turns. A turn that waits for a person gives its slot back and takes one again later."""
+    """The counter of slots. A turn that waits for a person releases its slot and takes one again later."""
 
     def __init__(
         self, total: int, per_agent: Mapping[str, int], per_actor: int | None = None, max_paused: int = 1000
     ) -> None:
         self.total = total
         self.freed = asyncio.Event()
-        """Set whenever a slot is given back. Whoever takes new tasks waits for it and clears it."""
+        """Set whenever a slot is released. The engine waits for it and clears it."""
         self._per_agent = dict(per_agent)
         self._offered = frozenset(per_agent)
         self._per_actor = per_actor
@@ -46,7 +46,7 @@ class Slots:
         self._held: Counter[tuple[str, str]] = Counter()
         self._started: dict[tuple[str, str], int] = {}
         self._starts = 0
-        self._returning: deque[Waiting] = deque()
+        self._returning: deque[WaitingTurn] = deque()
         self._paused = 0
         self._max_paused = max_paused
 
@@ -59,12 +59,12 @@ class Slots:
         return {agent: self._room(agent) for agent in self._per_agent if agent in self._offered}
 
     def offer(self, per_agent: Mapping[str, int]) -> None:
-        """Take new tasks of these agents only from now on. Running turns of others may still take their slot back."""
+        """Set the agents whose tasks get slots from now on. Paused turns of other agents may still take a slot."""
         self._offered = frozenset(per_agent)
         self._per_agent |= per_agent
 
     def shares(self, asked: int) -> Shares:
-        """Return who has slots now, for a claim that wants some of the free ones."""
+        """Return the current use of slots, for a claim of `asked` tasks."""
         return Shares(dict(self._held), dict(self._started), self.free() - asked, self._per_actor)
 
     def take(self, agent: str, actor: str = "") -> None:
@@ -80,7 +80,7 @@ class Slots:
             del self._started[next(iter(self._started))]
 
     def give(self, agent: str, actor: str = "") -> None:
-        """Give a slot back, to a turn that waits for one if there is any."""
+        """Release a slot, and give it to a turn that waits for one."""
         pair = (agent, actor)
         self._in_use -= 1
         self._used[agent] -= 1
@@ -95,14 +95,14 @@ class Slots:
         self.freed.set()
 
     def pause(self, agent: str, actor: str = "") -> None:
-        """Give a slot back while its turn waits. LimitReached when too many turns wait already."""
+        """Release a slot while its turn waits; raise LimitReached if too many turns wait already."""
         if self._paused >= self._max_paused:
             raise LimitReached(f"{self._max_paused} tasks wait for answers already; answer some first.")
         self._paused += 1
         self.give(agent, actor)
 
     async def resume(self, agent: str, actor: str = "", *, at_once: bool = False) -> None:
-        """Take a slot for a turn that goes on: at once if the turn only has to end, else when one is free."""
+        """Take a slot for a turn that continues: with `at_once` even if none is free, otherwise when one is free."""
         if at_once:
             self.take(agent, actor)
         else:
@@ -110,22 +110,22 @@ class Slots:
         self._paused -= 1
 
     def end_paused(self) -> None:
-        """Forget a turn that ended while it waited."""
+        """Uncount a paused turn that has ended."""
         self._paused -= 1
 
     async def take_back(self, agent: str, actor: str = "") -> None:
-        """Wait for a slot and take it, before any new task does."""
+        """Wait for a slot and take it, with precedence over new tasks."""
         if self._fits(agent, actor):
             self.take(agent, actor)
             return
-        waiting = Waiting(agent, actor, asyncio.get_running_loop().create_future())
+        waiting = WaitingTurn(agent, actor, asyncio.get_running_loop().create_future())
         self._returning.append(waiting)
         try:
             await waiting.future
         except asyncio.CancelledError:
             if waiting in self._returning:
                 self._returning.remove(waiting)
-            else:  # it got one in the same moment
+            else:  # the slot was assigned just now
                 self.give(agent, actor)
             raise
 

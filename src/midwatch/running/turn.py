@@ -1,6 +1,6 @@
 """The turn that an agent gets: events, progress and questions, all written under the attempt's fence.
 
-Events are written in order and in batches while the agent goes on. The rest is written with the end of the task.
+Events are written in order and in batches while the agent works. The last events are written with the end of the task.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from midwatch.services.rule_decision import narrow
 STEPS = (LlmRequest, LlmResponse, ToolExecStart, ToolExecEnd)
 MOST_UNWRITTEN = 500
 PAUSE_SECONDS = 0.5
-"""Before events are written again that the store did not take."""
+"""Seconds before a failed write of events is repeated."""
 STOPPED_SECONDS = 0.2
-"""How long an agent is waited for that goes on although its budget is spent."""
+"""Seconds to wait for an agent that continues although its budget is spent."""
 CUT_OFF = "cut off when the turn ended"
 
 
@@ -90,11 +90,11 @@ class LiveTurn:
         self._messages: list[Message] = []
         self._sessions: list[Session] = []
         self._held: list[Event] = []
-        """Live events that are shown after the stored ones before them."""
+        """Live events that are shown as soon as all earlier events are stored."""
         self._open: dict[str, Event] = {}
-        """Starts of model and tool calls that have not ended."""
+        """Start events of model and tool calls that have not ended, by call."""
         self._iteration = 0
-        """Model calls the agent has reported."""
+        """The number of model calls that the agent has reported."""
         self._started = host.clock.monotonic()
         self._unpriced: set[str] = set()
         self._flushing: asyncio.Task[None] | None = None
@@ -118,12 +118,12 @@ class LiveTurn:
             self._observed.record(record)
         if payload.live:
             if self._events or self._flushing is not None:
-                self._held.append(record)  # stored events before it are shown first
+                self._held.append(record)  # earlier events must be stored first
             else:
                 self._host.show(record)
             return
         if self._lost:
-            return  # the task is another process's by now
+            return  # another process owns the task now
         if self._ended:
             raise LeaseLost(self.task_id, self.attempt)
         begins = self._note_call(payload, record)
@@ -156,7 +156,7 @@ class LiveTurn:
         step = Step(
             task_id=self.task_id, number=self._saved + 1, thread_id=self.thread_id, created_at=now, data=data
         )  # fmt: skip
-        await self._write(Changes(fence=self.fence, records=(step,), updates=self._taken(took)))
+        await self._write(Changes(fence=self.fence, records=(step,), updates=self._mark_received(took)))
         self._saved += 1
         self._run.inbox.take(took)
 
@@ -191,10 +191,10 @@ class LiveTurn:
     async def _take(self, steer: Steer) -> None:
         injected = SteeringInjected(count=1, total_content_len=len(steer.text), steer_ids=(steer.id,))
         record = event(injected, self._host.clock.now(), **self._meta)
-        await self._write(Changes(fence=self.fence, updates=self._taken((steer.id,)), events=(record,)))
+        await self._write(Changes(fence=self.fence, updates=self._mark_received((steer.id,)), events=(record,)))
 
     async def _give_back(self, steer: Steer, taking: asyncio.Task[None], before: asyncio.Task[None] | None) -> None:
-        """Put a message back that nobody waits for any more. It is taken again, or becomes a task."""
+        """Put a message back whose receiver was cancelled. It is received again later, or becomes a task."""
         if before is not None:
             await before
         with suppress(MidwatchError):
@@ -239,7 +239,7 @@ class LiveTurn:
             await self._write(decided[1])
             return answer_of(decided[0], asked)
         said = min((one for one in (expires, ruling.expires) if one), default=host.approval_seconds)
-        async with self._asking:  # a turn asks one thing at a time
+        async with self._asking:  # a turn has one open question at a time
             return await self._ask_people(asked, said, ruling.until, always)
 
     async def _ask_people(
@@ -256,7 +256,7 @@ class LiveTurn:
         busy = announce_status(self.task, "busy", host.clock.now())
         await self._write(Changes(fence=self.fence, updates=(going_on,), events=busy))
         if resolved.status == "pending":
-            raise AgentError("the question was left unanswered because the task is being stopped.")
+            raise AgentError("the question has no answer, because the task is being stopped.")
         return answer_of(resolved, question)
 
     async def handoff(self) -> Handoff | None:
@@ -295,13 +295,13 @@ class LiveTurn:
         fields = {"pgid": pgid, "pgid_mark": self._host.identify(pgid)}
         try:
             await self._write(Changes(fence=self.fence, updates=(Update("task", self.task_id, fields),)))
-        except StoreUnavailable as problem:  # nothing has been started yet, so nothing is repeated
+        except StoreUnavailable as problem:  # the program has not started yet, so the task can be retried
             raise TransientError(f"the program was not started: {problem}") from problem
 
     # -- for the worker ------------------------------------------------------------------------------------------
 
     def context(self) -> Context | None:
-        """Return the context to run the turn in: work that it submits itself belongs to its trace."""
+        """Return the context in which the turn runs, so that work it submits belongs to its trace."""
         if self._trace is None:
             return None
         context = copy_context()
@@ -309,7 +309,7 @@ class LiveTurn:
         return context
 
     def spend_time(self) -> None:
-        """Record that the turn has worked as long as its budget lets it."""
+        """Record that the turn has used all seconds of its budget."""
         meter = self._run.meter
         most = meter.budget.seconds or 0.0
         spent = max(most, meter.before.seconds + meter.task.seconds)
@@ -317,7 +317,7 @@ class LiveTurn:
         self.flush_soon()
 
     def work_in(self, workdir: str) -> None:
-        """Have the agent work in another directory."""
+        """Set the directory in which the agent works."""
         self.workdir = workdir
 
     def begin(self, thread_id: str | None) -> None:
@@ -328,7 +328,7 @@ class LiveTurn:
         start = TurnStart(user_message=task.prompt, channel=task.origin_channel, chat_id=task.origin_session)
         if has_conversation(task):
             self._events.extend(announce_status(task, "busy", now))
-            if task.cause != "handoff":  # an agent that goes on with a conversation was not spoken to again
+            if task.cause != "handoff":  # after a handoff the conversation contains the prompt already
                 prompt = prompt_message(task, now)
                 self._events.append(announce_message(prompt, **self._meta))
                 self._messages.append(prompt)
@@ -341,10 +341,10 @@ class LiveTurn:
         self._events.append(record)
 
     async def finish(self, status: str, iterations: int | None, length: int) -> Changes:
-        """Close what is open, and return everything that is not written yet. No event follows."""
+        """End all open calls, and return all events and messages that are not written yet."""
         if not self.began:
             return Changes()
-        await self._run.delegations.wait_until_left()
+        await self._run.delegations.wait_until_cancelled()
         if self._returning is not None:
             await self._returning
         self._run.stop_timers()
@@ -361,15 +361,15 @@ class LiveTurn:
         self._add(event(end, now, **self._meta))
         return Changes(events=tuple(self._events), messages=tuple(self._messages), sessions=tuple(self._sessions))
 
-    def _taken(self, ids: Sequence[str]) -> tuple[Update, ...]:
-        """Return updates that put each message into one step, once."""
+    def _mark_received(self, ids: Sequence[str]) -> tuple[Update, ...]:
+        """Return the updates that mark messages as received; each message can be received only once."""
         fields = {"status": "injected", "attempt": self.attempt}
         return tuple(Update("steer", steer_id, fields, {"status": "queued"}) for steer_id in ids)
 
     def _check(self, payload: Payload) -> Payload:
-        """Return the payload with a message id of this attempt; AgentError for kinds that only midwatch may report."""
+        """Return the payload with a message id of this attempt; raise AgentError for kinds that agents may not emit."""
         if not payload.agents:
-            raise AgentError(f"an agent cannot report {payload.kind}; only midwatch itself does.")
+            raise AgentError(f"an agent cannot emit {payload.kind}; only midwatch itself emits it.")
         if isinstance(payload, MessageUpdate):
             return MessageUpdate(message_id=self._message_id(payload), role="agent", message=payload.message)
         if isinstance(payload, MessageDelta):
@@ -377,12 +377,12 @@ class LiveTurn:
         return payload
 
     def _message_id(self, payload: MessageUpdate | MessageDelta) -> str:
-        """Return the id with the attempt's prefix, so that no message replaces one of another attempt or person."""
+        """Return the message id with the attempt's prefix, so that each attempt has ids of its own."""
         prefix, given = f"{self.task_id}.{self.attempt}", payload.message_id
         return given if f"{given}.".startswith(f"{prefix}.") else f"{prefix}.{given}"
 
     def _message(self, update: MessageUpdate, now: int) -> Message:
-        """Return a message that the agent sends in the middle of its turn."""
+        """Return the record of a message that the agent sends during its turn."""
         return Message(
             session_key=self.session_key, role="agent", text=update.message, time=now, task_id=self.task_id,
             id=update.message_id, author=self.task.agent,
@@ -415,7 +415,7 @@ class LiveTurn:
         return response
 
     async def _count(self, payload: Payload, begins: bool) -> None:
-        """Add up what a call used. End the turn if a call begins although the budget is spent."""
+        """Add the usage of a call. Interrupt the turn if a call begins although the budget is spent."""
         if isinstance(payload, LlmResponse):
             self._run.meter.count_answer(payload.usage, payload.model, payload.finish_reason)
         elif isinstance(payload, ToolExecEnd):
@@ -427,7 +427,7 @@ class LiveTurn:
             await self._run.wait_for_end(STOPPED_SECONDS)
 
     def _find_over(self, known: Over | None = None) -> Over | None:
-        """Return the budget that is spent, if one is. Report it the first time."""
+        """Return the budget that is spent, or None; report it the first time."""
         if self._run.over is not None or self._ended:
             return self._run.over
         if over := known or self._host.budgets.find_over(self.task.agent, self._run.meter):
@@ -436,7 +436,7 @@ class LiveTurn:
         return self._run.over
 
     def _report(self, payload: Payload) -> None:
-        """Add an event of midwatch's own to those of the agent."""
+        """Add an event of midwatch itself to those of the agent."""
         self._add(event(payload, self._host.clock.now(), **self._meta))
 
     # -- writing -------------------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ class LiveTurn:
                 try:
                     await self._host.store.apply(step)
                 except StoreUnavailable:
-                    self._show_held()  # the order is less important than that the text goes on
+                    self._show_held()  # show live text although earlier events are not stored yet
                     await asyncio.sleep(self.pause_seconds)
                     if self._ended:
                         return
@@ -476,9 +476,9 @@ class LiveTurn:
             self._host.show(live)
 
     async def _write(self, changes: Changes) -> None:
-        """Write a step of the turn after the events that were emitted before it."""
+        """Write changes after all events that were emitted before."""
         self.flush_soon()
-        while self._flushing is not None:  # one at a time; another may have begun while this one was awaited
+        while self._flushing is not None:  # another write may have begun meanwhile
             await asyncio.shield(self._flushing)
             self.flush_soon()
         try:

@@ -1,7 +1,7 @@
 """The worker: runs one claimed task to its end. The same code under every engine.
 
-The worker keeps handles of the tasks that run here and never a status: the store has the truth. When somebody writes a
-stop there, the worker interrupts the agent, harder and harder. The task ends when its agent has ended.
+The worker keeps only handles of the tasks that run here; their status is in the store. When a stop request is written
+to the store, the worker interrupts the agent in ever stronger modes. The task ends when its agent has ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from midwatch.running.outcome import (
     read_error,
     read_result,
     run_turn,
-    storable,
+    sanitize,
     turn_status,
 )
 from midwatch.running.run import Run
@@ -74,41 +74,41 @@ class Worker:
         self._worktrees = worktrees
         self._owner = owner
         self._tasks: set[asyncio.Task[None]] = set()
-        self._left: set[asyncio.Task[None]] = set()
-        """Wait for agents that could not be stopped."""
-        self._young: list[LiveTurn] = []
+        self._stuck: set[asyncio.Task[None]] = set()
+        """Asyncio tasks that wait for agents that could not be stopped."""
+        self._unflushed: list[LiveTurn] = []
         self._stop_unseen = False
         self._steer_unseen = False
         self._stopping = False
 
-    # -- from the engine and the crew ----------------------------------------------------------------------------
+    # -- called by the engine and the crew -----------------------------------------------------------------------
 
     def start(self, claim: Claim) -> asyncio.Future[None]:
-        """Run a claimed task; takes its slot now. The future is done when the slot is given back."""
+        """Take a slot and start a claimed task; return a future that is done when the slot is released."""
         self.slots.take(claim.task.agent, claim.task.actor)
         run = self.running[claim.task.id] = Run(self._host, claim)
-        steered, self._steer_unseen = self._steer_unseen, False
-        self._spawn(self._run(run, steered))
-        if self._stop_unseen:  # it may be for this task, which was claimed but not started yet
+        has_steers, self._steer_unseen = self._steer_unseen, False
+        self._spawn(self._run(run, has_steers))
+        if self._stop_unseen:  # the stop may be for this task, which was claimed but not started
             self._stop_unseen = False
             self._spawn(self._look_for_stops())
-        return run.slot_given
+        return run.slot_released
 
     def wake(self, topics: frozenset[str]) -> None:
-        """Look for stops, restarted sessions and messages, if a commit had such a topic."""
+        """Read stop requests, restarted sessions and messages, if a commit has such a topic."""
         if "stop" in topics:
             self._stop_unseen = True
             if self.running:
                 self._spawn(self._look_for_stops())
         if "session" in topics:
-            self.conversations.look()
+            self.conversations.close_outdated()
         if "steer" in topics:
             self._steer_unseen = True
             if self.running:
                 self._spawn(self._look_for_steers())
 
     async def stop(self, grace: float) -> None:
-        """End everything. Turns get `grace` seconds to end by themselves, then they are interrupted."""
+        """Stop the worker: turns have `grace` seconds to end by themselves, then they are interrupted."""
         self._stopping = True
         if self.running and grace > 0:
             with suppress(TimeoutError):
@@ -119,57 +119,57 @@ class Worker:
             run.interrupt("shutdown")
         while self._tasks:
             await asyncio.wait(set(self._tasks))
-        for left in self._left:
-            left.cancel()
+        for waiting in self._stuck:
+            waiting.cancel()
         await self.conversations.stop()
 
     # -- one task ------------------------------------------------------------------------------------------------
 
-    async def _run(self, run: Run, steered: bool) -> None:
+    async def _run(self, run: Run, has_steers: bool) -> None:
         stuck = False
         try:
             turn = LiveTurn(self._host, run)
-            outcome = await self._work(run, turn, steered)
+            outcome = await self._work(run, turn, has_steers)
             stuck = await self._close(run, turn, outcome)
             if run.task.worktree is not None and run.reason != "lost":
                 run.task = await self._worktrees.finish_task(run.task)
             await self._end_attempt(run, turn, outcome)
-            if run.delegations.leave_work:
-                await self._host.handoffs.call_off()
+            if run.delegations.may_leave_handoffs:
+                await self._host.handoffs.cancel_orphans()
         except Exception as problem:
-            log.exception("task %s could not be ended as it should", run.task.id)
+            log.exception("the end of task %s could not be written", run.task.id)
             await self._fail(run, problem)
         finally:
             del self.running[run.task.id]
             self._host.budgets.close(run.meter, run.usage)
             if not stuck:
-                run.leave()
+                run.release_slot()
 
     async def _fail(self, run: Run, problem: Exception) -> None:
-        """Fail a task whose end could not be written, so that it does not stay running for ever."""
-        error = storable(f"its end could not be written: {type(problem).__name__}: {problem}")
+        """Fail a task after an error at its end, so that it does not stay running for ever."""
+        error = sanitize(f"its end could not be written: {type(problem).__name__}: {problem}")
         with suppress(Exception):
             task = await self._store.get_task(run.task.id)
             if task is not None and task.status == "running" and task.attempt == run.task.attempt:
                 step = TaskStep(*end(task, self._clock.now(), outcome="error", error=cut(error, ERROR_SHOWN)))
                 changes = step.changes
-                with suppress(Exception):  # perhaps this is the part that cannot be written
+                with suppress(Exception):  # this part may be the cause of the error
                     changes = await self.endings.end_attempt(task, step)
                 await self._store.apply(changes)
 
-    async def _work(self, run: Run, turn: LiveTurn, steered: bool) -> TurnOutcome:
-        """Run the turn from start to end. Return its outcome, however it fails."""
+    async def _work(self, run: Run, turn: LiveTurn, has_steers: bool) -> TurnOutcome:
+        """Run the turn from start to end and return its outcome, also after an error."""
         task = run.task
         agent = self._agents.get(task.agent)
         if agent is None:
-            return TurnOutcome("error", error=f"agent {task.agent!r} is not configured here any more.")
+            return TurnOutcome("error", error=f"agent {task.agent!r} is no longer configured here; add it again.")
         try:
             if day := await self._host.budgets.open(task.agent, run.meter):
                 return TurnOutcome("budget", error=day.over.words, day_spent=day)
             session = await self._session(task)
             run.goal_id = await goal_of(self._store, task)
             turn.begin(session.thread_id)
-            if task.steers or steered:
+            if task.steers or has_steers:
                 run.inbox.fill(await self._store.list_queued_steers(task.id))
             self._flush_later(turn)
             if session.worktree is not None and task.worktree is None:
@@ -185,13 +185,13 @@ class Worker:
             return read_error(problem, task)
 
     async def _enter_worktree(self, run: Run, turn: LiveTurn, session: Session, agent: Agent) -> Session:
-        """Prepare the task's own worktree and have the turn work there."""
+        """Prepare the task's worktree and set it as the directory of the turn."""
         directory = run.task.workdir or session.workdir or agent.terms.workdir
-        run.worktree = asyncio.get_running_loop().create_task(self._worktrees.ready(run.task, directory))
+        run.worktree = asyncio.get_running_loop().create_task(self._worktrees.prepare(run.task, directory))
         try:
             worktree = await run.worktree
         except asyncio.CancelledError:
-            raise AgentError("it was stopped while its worktree was being made.") from None
+            raise AgentError("the task was stopped while its worktree was being created.") from None
         run.task = run.task._replace(worktree=worktree.note_of_task())
         turn.work_in(worktree.workdir)
         return replace(session, workdir=worktree.workdir)
@@ -202,13 +202,13 @@ class Worker:
         run.body = asyncio.get_running_loop().create_task(body, context=turn.context())
         run.body.add_done_callback(run.end)
         run.limit_time(turn.spend_time)
-        if run.reason is not None:  # it was stopped while its conversation was opened
+        if run.reason is not None:  # the task was stopped while its conversation was opened
             run.interrupt_agent()
         await run.ended
         run.stop_timers()
         await run.delegations.close()
         if not run.body.done():
-            return TurnOutcome("error", error="the agent could not be stopped and was left behind.", result=STUCK)
+            return TurnOutcome("error", error="the agent could not be stopped and still runs.", result=STUCK)
         try:
             result = run.body.result()
         except asyncio.CancelledError:
@@ -218,7 +218,7 @@ class Worker:
         return read_result(result, run.task)
 
     async def _session(self, task: Task) -> Session:
-        """Return the session the task runs in. A task's private one exists in the store only once it has a thread."""
+        """Return the session of the task. A private session of a task is stored only when it has a thread."""
         if has_conversation(task) or task.retry_of or task.attempt > 1:
             session = await self._store.get_session(task.session_key)
             if session is not None and session.agent == task.agent:
@@ -226,22 +226,22 @@ class Worker:
         return Session(key=task.session_key, agent=task.agent, gate_key=task.gate_key, workdir=task.workdir)
 
     def _flush_later(self, turn: LiveTurn) -> None:
-        """Write the start of a turn a moment later: a short turn is then written once, with its end."""
-        if not self._young:
-            self._clock.call_later(FIRST_FLUSH_SECONDS, self._flush_young)
-        self._young.append(turn)
+        """Write the start of a turn with a delay, so that a short turn needs only one write."""
+        if not self._unflushed:
+            self._clock.call_later(FIRST_FLUSH_SECONDS, self._flush_starts)
+        self._unflushed.append(turn)
 
-    def _flush_young(self) -> None:
-        young, self._young = self._young, []
-        for turn in young:
+    def _flush_starts(self) -> None:
+        turns, self._unflushed = self._unflushed, []
+        for turn in turns:
             turn.flush_soon()
 
     # -- closing the conversation --------------------------------------------------------------------------------
 
     async def _close(self, run: Run, turn: LiveTurn, outcome: TurnOutcome) -> bool:
-        """Close the conversation, unless it waits for the next turn.
+        """Close the conversation, unless it stays open for the next turn.
 
-        Return True when the agent cannot be ended; it then keeps its slot until it has.
+        Return True if the agent cannot be stopped. It then keeps its slot until it ends.
         """
         if run.conversation is None:
             return False
@@ -262,22 +262,22 @@ class Worker:
                 log.exception("agent %s did not close cleanly", run.task.agent)
                 return True
         log.warning("the agent of task %s cannot be stopped; its slot stays taken until it ends", run.task.id)
-        self._left.add(asyncio.get_running_loop().create_task(self._outlive(run)))
+        self._stuck.add(asyncio.get_running_loop().create_task(self._wait_for_stuck(run)))
         return False
 
-    async def _outlive(self, run: Run) -> None:
-        """Wait for an agent that could not be stopped, then give back its slot."""
+    async def _wait_for_stuck(self, run: Run) -> None:
+        """Wait for an agent that could not be stopped, then release its slot."""
         try:
             assert run.conversation is not None
             await run.conversation.close()
         except Exception:
-            log.exception("the agent that task %s left behind did not close cleanly", run.task.id)
-        run.leave()
+            log.exception("the agent of task %s, which could not be stopped, did not close cleanly", run.task.id)
+        run.release_slot()
 
     # -- the end of an attempt -----------------------------------------------------------------------------------
 
     async def _end_attempt(self, run: Run, turn: LiveTurn, outcome: TurnOutcome) -> None:
-        """Write how the attempt ended, however long that takes. Take a stop into account that came meanwhile."""
+        """Write the end of the attempt and retry until it is stored. A cancel that arrives meanwhile is respected."""
         if run.reason == "lost":
             await self._report_late(run, outcome)
             return
@@ -307,14 +307,14 @@ class Worker:
             except StoreUnavailable as problem:
                 log.error("the end of task %s is not written yet: %s", run.task.id, problem)
                 if self._stopping and self._clock.monotonic() > patience:
-                    return  # the next process finds the lease dead and rescues the task
+                    return  # another process will find the dead lease and rescue the task
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, STORE_PATIENCE_SECONDS)
 
     async def _collect(
         self, run: Run, turn: LiveTurn, outcome: TurnOutcome, step: TaskStep, unwritten: Changes
     ) -> Changes:
-        """Return everything that is written with the end of an attempt."""
+        """Return all changes that are written with the end of an attempt."""
         sessions: tuple[Session, ...] = ()
         task, now = run.task, self._clock.now()
         thread_id = outcome.result.thread_id if outcome.result else None
@@ -334,11 +334,11 @@ class Worker:
         )
 
     async def _report_late(self, run: Run, outcome: TurnOutcome) -> None:
-        """Record once that a result came too late: the task is another process's by now."""
+        """Record that a result came too late, because another process owns the task now."""
         with suppress(MidwatchError):
             task = await self._store.get_task(run.task.id)
             if task is not None and not task.open and task.attempt == run.task.attempt and not run.reason:
-                return  # our own end was written although the store could not confirm it
+                return  # the end was written, although the store did not confirm it
         log.warning("task %s attempt %d lost its lease; its result is not used", run.task.id, run.task.attempt)
         late = TaskLate(outcome=outcome.outcome, result=outcome.text, error=outcome.error)
         with suppress(MidwatchError):

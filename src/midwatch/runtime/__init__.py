@@ -1,4 +1,4 @@
-"""The runtime: one desk and, with work, the worker, the engine and the loops; serving it, its loopback, its backup.
+"""The runtime: a desk with its worker, engine and loops; also the server, the loopback port and backups.
 
 Imports every room below.
 Not here: rules of the product, commands.

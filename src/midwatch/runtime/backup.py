@@ -1,7 +1,7 @@
 """Backups, and moving to another database.
 
-A backup is a SQLite file with the tables of the store, whichever store it was made from, so it can be restored to
-either. Everything is copied in one transaction and compared row by row before it counts.
+A backup is a SQLite file with the tables of the store. It can be made from and restored to both SQLite and PostgreSQL.
+All rows are copied in one transaction, and the copy is compared row by row before it is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.domain.instance import DEAD_SECONDS
 from midwatch.domain.store import Store
 from midwatch.loops.rescuer import Rescuer
-from midwatch.runtime.crew import reap_left
+from midwatch.runtime.crew import reap_processes
 from midwatch.services.approvals import Approvals
 from midwatch.services.task_endings import TaskEndings
 from midwatch.stores import transfer
@@ -35,7 +35,7 @@ from midwatch.stores.sqlite import SqliteStore
 from midwatch.stores.transfer import OnProgress, Side, SqliteSide, Tally
 
 
-class Copied(NamedTuple):
+class CopyResult(NamedTuple):
     """The result of a copy: the rows by table, and the last event."""
 
     rows: dict[str, int]
@@ -44,43 +44,43 @@ class Copied(NamedTuple):
     """The file to which the replaced database was moved."""
 
 
-class Stopped(Exception):
-    """The copy was cancelled."""
+class CopyCancelled(Exception):
+    """The copy was cancelled by its caller."""
 
 
-async def backup(settings: Settings, file: Path, report: OnProgress, *, force: bool = False) -> Copied:
+async def backup(settings: Settings, file: Path, report: OnProgress, *, force: bool = False) -> CopyResult:
     """Write the current content of the store to `file`. Tasks continue meanwhile."""
     home = Home(settings.home)
-    if _try_to_look(file.exists) and not force:
+    if _check_file(file.exists) and not force:
         raise Conflict(f"{file} exists already; choose another name, or replace it with --force.")
     if settings.db:
-        await (await open_store(settings, home)).close()  # checks it, and creates missing tables
+        await (await open_store(settings, home)).close()  # check the store and create missing tables
     else:
         _need_database(home)
     return await _in_thread(partial(_back_up, settings, home, file), report)
 
 
-async def restore(settings: Settings, file: Path, report: OnProgress, *, force: bool = False) -> Copied:
-    """Fill the store from a backup. `force` replaces its content, but never while a process uses it."""
+async def restore(settings: Settings, file: Path, report: OnProgress, *, force: bool = False) -> CopyResult:
+    """Fill the store from a backup. With `force` its content is replaced, but never while a process uses it."""
     home = Home(settings.home)
-    if not _try_to_look(file.is_file):
+    if not _check_file(file.is_file):
         raise NotFound("backup", str(file))
     with transfer.open_backup(file):
         home.prepare()
-    with _alone(home):
+    with _lock_home(home):
         if settings.db:
-            await _look_at_target(settings, home, used_is_fine=force)
+            await _prepare_target(settings, home, may_have_data=force)
         return await _in_thread(partial(_restore, settings, home, file, force), report)
 
 
-async def migrate(settings: Settings, url: str, report: OnProgress) -> Copied:
+async def migrate(settings: Settings, url: str, report: OnProgress) -> CopyResult:
     """Copy the SQLite store of a home to an empty PostgreSQL. The file stays where it is."""
     home = Home(settings.home)
     _need_database(home)
     home.prepare()
     wanted = Settings.load(home.path, db=url)
-    with _alone(home):
-        await _look_at_target(wanted, home)
+    with _lock_home(home):
+        await _prepare_target(wanted, home)
         await _rescue(home)
         return await _in_thread(partial(_migrate, home, url), report)
 
@@ -88,9 +88,9 @@ async def migrate(settings: Settings, url: str, report: OnProgress) -> Copied:
 # -- before anything is copied -----------------------------------------------------------------------------------------
 
 
-def _try_to_look(look: Callable[[], bool]) -> bool:
+def _check_file(check: Callable[[], bool]) -> bool:
     try:
-        return look()
+        return check()
     except OSError as problem:
         raise StoreUnavailable(f"{problem.filename} cannot be used: {problem.strerror}; choose another file.") from None
 
@@ -101,19 +101,19 @@ def _need_database(home: Home) -> None:
 
 
 @contextmanager
-def _alone(home: Home) -> Iterator[None]:
-    """Keep servers of this home from starting; AlreadyRunning when a process still works in it."""
+def _lock_home(home: Home) -> Iterator[None]:
+    """Prevent servers of this home from starting; raise AlreadyRunning if a process still works in it."""
     up = home.claim_up()
     try:
         if any(home.lock(path.stem).is_taken() for path in home.run.glob("*.lock") if path != up.path):
-            raise AlreadyRunning(f"a process still works in {home.path}; `midwatch cluster` lists it. End it first.")
+            raise AlreadyRunning(f"a process still works in {home.path}; find it with `midwatch cluster` and stop it.")
         yield
     finally:
         up.release()
 
 
-async def _look_at_target(settings: Settings, home: Home, *, used_is_fine: bool = False) -> None:
-    """Create missing tables; refuse a database that a live process uses, or that contains data."""
+async def _prepare_target(settings: Settings, home: Home, *, may_have_data: bool = False) -> None:
+    """Create missing tables; raise an error if a live process uses the database or if it contains data."""
     store = await open_store(settings, home)
     try:
         for process in await build_living(settings, home, store)():
@@ -121,25 +121,25 @@ async def _look_at_target(settings: Settings, home: Home, *, used_is_fine: bool 
                 f"{process.role} {process.id} (pid {process.pid} on {process.host}) uses that database; stop every "
                 f"process first. A killed process counts as ended after {DEAD_SECONDS:.0f} s."
             )
-        if not used_is_fine and await _is_used(store):
-            raise _in_use("that database")
+        if not may_have_data and await _has_data(store):
+            raise _refuse_data("that database")
     finally:
         await store.close()
 
 
-async def _is_used(store: Store) -> bool:
+async def _has_data(store: Store) -> bool:
     return (await store.count_tasks()).total > 0 or (await store.read_log_bounds()).last_seq > 0
 
 
-def _in_use(where: str) -> Conflict:
-    return Conflict(f"{where} holds data of midwatch already; use an empty one (only `restore --force` replaces data).")
+def _refuse_data(where: str) -> Conflict:
+    return Conflict(f"{where} has data of midwatch already; use an empty one (only `restore --force` replaces data).")
 
 
 async def _rescue(home: Home) -> None:
-    """Rescue the tasks of dead processes, as the next start would do."""
+    """Rescue the tasks of dead processes, as the next start of a server would do."""
 
-    class Nobody:
-        """An engine without processes, for the rescuer."""
+    class EmptyEngine:
+        """A substitute for an engine, with which the rescuer finds no dead processes."""
 
         dead = staticmethod(set[str])
         leads = staticmethod(lambda: True)
@@ -148,10 +148,10 @@ async def _rescue(home: Home) -> None:
         return AgentTerms()
 
     store, clock = await SqliteStore.open(home.database), SystemClock()
-    engine: Any = Nobody()
+    engine: Any = EmptyEngine()
     endings = TaskEndings(store, clock, plain_terms)
     try:
-        await Rescuer(store, clock, engine, Approvals(store, clock), endings, owner="", reap=reap_left).rescue()
+        await Rescuer(store, clock, engine, Approvals(store, clock), endings, owner="", reap=reap_processes).rescue()
     finally:
         await store.close()
 
@@ -159,42 +159,42 @@ async def _rescue(home: Home) -> None:
 # -- in a thread -------------------------------------------------------------------------------------------------------
 
 
-async def _in_thread(work: Callable[[OnProgress], Copied], report: OnProgress) -> Copied:
-    """Run the copy in a thread. When it is cancelled, it ends at its next step."""
-    left = threading.Event()
+async def _in_thread(work: Callable[[OnProgress], CopyResult], report: OnProgress) -> CopyResult:
+    """Run the copy in a thread. After a cancellation the copy stops at its next progress report."""
+    cancelled = threading.Event()
 
-    def tell(table: str, rows: int) -> None:
-        if left.is_set():
-            raise Stopped
+    def report_or_stop(table: str, rows: int) -> None:
+        if cancelled.is_set():
+            raise CopyCancelled
         report(table, rows)
 
     try:
-        return await asyncio.to_thread(work, tell)
+        return await asyncio.to_thread(work, report_or_stop)
     finally:
-        left.set()
+        cancelled.set()
 
 
-def _back_up(settings: Settings, home: Home, file: Path, report: OnProgress) -> Copied:
+def _back_up(settings: Settings, home: Home, file: Path, report: OnProgress) -> CopyResult:
     with _scratch(file.absolute().parent) as folder:
         copy = folder / "backup.db"
-        with _source(settings, home) as source, transfer.sqlite_side(str(copy), alone=True) as target:
+        with _open_source(settings, home) as source, transfer.sqlite_side(str(copy), alone=True) as target:
             tables = target.tables()
             tallies = transfer.copy(source, target, tables, report)
         transfer.seal(str(copy))
         with transfer.open_backup(copy) as reopened:
             transfer.compare(reopened, tables, tallies)
             copied = _count_copied(tallies, reopened)
-        _put(copy, file)
+        _rename(copy, file)
     return copied
 
 
-def _source(settings: Settings, home: Home) -> AbstractContextManager[Side]:
+def _open_source(settings: Settings, home: Home) -> AbstractContextManager[Side]:
     if settings.db:
         return transfer.postgres_side(settings.db, writes=False)
     return transfer.sqlite_side(str(home.database), alone=False)
 
 
-def _restore(settings: Settings, home: Home, file: Path, force: bool, report: OnProgress) -> Copied:
+def _restore(settings: Settings, home: Home, file: Path, force: bool, report: OnProgress) -> CopyResult:
     with _scratch(home.path) as folder:
         unpacked = str(folder / "backup.db")
         transfer.unseal(file, unpacked)
@@ -204,51 +204,51 @@ def _restore(settings: Settings, home: Home, file: Path, force: bool, report: On
             return _into_home(source, home.database, folder / "before.db", report, force=force)
 
 
-def _into_home(source: SqliteSide, database: Path, before: Path, report: OnProgress, *, force: bool) -> Copied:
-    """Fill the SQLite file of a home. Its old content is kept in another file beside it."""
+def _into_home(source: SqliteSide, database: Path, before: Path, report: OnProgress, *, force: bool) -> CopyResult:
+    """Fill the SQLite file of a home. Its old content is moved to another file in the same directory."""
     tables = source.tables()
     aside = database.with_name(f"{database.name}.{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     if not transfer.is_sound(str(database)):
         if not force:
-            raise StoreCorrupt(f"{database} is damaged; `midwatch restore FILE --force` moves it away.")
+            raise StoreCorrupt(f"{database} is damaged; replace it with `midwatch restore FILE --force`.")
         for end in ("-wal", "-shm", ""):
             with suppress(FileNotFoundError):
                 Path(f"{database}{end}").rename(f"{aside}{end}")
     with transfer.sqlite_side(str(database), alone=True) as target:
         if not target.empty(tables):
             if not force:
-                raise _in_use(str(database))
+                raise _refuse_data(str(database))
             with transfer.sqlite_side(str(before), alone=True) as kept:
                 transfer.copy(target, kept, tables, report)
             transfer.seal(str(before))
         copied = _refill(source, target, report)
     if before.exists():
-        _put(before, aside)
+        _rename(before, aside)
     return copied._replace(aside=aside if aside.exists() else None)
 
 
-def _migrate(home: Home, url: str, report: OnProgress) -> Copied:
+def _migrate(home: Home, url: str, report: OnProgress) -> CopyResult:
     with transfer.sqlite_side(str(home.database), alone=True) as source:
         return _into_postgres(source, url, report, force=False)
 
 
-def _into_postgres(source: SqliteSide, url: str, report: OnProgress, *, force: bool) -> Copied:
+def _into_postgres(source: SqliteSide, url: str, report: OnProgress, *, force: bool) -> CopyResult:
     tables = source.tables()
     with transfer.postgres_side(url, writes=True) as target:
         target.lock(tables)
         if not force and not target.empty(tables):
-            raise _in_use("that database")
+            raise _refuse_data("that database")
         return _refill(source, target, report)
 
 
-def _refill(source: SqliteSide, target: Side, report: OnProgress) -> Copied:
+def _refill(source: SqliteSide, target: Side, report: OnProgress) -> CopyResult:
     copied = _count_copied(transfer.copy(source, target, source.tables(), report), target)
     target.forget_processes()
     return copied
 
 
-def _count_copied(tallies: Mapping[str, Tally], side: Side) -> Copied:
-    return Copied({table: tally.rows for table, tally in tallies.items()}, side.last_seq())
+def _count_copied(tallies: Mapping[str, Tally], side: Side) -> CopyResult:
+    return CopyResult({table: tally.rows for table, tally in tallies.items()}, side.last_seq())
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -261,11 +261,11 @@ def _scratch(parent: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=".midwatch-", dir=parent) as folder:
             yield Path(folder)
     except OSError as problem:
-        raise StoreUnavailable(f"{parent} cannot be written: {problem.strerror}; choose another place.") from None
+        raise StoreUnavailable(f"{parent} cannot be written: {problem.strerror}; choose another directory.") from None
 
 
-def _put(copy: Path, file: Path) -> None:
-    """Give a finished file its name, after it was written to disk."""
+def _rename(copy: Path, file: Path) -> None:
+    """Rename a finished file to its final name after it was synced to disk."""
     _sync(copy)
     copy.replace(file)
     _sync(file.absolute().parent)

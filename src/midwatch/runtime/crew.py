@@ -36,7 +36,7 @@ FOREIGN = "foreign"
 
 
 async def do_nothing() -> None:
-    """Stand for a start or stop that a part does not need."""
+    """Do nothing, as the default start or stop of a part."""
 
 
 class Part(NamedTuple):
@@ -50,16 +50,16 @@ class Part(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How often work is looked for that nothing announces, in seconds."""
+    """The intervals, in seconds, of checks that no event triggers."""
 
     watchdog: float = 60.0
-    """Overdue, stuck or silent work."""
+    """Check for overdue, stuck or silent work."""
     prune: float = PRUNE_SECONDS
-    """Old records."""
+    """Remove old records."""
     handoffs: float = 10.0
-    """Handoffs nobody waits for."""
+    """End handoffs without a waiting task."""
     nap: float = LONGEST_NAP
-    """The wall clock, by whoever sleeps until some time."""
+    """The longest sleep of a loop before it reads the wall clock again."""
 
 
 class Crew:
@@ -105,7 +105,7 @@ class Crew:
         self.pruner = Pruner(store, clock, self.engine.leads, retention, every=pace.prune, nap=pace.nap)
         self.rescuer = Rescuer(
             store, clock, self.engine, desk.approvals, desk.endings,
-            owner=desk.id, reap=reap_left, call_off=desk.handoffs.call_off, nap=pace.nap,
+            owner=desk.id, reap=reap_processes, cancel_orphans=desk.handoffs.cancel_orphans, nap=pace.nap,
         )  # fmt: skip
         self.scheduler = Scheduler(
             store, clock, self.engine.leads, desk.registry.terms_of, desk.tasks.cancel, settings.goals.templates(),
@@ -128,7 +128,7 @@ class Crew:
             ),
             Part(engine.start, engine.stop_taking, lambda topics: engine.wake(), frozenset({"task"})),
         ]
-        if role != "run":  # it takes only its own task, so a task it fired would wait for somebody else
+        if role != "run":  # this role runs only its own task, not tasks of automations
             parts.append(_loop(self.scheduler, "automation", "goal", "session", "handoff"))
         parts += [Part(self._start_routines, desk.routines.stop), Part(self._subscribe)]
         return parts
@@ -147,16 +147,16 @@ class Crew:
         engine = EmbeddedEngine(
             desk.store, desk.clock, desk.home, worker, self.instance, self._take_lead, nap=self._pace.nap
         )
-        engine.live()
+        engine.take_life_lock()
         return engine
 
     def _take_lead(self) -> None:
-        """Have the loops look now, because this process leads from now on."""
+        """Wake the loops, because this process became the leader."""
         for loop in (self.courier, self.rescuer, self.pruner, self.scheduler):
             loop.wake()
 
     def _offer_agents(self) -> None:
-        """Take tasks of the agents that are registered now."""
+        """Take tasks for the currently registered agents."""
         agents = self._desk.agents
         self.instance = replace(self.instance, **describe_offer(agents))
         self.worker.slots.offer(slots_of(agents))
@@ -165,7 +165,7 @@ class Crew:
 
     async def _start_routines(self) -> None:
         routines = self._desk.routines
-        routines.register("watchdog", self._pace.watchdog, self._desk.alerts.tell)
+        routines.register("watchdog", self._pace.watchdog, self._desk.alerts.send)
         routines.register("prune", self._pace.prune, self._prune)
         routines.register("handoffs", self._pace.handoffs, self._tend_handoffs)
         await routines.start(self.engine.leads)
@@ -178,16 +178,16 @@ class Crew:
         await desk.store.prune_handoffs(before)
 
     async def _tend_handoffs(self) -> None:
-        """End handoffs whose process died before their task was made, and those nobody waits for."""
+        """End handoffs without a waiting task, and those whose process died before their task was created."""
         desk = self._desk
-        await desk.handoffs.call_off()
+        await desk.handoffs.cancel_orphans()
         living = [instance.id for instance in await desk.living()]
         for handoff in await desk.store.list_abandoned_handoffs(living):
             with suppress(Conflict):
                 await desk.handoffs.abandon(handoff)
 
     async def _subscribe(self) -> None:
-        """Have the completion hook and the telemetry told of what ends."""
+        """Subscribe the completion hook and the telemetry to the ends of tasks."""
         desk, leads = self._desk, self.engine.leads
         if desk.settings.completion_hook:
             hook = make_hook(desk.settings.completion_hook, desk.child_env)
@@ -201,8 +201,8 @@ def _loop(loop: Courier | Pruner | Rescuer | Scheduler, *topics: str) -> Part:
     return Part(loop.start, loop.stop, lambda woken_by: loop.wake(), frozenset(topics))
 
 
-async def reap_left(task: Task) -> None:
-    """End a dead attempt's processes, if they were on this machine; elsewhere their guard ends them."""
+async def reap_processes(task: Task) -> None:
+    """End the processes of a dead attempt if they ran on this machine. On other machines their guard ends them."""
     if task.host == socket.gethostname():
         await reap(task.id, task.attempt, task.pgid, task.pgid_mark)
 

@@ -45,7 +45,7 @@ class Runtime(Desk):
         url: str | None = None,
         pace: Pace = PACE,
     ) -> None:
-        """`url` is where a server serves this desk. Without one, agents reach it on a port of its own."""
+        """Build the desk. `url` is the address of its server. Without a server, agents use the loopback port."""
         self._loopback = Loopback(self._answer)
         super().__init__(setup, lambda: url or (self._loopback.url if setup.work else None))
         self._telemetry = telemetry() if setup.work else None
@@ -71,9 +71,9 @@ class Runtime(Desk):
     ) -> AsyncIterator[Runtime]:
         """Open the desk of a home directory and close it at the end of the block.
 
-        `agents` and `channels` are added to the configured ones; `only` names those of all agents that work here.
-        With `work=False` nothing is run here: tasks are only submitted and looked at. Beside a live `midwatch up` on
-        SQLite this process runs only tasks that were submitted here, or that only this process can run.
+        `agents` and `channels` are added to the configured ones. `only` limits the agents that work in this process.
+        With `work=False` this process runs no tasks; it can submit and read them. If a `midwatch up` runs on the same
+        SQLite home, this process runs only tasks that were submitted here, or that no other process can run.
         """
         settings = settings or Settings.load(home)
         place = Home(settings.home)
@@ -118,10 +118,10 @@ class Runtime(Desk):
             await part.start()
 
     async def _stop(self) -> None:
-        """Stop in the order that loses nothing: take no new work, end what runs, send what is due, let go.
+        """Stop all parts in an order that loses nothing: claim no tasks, end running tasks, send notices, free locks.
 
-        A part that fails keeps no other from stopping. The first failure is raised at the end. A part that was not
-        started yet is stopped, too: it may hold a lock.
+        If a part fails, the others are still stopped, and the first error is raised at the end. Parts that were not
+        started are stopped too, because they may hold a lock.
         """
         failures: list[Exception] = []
         for part in reversed(self._parts):
@@ -165,7 +165,7 @@ class Runtime(Desk):
 
 
 def _load_server() -> Callable[[Desk, socket.socket, asyncio.Event], Awaitable[None]]:
-    from midwatch.api.server import answer  # heavy, and seldom needed
+    from midwatch.api.server import answer  # slow to import and rarely needed
 
     return answer
 
@@ -175,7 +175,7 @@ async def _close_guard() -> None:
 
 
 def collect_garbage_seldom() -> None:
-    """Tune the collector for a process of our own: loaded modules stay, and short-lived records seldom form cycles."""
+    """Tune the garbage collector for a server or worker: loaded modules stay, and most records form no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

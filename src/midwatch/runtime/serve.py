@@ -1,4 +1,4 @@
-"""The server: one listening socket, one runtime, one clean end."""
+"""The server: serves one runtime on one listening socket, and stops cleanly."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ TALKATIVE = ("procrastinate", "httpx", "httpx2", "mcp", "google_genai")
 
 
 def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) -> None:
-    """Serve a home until SIGTERM, SIGINT or SIGHUP. Call `started` once requests are answered."""
+    """Serve a home until SIGTERM, SIGINT or SIGHUP. Call `started` as soon as requests are answered."""
     write_log(settings)
     home = Home(settings.home)
     home.prepare()
     if home.lock("up").is_taken():
-        home.claim_up().release()  # its error says who serves this home, which helps more than "port in use"
+        home.claim_up().release()  # its error names the other server, which helps more than "port in use"
     with (
         listen(address_of(settings), settings.port, expose=settings.expose) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -44,10 +44,10 @@ def serve(settings: Settings, started: Callable[[ServerInfo, Runtime], None]) ->
 
 
 def write_log(settings: Settings) -> None:
-    """Log to standard error.
+    """Set up logging to standard error.
 
-    The job queue and the model clients log much, and their addresses may contain secrets. So their own messages are
-    shown only with the log level debug.
+    The job queue and the model clients log many messages, whose addresses may contain secrets. So their messages below
+    the level warning are shown only with the log level debug.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=settings.log_level.upper())
     if settings.log_level == "info":
@@ -68,13 +68,13 @@ async def _serve(
             home.announce(info)
             started(info, runtime)
 
-        server = Server(app, stopping, listening, Limits(connections=room_for(settings)))
+        server = Server(app, stopping, listening, Limits(connections=limit_connections(settings)))
         await server.serve([listener])
         logger.info("no longer listening; running tasks are being stopped")
 
 
 def on_signals(stopping: asyncio.Event) -> None:
-    """Stop at the first signal; a further one changes nothing, so that nothing is lost."""
+    """Set `stopping` at the first signal. Further signals have no effect, so that the stop is always clean."""
 
     def stop(number: int) -> None:
         name = signal.Signals(number).name
@@ -86,12 +86,12 @@ def on_signals(stopping: asyncio.Event) -> None:
 
 
 def address_of(settings: Settings) -> str:
-    """Where to listen: exposed on all addresses, unless one was chosen."""
+    """Return the address to listen on: the configured one, or if exposed by default all addresses."""
     return EVERYWHERE[0] if settings.expose and "host" not in settings.model_fields_set else settings.host
 
 
 def list_addresses(settings: Settings, port: int) -> list[str]:
-    """Where others find an exposed server, as far as this machine knows."""
+    """Return the addresses at which other machines can reach an exposed server, as far as this machine knows them."""
     host = address_of(settings)
     if host not in EVERYWHERE:
         return [format_url(host, port)]
@@ -99,24 +99,24 @@ def list_addresses(settings: Settings, port: int) -> list[str]:
     for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         if family == socket.AF_INET or host == EVERYWHERE[1]:
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((far, 9))  # sends nothing; the system chooses the address it would speak from
+                probe.connect((far, 9))  # sends nothing; the system chooses a source address
                 found.append(probe.getsockname()[0])
     return [format_url(name, port) for name in dict.fromkeys(found)]
 
 
-def room_for(settings: Settings) -> int:
-    """How many connections can be held: every one is an open file, and tasks and the database need some, too."""
+def limit_connections(settings: Settings) -> int:
+    """Return the possible number of connections. Each is an open file, as are those of tasks and the database."""
     others = FILES + FILES_OF_A_TASK * settings.slots
     wanted = settings.max_connections + others
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(OSError, ValueError):  # macOS has limits it does not tell
+        with contextlib.suppress(OSError, ValueError):  # macOS has limits that it does not report
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             soft = more
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return settings.max_connections
     room = min(settings.max_connections, max(soft - others, soft // 4))
     if room < settings.max_connections:
-        logger.warning("holds %d connections at most, as it may open only %d files; see `ulimit -n`", room, soft)
+        logger.warning("only %d connections are possible with %d open files; raise `ulimit -n`", room, soft)
     return room

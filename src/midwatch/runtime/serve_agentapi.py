@@ -1,4 +1,4 @@
-"""`midwatch agentapi server`: one agent in a terminal, one conversation, one port on this machine, until it ends."""
+"""`midwatch agentapi server`: serves one conversation with one agent in a terminal, on one port of this machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from midwatch.base.errors import BadConfig, MidwatchError
 from midwatch.desk.config import Settings
 from midwatch.domain.agent import Agent
 from midwatch.runtime.runtime import Runtime
-from midwatch.runtime.serve import on_signals, room_for, write_log
+from midwatch.runtime.serve import limit_connections, on_signals, write_log
 
 HOST = "127.0.0.1"
 FOR_EVER = 365 * 86400.0
@@ -54,24 +54,24 @@ class ServerOptions:
     rows: int
     rules: Rules
     read_prompt: Callable[[], str]
-    """Returns the initial prompt. It may wait, since standard input is read to its end."""
+    """Returns the initial prompt. It may block, because standard input is read to its end."""
     state: Path | None = None
     load: bool = False
     save: bool = False
     pid: Path | None = None
     home: Path | None = None
-    """None: a temporary one, which is removed in the end."""
+    """None for a temporary directory, which is removed at the end."""
 
 
 class ServerExit(NamedTuple):
-    """The exit status of the server, and the last screen if it explains the end."""
+    """The exit status of the server, and the last screen if it explains the exit."""
 
     status: int
     screen: str | None = None
 
 
 def serve(options: ServerOptions, started: Callable[[str], None]) -> ServerExit:
-    """Serve until a signal comes or the agent ends. Call `started` with the address once requests are answered."""
+    """Serve until a signal or the end of the agent. Call `started` with the address when requests are answered."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(listen(HOST, options.port, command="midwatch agentapi server"))
         if options.pid is not None:
@@ -95,10 +95,10 @@ def build_agent(options: ServerOptions) -> Agent:
 
 
 def add_profile_flags(argv: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a command line with the flags that its profile relies on.
+    """Return a command line with the flags that its profile needs.
 
-    They keep an agent on the screen with a history, for example. Flags of the user win; other programs and subcommands
-    stay as they are.
+    For example, such a flag keeps the agent's output in the terminal's history. Flags of the user take precedence.
+    Other programs and subcommands are not changed.
     """
     flags = [part for part in known[1:] if part.startswith("-")]
     plain = all(part.startswith("-") for part in (*argv[1:2], *known[1:2]))
@@ -128,7 +128,7 @@ async def _serve(
             _open_conversation(desk, agent, options) as follower,
         ):
             app = create_standalone(desk, follower, options.rules, options.chat_base, uploads)
-            limits = Limits(connections=room_for(settings))
+            limits = Limits(connections=limit_connections(settings))
             server = Server(app, stopping, lambda: started(local_url(HOST, listener)), limits)
             waiting = asyncio.create_task(_stop_with_program(follower, stopping))
             await server.serve([listener])
@@ -142,7 +142,7 @@ async def _stop_with_program(follower: SessionFollower, stopping: asyncio.Event)
 
 
 def _explain_end(follower: SessionFollower, agent: Agent) -> ServerExit:
-    """Return how the agent has ended. One that was stopped by a signal has ended well."""
+    """Return the exit status after the end of the agent. An agent that was stopped by a signal counts as success."""
     exited = getattr(agent, "exits", {}).get(follower.key)
     code, screen = (exited.code, exited.screen or "") if exited is not None else follower.exit or (0, "")
     return ServerExit(0) if code == 0 else ServerExit(1, screen or follower.feed.screen)
@@ -150,7 +150,7 @@ def _explain_end(follower: SessionFollower, agent: Agent) -> ServerExit:
 
 @asynccontextmanager
 async def _open_conversation(desk: Runtime, agent: Agent, options: ServerOptions) -> AsyncIterator[SessionFollower]:
-    """Start the agent with its saved conversation, and save the conversation as it goes on."""
+    """Start the agent with its saved conversation, and save the conversation as it continues."""
     file = StateFile(options.state, writable=options.save) if options.state else None
     state, warning = State(), None
     if file is not None and options.load:
@@ -160,7 +160,7 @@ async def _open_conversation(desk: Runtime, agent: Agent, options: ServerOptions
             warning = f"Failed to restore previous session: {problem}"
     view, _ = await desk.sessions.create(agent=agent.name, workdir=str(Path.cwd()), title="agentapi")
     messages = [(message.role, message.message, message.time) for message in state.messages]
-    await desk.sessions.recall(view.session.key, messages)
+    await desk.sessions.add_history(view.session.key, messages)
     follower = SessionFollower(desk, view.session, kind=agent.kind, needs_terminal=True, resumed=bool(messages))
     await follower.start()
     keeper = StateKeeper(follower, file, state, desk.clock.now)
@@ -177,7 +177,7 @@ async def _open_conversation(desk: Runtime, agent: Agent, options: ServerOptions
 
 
 class StateKeeper:
-    """Sends the initial prompt, and saves the conversation whenever the agent waits for input."""
+    """Keeps the state file: sends the initial prompt, and saves the conversation whenever the agent waits for input."""
 
     def __init__(self, follower: SessionFollower, file: StateFile | None, state: State, now: Callable[[], int]) -> None:
         self._follower = follower
@@ -188,18 +188,18 @@ class StateKeeper:
         self._saving: set[asyncio.Task[None]] = set()
 
     def start(self, read_prompt: Callable[[], str]) -> None:
-        """Work beside the requests."""
+        """Start the background tasks."""
         self._tasks = [asyncio.create_task(work) for work in (self._send_prompt(read_prompt), self._save_when_stable())]
 
     async def close(self) -> None:
-        """Save the last state."""
+        """Stop the background tasks and save the last state."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._saving, return_exceptions=True)
         self._save()
 
     def save_soon(self) -> None:
-        """Save the state without waiting for it."""
+        """Save the state in the background."""
         saving = asyncio.create_task(asyncio.to_thread(self._save))
         self._saving.add(saving)
         saving.add_done_callback(self._saving.discard)
@@ -237,8 +237,8 @@ class StateKeeper:
 
 
 async def _run_in_thread(read: Callable[[], str]) -> str:
-    """Read in a daemon thread. A pipe may stay open for ever, and must not keep the server from ending."""
+    """Read in a daemon thread, because a pipe that stays open must not keep the server from ending."""
     result: Future[str] = Future()
-    result.set_running_or_notify_cancel()  # from now on the thread alone ends it
+    result.set_running_or_notify_cancel()  # only the thread completes it from now on
     threading.Thread(target=lambda: result.set_result(read()), daemon=True).start()
     return await asyncio.wrap_future(result)

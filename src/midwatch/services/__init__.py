@@ -1,4 +1,4 @@
-"""What one can ask the desk for, a service for each noun: tasks, sessions, approvals, automations, goals, handoffs.
+"""The services of the desk, one for each kind of record: tasks, sessions, approvals, automations, goals, handoffs.
 
 Imports `domain` and `base`.
 Not here: HTTP, SQL, child processes, third-party packages.

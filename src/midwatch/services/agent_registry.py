@@ -1,6 +1,6 @@
-"""The agent registry: which agents there are, configured or registered here, and live in other processes.
+"""The agent registry: the agents of this process, configured or registered, and those of other live processes.
 
-Agents may be registered and removed while work goes on.
+Agents may be registered and removed while tasks run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PARTS = ("name", "kind", "terms", "description", "capabilities", "open", "descri
 
 
 class AgentRegistry:
-    """Which agents there are."""
+    """The agents of this process, and access to those of other live processes."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class AgentRegistry:
         self.agents = agents
         self._left: dict[str, Agent] = {}
         self.serving: Mapping[str, Agent] = ChainMap(agents, self._left)
-        """All agents, also unregistered ones: their running tasks continue."""
+        """All agents and the unregistered ones, whose running tasks continue."""
         self.advice = advice
         self._store = store
         self._instance_id = instance_id
@@ -53,14 +53,14 @@ class AgentRegistry:
         return self.agents[agent].terms if agent in self.agents else None
 
     async def terms_of(self, agent: str) -> AgentTerms:
-        """Return the terms of an agent in any process; the default ones if no process offers it now."""
+        """Return the terms of an agent in any process, or default terms if no process offers the agent."""
         return await self.terms_or_none(agent) or AgentTerms()
 
     async def terms_or_none(self, agent: str) -> AgentTerms | None:
-        """Return the terms of an agent in any process, or None if no process offers it."""
+        """Return the terms of an agent in any process, or None if no process offers the agent."""
         return self.terms(agent) or await self.find_advertised(agent)
 
-    def names(self) -> frozenset[str]:
+    def local_names(self) -> frozenset[str]:
         """Return the names of the agents of this process."""
         return frozenset(self.agents)
 
@@ -76,9 +76,9 @@ class AgentRegistry:
         return frozenset(name for instance in await self._living() for name in instance.agents)
 
     async def describe(self, may_receive: Callable[[str], bool]) -> Sequence[dict[str, Any]]:
-        """Return the agents known here and those of other live processes as JSON, by name.
+        """Return the agents of this process and of other live processes as JSON, sorted by name.
 
-        `may_receive` tells whether work may be handed over to an agent.
+        `may_receive` returns whether work may be handed over to an agent.
         """
         live = await self.live()
         known = {
@@ -103,22 +103,22 @@ class AgentRegistry:
             known[name] = {"name": name, "live": True, "steerable": (await self.terms_of(name)).steerable}
         return [known[name] for name in sorted(known)]
 
-    # -- agents that come and go ---------------------------------------------------------------------------------
+    # -- register and unregister ---------------------------------------------------------------------------------
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after agents were registered or removed."""
+        """Call `listener` whenever an agent was registered or removed."""
         self._listeners.append(listener)
 
     async def register(self, agent: Agent) -> None:
         """Add an agent to this process; raise Conflict if its name is taken here."""
         if missing := [part for part in PARTS if not hasattr(agent, part)]:
-            raise InvalidInput(f"this is not an agent, as it has no {missing[0]!r}; see midwatch.Agent.", field="agent")
+            raise InvalidInput(f"this is not an agent: it has no {missing[0]!r}; see midwatch.Agent.", field="agent")
         check_name(agent.name)
         if not all(isinstance(capability, AgentCapability) for capability in agent.capabilities):
-            raise InvalidInput("the capabilities of an agent are AgentCapability objects.", field="capabilities")
+            raise InvalidInput("the capabilities of an agent must be AgentCapability objects.", field="capabilities")
         async with self._changing:
             if agent.name in self.agents:
-                raise Conflict(f"there is an agent {agent.name!r} here already; unregister it, or choose another name.")
+                raise Conflict(f"the name {agent.name!r} is taken; unregister that agent, or choose another name.")
             for to in hands_to(agent):
                 if await self.terms_or_none(to) is None:
                     raise UnknownAgent(to, sorted(self.agents), "Register it first.")
@@ -129,7 +129,7 @@ class AgentRegistry:
                 listener()
 
     async def unregister(self, name: str) -> None:
-        """Give an agent no new work here. Its running tasks continue; its pending tasks wait for another process."""
+        """Start no more tasks of an agent here. Running tasks continue; pending tasks wait for another process."""
         async with self._changing:
             if name not in self.agents:
                 raise UnknownAgent(name, sorted(self.agents), "Only agents of this process can be unregistered.")
@@ -139,16 +139,16 @@ class AgentRegistry:
                 listener()
 
     async def _announce(self, agents: Mapping[str, Agent]) -> None:
-        """Tell other processes which agents work here."""
+        """Publish to other processes which agents work here."""
         if not self._listeners:
             raise Conflict("this process runs no tasks; register agents on a desk that was opened to run tasks.")
         update = Update("instance", self._instance_id, describe_offer(agents))
-        with suppress(Conflict):  # this process was declared dead; it announces its agents when it registers again
+        with suppress(Conflict):  # this process was declared dead; it publishes its agents when it registers again
             await self._store.apply(Changes(updates=(update,)))
 
 
 def hands_to(agent: Agent) -> Mapping[str, str]:
-    """Return the agents that it may hand work over to, each with the option that names it."""
+    """Return the agents to which `agent` may hand work over, each with the option that names it."""
     targets: Mapping[str, str] = getattr(agent, "hands_to", {})
     return targets
 
@@ -158,15 +158,15 @@ def check_targets(agents: Mapping[str, Agent]) -> None:
     for name, agent in agents.items():
         for to, option in hands_to(agent).items():
             if to == name:
-                raise BadConfig(f"agents.{name}.{option}: it cannot hand over to itself; name another agent.")
+                raise BadConfig(f"agents.{name}.{option}: an agent cannot hand over to itself; name another agent.")
             if to not in agents:
                 known = ", ".join(sorted(agents.keys() - {name})) or "none"
                 raise BadConfig(
                     f"agents.{name}.{option}: there is no agent {to!r}; correct it, or add [agents.{to}]. "
-                    f"Others are: {known}."
+                    f"Other agents: {known}."
                 )
 
 
 def describe_offer(agents: Mapping[str, Agent]) -> dict[str, Any]:
-    """Return the fields of an instance that tell other processes which agents work here."""
+    """Return the fields of an instance record that list its agents for other processes."""
     return {"agents": tuple(sorted(agents)), "terms": {name: tuple(agent.terms) for name, agent in agents.items()}}

@@ -1,4 +1,4 @@
-"""The alert service: finds what is overdue, stuck or silent, and reports it.
+"""The alert service: finds work that is overdue, stuck or silent, and sends alerts.
 
 The conditions are in `midwatch.domain.alert`.
 """
@@ -20,7 +20,7 @@ PAGE = 500
 
 
 class Alerts:
-    """Service: nothing stops silently."""
+    """Service: alerts about work that is overdue, stuck or silent."""
 
     def __init__(
         self,
@@ -29,16 +29,16 @@ class Alerts:
         live: Callable[[], Awaitable[frozenset[str]]],
         silent: Callable[[str], float] = lambda agent: SILENT_SECONDS,
     ) -> None:
-        """Build the service. `silent` returns after how many seconds without an event a task is reported."""
+        """Build the service. `silent` returns for an agent the seconds without an event until a task is reported."""
         self._store = store
         self._clock = clock
         self._live = live
         self._silent = silent
 
-    async def tell(self) -> list[Alert]:
-        """Report what is overdue, stuck or silent, unless it was reported a short time ago. Return the new alerts."""
+    async def send(self) -> list[Alert]:
+        """Send alerts for all problems, except those that were sent a short time ago, and return them."""
         now = self._clock.now()
-        alerts = await self.look()
+        alerts = await self.find()
         since = now - int(rules.COOL_DOWN_SECONDS * SECOND)
         sent = await self._store.list_sent_alerts(since) if alerts else frozenset()
         fresh = [alert for alert in alerts if alert.id not in sent]
@@ -47,8 +47,8 @@ class Alerts:
             log.warning("sent alerts: %s", ", ".join(alert.id for alert in fresh))
         return fresh
 
-    async def look(self) -> list[Alert]:
-        """Return an alert for everything that is wrong now."""
+    async def find(self) -> list[Alert]:
+        """Return an alert for each problem that exists now, without sending it."""
         now = self._clock.now()
         late = now - int(rules.GRACE_SECONDS * SECOND)
         alerts: list[Alert] = []

@@ -1,4 +1,4 @@
-"""The approval service: list questions, answer them, wait for an answer."""
+"""The approval service: list, answer and expire the questions of agents."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from midwatch.services.records import require
 
 
 class Approvals:
-    """Service: the inbox."""
+    """Service: the questions of agents and their answers."""
 
     def __init__(
         self, store: Store, clock: Clock, living: Living | None = None, judge: Judge = leave_to_people
     ) -> None:
         self.judge = judge
-        """Decides before a person is asked."""
+        """Decides by rules before a person is asked."""
         self._store = store
         self._clock = clock
         self._living = living
@@ -31,7 +31,7 @@ class Approvals:
     async def list(
         self, status: Status | None = "pending", limit: int = 50, *, task_id: str | None = None
     ) -> list[Approval]:
-        """Return questions of a status, newest first; None lists all."""
+        """Return the questions with a status, or all with None, newest first."""
         return await self._store.list_approvals(status, limit, task_id)
 
     async def get(self, approval_id: str) -> Approval:
@@ -48,11 +48,11 @@ class Approvals:
         why: str | None = None,
         actor: AnyActor = None,
     ) -> Approval:
-        """Answer with one of the choices, or with yes or no; `always` makes a rule of it.
+        """Answer with one of the choices, or with yes or no; `always` also creates a rule from the answer.
 
-        The first answer counts; a later one is a Conflict. Agents cannot answer.
+        The first answer counts; a later one raises Conflict. Agents cannot answer.
         """
-        refuse_agent(actor, "an agent cannot answer questions; a person does.")
+        refuse_agent(actor, "an agent cannot answer questions; ask a person.")
         approval = await self.get(approval_id)
         if approval.status != "pending":
             raise Conflict(f"approval {approval.id} is already {approval.status}; the first answer counts.")
@@ -69,22 +69,22 @@ class Approvals:
         return await self.get(approval_id)
 
     async def _check_asker(self, approval: Approval) -> None:
-        """Raise Conflict unless the agent that asked still waits: its answer would be lost."""
+        """Raise Conflict if the agent that asked no longer waits, because the answer would be lost."""
         task = await self._store.get_task(approval.task_id)
         waits = task is not None and task.status == "running" and task.attempt == approval.attempt
         if waits and self._living is not None:
             waits = task is not None and task.lease_owner in {instance.id for instance in await self._living()}
         if not waits:
             raise Conflict(
-                f"the agent that asked {approval.id} does not run any more; it asks again when it is run again."
+                f"the agent that asked {approval.id} does not run any more; it will ask again if its task runs again."
             )
 
     async def expire(self) -> int:
-        """Expire the questions that nobody answered in time, and return how many."""
+        """Expire the questions that nobody answered in time, and return their number."""
         now, expired = self._clock.now(), 0
         while overdue := await self._store.list_overdue_approvals(now):
             for approval in overdue:
-                with suppress(Conflict):  # somebody answered in the last moment
+                with suppress(Conflict):  # it was answered just now
                     await self._store.apply(resolve(approval, "expired", now, why="nobody answered in time"))
                     expired += 1
         return expired
@@ -103,10 +103,10 @@ def _find_choice(approval: Approval, name: str | None, grant: bool | None, alway
             )
         return chosen
     if grant is None:
-        raise InvalidInput(f"say yes or no, or one of: {names}.", field="choice")
+        raise InvalidInput(f"answer yes or no, or with one of: {names}.", field="choice")
     if always and approval.always is None:
-        raise InvalidInput("no rule can be made of this; answer it once, without always.", field="always")
+        raise InvalidInput("no rule can be created from this question; answer without always.", field="always")
     chosen = choose(approval.choices, grant, always)
     if chosen is None and grant:
-        raise InvalidInput(f"none of the choices is a yes; answer with one of: {names}.", field="choice")
+        raise InvalidInput(f"no choice of this question means yes; answer with one of: {names}.", field="choice")
     return chosen or Choice("no", "reject_once")

@@ -1,6 +1,6 @@
-"""Authorization: decide who may manage a record, and what the agent of a running task may ask for.
+"""Authorization: checks who may manage a record, and which work the agent of a running task may submit.
 
-An agent cannot give others more than it has itself.
+An agent cannot give other agents more rights than it has itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from midwatch.domain.task import Task, has_conversation
 
 TASK_FIELDS = open_to_agents(Submission)
 AUTOMATION_FIELDS = open_to_agents(Automation, Times)
-"""The fields that an agent may set of the work it submits."""
+"""The fields that an agent may set when it submits an automation."""
 
 
 def check_manager(actor: AnyActor, creator: str | None, manage_mode: str) -> None:
@@ -29,7 +29,7 @@ def check_manager(actor: AnyActor, creator: str | None, manage_mode: str) -> Non
     if not isinstance(actor, Actor) or actor.role == "owner" or manage_mode == "scope_all":
         return
     if creator not in (None, actor.name):
-        raise Forbidden(f"this belongs to {creator}, who alone manages it; ask them to set manage_mode to scope_all.")
+        raise Forbidden(f"only {creator} may manage this record; ask {creator} to set its manage_mode to scope_all.")
 
 
 def refuse_agent(actor: AnyActor, why: str) -> None:
@@ -39,7 +39,7 @@ def refuse_agent(actor: AnyActor, why: str) -> None:
 
 
 class Authorization:
-    """The checks that need the store."""
+    """The authorization checks that read the store."""
 
     def __init__(
         self, store: Store, terms: Callable[[str], Awaitable[AgentTerms]], manage_tasks: str = "scope_all"
@@ -76,7 +76,7 @@ class Authorization:
     # -- agents of running tasks ---------------------------------------------------------------------------------
 
     async def restrict_task(self, actor: AnyActor, wish: Submission) -> Submission:
-        """Return the request as the actor may submit it. An agent gets the result of its task as a message."""
+        """Return the request limited to the rights of the actor. An agent gets the task's result as a message."""
         task = agent_task(actor)
         if task is None:
             return wish
@@ -85,28 +85,28 @@ class Authorization:
         return cast(Submission, {**limited, **origin})
 
     async def restrict(self, actor: AnyActor, wish: Mapping[str, Any], allowed: frozenset[str]) -> dict[str, Any]:
-        """Return the fields the actor may set; raise Forbidden if it may not submit, or not with these fields.
+        """Return the checked fields of a request; raise Forbidden if the actor may not submit it.
 
-        The work of an agent stays in its directory and reports where its own task reports.
+        Work that an agent submits stays in the agent's directory, and uses the route of the agent's own task.
         """
         task = agent_task(actor)
         if task is None:
             return dict(wish)
         await self.check_submits(task)
         if extra := sorted(set(wish) - allowed):
-            raise Forbidden(f"an agent cannot set {extra[0]} of the work it submits; leave it out.")
+            raise Forbidden(f"an agent cannot set {extra[0]} when it submits work; leave it out.")
         workdir = wish.get("workdir") or task.workdir
         if workdir is not None and not _is_inside(workdir, task.workdir):
             workdir = await self.choose_workdir(task, workdir)
         return {**wish, "workdir": workdir, "route": task.route}
 
     async def check_submits(self, task: Task) -> None:
-        """Raise Forbidden unless the agent of a task may submit work: others, who may be allowed more, would do it."""
+        """Raise Forbidden unless the agent of a task may submit work, which agents with more rights could execute."""
         if not (await self._terms(task.agent)).submits:
             raise Forbidden(f"agent {task.agent} may not submit work; to allow it, set agents.{task.agent}.submits.")
 
     async def choose_workdir(self, task: Task, wanted: str | None) -> str | None:
-        """Return the directory for work that the agent of a task gives away: its own one, or one below it."""
+        """Return the directory for work that the agent of a task submits: the agent's own, or one inside it."""
         session = await self._store.get_session(task.session_key)
         tree_id = task.worktree["id"] if task.worktree else session.worktree if session else None
         tree = await self._store.get_worktree(str(tree_id)) if tree_id else None

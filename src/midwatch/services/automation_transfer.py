@@ -1,6 +1,6 @@
-"""Automation transfer: export automations as JSON from one home and import them into this or another one.
+"""Automation transfer: export automations as JSON from one home and import them into this or another home.
 
-Settings travel, and how many runs there were; results, threads, tasks and the targets of routes stay behind.
+An export contains settings and the number of runs. It contains no results, threads, tasks or targets of routes.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from midwatch.services.tasks import Tasks
 
 MAX_EXPORT = 100_000
 SETTINGS = changeable(Automation) - {"next_run_at"} | {"schedule"}
-"""The fields that an import sets of an existing automation."""
+"""The fields of an existing automation that an import may change."""
 NEW_SETTINGS = settable(Automation) - {"next_run_at", "resume_thread_id"} | {"schedule", "run_count", "paused_why"}
-"""The fields that an import sets of a new automation."""
+"""The fields of a new automation that an import sets."""
 
 
-class Taken(NamedTuple):
-    """The result for one automation of an import: made, changed, the same already, or skipped as it is deleted."""
+class ImportResult(NamedTuple):
+    """The result for one automation of an import: created, changed, unchanged, or skipped as it is deleted here."""
 
     id: str
     what: Literal["made", "changed", "same", "deleted"]
 
 
 class AutomationTransfer:
-    """Service: carries automations from home to home."""
+    """Service: exports and imports automations."""
 
     def __init__(self, store: Store, clock: Clock, tasks: Tasks, check_route: Callable[[str], str]) -> None:
         self._store = store
@@ -57,22 +57,22 @@ class AutomationTransfer:
             return await self._store.list_automations(None, ("active", "paused"), MAX_EXPORT)
         return [require(await self._store.get_automation(key), "automation", key) for key in wanted]
 
-    async def take(self, shots: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[Taken]:
-        """Create the automations that do not exist and change those that differ.
+    async def import_all(self, shots: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[ImportResult]:
+        """Import automations: create the missing ones and change those that differ.
 
-        It is done for all of them or, on bad input, for none. A second import of the same changes nothing.
+        All are imported, or on bad input none. The import is idempotent.
         """
         ids = [str(shot["id"]) for shot in shots]
         if twice := [key for key, count in Counter(ids).items() if count > 1]:
-            raise InvalidInput(f"automation {twice[0]} is there twice; leave one out.", field="automations")
+            raise InvalidInput(f"automation {twice[0]} occurs twice; remove one of them.", field="automations")
 
-        async def compute() -> tuple[list[Taken], Changes]:
-            changes, taken, now = Changes(), [], self._clock.now()
+        async def compute() -> tuple[list[ImportResult], Changes]:
+            changes, results, now = Changes(), [], self._clock.now()
             for shot in shots:
                 step, what = await self._import(shot, actor, now)
                 changes = changes.plus(step)
-                taken.append(Taken(str(shot["id"]), what))
-            return taken, changes
+                results.append(ImportResult(str(shot["id"]), what))
+            return results, changes
 
         return await apply_with_retry(self._store, "one of the automations", compute)
 
@@ -94,7 +94,7 @@ class AutomationTransfer:
         return changes, "same" if changes == Changes() else "changed"
 
     async def _check_values(self, shot: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of an automation's fields; raise InvalidInput for those that cannot be used here."""
+        """Return the checked values of an automation; raise InvalidInput for values that cannot be used here."""
         values = {name: shot[name] for name in NEW_SETTINGS if name in shot}
         values["schedule"] = Schedule.from_data(values["schedule"]).snapshot()
         values["agent"] = await self._tasks.check_agent(values["agent"])
@@ -131,7 +131,7 @@ class AutomationTransfer:
         return change_record(known, payload, now, actor.name, **changed)
 
     def _set_next_run(self, automation: Automation, now: int) -> Automation:
-        """Return the automation with its next run; it is paused if there is none."""
+        """Return the automation with the time of its next run, or paused if there is no next run."""
         if automation.status != "active":
             return replace(automation, next_run_at=None)
         following = next_run_at(automation.times, now)

@@ -30,12 +30,12 @@ from midwatch.services.request_checks import check, check_repository
 from midwatch.services.tasks import Tasks, stop_work
 
 KEPT_SECONDS = 30 * 86400.0
-"""How long deleted automations can be brought back."""
+"""How long a deleted automation can be restored."""
 LISTED, MOST_LISTED = 20, 200
 NEXT_RUNS, LAST_RUNS = 5, 10
 DAY = 86400 * SECOND
 DAY_RUNS, DAY_RUNS_OF_ONE = 3000, 300
-"""How many runs of a day are computed at once: for all automations, and for one."""
+"""How many runs of a day are listed at most: for all automations, and for one."""
 TIMES = ("at", "every", "cron")
 SETTABLE = settable(Automation, Times) | {"enabled"}
 CHANGEABLE = changeable(Automation, Times)
@@ -44,7 +44,7 @@ CLEARABLE = clearable(Automation, Times)
 
 
 class Automations(ManagedRecords[Automation]):
-    """Service: agents that work while nobody watches."""
+    """Service: prompts that run on a schedule."""
 
     noun = "automation"
 
@@ -68,12 +68,12 @@ class Automations(ManagedRecords[Automation]):
     async def create(self, prompt: str, *, actor: AnyActor = None, **wish: Any) -> Automation:
         """Create an automation.
 
-        Exactly one of `at`, `every` and `cron` is its schedule; see `Automation` for the other fields. A moment is a
-        number, or a text in the given zone.
+        Pass exactly one of `at`, `every` and `cron` as the schedule; see `Automation` for the other fields. A time is a
+        number, or text that is read in the given zone.
         """
         now, creator = self._clock.now(), actor_name(actor)
         wish = await self._tasks.authorization.restrict(actor, wish, AUTOMATION_FIELDS)
-        wish = _read({name: value for name, value in wish.items() if value is not None}, now, host_zone())
+        wish = _read_times({name: value for name, value in wish.items() if value is not None}, now, host_zone())
         times = Schedule.make(
             at=wish.pop("at", None), every=wish.pop("every", None), cron=wish.pop("cron", None),
             zone=wish.pop("zone", None) or host_zone(), anchor=now,
@@ -103,29 +103,29 @@ class Automations(ManagedRecords[Automation]):
         """Return the automation, also a deleted one, or raise NotFound."""
         return require(await self._store.get_automation(automation_id.strip()), "automation", automation_id)
 
-    async def running(self, automation_id: str) -> Task | None:
-        """Return its open run, or None."""
+    async def open_run(self, automation_id: str) -> Task | None:
+        """Return the open run of an automation, or None."""
         return await self._store.find_open_run(automation_id)
 
     async def history(self, automation_id: str, limit: int = LISTED) -> list[Task]:
-        """Return its runs, newest first."""
+        """Return the runs of an automation, newest first."""
         await self.get(automation_id)
-        return await self._store.list_runs(automation_id, _page(limit))
+        return await self._store.list_runs(automation_id, _limit_page(limit))
 
     async def describe(self, automation: Automation) -> dict[str, Any]:
-        """Return the automation as JSON, with whether it runs and when it will."""
+        """Return the automation as JSON, with whether it runs now and the times of its next runs."""
         after = automation.next_run_at
         times = [] if after is None else upcoming(automation.times, after - 1, NEXT_RUNS)
         return {
             **automation.snapshot(),
-            "running": await self.running(automation.id) is not None,
+            "running": await self.open_run(automation.id) is not None,
             "next_runs": [local_iso(at, automation.times.zone) for at in times],
         }
 
     def preview(
         self, *, at: str | None = None, every: Any = None, cron: str | None = None, zone: str | None = None, count: int
     ) -> dict[str, Any]:
-        """Return when a schedule would run, without creating anything. An interval counts from now."""
+        """Return the next runs of a schedule without creating an automation. An interval starts now."""
         now = self._clock.now() // SECOND * SECOND
         zone = find_zone(zone or host_zone()).key
         once = None if at is None else parse_moment(at, now, zone)
@@ -134,7 +134,7 @@ class Automations(ManagedRecords[Automation]):
         return {"when": times.describe(), "next_runs": runs}
 
     async def day(self, ids: Sequence[str] = (), status: str = "", limit: int = LISTED) -> list[dict[str, Any]]:
-        """Return the runs of the next 24 hours and the newest runs, of these automations or of those of a status."""
+        """Return the past runs, and those of the next 24 hours, of the named automations or of those with a status."""
         automations = [await self.get(key) for key in ids] or await self.list(status, limit=limit)
         most = min(DAY_RUNS_OF_ONE, max(NEXT_RUNS, DAY_RUNS // max(1, len(automations))))
         return [await self._day_of(automation, most) for automation in automations]
@@ -144,7 +144,7 @@ class Automations(ManagedRecords[Automation]):
         day: dict[str, Any] = {"id": automation.id, "when": "", "next_runs": [], "runs": runs}
         try:
             times = automation.times
-        except InvalidInput as problem:  # the stored schedule cannot be read here; its text tells that
+        except InvalidInput as problem:  # the stored schedule cannot be read here; show the error instead
             return {**day, "when": str(problem)}
         day["when"] = times.describe()
         if automation.next_run_at is not None:
@@ -156,12 +156,12 @@ class Automations(ManagedRecords[Automation]):
     async def patch(
         self, automation_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None
     ) -> Automation:
-        """Change some fields; raise Conflict when `revision` is not the current one.
+        """Change some fields of an automation; raise Conflict when `revision` is not the current one.
 
-        The next run stays unless the schedule changes. An automation that has had all its runs is paused.
+        The time of the next run stays unless the schedule changes. An automation without remaining runs is paused.
         """
         zone = (await self.get(automation_id)).snapshot()["zone"]
-        values = _read(values, self._clock.now(), zone)
+        values = _read_times(values, self._clock.now(), zone)
         refuse_unknown(values, CHANGEABLE)
         if empty := [name for name, value in values.items() if value is None and name not in CLEARABLE]:
             raise InvalidInput(f"{empty[0]} cannot be null; leave it out, or give it a value.", field=empty[0])
@@ -184,7 +184,7 @@ class Automations(ManagedRecords[Automation]):
         return await self._change(automation_id, change, actor, revision)
 
     async def pause(self, automation_id: str, *, why: str = "paused by a person", actor: AnyActor = None) -> Automation:
-        """Start no more runs. An open run continues; pausing it again changes nothing."""
+        """Pause an automation: no more runs start, and an open run continues. This is idempotent."""
 
         async def change(automation: Automation, now: int) -> Changes:
             _refuse_deleted(automation)
@@ -195,7 +195,7 @@ class Automations(ManagedRecords[Automation]):
         return await self._change(automation_id, change, actor)
 
     async def resume(self, automation_id: str, *, actor: AnyActor = None) -> Automation:
-        """Start runs again, also after it was deleted. Missed runs are left out; failures are forgotten."""
+        """Resume a paused or deleted automation. Missed runs are skipped, and the count of failures is reset."""
 
         async def change(automation: Automation, now: int) -> Changes:
             if automation.status == "active":
@@ -205,7 +205,7 @@ class Automations(ManagedRecords[Automation]):
         return await self._change(automation_id, change, actor)
 
     async def delete(self, automation_id: str, *, actor: AnyActor = None) -> Automation:
-        """Delete it and cancel its open run. It can be brought back for 30 days."""
+        """Delete an automation and cancel its open run. For 30 days it can be resumed."""
         name = actor_name(actor)
 
         async def change(automation: Automation, now: int) -> Changes:
@@ -218,13 +218,13 @@ class Automations(ManagedRecords[Automation]):
         return await self._change(automation_id, change, actor)
 
     async def run(self, automation_id: str, *, actor: AnyActor = None) -> Task:
-        """Start a run now, apart from its schedule. It counts like any other run; its end is not waited for."""
+        """Start a run now, besides the schedule, and return its task at once. It counts like any other run."""
 
         async def compute() -> tuple[Task, Changes]:
             automation = await self._get_managed(automation_id, actor)
             _refuse_deleted(automation)
             if run := await self._store.find_open_run(automation.id):
-                raise Conflict(f"it runs already as task {run.id}; wait for it or cancel it.")
+                raise Conflict(f"automation {automation.id} runs already as task {run.id}; wait for it or cancel it.")
             if automation.exhausted:
                 raise Conflict(f"automation {automation.id} has had all its runs; raise max_runs first.")
             session = await self._store.get_session(automation.session_key)
@@ -236,7 +236,7 @@ class Automations(ManagedRecords[Automation]):
         return await apply_with_retry(self._store, f"automation {automation_id}", compute)
 
     async def record_source_message(self, automation_id: str, message_id: str) -> Automation:
-        """Record the message that its results answer; only the first one counts."""
+        """Record the message that the results of an automation answer, unless one is recorded already."""
         message = message_id.strip()
 
         async def change(automation: Automation, now: int) -> Changes:
@@ -249,14 +249,14 @@ class Automations(ManagedRecords[Automation]):
     async def list(
         self, status: str = "", *, scope: tuple[str, str] | None = None, limit: int = LISTED
     ) -> list[Automation]:
-        """Return automations, newest first: all but deleted ones, those of one status, or `all`."""
+        """Return automations, newest first: those with a status, with `all` all, by default all but deleted ones."""
         wanted = parse_status(status, TRANSITIONS)
         statuses: Iterable[Status] = ("active", "paused")
         if wanted:
             statuses = tuple(TRANSITIONS) if wanted == "all" else (wanted,)  # type: ignore[assignment]  # one of them
-        return await self._store.list_automations(scope, tuple(statuses), _page(limit))
+        return await self._store.list_automations(scope, tuple(statuses), _limit_page(limit))
 
-    # -- inside ------------------------------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------------------------
 
     def _check(self, automation: Automation) -> None:
         check_automation(automation)
@@ -264,7 +264,7 @@ class Automations(ManagedRecords[Automation]):
             check_repository(automation.workdir)
 
     async def _continue_thread(self, automation: Automation, now: int) -> tuple[Session, ...]:
-        """Return the session for the thread that the automation continues, unless it exists."""
+        """Return the missing session of the thread that the automation continues, if there is one."""
         key = automation.session_key
         if automation.resume_thread_id is None or automation.fresh or await self._store.get_session(key):
             return ()
@@ -291,7 +291,7 @@ class Automations(ManagedRecords[Automation]):
         return after
 
     def _change_schedule(self, automation: Automation, values: Mapping[str, Any], now: int) -> Mapping[str, Any]:
-        """Return its schedule with the new values; its kind stays unless another one is given."""
+        """Return the changed schedule; its kind stays unless the values contain another kind."""
         chosen = {name: values[name] for name in TIMES if values.get(name) is not None}
         if not chosen and values.get("zone") in (None, automation.schedule.get("zone")):
             return automation.schedule
@@ -310,14 +310,14 @@ class Automations(ManagedRecords[Automation]):
         return times.snapshot()
 
 
-def _page(limit: int) -> int:
+def _limit_page(limit: int) -> int:
     return min(limit, MOST_LISTED) if limit > 0 else LISTED
 
 
-def _read(values: Mapping[str, Any], now: int, zone: str) -> dict[str, Any]:
-    """Return the values by the names of the record's fields, with moments as numbers.
+def _read_times(values: Mapping[str, Any], now: int, zone: str) -> dict[str, Any]:
+    """Return the values under the names of the record's fields, with times as numbers.
 
-    A moment in words is in `zone` unless the values contain another zone.
+    A time in words is read in `zone` unless the values contain another zone.
     """
     result = name_as_record(Automation, values)
     for name in ("at", "next_run_at"):
@@ -328,11 +328,11 @@ def _read(values: Mapping[str, Any], now: int, zone: str) -> dict[str, Any]:
 
 def _refuse_deleted(automation: Automation) -> None:
     if automation.status == "deleted":
-        raise Conflict(f"automation {automation.id} is deleted; bring it back with `midwatch automation resume`.")
+        raise Conflict(f"automation {automation.id} is deleted; restore it with `midwatch automation resume`.")
 
 
 def create_automation(automation: Automation, now: int, actor: str | None) -> Changes:
-    """Return the step that creates an automation."""
+    """Return the changes that create an automation."""
     payload = AutomationCreated(
         automation_id=automation.id, title=automation.name, schedule=automation.schedule,
         next_run_at=automation.snapshot()["next_run_at"],
@@ -348,5 +348,5 @@ def check_automation(automation: Automation) -> None:
 
 
 def compute_retention_start(now: int) -> int:
-    """Return the time before which deleted automations are removed for ever."""
+    """Return the time before which deleted automations are removed for good."""
     return now - int(KEPT_SECONDS * SECOND)

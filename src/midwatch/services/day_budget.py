@@ -1,7 +1,7 @@
-"""The day budget: what running turns cost here, and what is left of the day's budget.
+"""The day budget: the cost of running turns, and the check of the day's budget.
 
-The figures of the day are those of the tasks that ended since midnight, which are read every few seconds, and those of
-the turns that run here now.
+The spending of a day is that of the tasks that ended since midnight, which is read from the store every few seconds,
+plus that of the turns that run in this process now.
 """
 
 from __future__ import annotations
@@ -18,50 +18,52 @@ from midwatch.domain.budget import Budget, Meter, Over, Prices, Spending
 from midwatch.domain.usage import UsageQuery, UsageStore
 
 FRESH_SECONDS = 5.0
-"""How long the stored figures of the day are used before they are read again."""
+"""How many seconds the spending of the day is used before it is read from the store again."""
 
-Known = Callable[[str, str, Mapping[str, Any]], float | None]
-"""Returns what an agent's usage of a model costs, or None."""
+FindCost = Callable[[str, str, Mapping[str, Any]], float | None]
+"""Returns the cost of an agent's usage of a model, or None if no price is known."""
 
 
 class DaySpent(NamedTuple):
-    """The budget of the day is spent: which one, and when the next day begins."""
+    """A budget of the day that is spent, and the time when the next day begins."""
 
     over: Over
     until: int
 
 
 class Budgets:
-    """What the turns of this process spend: their meters, the prices, the day."""
+    """The meters, the prices and the day budget for the turns of this process."""
 
-    def __init__(self, prices: Prices | None = None, day: DayBudget | None = None, known: Known | None = None) -> None:
-        """Build the budgets. `known` is called for prices that are not set."""
+    def __init__(
+        self, prices: Prices | None = None, day: DayBudget | None = None, find_cost: FindCost | None = None
+    ) -> None:
+        """Build the budgets. `find_cost` is called for models without a configured price."""
         self._prices = prices or Prices()
         self._day = day
-        self._known = known
+        self._find_cost = find_cost
 
     def close(self, meter: Meter, usage: Mapping[str, Any] | None) -> None:
-        """Close the meter of a turn after its end was written; `usage` is that of its task. It may not be open."""
+        """Close the meter of a turn, if it is open, after its end was written. `usage` is the usage of its task."""
         if self._day is not None:
             self._day.close(meter, Spending.of(usage))
 
     def cost(self, agent: str, model: str, usage: Mapping[str, Any]) -> float | None:
-        """Return what a usage of an agent costs, or None when no price is known."""
+        """Return the cost of an agent's usage, or None if no price is known."""
         price = self._prices.of(model)
         if price is not None:
             return price.cost(usage)
-        return self._known(agent, model, usage) if self._known is not None else None
+        return self._find_cost(agent, model, usage) if self._find_cost is not None else None
 
     def counts_money(self, agent: str, meter: Meter) -> bool:
         """Return whether a budget in dollars limits a turn."""
         return meter.budget.usd is not None or (self._day is not None and self._day.counts_money(agent))
 
     def find_over(self, agent: str, meter: Meter) -> Over | None:
-        """Return the budget that is spent, or None; for the day by the last known figures."""
+        """Return the budget that is spent, or None. For the day the last known spending is used."""
         return meter.over() or (self._day.find_over(agent) if self._day is not None else None)
 
     async def refresh(self) -> None:
-        """Read the figures of the day, unless they are fresh."""
+        """Read the spending of the day, unless it was read a few seconds ago."""
         if self._day is not None:
             await self._day.refresh()
 
@@ -77,7 +79,7 @@ class Budgets:
 
 
 class DayBudget:
-    """What the desk, and agents of it, may spend in a day of the host's zone."""
+    """The budgets of the desk and of its agents for one day in the host's time zone."""
 
     def __init__(self, store: UsageStore, clock: Clock, zone: str, desk: Budget, agents: Mapping[str, Budget]) -> None:
         self._store = store
@@ -85,18 +87,18 @@ class DayBudget:
         self._zone = ZoneInfo(zone)
         self._budgets: dict[str | None, Budget] = {None: desk} | dict(agents)
         self._until = 0
-        self._looking = asyncio.Lock()
-        self._known_at: float | None = None
+        self._reading = asyncio.Lock()
+        self._read_at: float | None = None
         self._spent: dict[str, Spending] = {}
         self._since: list[tuple[float, str, Spending]] = []
-        """Turns that ended here after the stored figures were read, and when."""
+        """Turns that ended here after the spending was read: end time, agent, spending."""
         self.running: dict[Meter, str] = {}
 
     def find_over(self, agent: str) -> Over | None:
-        """Return the budget of the day that is spent, of the desk or of the agent, or None."""
+        """Return the spent day budget of the desk or of the agent, or None."""
         for whose in (None, agent):
             budget = self._budgets.get(whose)
-            if budget is not None and (over := budget.over(self.spent(whose), "day")):
+            if budget is not None and (over := budget.over(self.sum_spending(whose), "day")):
                 return over
         return None
 
@@ -104,8 +106,8 @@ class DayBudget:
         """Return whether a budget in dollars limits the agent's tasks."""
         return any(self._budgets[whose].usd is not None for whose in (None, agent) if whose in self._budgets)
 
-    def spent(self, whose: str | None) -> Spending:
-        """Return what an agent, or with None the whole desk, is known to have spent today."""
+    def sum_spending(self, whose: str | None) -> Spending:
+        """Return the known spending of today of an agent, or with None of the whole desk."""
         total = Spending()
         figures = [*self._spent.items(), *((agent, spending) for _, agent, spending in self._since)]
         figures += [(agent, meter.task) for meter, agent in self.running.items()]
@@ -115,33 +117,33 @@ class DayBudget:
         return total
 
     def find_end(self) -> int:
-        """Return when the next day begins."""
+        """Return the time when the next day begins."""
         return day_of(self._clock.now(), self._zone)[1]
 
     def close(self, meter: Meter, spent: Spending) -> None:
-        """Count what a turn has spent, after its end was written."""
+        """Add the spending of a turn after its end was written."""
         agent = self.running.pop(meter, None)
         if agent is not None:
             self._since.append((self._clock.monotonic(), agent, spent))
 
     async def refresh(self) -> None:
-        """Read the figures of the day, unless they are fresh. Concurrent callers wait for the same read."""
-        async with self._looking:
+        """Read the spending of the day, unless it was read a few seconds ago. Concurrent callers share one read."""
+        async with self._reading:
             read_at, now = self._clock.monotonic(), self._clock.now()
-            if self._known_at is not None and read_at - self._known_at < FRESH_SECONDS and now < self._until:
+            if self._read_at is not None and read_at - self._read_at < FRESH_SECONDS and now < self._until:
                 return
             since, until = day_of(now, self._zone)
             try:
                 rows = await self._store.sum_usage(UsageQuery(since=since, until=until, by=("agent",)))
             except StoreUnavailable:
-                return  # the last figures are good enough for a moment
-            self._known_at, self._until = read_at, until
+                return  # use the last figures for now
+            self._read_at, self._until = read_at, until
             self._spent = {row.agent or "": Spending.of(row._asdict()) for row in rows}
             self._since = [turn for turn in self._since if turn[0] >= read_at]
 
 
 def day_of(now: int, zone: ZoneInfo) -> tuple[int, int]:
-    """Return when the day of a moment begins and ends."""
+    """Return the begin and the end of the day that contains a time."""
     date = datetime.fromtimestamp(now / SECOND, zone).date()
     begins, ends = (datetime.combine(date + timedelta(days=n), time.min, zone) for n in (0, 1))
     return int(begins.timestamp()) * SECOND, int(ends.timestamp()) * SECOND

@@ -1,4 +1,4 @@
-"""The event service: read the log in pages, and the state that a new watcher is shown first."""
+"""The event service: read pages of the event log, and the state that a new watcher gets first."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Events:
         return await self._store.read_log_bounds()
 
     async def page(self, which: EventFilter, after: int, before: int | None, limit: int) -> dict[str, Any]:
-        """Return stored events as JSON: the next ones after a seq, or the last ones before one.
+        """Return a page of stored events as JSON: the first after the seq `after`, or the last before the seq `before`.
 
-        `more` tells that there may be further ones. Raise Pruned if events after `after` were removed.
+        The field `more` is true if there may be further events. Raise Pruned if events after `after` were removed.
         """
         bounds = await self._store.read_log_bounds()  # before the events, so that none up to last_seq is missed
         if before is None and 0 < after < bounds.oldest_seq - 1 and which.task_id is None:

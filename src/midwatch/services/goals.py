@@ -50,7 +50,7 @@ class Goals(ManagedRecords[Goal]):
     ) -> None:
         """Build the service.
 
-        `defaults` are the budgets, and as `deadline` the seconds, of a goal that is created without them.
+        `defaults` contains the budgets of a goal that sets none, and as `deadline` its seconds.
         """
         super().__init__(store, clock)
         self._tasks = tasks
@@ -62,8 +62,8 @@ class Goals(ManagedRecords[Goal]):
     async def create(self, objective: str, *, actor: AnyActor = None, **wish: Any) -> Goal:
         """Create a goal.
 
-        Its first step begins at once, or when its session has a thread. `deadline` is a moment in words or a number of
-        seconds.
+        The first step begins at once, or as soon as the session has a thread. `deadline` is a time in words or a number
+        of seconds.
         """
         refuse_unknown(wish, SETTABLE)
         now, creator = self._clock.now(), actor_name(actor)
@@ -72,7 +72,7 @@ class Goals(ManagedRecords[Goal]):
         key = wish.pop("session_key", None)
         key = check_key(key) if key else None
         session = await self._store.get_session(key) if key else None
-        agent = await self._agent(wish.pop("agent", None), session)
+        agent = await self._choose_agent(wish.pop("agent", None), session)
         if wish.get("verifier"):
             await self._tasks.check_agent(wish["verifier"])
         route = wish.pop("route", None) or self._default_route
@@ -95,8 +95,8 @@ class Goals(ManagedRecords[Goal]):
             raise Conflict(f"{goal.scope_id} has an open goal already{other}; complete or clear it first.") from None
         return goal
 
-    async def _agent(self, wanted: str | None, session: Session | None) -> str:
-        """Return the agent of a new goal; in a session it is the agent of that session, who knows the conversation."""
+    async def _choose_agent(self, wanted: str | None, session: Session | None) -> str:
+        """Return the agent of a new goal. In a session it is the agent of that session."""
         if session is not None and wanted not in (None, session.agent):
             raise InvalidInput(
                 f"session {session.key} belongs to agent {session.agent}; name that agent.", field="agent"
@@ -108,7 +108,7 @@ class Goals(ManagedRecords[Goal]):
         return require(await self._store.get_goal(goal_id.strip()), "goal", goal_id)
 
     async def steps(self, goal_id: str, limit: int = 20) -> list[Task]:
-        """Return its tasks, newest first."""
+        """Return the tasks of a goal, newest first."""
         await self.get(goal_id)
         return await self._store.list_goal_steps(goal_id, min(max(1, limit), 200))
 
@@ -119,7 +119,7 @@ class Goals(ManagedRecords[Goal]):
     async def edit(
         self, goal_id: str, values: Mapping[str, Any], *, revision: int | None = None, actor: AnyActor = None
     ) -> Goal:
-        """Change its objective, deadline or budget."""
+        """Change the objective, deadline or budget of a goal."""
         refuse_unknown(values, CHANGEABLE)
         given = {name: value for name, value in values.items() if value is not None or name in CLEARABLE}
         values = _read_deadline(given, self._clock.now())
@@ -140,7 +140,7 @@ class Goals(ManagedRecords[Goal]):
         return await self._change(goal_id, change, actor, revision)
 
     async def pause(self, goal_id: str, *, why: str = "paused by a person", actor: AnyActor = None) -> Goal:
-        """Start no more steps until it is resumed, and stop a running step. Pausing it again changes nothing."""
+        """Pause a goal: stop its running step and start no more steps. This is idempotent."""
 
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
@@ -153,7 +153,7 @@ class Goals(ManagedRecords[Goal]):
         return await self._cancel_delegate(goal_id, actor)
 
     async def resume(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
-        """Continue, with errors forgotten. A goal whose session has no thread yet waits for it."""
+        """Resume a paused goal and reset its count of errors. A goal whose session has no thread yet waits for one."""
 
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
@@ -181,7 +181,7 @@ class Goals(ManagedRecords[Goal]):
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
             if goal.status == "waiting_for_session":
-                raise Conflict(f"goal {goal.id} waits for session {goal.session_key}; say something there first.")
+                raise Conflict(f"goal {goal.id} waits for session {goal.session_key}; send a message there first.")
             if goal.status == "paused":
                 raise Conflict(f"goal {goal.id} is paused; resume it with `midwatch goal resume {goal.id}`.")
             _check_can_continue(goal, now)
@@ -195,14 +195,14 @@ class Goals(ManagedRecords[Goal]):
     async def complete(
         self, goal_id: str, *, evidence: str = "", actor: AnyActor = None, in_step: str | None = None
     ) -> Goal:
-        """Declare the goal reached.
+        """Complete a goal: its objective is reached.
 
-        From a person it counts at once. From its agent in a step (`in_step` is the task) it counts when that step has
-        ended and its verifier, if there is one, agrees.
+        The request of a person has effect at once. The request of the goal's agent in a step (`in_step` is the task)
+        has effect when that step has ended and the verifier, if there is one, agrees.
         """
         in_step = in_step or await self._own_step(actor, goal_id)
         if in_step and not evidence.strip():
-            raise InvalidInput("say what proves that the goal is reached.", field="evidence")
+            raise InvalidInput("the evidence is empty; describe the proof that the goal is reached.", field="evidence")
 
         async def change(goal: Goal, now: int) -> Changes:
             _check_open(goal)
@@ -219,7 +219,7 @@ class Goals(ManagedRecords[Goal]):
     async def delay(
         self, goal_id: str, seconds: float, reason: str, *, actor: AnyActor = None, in_step: str | None = None
     ) -> Goal:
-        """Begin the next step later, or with 0 at once."""
+        """Delay the next step by some seconds; with 0 it begins at once."""
         in_step = in_step or await self._own_step(actor, goal_id)
 
         async def change(goal: Goal, now: int) -> Changes:
@@ -230,7 +230,7 @@ class Goals(ManagedRecords[Goal]):
         return await self._change(goal_id, change, None if in_step else actor)
 
     async def clear(self, goal_id: str, *, actor: AnyActor = None) -> Goal:
-        """Give it up and remove it; a running step is stopped."""
+        """Delete a goal and stop its running step."""
         name = actor_name(actor)
         for _ in range(TRIES):
             goal = await self._get_managed(goal_id, actor)
@@ -245,32 +245,32 @@ class Goals(ManagedRecords[Goal]):
         raise Conflict(f"goal {goal_id} keeps changing; try again.")
 
     async def list(self, status: str = "", *, limit: int = 20) -> list[Goal]:
-        """Return goals, newest first: those of one status, or all."""
+        """Return the goals with a status, or all, newest first."""
         wanted = parse_status(status, TRANSITIONS)
         statuses: tuple[Any, ...] = (wanted,) if wanted not in ("", "all") else ()
         return await self._store.list_goals(statuses, min(max(1, limit), 200))
 
-    # -- inside ------------------------------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------------------------
 
     async def _own_step(self, actor: AnyActor, goal_id: str) -> str | None:
-        """Return the step that an agent works on, None for a person; raise Forbidden if it works on something else."""
+        """Return the step the agent works on, or None for a person; raise Forbidden for the agent of other work."""
         task = agent_task(actor)
         if task is None:
             return None
-        goal = await self._store.get_goal(goal_id)  # read first: if it changes meanwhile, the signal is refused
+        goal = await self._store.get_goal(goal_id)  # read first, so that a concurrent change is refused
         if goal is None or await goal_of(self._store, task) != goal_id:
-            raise Forbidden("an agent may signal only the goal it works on.")
+            raise Forbidden("an agent may complete or delay only the goal it works on.")
         return goal.task_id if task.cause == "handoff" and goal.task_id else task.id
 
     async def _stop_step(self, goal: Goal, now: int, actor: AnyActor) -> Changes:
-        """Return what stops the open step of a goal, unless it was handed over and has not begun."""
+        """Return the changes that stop the open step of a goal, unless the step was handed over and has not begun."""
         step = await self._store.find_open_step(goal.id)
         if step is None or _is_waiting_delegate(step):
             return Changes()
         return (await stop_work(self._store, step, now, actor_name(actor)))[1]
 
     async def _cancel_delegate(self, goal_id: str, actor: AnyActor) -> Goal:
-        """Cancel a step that was handed over and has not begun: its end counts what the goal has spent on it."""
+        """Cancel a step that was handed over and has not begun, so that its end adds its usage to the goal."""
         step = await self._store.find_open_step(goal_id)
         if step is not None and _is_waiting_delegate(step):
             with suppress(Conflict):
@@ -284,25 +284,25 @@ def _is_waiting_delegate(step: Task) -> bool:
 
 def _check_open(goal: Goal) -> None:
     if not goal.open:
-        raise Conflict(f"goal {goal.id} is {goal.status}; set a new one.")
+        raise Conflict(f"goal {goal.id} is {goal.status}; create a new goal.")
 
 
 def _check_step(goal: Goal, task_id: str) -> None:
-    """Raise Conflict unless the task is the running step; a stopped step and a verification send no signal."""
+    """Raise Conflict unless the task is the running step. A stopped step or a verification may not change the goal."""
     if goal.status != "active" or goal.task_id != task_id or goal.work != "step":
-        raise Conflict(f"task {task_id} is not the current step of goal {goal.id}; it cannot signal.")
+        raise Conflict(f"task {task_id} is not the current step of goal {goal.id}; it cannot complete or delay it.")
 
 
 def _check_can_continue(goal: Goal, now: int) -> None:
-    """Raise Conflict for a goal that would be paused again at once."""
+    """Raise Conflict if the goal would be paused again at once."""
     if over := rules.over_budget(goal):
         raise Conflict(f"{over.why}; raise it with `{over.remedy}`.")
     if now >= goal.deadline_at:
-        raise Conflict("its deadline has passed; choose a later one with `midwatch goal edit`, or set a new goal.")
+        raise Conflict("the deadline has passed; choose a later one with `midwatch goal edit`, or create a new goal.")
 
 
 async def goal_of(store: Store, task: Task) -> str | None:
-    """Return the goal the task works on: as its step, or as the delegate of its step."""
+    """Return the id of the goal that a task works on: as its step, or as the delegate of its step."""
     if task.cause != "handoff" or task.root_id is None:
         return task.cause_id if task.cause == "goal" else None
     root = await store.get_task(task.root_id)
@@ -313,7 +313,7 @@ async def goal_of(store: Store, task: Task) -> str | None:
 
 
 def _read_deadline(values: Mapping[str, Any], now: int) -> dict[str, Any]:
-    """Return the values with `deadline`, a moment in words or a number of seconds, as `deadline_at`."""
+    """Return the values with `deadline`, a time in words or a number of seconds, replaced by `deadline_at`."""
     result = dict(values)
     deadline = result.pop("deadline", None)
     if isinstance(deadline, str):

@@ -1,6 +1,6 @@
-"""Handoff requests: a person, or the agent of a running task, asks for a handoff, stops it or has it tried again.
+"""Handoff requests: a person, or the agent of a running task, creates, cancels or retries a handoff.
 
-A task that is handed over takes along its prompt, its result and its conversation.
+When a task is handed over, its prompt, its result and its conversation are handed over with it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from midwatch.services.request_checks import check_workdir
 from midwatch.services.tasks import Tasks
 
 ROLES = {"user": "user", "agent": "assistant", "result": "assistant"}
-"""The role of a message, as models know it. Notices are for people and stay behind."""
+"""The role of a message in the terms of models. Notices are for people and are not handed over."""
 PAGE = 500
 MOST_HISTORY = MAX_INPUT // 2
-"""Characters of a conversation that go along; the oldest messages stay behind."""
+"""How many characters of a conversation are handed over. The oldest messages are left out."""
 
 
 class HandoffRequests:
-    """Service: handoffs on request. The agent of a running task speaks for that task alone."""
+    """Service: handoffs on request. The agent of a running task may hand over only that task."""
 
     def __init__(self, store: Store, tasks: Tasks, handoffs: Handoffs) -> None:
         self._store = store
@@ -40,8 +40,8 @@ class HandoffRequests:
         self, options: HandoffOptions, context: HandoffContext | None = None, *, actor: AnyActor = None,
         idempotency_key: str | None = None, wait: float = 0.0,
     ) -> Handoff:  # fmt: skip
-        """Hand work over, and wait up to `wait` seconds for its end. With the same idempotency key, once."""
-        once = None if idempotency_key is None else _once(actor, idempotency_key)
+        """Hand work over and wait up to `wait` seconds for the result. With an idempotency key it happens only once."""
+        once = None if idempotency_key is None else _scope_key(actor, idempotency_key)
         options = await self._complete(replace(options, wait=False, once=once), context, actor, wait)
         handoff = await self._handoffs.handoff(options)
         if not _is_same(handoff, options):
@@ -51,11 +51,11 @@ class HandoffRequests:
     async def _complete(
         self, options: HandoffOptions, context: HandoffContext | None, actor: AnyActor, wait: float
     ) -> HandoffOptions:
-        """Return the options with what the actor and the source task add; raise Forbidden if the actor may not."""
+        """Return the options, completed from the actor and the source task; raise Forbidden without the rights."""
         own, source = agent_task(actor), options.source_task
         if own is not None:
             if source not in (None, own.id):
-                raise Forbidden("an agent may hand over only from the task it works on.")
+                raise Forbidden("an agent may hand over only the task it works on.")
             source = own.id
             await self._authorization.check_submits(own)
             if context is not None:
@@ -66,11 +66,11 @@ class HandoffRequests:
         work, workdir = options.task, options.workdir
         if source is not None:
             task = await self._tasks.get(source)
-            work, taken = await _take_along(self._store, task, work)
-            context = context or taken
+            work, own_context = await _build_work(self._store, task, work)
+            context = context or own_context
             workdir = await self._authorization.choose_workdir(task, workdir) if own else workdir or task.workdir
         if options.to is None and not work.type:
-            raise InvalidInput("name the agent it is for, or the type of the work.", field="to")
+            raise InvalidInput("name the agent that should do the work, or the type of the work.", field="to")
         return replace(
             options, task=work, from_agent=own.agent if own else options.from_agent, workdir=workdir,
             context=context or HandoffContext(), source_task=source, actor=actor_name(actor),
@@ -78,7 +78,7 @@ class HandoffRequests:
         )  # fmt: skip
 
     async def get(self, handoff_id: str, *, actor: AnyActor = None, wait: float = 0.0) -> Handoff:
-        """Return the handoff when it has ended, or after `wait` seconds as it is then."""
+        """Return the handoff when it has ended, or after `wait` seconds in its current state."""
         handoff = await self._handoffs.get(handoff_id)
         if wait <= 0:
             return handoff
@@ -89,45 +89,45 @@ class HandoffRequests:
         return await self._handoffs.get(handoff_id)
 
     async def cancel(self, handoff_id: str, *, actor: AnyActor = None) -> Handoff:
-        """Stop a handoff: it ends now, and its task is stopped wherever it runs."""
+        """Cancel a handoff and stop its task in whichever process it runs."""
         handoff, own = await self._handoffs.get(handoff_id), agent_task(actor)
         if own is None:
             self._authorization.check_work(actor, handoff.creator)
         elif handoff.source_task != own.id:
-            raise Forbidden("an agent may cancel only what it has handed over itself.")
+            raise Forbidden("an agent may cancel only handoffs that it has created itself.")
         name = actor_name(actor)
         why = f"cancelled by {own.agent if own else name or 'a person'}"
         return await self._handoffs.cancel(handoff_id, why=why, actor=name)
 
     async def retry(self, handoff_id: str, *, actor: AnyActor = None, idempotency_key: str | None = None) -> Handoff:
-        """Hand the same work to the same agent again, as a new handoff. With the same idempotency key, once."""
+        """Hand the same work to the same agent again as a new handoff. With an idempotency key it happens only once."""
         self._authorization.check_work(actor, (await self._handoffs.get(handoff_id)).creator)
-        once = f"retry:{handoff_id}:{_once(actor, idempotency_key)}" if idempotency_key else None
+        once = f"retry:{handoff_id}:{_scope_key(actor, idempotency_key)}" if idempotency_key else None
         return await self._handoffs.retry(handoff_id, actor=actor_name(actor), once=once)
 
 
-def _once(actor: AnyActor, key: str) -> str:
-    """Return the key as one that only this actor, or this actor's agent, can use."""
+def _scope_key(actor: AnyActor, key: str) -> str:
+    """Return the idempotency key with a prefix, so that different actors, and their agents, cannot share a key."""
     return f"{'agent' if agent_task(actor) else 'actor'}:{actor_name(actor)}:{key}"
 
 
 def _is_same(handoff: Handoff, options: HandoffOptions) -> bool:
-    """Tell whether a handoff is the requested one, as far as the request was kept."""
+    """Return whether a handoff has the requested values, as far as the record stores them."""
     limits = options.timeout in (None, handoff.timeout) and options.max_retries == handoff.max_retries
     return limits and handoff.request == options.task.data() and options.to in (None, handoff.to_agent)
 
 
-# -- what a task takes along -----------------------------------------------------------------------------------------
+# -- the context of a handed-over task -------------------------------------------------------------------------------
 
 
-async def _take_along(store: Store, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
-    """Return the work and its context when `task` is handed over.
+async def _build_work(store: Store, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
+    """Return the work and its context for a handoff of `task`.
 
-    Work without a description gets the task's prompt and result; otherwise these become history.
+    If the work has no description, it gets the prompt and the result of the task. Otherwise these become history.
     """
     origin = await store.get_handoff(task.cause_id) if task.cause == "handoff" and task.cause_id else None
     if origin is not None:
-        return _pass_on(origin, task, work)
+        return _build_work_again(origin, task, work)
     messages = await _read_conversation(store, task)
     own = [message for message in messages if message.task_id == task.id]
     before = [message for message in messages if message.task_id != task.id]
@@ -142,10 +142,10 @@ async def _take_along(store: Store, task: Task, work: HandoffTask) -> tuple[Hand
     return work, HandoffContext(conversation_id=key, messages=_keep_latest([*before, *own]))
 
 
-def _pass_on(origin: Handoff, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
-    """Do the same for a task that was itself handed over.
+def _build_work_again(origin: Handoff, task: Task, work: HandoffTask) -> tuple[HandoffTask, HandoffContext]:
+    """Return the work and its context for a handoff of a task that was itself handed over.
 
-    Its prompt may contain the history; the handoff has both apart.
+    The prompt of such a task may contain the history. The record of its handoff has both separately.
     """
     before = replace(origin.surroundings, parent_handoff=None)
     prompt = origin.work.words()
@@ -158,7 +158,7 @@ def _pass_on(origin: Handoff, task: Task, work: HandoffTask) -> tuple[HandoffTas
 
 
 async def _read_conversation(store: Store, task: Task) -> list[Message]:
-    """Return the messages until the end of the task, or until now."""
+    """Return the messages of the conversation until the end of the task, or until now."""
     messages: list[Message] = []
     while page := await store.read_messages(task.session_key, messages[-1].number if messages else 0, PAGE):
         messages += page
@@ -167,7 +167,7 @@ async def _read_conversation(store: Store, task: Task) -> list[Message]:
 
 
 def _keep_latest(messages: list[Message]) -> Messages:
-    """Return the last messages that fit."""
+    """Return the latest messages within the limit of characters."""
     kept: list[dict[str, str]] = []
     room = MOST_HISTORY
     for message in reversed(messages):

@@ -1,8 +1,8 @@
 """The handoff service: hand work over, read, cancel and retry handoffs. The record is `midwatch.domain.handoff`.
 
-Everything before the target's task is created happens here, within the deadline: choose an agent, check that it is
-enabled, let it accept, call the hook, filter the history. From then on the task carries the handoff, also when this
-process ends.
+The service does everything that comes before the target's task, within the deadline: it chooses an agent, checks that
+handoffs to it are enabled, asks it to accept, calls the hook and filters the history. Once the task exists, the handoff
+goes on with the task, even if this process ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from midwatch.services.waiter import Waiter
 
 Hook = Callable[[Handoff], Any]
 Enable = Callable[["HandoffOptions", str], Any]
-"""Called with the options and the agent that would get the work; returns whether it may."""
+"""Called with the options and the name of the target; returns whether the handoff is allowed."""
 
 log = logging.getLogger("midwatch.handoffs")
 
@@ -43,8 +43,8 @@ TEXTS = (
     "from_agent", "to", "source_task", "once", "workdir", "actor", "tool_name_override", "tool_description_override",
 )  # fmt: skip
 TRANSFER_SECONDS = 86400.0
-"""The timeout of a transfer; its task has its own."""
-DISABLED = "no work may be handed over to it; choose another agent."
+"""The timeout of a transfer. The transferred task has a timeout of its own."""
+DISABLED = "handoffs to it are disabled; choose another agent."
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class Receiver(Protocol):
     """An agent that decides which work it accepts."""
 
     def can_handle(self, work: HandoffTask) -> bool:
-        """Return whether it can do this work."""
+        """Return whether this agent can do the work."""
 
     async def accept(self, handoff: Handoff) -> None:
         """Accept the handoff, or raise an error to refuse it; the error's text is the reason."""
@@ -62,9 +62,9 @@ class Receiver(Protocol):
 class HandoffOptions:
     """The options of a handoff.
 
-    Without `to` an agent is chosen by its capabilities. A `timeout` or `nest_history` of None is the desk's setting.
-    `enabled` and `enable_func` must both allow the handoff. With `awaited` its source waits for the answer, though not
-    by this call. `once` is a name from the source, so that a second request returns the same handoff.
+    Without `to`, an agent is chosen by its capabilities. If `timeout` or `nest_history` is None, the desk's setting is
+    used. `enabled` and `enable_func` must both allow the handoff. Set `awaited` if the source waits for the answer by
+    other means than this call. `once` is an idempotency key: a second request with it returns the same handoff.
     """
 
     task: HandoffTask
@@ -93,7 +93,7 @@ class HandoffOptions:
 
 
 class Handoffs:
-    """Service: work passed from agent to agent."""
+    """Service: hands work over from agent to agent."""
 
     def __init__(
         self,
@@ -123,14 +123,14 @@ class Handoffs:
         self.input_filter = input_filter  # for handoffs without a filter of their own
         self._disabled: set[str] = set()
 
-    # -- agents that work can be handed over to ------------------------------------------------------------------
+    # -- targets of handoffs -------------------------------------------------------------------------------------
 
     async def register(self, agent: Agent) -> None:
-        """Add an agent to this process; it can get tasks and handoffs at once. Conflict if its name is taken."""
+        """Add an agent to this process, for tasks and handoffs; raise Conflict if its name is taken."""
         await self._registry.register(agent)
 
     async def unregister(self, name: str) -> None:
-        """Give an agent of this process no new work, or raise UnknownAgent.
+        """Remove an agent from this process, or raise UnknownAgent.
 
         Its running tasks continue; its pending tasks wait until it is registered again.
         """
@@ -141,7 +141,7 @@ class Handoffs:
         (self._disabled.discard if on else self._disabled.add)(agent)
 
     def receivers(self, names: Iterable[str] | None = None) -> Mapping[str, str]:
-        """Return those of these agents, or of all here, that accept handoffs, with their descriptions."""
+        """Return the agents to which work may be handed over, with their descriptions; `names` limits the selection."""
         wanted = self._agents if names is None else names
         known = {name: self._agents.get(name) for name in wanted if name not in self._disabled}
         return {name: getattr(agent, "description", "") for name, agent in known.items()}
@@ -165,8 +165,8 @@ class Handoffs:
     async def handoff(self, options: HandoffOptions) -> Handoff:
         """Hand work over.
 
-        With `wait`, return the handoff when it has completed, or raise the error that tells why there is no answer.
-        Without it, return the handoff as soon as its task is created; it continues without the caller.
+        With `wait`, return the handoff when it has completed, or raise an error if it ends without an answer. Without
+        `wait`, return the handoff as soon as its task is created.
         """
         self._check(options)
         if not options.wait:
@@ -181,26 +181,26 @@ class Handoffs:
         try:
             return (await self._prepare_in_time(await self._begin(options), options)).handoff
         except Conflict:
-            if known := await self._find_known(options):  # requested twice at once
+            if known := await self._find_known(options):  # a concurrent request created it
                 return known
             raise
 
     async def transfer(self, options: HandoffOptions) -> Transfer:
-        """Let the target take over the work of `source_task`.
+        """Prepare the transfer of the work of `source_task` to the target.
 
-        It begins with the step that ends that task, which the task's worker writes.
+        The transfer begins when the worker of `source_task` writes the end of that task.
         """
         options = replace(options, form="transfer", wait=False, timeout=options.timeout or TRANSFER_SECONDS)
         self._check(options)
         if options.source_task is None:
-            raise InvalidInput("only a task can be transferred; give its id.", field="source_task")
+            raise InvalidInput("only a task can be transferred; set source_task to its id.", field="source_task")
         earlier = await self._store.find_handoff(options.source_task, options.once) if options.once else None
         if earlier is not None:
             await self._free_name(earlier)
         return await self._prepare_in_time(await self._begin(options), options)
 
     def _check(self, options: HandoffOptions) -> None:
-        """Raise InvalidInput for options that make no sense."""
+        """Raise InvalidInput for invalid options."""
         rules.check(options.task, options.context, self._get_timeout(options), options.max_retries)
         rules.check_texts({name: getattr(options, name) for name in TEXTS})
 
@@ -219,7 +219,7 @@ class Handoffs:
         return known
 
     async def _free_name(self, earlier: Handoff) -> bool:
-        """Free the name of a handoff that an earlier attempt of the source did not finish preparing."""
+        """Release `once` of an earlier handoff whose preparation was not finished; return False if it changed."""
         if earlier.open:
             why = "the process that prepared it ended"
             step = rules.fail_handoff(earlier, why, self._clock.now(), "choose", once=None)[1]
@@ -231,7 +231,7 @@ class Handoffs:
         return False
 
     async def _begin(self, options: HandoffOptions) -> _Stage:
-        """Return the new handoff with its first candidate; it is written unless it can wait for the next step."""
+        """Return the new handoff with its first candidate. It is written now, or later together with its task."""
         source = await self._get_source(options)
         chain = await self._read_chain(options, source)
         root = (source.root_id or source.id) if source else None
@@ -256,17 +256,17 @@ class Handoffs:
             deadline_at=now + int(self._get_timeout(options) * SECOND), max_retries=options.max_retries, created_at=now,
         )  # fmt: skip
         request = rules.request_handoff(handoff, now)
-        if self._calls_nobody(options, to):
+        if self._needs_one_write(options, to):
             return _Stage(handoff, [request])
         if not to:
-            why = f"no agent here can do work of type {options.task.type!r}; name one, or give one that capability."
+            why = f"no agent here can do work of type {options.task.type!r}; name an agent, or add that capability."
             await self._store.apply(rules.merge_steps([request, rules.fail_handoff(handoff, why, now, "choose")[1]]))
             raise errors.NoCandidate(why, handoff.id)
         await self._store.apply(request)
         return _Stage(handoff, [])
 
-    def _calls_nobody(self, options: HandoffOptions, to: str) -> bool:
-        """Return whether no foreign code is called before the task is created: then all is written in one step."""
+    def _needs_one_write(self, options: HandoffOptions, to: str) -> bool:
+        """Return whether no user code is called before the task is created, so that one write is enough."""
         filters = (options.input_filter, options.history_mapper, self.input_filter)
         calls = (options.on_handoff, options.enable_func, *filters)
         allowed = options.enabled is not False and to not in self._disabled
@@ -277,7 +277,7 @@ class Handoffs:
         return None if key is None else require(await self._store.get_task(key), "task", key)
 
     async def _read_chain(self, options: HandoffOptions, source: Task | None) -> list[Link]:
-        """Return the agents that had the work before, in order."""
+        """Return the agents that had the work before, oldest first."""
         chain: list[Link] = []
         parent = options.context.parent_handoff
         if source is not None and source.cause == "handoff":
@@ -295,7 +295,7 @@ class Handoffs:
             raise UnknownAgent(name, sorted(self._agents))
 
     async def _prepare_in_time(self, stage: _Stage, options: HandoffOptions) -> Transfer:
-        """Prepare the task within the deadline; an error ends the handoff and not the process."""
+        """Prepare the task within the deadline. An error ends the handoff and is raised for the caller."""
         handoff = stage.handoff
         limit = asyncio.timeout(rules.remaining(handoff, self._clock.now()))
         try:
@@ -310,24 +310,24 @@ class Handoffs:
                 return ready
         except asyncio.CancelledError as problem:
             me = asyncio.current_task()
-            if me is None or not me.cancelling():  # the called code has cancelled itself
+            if me is None or not me.cancelling():  # user code raised it; this task itself was not cancelled
                 raise await self._fail(stage, problem) from problem
             now = self._clock.now()
             await asyncio.shield(
-                self._end(stage, lambda handoff: rules.cancel_handoff(handoff, "its caller left", now))
+                self._end(stage, lambda handoff: rules.cancel_handoff(handoff, "its caller was cancelled", now))
             )
             raise
         except Exception as problem:
             if limit.expired() and isinstance(problem, TimeoutError):
                 await self._end(stage, lambda handoff: rules.expire_handoff(handoff, self._clock.now()))
-                why = f"handoff {handoff.id} did not begin within its {handoff.timeout:g} s; try again with more time."
+                why = f"handoff {handoff.id} did not begin within {handoff.timeout:g} s; set a longer timeout."
                 raise errors.HandoffOverdue(why, handoff.id) from None
             if isinstance(problem, HandoffError) and not stage.handoff.open:
                 raise
             raise await self._fail(stage, problem) from problem
 
     async def _fail(self, stage: _Stage, problem: BaseException) -> errors.MidwatchError:
-        """End the handoff because of an error in its preparation, and return the error for its caller."""
+        """End the handoff after an error in its preparation, and return the error for the caller."""
         why = f"{stage.name}: {type(problem).__name__}: {problem}"
         ended = await self._end(stage, lambda handoff: rules.fail_handoff(handoff, why, self._clock.now(), stage.name))
         if ended is None and isinstance(problem, Conflict):
@@ -337,7 +337,7 @@ class Handoffs:
         return HandoffError(f"handoff {stage.handoff.id} failed before it began; {why}", stage.handoff.id)
 
     async def _prepare(self, stage: _Stage, options: HandoffOptions) -> Transfer:
-        await self._take(stage, options)
+        await self._find_accepting(stage, options)
         stage.name = "hook"
         if options.on_handoff is not None:
             await _call(options.on_handoff, stage.handoff)
@@ -351,8 +351,8 @@ class Handoffs:
         task, context = await self._build_task(stage.handoff, options, data)
         return Transfer(handoff=replace(stage.handoff, context=context), task=task)
 
-    async def _take(self, stage: _Stage, options: HandoffOptions) -> None:
-        """Let the chosen agent accept the handoff or, if none was named, the first candidate that does."""
+    async def _find_accepting(self, stage: _Stage, options: HandoffOptions) -> None:
+        """Ask the named agent to accept the handoff, or if none is named, one candidate after the other."""
         tried: set[str] = set()
         while True:
             handoff, why = stage.handoff, ""
@@ -362,7 +362,7 @@ class Handoffs:
                 why = DISABLED
             agent: object = self._agents.get(handoff.to_agent)
             if not why and agent is None and options.to is None:
-                why = "it is not here any more."
+                why = "it is no longer registered in this process."
             stage.name = "accept"
             if not why and isinstance(agent, Receiver):
                 try:
@@ -382,7 +382,7 @@ class Handoffs:
             await self._store.apply(step)
             if not others:
                 kind = errors.HandoffDisabled if why == DISABLED else errors.HandoffRefused
-                raise kind(f"handoff {handoff.id}: agent {handoff.to_agent!r} did not take it: {why}", handoff.id)
+                raise kind(f"handoff {handoff.id}: agent {handoff.to_agent!r} did not accept it: {why}", handoff.id)
 
     async def _is_enabled(self, options: HandoffOptions, agent: str) -> bool:
         if options.enabled is False or agent in self._disabled:
@@ -390,7 +390,7 @@ class Handoffs:
         return options.enable_func is None or bool(await _call(options.enable_func, options, agent))
 
     def _choose_filter(self, options: HandoffOptions) -> InputFilter | None:
-        """Return the filter of the history: that of the handoff before that of the desk."""
+        """Return the filter of the history. A filter of the handoff takes precedence over that of the desk."""
         if options.input_filter is not None:
             return options.input_filter
         if options.history_mapper is not None:
@@ -402,7 +402,7 @@ class Handoffs:
     async def _build_task(
         self, handoff: Handoff, options: HandoffOptions, data: HandoffInputData
     ) -> tuple[Task, dict[str, Any]]:
-        """Return the target's task and context. An agent that takes no messages gets the history in its prompt."""
+        """Return the task and the context for the target. An agent that takes no history gets it in the prompt."""
         agent = self._agents.get(handoff.to_agent)
         terms = await self._terms(handoff.to_agent) or AgentTerms()
         latest = data.new_messages if data.input_messages is None else data.input_messages
@@ -424,9 +424,9 @@ class Handoffs:
         return task, {**handoff.context, "messages": [dict(message) for message in messages]}
 
     async def _end(self, stage: _Stage, ending: Callable[[Handoff], tuple[Handoff, Changes]]) -> Handoff | None:
-        """End the handoff and return it, or return it as it has ended otherwise; None when it was never written.
+        """End the handoff and return it, or return one that has ended already; None if it was never written.
 
-        The step in which it was cancelled may have been written, so the record is read if the first try fails.
+        The write that was interrupted may have succeeded, so the record is read if the first try fails.
         """
         with suppress(Conflict, StoreError):
             after, step = ending(stage.handoff)
@@ -443,13 +443,12 @@ class Handoffs:
                     return after
         return stage.handoff
 
-    # -- afterwards ----------------------------------------------------------------------------------------------
+    # -- existing handoffs ---------------------------------------------------------------------------------------
 
     async def wait(self, handoff_id: str, by: str | None = None) -> Handoff:
-        """Return the handoff when it has completed, or raise the error that tells why it has no answer.
+        """Return the handoff when it has completed, or raise an error if it ends without an answer.
 
-        `by` is the task whose agent waits, if it is not in the middle of its turn: while it waits for its own handoff
-        it holds no slot.
+        `by` is the task whose agent waits by a request. While it waits for its own handoff, it holds no slot.
         """
         if by is not None:
             handoff = await self.get(handoff_id)
@@ -464,13 +463,13 @@ class Handoffs:
         return rules.remaining(handoff, self._clock.now())
 
     async def _read_in_time(self, handoff_id: str) -> Handoff:
-        """Return the handoff; end it first when its deadline has passed.
+        """Return the handoff; expire it first if its deadline has passed.
 
-        The scheduler does that, too, but it does not run in a process that runs only its own tasks.
+        The scheduler expires handoffs too, but a process that runs only its own tasks has no scheduler.
         """
         handoff = await self.get(handoff_id)
         if handoff.open and not self._get_remaining(handoff):
-            with suppress(Conflict):  # it changed just now
+            with suppress(Conflict):  # the handoff changed just now
                 await self.expire(handoff)
             return await self.get(handoff_id)
         return handoff
@@ -484,27 +483,27 @@ class Handoffs:
         return await self._store.list_handoffs(which or HandoffFilter())
 
     async def cancel(self, handoff_id: str, *, why: str = "cancelled by a person", actor: str | None = None) -> Handoff:
-        """End a handoff that is not wanted any more, and stop its task wherever it runs."""
+        """Cancel a handoff and stop its task in whichever process it runs."""
 
         async def compute() -> tuple[Handoff, Changes]:
             handoff = await self.get(handoff_id)
             if not handoff.open:
                 raise Conflict(
-                    f"handoff {handoff.id} is already {handoff.status}; look at it with `midwatch handoff show`."
+                    f"handoff {handoff.id} is already {handoff.status}; see `midwatch handoff show {handoff.id}`."
                 )
             return await self._add_stop(*rules.cancel_handoff(handoff, why, self._clock.now()), actor)
 
         return await apply_with_retry(self._store, f"handoff {handoff_id}", compute)
 
-    async def leave(self, source_task: str, once: str) -> None:
-        """End an open handoff whose waiting task was stopped."""
+    async def cancel_unattended(self, source_task: str, once: str) -> None:
+        """Cancel an open handoff, because the task that waits for it is being stopped."""
         handoff = await self._store.find_handoff(source_task, once)
         if handoff is not None and handoff.open:
             with suppress(Conflict):
                 await self.cancel(handoff.id, why="the task that handed it over was stopped")
 
-    async def call_off(self) -> None:
-        """End the open handoffs whose waiting tasks have ended."""
+    async def cancel_orphans(self) -> None:
+        """Cancel the open handoffs of which the waiting tasks have ended."""
         for handoff in await self._store.list_orphaned_handoffs():
             with suppress(Conflict):
                 await self.cancel(handoff.id, why="the task that waited for it has ended")
@@ -513,20 +512,20 @@ class Handoffs:
         """End a handoff whose deadline has passed."""
         await self._store.apply((await self._add_stop(*rules.expire_handoff(due, self._clock.now())))[1])
 
-    async def abandon(self, left: Handoff) -> None:
-        """End a handoff whose preparing process is gone; it has no task yet."""
+    async def abandon(self, handoff: Handoff) -> None:
+        """Fail a handoff that has no task yet, because the process that prepared it has ended."""
         why = "the process that prepared it ended before its task was created; hand it over again."
-        await self._store.apply(rules.fail_handoff(left, why, self._clock.now(), "choose")[1])
+        await self._store.apply(rules.fail_handoff(handoff, why, self._clock.now(), "choose")[1])
 
     async def _add_stop(self, ended: Handoff, step: Changes, actor: str | None = None) -> tuple[Handoff, Changes]:
-        """Return the ended handoff and its step, with what stops its task."""
+        """Return the ended handoff and its changes, extended by those that stop its task."""
         task = await self._store.get_task(ended.task_id) if ended.task_id else None
         if task is not None and task.open:
             step = step.plus(stop_task(task, self._clock.now(), actor)[1])
         return ended, step
 
     async def retry(self, handoff_id: str, *, actor: str | None = None, once: str | None = None) -> Handoff:
-        """Hand the same work to the same agent again, without waiting; with the same `once`, only one time."""
+        """Hand the same work to the same agent again without waiting. With the same `once` it happens only once."""
         old = await self.get(handoff_id)
         if old.open or old.status == "completed":
             raise Conflict(f"handoff {old.id} is {old.status}; only a handoff without an answer can be retried.")
@@ -541,7 +540,7 @@ class Handoffs:
 
 
 class _Stage:
-    """The progress of a handoff's preparation. The steps in `held` are written with the next one."""
+    """The progress of a handoff's preparation. The changes in `held` are written together with the next ones."""
 
     def __init__(self, handoff: Handoff, held: list[Changes]) -> None:
         self.handoff = handoff
@@ -550,15 +549,15 @@ class _Stage:
 
 
 def _can_handle(agent: Agent, work: HandoffTask) -> bool:
-    """Return whether the agent says that it can do this work; an agent that fails to tell cannot."""
+    """Return whether the agent can do this work. If its method raises an error, the answer is no."""
     try:
         return not isinstance(agent, Receiver) or bool(agent.can_handle(work))
     except Exception:
-        log.exception("agent %s cannot tell whether it can handle work of type %r", agent.name, work.type)
+        log.exception("agent %s raised an error in can_handle for work of type %r", agent.name, work.type)
         return False
 
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function, plain or async, and return its result."""
+    """Call a plain or async function and return its result."""
     result = function(*arguments)
     return await result if inspect.isawaitable(result) else result

@@ -1,4 +1,4 @@
-"""The notification service: what was or will be sent, and the typing sign around a run.
+"""The notification service: reads and retries deliveries, checks routes, and shows the typing indicator.
 
 The record of a delivery is in `midwatch.domain.channel`.
 """
@@ -20,7 +20,7 @@ from midwatch.services.records import require
 
 
 class Notifications:
-    """Service: what was or will be sent, and the typing sign around a run."""
+    """Service: deliveries of notices, and the typing indicator during a run."""
 
     def __init__(self, store: Store, clock: Clock, channels: Mapping[str, Channel]) -> None:
         self._store = store
@@ -33,7 +33,7 @@ class Notifications:
         if route.channel not in self._channels:
             known = ", ".join(sorted(self._channels))
             raise InvalidInput(
-                f"no channel is called {route.channel!r}; known channels: {known}. "
+                f"there is no channel {route.channel!r}; known channels: {known}. "
                 "Add it under [channels.NAME] in midwatch.toml.",
                 field="route",
             )
@@ -64,7 +64,7 @@ class Notifications:
 
     @asynccontextmanager
     async def typing(self, route: str | None) -> AsyncIterator[None]:
-        """Show the typing sign on the channel of a route until the block ends; a broken or slow channel is ignored."""
+        """Show the typing indicator on the channel of a route until the block ends; ignore errors of the channel."""
         parsed = Route.parse(route) if route else None
         channel = self._channels.get(parsed.channel) if parsed else None
         sign: AbstractAsyncContextManager[None] | None = None

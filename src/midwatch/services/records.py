@@ -1,4 +1,4 @@
-"""Records: find one, or raise NotFound; change one, and try again when it was changed meanwhile."""
+"""Helpers for records: find a record or raise NotFound; change a record, and retry if it changed meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def require(record: T | None, noun: str, key: str) -> T:
 
 
 def parse_status(status: str, known: Iterable[str]) -> str:
-    """Return the status of a list's filter: empty, `all`, or a known one; raise InvalidInput for others."""
+    """Return the normalised status of a filter: empty, `all`, or a known status; otherwise raise InvalidInput."""
     wanted = status.strip().lower()
     if wanted not in ("", "all", *known):
         raise InvalidInput(f"the status is one of: all, {', '.join(known)}.", field="status")
@@ -33,9 +33,9 @@ def parse_status(status: str, known: Iterable[str]) -> str:
 
 
 async def apply_with_retry(store: Store, name: str, compute: Callable[[], Awaitable[tuple[T, Changes]]]) -> T:
-    """Compute a result and its step, write the step, and return the result.
+    """Compute a result and its changes, write the changes, and return the result.
 
-    Both are computed again when a record was changed meanwhile. `name` is the record's name in the error message.
+    If a record changed meanwhile, both are computed again. `name` is the record's name in the error message.
     """
     for _ in range(TRIES):
         result, changes = await compute()
@@ -52,18 +52,18 @@ class ManagedRecord(RevisedRecord, Protocol):
 
     @property
     def creator(self) -> str | None:
-        """Return who created it."""
+        """Return the name of the actor that created the record."""
 
     @property
     def manage_mode(self) -> str:
-        """Return who may change it: everybody, or only its creator."""
+        """Return the manage mode: `scope_all`, or `creator_only`."""
 
 
 M = TypeVar("M", bound=ManagedRecord)
 
 
 class ManagedRecords(Generic[M]):
-    """The part that the services of automations and goals share."""
+    """The base class of the services of automations and goals."""
 
     noun: ClassVar[str]
 
@@ -85,13 +85,13 @@ class ManagedRecords(Generic[M]):
         self, record_id: str, change: Callable[[M, int], Awaitable[Changes]], actor: AnyActor = None,
         revision: int | None = None,
     ) -> M:  # fmt: skip
-        """Write what `change` returns for the record and the time, and return the record as it is then."""
+        """Write the changes that `change` returns for the record and the time, and return the changed record."""
 
         async def compute() -> tuple[None, Changes]:
             record = await self._get_managed(record_id, actor)
             if revision is not None and record.revision != revision:
                 raise Conflict(
-                    f"{self.noun} {record.id} changed meanwhile (revision {record.revision}); look at it again."
+                    f"{self.noun} {record.id} changed meanwhile (revision {record.revision}); read it again."
                 )
             return None, await change(record, self._clock.now())
 

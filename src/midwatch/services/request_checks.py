@@ -1,4 +1,4 @@
-"""Check requests: refuse wrong values with the field and the remedy. Directories must exist."""
+"""Checks of requests: wrong values are refused with an error that names the field and the remedy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from midwatch.domain.requests import CAUSES, PRIORITY, YEAR, Submission, is_plai
 
 
 def check(prompt: str, wish: Submission, max_prompt: int) -> None:
-    """Raise InvalidInput, with the field and the remedy, for wrong values."""
+    """Raise InvalidInput, with the field and the remedy, for a wrong value."""
     for field, value in (("prompt", prompt), *wish.items()):
         if isinstance(value, str) and not is_plain(value):
-            raise InvalidInput(f"{field} holds a NUL or half a character; send plain UTF-8 text.", field=field)
+            raise InvalidInput(f"{field} contains a NUL or half a character; send plain UTF-8 text.", field=field)
     if not prompt.strip():
-        raise InvalidInput("the prompt is empty; say what the agent should do.", field="prompt")
+        raise InvalidInput("the prompt is empty; write what the agent should do.", field="prompt")
     if len(prompt) > max_prompt:
-        raise InvalidInput(f"the prompt has {len(prompt)} characters; at most {max_prompt} are taken.", field="prompt")
+        raise InvalidInput(f"the prompt has {len(prompt)} characters; shorten it to {max_prompt}.", field="prompt")
     check_workdir(wish.get("workdir"))
     timeout = wish.get("timeout")
     if timeout is not None and not 0 < timeout <= YEAR:
@@ -31,13 +31,13 @@ def check(prompt: str, wish: Submission, max_prompt: int) -> None:
     if attempts is not None and not 1 <= attempts <= 100:
         raise InvalidInput("max_attempts must be from 1 to 100.", field="max_attempts")
     if wish.get("on_crash") not in (None, "resume", "rerun", "fail"):
-        raise InvalidInput("on_crash is resume, rerun or fail.", field="on_crash")
+        raise InvalidInput("on_crash must be resume, rerun or fail.", field="on_crash")
     if wish.get("cause") not in (None, *CAUSES):
-        raise InvalidInput(f"the cause is one of: {', '.join(CAUSES)}.", field="cause")
+        raise InvalidInput(f"the cause must be one of: {', '.join(CAUSES)}.", field="cause")
     Budget.from_data(wish.get("budget"))
     key = wish.get("idempotency_key")
     if key is not None and not (0 < len(key) <= 200 and key.isprintable()):
-        raise InvalidInput("an idempotency key is 1 to 200 printable characters.", field="idempotency_key")
+        raise InvalidInput("an idempotency key must have 1 to 200 printable characters.", field="idempotency_key")
 
 
 def check_workdir(workdir: str | None) -> None:
@@ -51,12 +51,12 @@ def check_workdir(workdir: str | None) -> None:
 
 
 def check_repository(workdir: str | None) -> None:
-    """Raise InvalidInput unless the directory is in a git repository. The rest is checked when the work starts."""
+    """Raise InvalidInput unless the directory is in a git repository. More is checked when the task starts."""
     if workdir is None:
-        raise InvalidInput("a worktree is made from a repository; name a working directory in one.", field="workdir")
+        raise InvalidInput("a worktree needs a git repository; name a working directory in one.", field="workdir")
     if not (Path(directory_of(workdir)) / ".git").exists():
         raise InvalidInput(
-            f"{workdir!r} is in no git repository, so no worktree can be made from it; leave the worktree out, "
+            f"{workdir!r} is not in a git repository, so no worktree can be made from it; leave the worktree out, "
             "or create a repository with `git init` and a first commit.",
             field="worktree",
         )

@@ -1,4 +1,4 @@
-"""Decide by rules whether a question is answered without a person. Symbolic links are followed."""
+"""The decision by rules: whether a question is answered without a person. Symbolic links are followed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from midwatch.domain.commandline import CommandPattern, argv_of, parts_of, place
 from midwatch.domain.rule import LONGEST, MOST_PATHS, TARGETED, Decision, Effect, Pattern, Policy, Rule, describe_rule
 
 
-class Look:
-    """A question with everything that rules need to know of it, each computed once."""
+class QuestionFacts:
+    """A question and the facts about it that rules are compared with. Each fact is computed once."""
 
     def __init__(self, question: Question, root: str | None) -> None:
         self.question = question
         self.root = root
 
     @cached_property
-    def place(self) -> str | None:
+    def real_root(self) -> str | None:
         """Return the real path of the working directory."""
         return None if self.root is None else os.path.realpath(self.root)
 
     @cached_property
     def argv(self) -> tuple[str, ...] | None:
-        """Return the words of the command, or None if it cannot be parsed with certainty."""
+        """Return the words of the command, or None if it cannot be parsed reliably."""
         return None if self.question.command is None else argv_of(self.question.command)
 
     @cached_property
@@ -38,7 +38,7 @@ class Look:
 
     @cached_property
     def doubtful(self) -> bool:
-        """Return whether it is unclear what a yes would allow."""
+        """Return whether it is unclear which actions a yes would allow."""
         if self.question.command is not None and self.argv is None:
             return True
         nameless = self.question.kind in TARGETED and not self.question.paths
@@ -47,14 +47,14 @@ class Look:
         )
 
     @cached_property
-    def inside(self) -> list[str] | None:
-        """Return the files relative to the working directory; None when one of them is elsewhere."""
+    def relative_paths(self) -> list[str] | None:
+        """Return the files relative to the working directory, or None if one of them is outside."""
         paths = [resolve_path(path, self.root) for path in self.question.paths]
         return None if None in paths else [path for path in paths if path is not None]
 
     @cached_property
-    def path_forms(self) -> frozenset[str]:
-        """Return everything that may be the name of a file, in all its forms."""
+    def possible_paths(self) -> frozenset[str]:
+        """Return all words and paths of the question that may name a file, in all their forms."""
         words = [place for part in self.parts for word in part for place in places(word)]
         paths = [*self.question.paths[:MOST_PATHS], *words]
         return frozenset(form.casefold() for path in dict.fromkeys(paths) for form in _forms(path, self.root))
@@ -63,20 +63,20 @@ class Look:
 def decide(
     question: Question, root: str | None, policies: Sequence[tuple[str, Policy]], rules: Iterable[Rule] = ()
 ) -> Decision:
-    """Decide on a question: rules that deny come first, then rules that allow, then the default of the last policy.
+    """Decide on a question: first by rules that deny, then by rules that allow, then by the default of the last policy.
 
-    A plain question is left to a person, unless the default denies everything.
+    A question without an action is left to a person, unless the default is to deny.
     """
     if question.kind != "choice":
-        kept, look = list(rules), Look(question, root)
-        denying = [*_written(policies, "deny"), *_stored(kept, "deny")]
+        kept, facts = list(rules), QuestionFacts(question, root)
+        denying = [*_rank_policies(policies, "deny"), *_rank_rules(kept, "deny")]
         for by, pattern, effect in denying:
-            if denies(pattern, look):
+            if denies(pattern, facts):
                 return Decision("deny", by, effect(pattern))
-        if look.doubtful and any(pattern.command or pattern.path for _, pattern, _ in denying):
-            return Decision("ask")  # it may contain something that is denied
-        for by, pattern, effect in (*_written(policies, "allow"), *_stored(kept, "allow")):
-            if allows(pattern, look):
+        if facts.doubtful and any(pattern.command or pattern.path for _, pattern, _ in denying):
+            return Decision("ask")  # it may contain a denied action
+        for by, pattern, effect in (*_rank_policies(policies, "allow"), *_rank_rules(kept, "allow")):
+            if allows(pattern, facts):
                 return Decision("allow", by, effect(pattern))
     by, default = next(((name, policy.default) for name, policy in reversed(policies) if policy.default), ("", "ask"))
     if default == "ask" or (default == "allow" and question.kind == "choice"):
@@ -84,71 +84,71 @@ def decide(
     return Decision(default, f"rule:{by}", f"default: {default}")
 
 
-def allows(pattern: Pattern, look: Look) -> bool:
+def allows(pattern: Pattern, facts: QuestionFacts) -> bool:
     """Return whether a rule that allows this pattern certainly allows the question."""
-    question = look.question
+    question = facts.question
     if (
         pattern.kind not in (None, question.kind)
-        or not _holds_in(pattern, look)
-        or look.doubtful
-        or look.inside is None
+        or not _holds_in(pattern, facts)
+        or facts.doubtful
+        or facts.relative_paths is None
     ):
         return False
     if pattern.path is not None:
         glob = glob_regex(pattern.path)
-        if not look.inside or not all(glob.fullmatch(path) for path in look.inside):
+        if not facts.relative_paths or not all(glob.fullmatch(path) for path in facts.relative_paths):
             return False
     if (
         question.command is None or pattern.command is None
-    ):  # a rule about files says nothing of commands that name them
+    ):  # a rule about files does not apply to commands that name files
         return pattern.command is None and (
             question.command is None or (pattern.kind == "execute" and not pattern.path)
         )
     wanted = CommandPattern.parse(pattern.command)
-    if wanted is None or look.argv is None:
+    if wanted is None or facts.argv is None:
         return False
-    return wanted.allows(look.argv, lambda place: resolve_path(place, look.root) is not None)
+    return wanted.allows(facts.argv, lambda place: resolve_path(place, facts.root) is not None)
 
 
-def denies(pattern: Pattern, look: Look) -> bool:
+def denies(pattern: Pattern, facts: QuestionFacts) -> bool:
     """Return whether a rule that denies this pattern may apply to the question."""
-    if pattern.kind not in (None, look.question.kind) or not _holds_in(pattern, look):
+    if pattern.kind not in (None, facts.question.kind) or not _holds_in(pattern, facts):
         return False
     if pattern.command is not None:
         wanted = CommandPattern.parse(pattern.command)
-        if wanted is None or not wanted.may_be_in(look.parts, look.argv):
+        if wanted is None or not wanted.may_be_in(facts.parts, facts.argv):
             return False
     if pattern.path is None:
         return True
     glob = glob_regex(pattern.path.casefold())
     # a directory includes everything in it
-    return any(glob.fullmatch(form) or glob.fullmatch(f"{form}/x") for form in look.path_forms)
+    return any(glob.fullmatch(form) or glob.fullmatch(f"{form}/x") for form in facts.possible_paths)
 
 
 def narrow(question: Question, root: str | None) -> Pattern | None:
     """Return the narrowest pattern for a question: exactly its command or its file, in its working directory.
 
-    None if there is no reliable one.
+    Return None if no pattern is reliable.
     """
-    look = Look(question, root)
-    if look.place is None or question.kind == "choice":
+    facts = QuestionFacts(question, root)
+    if facts.real_root is None or question.kind == "choice":
         return None
     if question.command is not None:
-        if len(question.command) > LONGEST or look.argv is None or any(word.startswith("*") for word in look.argv):
+        if len(question.command) > LONGEST or facts.argv is None or any(word.startswith("*") for word in facts.argv):
             return None
-        pattern = Pattern(question.kind, shlex.join(look.argv), None, look.place)
+        pattern = Pattern(question.kind, shlex.join(facts.argv), None, facts.real_root)
     elif question.kind in TARGETED and len(question.paths) == 1:
         inside = resolve_path(question.paths[0], root)
         if inside is None or inside == "." or len(inside) > LONGEST or re.search(r"[*?\[\]\\]", inside):
             return None
-        pattern = Pattern(question.kind, None, inside, look.place)
+        pattern = Pattern(question.kind, None, inside, facts.real_root)
     else:
         return None
-    return pattern if allows(pattern, look) else None
+    return pattern if allows(pattern, facts) else None
 
 
 def resolve_path(path: str, root: str | None) -> str | None:
-    """Return the real path relative to the working directory; None when it is outside or unclear."""
+    """Return the real path relative to the working directory, or None if it is outside or unclear."""
     if root is None or not path or path.startswith("~") or "://" in path or "\0" in path:
         return None
     try:
@@ -159,28 +159,28 @@ def resolve_path(path: str, root: str | None) -> str | None:
     return os.path.relpath(real, base) if inside else None
 
 
-def _holds_in(pattern: Pattern, look: Look) -> bool:
-    return pattern.root is None or look.place == pattern.root
+def _holds_in(pattern: Pattern, facts: QuestionFacts) -> bool:
+    return pattern.root is None or facts.real_root == pattern.root
 
 
 Ranked = Iterator[tuple[str, Pattern, Callable[[Pattern], str]]]
 """The rule's name, its pattern, and a function that describes it."""
 
 
-def _written(policies: Sequence[tuple[str, Policy]], effect: Effect) -> Ranked:
+def _rank_policies(policies: Sequence[tuple[str, Policy]], effect: Effect) -> Ranked:
     for name, policy in policies:
         for pattern in policy.deny if effect == "deny" else policy.allow:
             yield f"rule:{name}", pattern, lambda chosen: f"{effect} {chosen.words()}"
 
 
-def _stored(rules: Iterable[Rule], effect: Effect) -> Ranked:
+def _rank_rules(rules: Iterable[Rule], effect: Effect) -> Ranked:
     for rule in rules:
         if rule.effect == effect and not rule.revoked_at:
             yield f"rule:{rule.id}", rule.pattern, lambda p, agent=rule.agent: describe_rule(effect, p, agent)  # type: ignore[misc]
 
 
 def _forms(path: str, root: str | None) -> Iterator[str]:
-    """Yield the forms of a path that a denying rule may match: as written, and as it really is."""
+    """Yield the forms of a path that a denying rule may match: as written, normalised, and with links resolved."""
     home = expand_home(path)
     yield path
     yield os.path.normpath(home)
@@ -193,7 +193,7 @@ def _forms(path: str, root: str | None) -> Iterator[str]:
 
 
 def expand_home(path: str) -> str:
-    """Return the path with `~` replaced; an unknown user's home stays as it is."""
+    """Return the path with `~` replaced. The `~name` of an unknown user is left as it is."""
     try:
         return str(Path(path).expanduser()) if path.startswith("~") else path
     except RuntimeError:
@@ -202,7 +202,7 @@ def expand_home(path: str) -> str:
 
 @lru_cache(256)
 def glob_regex(glob: str) -> re.Pattern[str]:
-    """Return a glob as a regular expression: `**` is any number of directories, `*` and `?` stay in one."""
+    """Return a glob as a regular expression: `**` matches any number of directories, `*` and `?` no slash."""
     steps = expand_home(glob).rstrip("/").split("/")
     pattern = ""
     for at, step in enumerate(steps):

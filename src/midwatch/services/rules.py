@@ -1,4 +1,4 @@
-"""The rule service: list and revoke rules; and the judge, which applies them before a person is asked."""
+"""The rule service, which lists and revokes rules, and the judge, which applies them before a person is asked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = 1_000_000
 
 
 class Rules:
-    """Service: the rules that answers with "always" have created."""
+    """Service: the rules that were created by answers with "always"."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -31,8 +31,8 @@ class Rules:
     async def list(
         self, agent: str | None = None, *, revoked: bool = False, limit: int = 500, actor: AnyActor = None
     ) -> list[Rule]:
-        """Return rules, newest first; with `revoked` also revoked ones. Not for agents of running tasks."""
-        refuse_agent(actor, "an agent may not see the rules that answer its questions.")
+        """Return rules, newest first; with `revoked` also revoked ones. Raise Forbidden for agents of running tasks."""
+        refuse_agent(actor, "an agent may not read the rules that answer its questions.")
         return await self._store.list_rules(agent, revoked=revoked, limit=limit)
 
     async def get(self, rule_id: str) -> Rule:
@@ -40,7 +40,7 @@ class Rules:
         return require(await self._store.get_rule(rule_id), "rule", rule_id)
 
     async def revoke(self, rule_id: str, *, actor: AnyActor = None) -> Rule:
-        """Revoke a rule; its earlier answers stay. Conflict when it was revoked before."""
+        """Revoke a rule; its earlier answers stay valid. Raise Conflict if it is revoked already."""
         rule = await self.get(rule_id)
         now, name = self._clock.now(), actor_name(actor)
         revoked = RuleRevoked(rule_id=rule.id, effect=rule.effect, for_agent=rule.agent)
@@ -48,12 +48,12 @@ class Rules:
         try:
             await self._store.apply(Changes(updates=(update,), events=(event(revoked, now, actor=name),)))
         except Conflict as conflict:
-            raise Conflict(f"rule {rule.id} was revoked before.") from conflict
+            raise Conflict(f"rule {rule.id} is revoked already.") from conflict
         return await self.get(rule_id)
 
 
 class Policies:
-    """A judge: applies the agent's policy, that of the running automation, and the rules that answers created."""
+    """A judge: applies the policy of the agent, the policy of the automation, and the rules from earlier answers."""
 
     def __init__(self, store: Store, of_agent: Callable[[str], Policy]) -> None:
         self._store = store
@@ -76,5 +76,5 @@ class Policies:
             return ASK
         try:
             return Policy.from_data(automation.approvals)
-        except InvalidInput:  # it was written by another version: people are asked
+        except InvalidInput:  # another version has written it; ask a person
             return ASK

@@ -28,7 +28,7 @@ from midwatch.services.tasks import Tasks
 
 PAGE = 200
 InterruptMode = Literal["abort", "stop"]
-"""How a running turn is ended: at once, or with one closing answer and no more tools."""
+"""How a running turn is interrupted: at once, or with one final answer and no more tools."""
 
 
 class Sessions:
@@ -41,7 +41,7 @@ class Sessions:
         tasks: Tasks,
         pause: Callable[[str, str | None], Awaitable[object]] | None = None,
     ) -> None:
-        """Build the service. `pause` pauses an automation after a person has interrupted its run."""
+        """Build the service. `pause` is called to pause an automation when a person has interrupted its run."""
         self._pause = pause
         self._store = store
         self._clock = clock
@@ -60,20 +60,20 @@ class Sessions:
     ) -> tuple[View, bool]:
         """Open a conversation with an agent; return it, and whether it is new.
 
-        An open one with the same agent and directory is returned as it is; a closed one is opened again. With
-        `worktree` its turns share a git worktree of its own. With an idempotency key, instead of a key, the session of
-        the first request is returned as it is, also when it is closed; KeyReused if that request was another one.
+        If a session has this key, the same agent and the same directory, it is returned; a closed one is opened again.
+        With `worktree` the turns of the session share a git worktree. With an idempotency key instead of a key, the
+        session of the first request is returned, even if it is closed; KeyReused if that request had other fields.
         """
         now, creator = self._clock.now(), actor_name(actor)
         name = await self._tasks.check_agent(agent)
         check("-", {"workdir": workdir, "idempotency_key": idempotency_key}, 1)
         if idempotency_key is not None and key:
-            raise InvalidInput("a session is named by a key or by an idempotency key, not by both.", field="key")
+            raise InvalidInput("a request has a key or an idempotency key, not both; leave one out.", field="key")
         if idempotency_key is not None:
             key = repeatable_key(creator, idempotency_key)
         key = check_key(key, "key") if key else f"chat:{new_id('s', now)}"
         if len(title) > MAX_TITLE or not (title.isprintable() or not title):
-            raise InvalidInput(f"a title is up to {MAX_TITLE} printable characters.", field="title")
+            raise InvalidInput(f"a title must have at most {MAX_TITLE} printable characters.", field="title")
         if worktree:
             check_repository(workdir)
         session = Session(
@@ -99,7 +99,7 @@ class Sessions:
     async def begin(self, prompt: str | None, *, idempotency_key: str | None = None, **wish: Any) -> tuple[View, bool]:
         """Open a conversation as `create` does and, if it is new, send its first message.
 
-        The message is sent once, also when the request is sent again.
+        If the request is repeated, the message is not sent again.
         """
         if prompt is not None:
             check(prompt, {}, MAX_PROMPT)
@@ -110,8 +110,8 @@ class Sessions:
         await self.send(view.session.key, prompt, idempotency_key=once, actor=wish.get("actor"))
         return await self.get(view.session.key), created
 
-    async def recall(self, key: str, earlier: Iterable[tuple[Role, str, int]]) -> None:
-        """Begin a conversation with the messages of an earlier one: role, text and time."""
+    async def add_history(self, key: str, earlier: Iterable[tuple[Role, str, int]]) -> None:
+        """Add the messages of an earlier conversation to a new one: role, text and time of each."""
         messages = tuple(
             Message(session_key=key, role=role, text=text, time=time, id=f"{key}.{at}")
             for at, (role, text, time) in enumerate(earlier)
@@ -121,11 +121,11 @@ class Sessions:
         await self._store.apply(Changes(messages=messages, events=events))
 
     async def get(self, key: str) -> View:
-        """Return the session and what goes on in it, or raise NotFound."""
+        """Return the session and its current activity, or raise NotFound."""
         return require(await self._store.view_session(key), "session", key)
 
     async def messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
-        """Return the messages so far, in order."""
+        """Return the messages of a session, oldest first."""
         return await self._store.read_messages(key, after, limit)
 
     async def send(
@@ -140,8 +140,8 @@ class Sessions:
     ) -> Task:
         """Send a message, and return the task that will answer it.
 
-        In a busy conversation the message waits for its turn; with another `mode` it goes into the running turn, see
-        `say`. It is durable when this returns.
+        If a turn runs, the message waits for the next turn; with another `mode` it goes into the running turn, see
+        `say`. When this returns, the message is durable.
         """
         return (await self.say(key, text, mode, priority=priority, idempotency_key=idempotency_key, actor=actor)).task
 
@@ -155,14 +155,15 @@ class Sessions:
         idempotency_key: str | None = None,
         actor: AnyActor = None,
     ) -> SendResult:
-        """Send a message, and choose when a busy agent gets it.
+        """Send a message, and choose when a busy agent receives it.
 
-        `after_turn` waits for the end of the turn, `interrupt` for its next step, `after_tool` until the current tool
-        has returned. If nothing runs, or the agent takes no messages while it works, the message becomes a task; the
-        reply's `mode` tells. LimitReached when too many messages wait for the running turn.
+        With `after_turn` it is received after the turn, with `interrupt` before the next step of the turn, with
+        `after_tool` when the current tool has returned. If no turn runs, or the agent takes no messages during a turn,
+        the message becomes a task, and the `mode` of the reply is `after_turn`. Raise LimitReached if too many messages
+        wait for the running turn.
         """
         if mode not in SEND_MODES:
-            raise InvalidInput(f"mode is one of: {', '.join(SEND_MODES)}.", field="mode")
+            raise InvalidInput(f"mode must be one of: {', '.join(SEND_MODES)}.", field="mode")
         session = (await self.get(key)).session
         wish: Submission = {
             "agent": session.agent, "session_key": key, "workdir": session.workdir, "cause": "message",
@@ -180,15 +181,15 @@ class Sessions:
     async def interrupt(
         self, key: str, mode: InterruptMode = "abort", *, hint: str | None = None, actor: AnyActor = None
     ) -> str | None:
-        """End the turn that runs now, and return its task, or None if nothing ran. Waiting tasks continue.
+        """Interrupt the running turn and return its task, or None if no turn runs. Waiting tasks run afterwards.
 
-        `abort` cancels the task. `stop` asks for one closing answer, with `hint` as advice; Conflict if the agent
-        cannot do that.
+        `abort` cancels the task. `stop` asks the agent for one final answer, with `hint` as advice; raise Conflict if
+        the agent does not support that.
         """
         if mode not in ("abort", "stop"):
-            raise InvalidInput("mode is abort or stop.", field="mode")
+            raise InvalidInput("mode must be abort or stop.", field="mode")
         if mode == "abort" and hint:
-            raise InvalidInput("a hint goes with mode stop; an abort asks the agent nothing.", field="hint")
+            raise InvalidInput("a hint needs mode stop; with abort the agent gets no message.", field="hint")
         view, name = await self.get(key), actor_name(actor)
         running = view.running_task
         if running is None:
@@ -215,9 +216,9 @@ class Sessions:
         return sent.task.id if sent else None
 
     async def restart(self, key: str, *, actor: AnyActor = None) -> View:
-        """Stop the running turn and end the agent's process.
+        """Stop the running turn and end the agent's process, if there is one.
 
-        The next message starts a new process, which continues the conversation. Without a process nothing happens.
+        The next message starts a new process, which continues the conversation.
         """
         await self.interrupt(key, actor=actor)
         await self._store.restart_session(key)
@@ -252,17 +253,17 @@ class Sessions:
 
 
 def repeatable_key(actor: str | None, idempotency_key: str) -> str:
-    """Return the session key of a request that may be sent again: the same actor and request mean the same session."""
-    pair = f"{actor or ''}\0{idempotency_key}"  # neither holds a NUL, so no two pairs are alike
+    """Return a session key made of actor and idempotency key, so that a repeated request finds the same session."""
+    pair = f"{actor or ''}\0{idempotency_key}"  # no part contains a NUL, so each pair has a key of its own
     return f"chat:k_{sha256(pair.encode()).hexdigest()[:32]}"
 
 
 def _get_request(session: Session) -> tuple[object, ...]:
-    """Return the fields that come from the request that opened it."""
+    """Return the fields of a session that come from the request that opened it."""
     return (session.creator, session.agent, session.workdir, session.worktree is None, session.title)
 
 
 def _has_same_place(session: Session, other: Session) -> bool:
-    """Return whether both have the same agent and directory, and both or none have a worktree."""
+    """Return whether two sessions have the same agent and directory, and both or neither have a worktree."""
     same = (session.agent, session.workdir) == (other.agent, other.workdir)
     return same and (session.worktree is None) == (other.worktree is None)

@@ -1,4 +1,4 @@
-"""The system service: the desk at a glance, usage, readiness, the place of the home, directories to work in."""
+"""The system service: overview of the desk, usage, readiness, path of the home, directories to work in."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from midwatch.services.tasks import Tasks
 DAY = 24 * 3600 * SECOND
 LISTED = 10
 ACTIVITY_FIELDS = ("text", "tool", "question", "wait", "status")
-"""The fields of a payload that say most about what a task does."""
+"""The fields of an event payload that best describe the activity of a task, best first."""
 READY_SECONDS = 5.0
 LOOKS = 5
-"""So often the database's answer is looked for, so that a moment in which this process was busy counts once."""
+"""How many times the answer of the database is checked. A pause of this process shortens only one of the waits."""
 MOST_DIRECTORIES = 1000
 
 
@@ -42,7 +42,7 @@ class System:
         self._home = home
 
     async def overview(self, since: datetime | None = None) -> dict[str, Any]:
-        """Return the desk at a glance as JSON. Usage counts from `since`; failures are those of the last 24 hours."""
+        """Return an overview of the desk as JSON: usage from `since` on, failures of the last 24 hours."""
         state = await self._store.read_desk_state()
         done = TaskFilter(statuses=("done",), limit=LISTED)
         failed = await self._store.list_failed_tasks(self._clock.now() - DAY, LISTED)
@@ -60,7 +60,7 @@ class System:
         self, *, since: datetime | None = None, until: datetime | None = None, by: Sequence[By] = ("actor", "agent"),
         zone: str | None = None, session_key: str | None = None, limit: int = 1000,
     ) -> dict[str, Any]:  # fmt: skip
-        """Return as JSON what the tasks that ended in a time have cost, in all and by what tells the rows apart."""
+        """Return as JSON the usage of the tasks that ended between two times: the total, and rows grouped by `by`."""
         now = self._clock.now()
         begin, end = _to_micros(since, now - DAY), _to_micros(until, now + 1)
         parts = tuple(dict.fromkeys(by))
@@ -74,7 +74,7 @@ class System:
         }  # fmt: skip
 
     async def check_ready(self, seconds: float = READY_SECONDS) -> None:
-        """Raise StoreUnavailable unless the database answers within so many seconds."""
+        """Raise StoreUnavailable unless the database answers within `seconds`."""
         answer = asyncio.ensure_future(self._store.read_log_bounds())
         try:
             for _ in range(LOOKS):
@@ -87,18 +87,18 @@ class System:
             answer.cancel()
 
     def home_for(self, actor: Actor) -> str | None:
-        """Return the path of the home, which only an owner is told."""
+        """Return the path of the home for an owner, and None for other actors."""
         return str(self._home) if actor.role == "owner" else None
 
     async def describe_store(self, actor: Actor) -> dict[str, object]:
-        """Return facts about the store; only an owner is told its place."""
+        """Return facts about the store; its path only for an owner."""
         facts = await self._store.describe()
         return {name: fact for name, fact in facts.items() if name != "path" or actor.role == "owner"}
 
     async def list_directories(self, path: str | None, hidden: bool, *, actor: Actor) -> dict[str, Any]:
-        """Return the directories in a directory of this machine as JSON, for choosing where an agent works."""
+        """Return the subdirectories of a directory as JSON, so that a user can choose a working directory."""
         if actor.role == "viewer":
-            raise Forbidden("a viewer starts no work and needs no directory.")
+            raise Forbidden("a viewer may not list directories; ask an owner for another role.")
         wanted = Path(path) if path else Path.home()
         if not wanted.is_absolute() or "\0" in str(wanted):
             raise InvalidInput("the path must be absolute.", field="path")
@@ -112,7 +112,7 @@ def _to_micros(moment: datetime | None, default: int) -> int:
 
 
 def _describe_activity(last: Event | None) -> dict[str, Any] | None:
-    """Return the last thing that happened to a task, in words."""
+    """Return the time and a short text of the last event of a task."""
     if last is None:
         return None
     detail = next((last.payload[name] for name in ACTIVITY_FIELDS if last.payload.get(name)), "")
@@ -120,7 +120,7 @@ def _describe_activity(last: Event | None) -> dict[str, Any] | None:
 
 
 def _scan(path: Path, hidden: bool) -> tuple[Path, list[str]]:
-    """Return a directory without links in its path, and the names of the directories in it."""
+    """Return the real path of a directory, and the names of its subdirectories."""
     try:
         place = path.resolve(strict=True)
         names = [
@@ -132,8 +132,8 @@ def _scan(path: Path, hidden: bool) -> tuple[Path, list[str]]:
         raise NotFound("directory", str(path)) from None
     except OSError as problem:
         raise InvalidInput(f"{path} cannot be read: {problem.strerror}.", field="path") from None
-    except RuntimeError:  # links that go round in a circle
-        raise InvalidInput(f"{path} cannot be read.", field="path") from None
+    except RuntimeError:  # a loop of symbolic links
+        raise InvalidInput(f"{path} cannot be read: its symbolic links form a loop.", field="path") from None
     if not str(place).isprintable():
-        raise InvalidInput(f"{path} leads to a place whose name cannot be shown.", field="path")
+        raise InvalidInput(f"{path} leads to a directory whose name has unprintable characters.", field="path")
     return place, sorted(names, key=str.casefold)[:MOST_DIRECTORIES]

@@ -1,6 +1,6 @@
-"""Task endings: what the end of a task means for the automation or goal it belongs to, and for unread messages.
+"""Task endings: the effects of a task's end on its automation, goal or handoff, and on unread messages.
 
-Unread messages are those that people have sent into its turn. All of it is written with the end of the task.
+Unread messages are those that people have sent into the turn. All effects are written together with the task's end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from midwatch.domain.task import EndedAttempt, Task, TaskStep
 
 
 class TaskEndings:
-    """Service: computes what the end of a task changes elsewhere."""
+    """Service: computes the changes of other records when a task ends."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class TaskEndings:
         tools: int = 0,
         thread_id: str | None = None,
     ) -> Changes:
-        """Return everything that is written when an attempt ends.
+        """Return all changes that are written when an attempt ends.
 
-        That is the task's own step, its meaning for the automation, goal or handoff the task belongs to, and the open
-        questions, which expire. `asked` names the attempt if it may have asked some, `why` is their reason. The write
-        fails with Conflict when one of these changed meanwhile; compute it again then.
+        These are the changes of the task itself, of the automation, goal or handoff it belongs to, and of open
+        questions, which expire. Pass `asked` if the attempt may have open questions; `why` is the reason of their
+        expiry. If one of the records changed meanwhile, the write raises Conflict; then compute the changes again.
         """
         after, now, changes = step.task, self._clock.now(), step.changes
         why = why or ("the task was interrupted" if after.open else "the task has ended")
@@ -70,7 +70,7 @@ class TaskEndings:
         return requeue_steers(task, queued, self._clock.now(), closed=closed)
 
     async def _update_handoff(self, record: handoff.Handoff, ended: EndedAttempt, now: int) -> Changes:
-        """Update the handoff; after a transfer the end of the task is also the end of the source's work."""
+        """Return the changes of the handoff and, after a transfer, those that end the work of the source task."""
         task = ended.task
         step = handoff.settle(record, task, now, ended.why)
         source = await self._store.get_task(record.source_task) if record.source_task and not task.open else None
@@ -80,7 +80,7 @@ class TaskEndings:
         return step.plus(await self._update_cause(ended._replace(task=source._replace(**end))))
 
     async def _update_cause(self, ended: EndedAttempt) -> Changes:
-        """Update the handoff, automation or goal that the task belongs to."""
+        """Return the changes of the handoff, automation or goal that the task belongs to."""
         task: Task = ended.task
         if task.cause_id is None or task.outcome == "transferred":
             return Changes()

@@ -34,7 +34,7 @@ RELATIVE_TEXT = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the task service."""
+    """Limits of the task service."""
 
     max_open: int = 1000
     max_open_per_actor: int | None = None
@@ -69,10 +69,10 @@ class Tasks:
         self.authorization = authorization or Authorization(store, self._terms)
 
     async def submit(self, prompt: str, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> Task:
-        """Accept a prompt for an agent, and return its task; `Submission` lists the other fields.
+        """Submit a prompt for an agent and return its task. `Submission` lists the other fields.
 
-        When this returns the task is durable and will run. The same `idempotency_key` with the same fields returns the
-        first task.
+        When this returns, the task is durable and will run. A second call with the same `idempotency_key` and the same
+        fields returns the first task.
         """
         wish = await self.authorization.restrict_task(actor, wish)
         return await self._insert(await self._build(prompt, actor_name(actor), wish), self._limits)
@@ -80,7 +80,7 @@ class Tasks:
     async def steer(self, prompt: str, mode: Mode, *, actor: AnyActor = None, **wish: Unpack[Submission]) -> SendResult:
         """Send a prompt into the turn that runs in `session_key`.
 
-        It becomes a task if no turn runs, or if the agent takes no messages while it works.
+        The prompt becomes a task if no turn runs, or if the agent takes no messages during a turn.
         """
         task = await self._build(prompt, actor_name(actor), wish)
         if not await self.steerable(task.agent):
@@ -94,7 +94,7 @@ class Tasks:
         return sent
 
     async def stop(self, key: str, hint: str = "", *, actor: AnyActor = None) -> SendResult | None:
-        """Ask the turn that runs in a session to use no more tools and close with one answer; None when none runs."""
+        """Ask the running turn of a session for one final answer without tools; return None if no turn runs."""
         if hint:
             check(hint, {}, self._limits.max_prompt)
         now = self._clock.now()
@@ -133,7 +133,7 @@ class Tasks:
     async def _worktree(
         self, wish: Submission, session: str | None, terms: AgentTerms, now: int
     ) -> dict[str, Any] | None:
-        """Return the worktree of the task: its conversation's, its own if it asks for one, or none."""
+        """Return the worktree of the task: that of its session, a new one if it asks for one, or None."""
         wanted = bool(wish.get("worktree"))
         known = await self._store.get_session(session) if session else None
         if known is not None and known.worktree is None and wanted:
@@ -145,7 +145,7 @@ class Tasks:
         return {"id": new_id("w", now)} if wanted else None
 
     async def get(self, task_id: str) -> Task:
-        """Return the task, with the reason why it waits, or raise NotFound."""
+        """Return the task with the reason why it waits, or raise NotFound."""
         task = await self._get(task_id)
         if task.status != "pending" or task.waits_until(self._clock.now()):
             return task
@@ -164,7 +164,7 @@ class Tasks:
         """Return tasks that match, newest first, at most 500 at a time."""
         which = which or TaskFilter()
         if not 1 <= which.limit <= 500:
-            raise InvalidInput("limit is 1 to 500.", field="limit")
+            raise InvalidInput("limit must be from 1 to 500.", field="limit")
         tasks = await self._store.list_tasks(which)
         waiting = {task.agent for task in tasks if task.status == "pending"}
         missing = waiting - await self._agents.live() if waiting else set()
@@ -175,8 +175,8 @@ class Tasks:
         ]
 
     async def result(self, task_id: str) -> str:
-        """Return the whole text of a task that is done."""
-        task = await self._last(task_id)
+        """Return the full result text of a task that is done; otherwise raise NotFinished."""
+        task = await self._follow_transfers(task_id)
         if task.status == "done":
             return task.result or ""
         if task.open:
@@ -192,11 +192,11 @@ class Tasks:
             task_id = task.transferred_to
 
     async def cancel(self, task_id: str, *, actor: AnyActor = None) -> Task:
-        """Stop a task. A pending task ends now; a running one when its agent has been stopped."""
+        """Cancel a task. A pending task ends at once, a running task when its agent has stopped."""
         await self.authorization.check_task(actor, task_id)
 
         async def compute() -> tuple[Task, Changes]:
-            task = await self._last(task_id)
+            task = await self._follow_transfers(task_id)
             if not task.open:
                 raise AlreadyFinished(task.id, task.status)
             after, changes = stop_task(task, self._clock.now(), actor_name(actor))
@@ -212,7 +212,7 @@ class Tasks:
     ) -> Task:  # fmt: skip
         """Submit a failed or cancelled task again, as a new task that continues from the old one's progress.
 
-        What the old task has spent counts; `budget` raises its limits, or sets some.
+        The spending of the old task counts for the new one. `budget` raises or sets limits.
         """
         await self.authorization.check_task(actor, task_id)
         check("-", {"idempotency_key": idempotency_key, "budget": budget}, 1)
@@ -222,7 +222,7 @@ class Tasks:
         if old.status == "done":
             raise Conflict(f"task {old.id} is done; submit the prompt again instead.")
         if old.cause == "goal":
-            raise Conflict(f"task {old.id} was a step of a goal; go on with `midwatch goal resume {old.cause_id}`.")
+            raise Conflict(f"task {old.id} was a step of a goal; continue with `midwatch goal resume {old.cause_id}`.")
         await self._terms(old.agent)
         now = self._clock.now()
         fresh = new_task(
@@ -235,11 +235,11 @@ class Tasks:
             return await self._insert(fresh, None)
         except Conflict:
             raise Conflict(
-                f"task {old.id} was retried already, or what it belongs to runs now; see `midwatch tasks`."
+                f"task {old.id} was retried already, or its automation runs now; see `midwatch tasks`."
             ) from None
 
     async def relatives(self, task: Task) -> Sequence[dict[str, Any]]:
-        """Return the tasks of the same root as JSON, each with what it is to `task`."""
+        """Return the tasks with the same root as JSON, each with its relation to `task`."""
         return [
             {
                 "id": relative.id,
@@ -254,31 +254,31 @@ class Tasks:
         ]
 
     async def summary(self) -> Summary:
-        """Return the counts by status."""
+        """Return the number of tasks by status."""
         return await self._store.count_tasks()
 
     async def active_count(self) -> int:
-        """Return how many are pending or running."""
+        """Return the number of tasks that are pending or running."""
         return (await self._store.count_tasks()).active
 
     async def _insert(self, task: Task, limits: Limits | None) -> Task:
         return (await self._store.submit(task, *_most_open(task, limits))).task
 
     async def check_agent(self, agent: str | None) -> str:
-        """Return the agent of that name, or the default one; UnknownAgent when no process has it."""
+        """Return the name of the agent, or of the default agent; raise UnknownAgent if no process has that agent."""
         name = agent or self._agents.default
         await self._terms(name)
         return name
 
     async def steerable(self, agent: str) -> bool:
-        """Return whether its turns take messages while they run."""
+        """Return whether the agent takes messages during a turn."""
         return (await self._terms(agent)).steerable
 
     async def _get(self, task_id: str) -> Task:
         return require(await self._store.get_task(task_id), "task", task_id)
 
-    async def _last(self, task_id: str) -> Task:
-        """Return the task, or the one that continues its work."""
+    async def _follow_transfers(self, task_id: str) -> Task:
+        """Return the task, or the task to which its work was transferred."""
         task = await self._get(task_id)
         while task.transferred_to is not None:
             task = await self._get(task.transferred_to)
@@ -291,13 +291,13 @@ class Tasks:
         terms = await self._agents.find_advertised(agent)
         if terms is None:
             raise UnknownAgent(
-                agent, sorted(await self._agents.live() | self._agents.names()), self._agents.advice(agent)
+                agent, sorted(await self._agents.live() | self._agents.local_names()), self._agents.advice(agent)
             )
         return terms
 
 
 def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Changes]:
-    """Stop an open task: a pending one ends now, a running one is ended by its worker."""
+    """Return the stopped task and its changes. A pending task ends at once, a running task is ended by its worker."""
     if task.status == "pending":
         return end(task, now, outcome="cancelled", actor=actor)
     if task.stop_requested == "cancel":
@@ -308,7 +308,7 @@ def stop_task(task: Task, now: int, actor: str | None = None) -> tuple[Task, Cha
 
 
 async def stop_work(store: Store, work: Task | None, now: int, actor: str | None) -> tuple[Task | None, Changes]:
-    """Stop the open run of an automation, or the open step of a goal; a handoff of it ends with its task."""
+    """Return the stopped run of an automation or step of a goal, and the changes; they also end its handoff."""
     if work is None:
         return None, Changes()
     stopped, changes = stop_task(work, now, actor)
@@ -321,14 +321,14 @@ async def stop_work(store: Store, work: Task | None, now: int, actor: str | None
 
 
 def _most_open(task: Task, limits: Limits | None) -> tuple[int | None, int | None]:
-    """Return how many tasks may be open, in all and of its creator; None for no limit."""
+    """Return the limits of open tasks, in total and for the creator of `task`; None for no limit."""
     if limits is None or task.cause not in OUTSIDE:
         return None, None
     return limits.max_open, limits.max_open_per_actor
 
 
 def _relation(relative: Task, task: Task) -> str:
-    """Tell what another task of the same root is to `task`."""
+    """Return the relation of another task with the same root to `task`."""
     named = {task.parent_id: "parent", task.retry_of: "retry_of", task.id: "self"}
     if relative.id in named:
         return named[relative.id]
@@ -340,7 +340,7 @@ def _relation(relative: Task, task: Task) -> str:
 
 
 def raise_budget(old: Task, raised: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the budget of a task that goes on with `old`; Conflict when nothing would be left of it."""
+    """Return the budget of a task that continues `old`; raise Conflict if that budget is spent already."""
     limits = Budget.from_record(old.budget).override_with(Budget.from_data(raised))
     spent = spending_of(old.budget, old.usage)
     most = limits.data()
@@ -350,7 +350,7 @@ def raise_budget(old: Task, raised: Mapping[str, Any] | None) -> dict[str, Any] 
     budget = {**most, **({BEFORE: before} if before else {})}
     if over := limits.over(spent, "task"):
         raise Conflict(
-            f"task {old.id} cannot go on: {over.words}. Give it more: `{retry_command(old.id, budget, None)}`."
+            f"task {old.id} cannot continue: {over.words}. Raise the limit: `{retry_command(old.id, budget, None)}`."
         )
     return budget
 

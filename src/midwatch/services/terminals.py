@@ -1,6 +1,6 @@
 """The terminals of sessions: read them and type into them, in whichever process they are open.
 
-A request to another process is a message with an answer. It is sent again until it is answered, and executed once.
+A request to another process is sent repeatedly until its answer arrives. The other process executes it only once.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ MIN_SIZE, MAX_SIZE = (20, 10), (1000, 1000)
 ERRORS: Mapping[str, type[MidwatchError]] = {kind.code: kind for kind in (Conflict, AgentError)}
 
 
-class Opened(Protocol):
-    """What this service needs of the conversations of this process."""
+class OpenConversations(Protocol):
+    """Port: the open conversations of this process."""
 
     def find(self, key: str) -> Conversation | None: ...
-    async def begin(self, agent: Agent, session: Session, turn: Opening) -> Conversation: ...
+    async def begin(self, agent: Agent, session: Session, turn: OpeningTurn) -> Conversation: ...
 
 
-class Opening:
-    """The owner of a program that is started before there is a prompt; the guard ends its process group."""
+class OpeningTurn:
+    """The substitute for a turn when a program is started before the first prompt; the guard ends its process group."""
 
     attempt = 0
     resumed = False
@@ -49,10 +49,10 @@ class Opening:
         }  # fmt: skip
 
     async def emit(self, payload: Payload) -> None:
-        """Drop the event: nobody listens yet."""
+        """Drop the event, because nobody listens yet."""
 
     async def own_group(self, pgid: int) -> None:
-        """Do nothing: the guard knows the group."""
+        """Do nothing, because the guard knows the group."""
 
 
 class Terminals:
@@ -62,77 +62,77 @@ class Terminals:
         self,
         store: SessionStore,
         agents: Mapping[str, Agent],
-        opened: Opened | None,
+        conversations: OpenConversations | None,
         relay: Relay | None,
         env: Callable[[], Mapping[str, str]],
     ) -> None:
-        """Build the service. `opened` are the conversations of this process; None if it runs no tasks."""
+        """Build the service. `conversations` is None if this process runs no tasks."""
         self._store = store
         self._agents = agents
         self._relay = relay
         self._env = env
-        self._opened = opened
+        self._conversations = conversations
         self._waiting: dict[str, asyncio.Future[Any]] = {}
-        self._known: dict[str, dict[str, Any]] = {}
-        """The answers that were sent to other processes."""
+        self._answers: dict[str, dict[str, Any]] = {}
+        """The latest answers to other processes, by request id."""
         if relay is not None:
             relay.on_message(ASK, self._handle_request)
             relay.on_message(ANSWER, self._handle_answer)
 
     async def screenshot(self, key: str, *, styled: bool = False) -> Screenshot:
-        """Return what the terminal of a session shows. Conflict when none is open."""
+        """Return the screen of a session's terminal; raise Conflict if none is open."""
         screen = await self._do(key, "screenshot", {"styled": styled})
         return Screenshot(**{**screen, "cursor": tuple(screen["cursor"])})
 
     async def send_keys(self, key: str, data: bytes) -> None:
-        """Type into it, also while a turn runs. Conflict when none is open."""
+        """Type into a session's terminal, even while a turn runs; raise Conflict if none is open."""
         if len(data) > MOST_KEYS:
-            raise InvalidInput(f"up to {MOST_KEYS} bytes can be typed at once.", field="data")
+            raise InvalidInput(f"at most {MOST_KEYS} bytes can be typed at once; send fewer.", field="data")
         await self._do(key, "send_keys", {"data": base64.b64encode(data).decode()})
 
     async def resize(self, key: str, columns: int, rows: int) -> None:
-        """Change its size. Conflict when none is open."""
+        """Change the size of a session's terminal; raise Conflict if none is open."""
         if not (MIN_SIZE[0] <= columns <= MAX_SIZE[0] and MIN_SIZE[1] <= rows <= MAX_SIZE[1]):
             raise InvalidInput(
-                f"a terminal has {MIN_SIZE[0]} to {MAX_SIZE[0]} columns and {MIN_SIZE[1]} to {MAX_SIZE[1]} rows.",
+                f"use {MIN_SIZE[0]} to {MAX_SIZE[0]} columns and {MIN_SIZE[1]} to {MAX_SIZE[1]} rows.",
                 field="columns",
             )
         await self._do(key, "resize", {"columns": columns, "rows": rows})
 
     async def open(self, key: str) -> None:
-        """Start a session's program before the first message, unless it runs."""
+        """Start a session's program before the first message, unless it runs already."""
         session = await self._session(key)
         agent = self._agents.get(session.agent)
-        if self._opened is None or agent is None:
-            raise Conflict(f"agent {session.agent} does not work in this process; send the session a message.")
+        if self._conversations is None or agent is None:
+            raise Conflict(f"agent {session.agent} does not work in this process; send a message to the session.")
         if session.status == "closed":
-            raise Conflict(f"session {key} is closed.")
-        await self._opened.begin(agent, session, Opening(session, self._env()))
+            raise Conflict(f"session {key} is closed; create it again with the same key.")
+        await self._conversations.begin(agent, session, OpeningTurn(session, self._env()))
 
-    # -- here or elsewhere ---------------------------------------------------------------------------------------
+    # -- in this or another process ------------------------------------------------------------------------------
 
     async def _session(self, key: str) -> Session:
         return require(await self._store.get_session(key), "session", key)
 
     async def _do(self, key: str, verb: str, wishes: Mapping[str, Any]) -> Any:
-        if self._opened is not None and self._opened.find(key) is not None:
-            return self._here(key, verb, wishes)
+        if self._conversations is not None and self._conversations.find(key) is not None:
+            return self._execute_here(key, verb, wishes)
         session = await self._session(key)
         if session.live_owner is None or self._relay is None:
-            raise _closed(key)
-        return await self._elsewhere(session.live_owner, {"key": key, "verb": verb, "wishes": dict(wishes)})
+            raise _no_terminal(key)
+        return await self._request_elsewhere(session.live_owner, {"key": key, "verb": verb, "wishes": dict(wishes)})
 
-    def _here(self, key: str, verb: str, wishes: Mapping[str, Any]) -> Any:
-        talk = self._opened.find(key) if self._opened is not None else None
-        if not has_terminal(talk):
-            raise _closed(key)
+    def _execute_here(self, key: str, verb: str, wishes: Mapping[str, Any]) -> Any:
+        conversation = self._conversations.find(key) if self._conversations is not None else None
+        if not has_terminal(conversation):
+            raise _no_terminal(key)
         if verb == "screenshot":
-            return talk.screenshot(styled=bool(wishes["styled"]))._asdict()
+            return conversation.screenshot(styled=bool(wishes["styled"]))._asdict()
         if verb == "send_keys":
-            return talk.send_keys(base64.b64decode(wishes["data"]))
-        return talk.resize(int(wishes["columns"]), int(wishes["rows"]))
+            return conversation.send_keys(base64.b64decode(wishes["data"]))
+        return conversation.resize(int(wishes["columns"]), int(wishes["rows"]))
 
-    async def _elsewhere(self, owner: str, request: dict[str, Any]) -> Any:
+    async def _request_elsewhere(self, owner: str, request: dict[str, Any]) -> Any:
         assert self._relay is not None
         id_ = uuid.uuid4().hex
         answer = self._waiting[id_] = asyncio.get_running_loop().create_future()
@@ -153,20 +153,20 @@ class Terminals:
             raise ERRORS.get(reply["code"], MidwatchError)(reply["error"])
         return reply["result"]
 
-    # -- for others ----------------------------------------------------------------------------------------------
+    # -- requests of other processes -----------------------------------------------------------------------------
 
     def _handle_request(self, sender: str, data: Mapping[str, Any]) -> None:
         """Answer a request of another process. A repeated request gets the same answer and is not executed again."""
         assert self._relay is not None
-        if data["id"] not in self._known:
-            if len(self._known) >= MOST_ANSWERED:
-                del self._known[next(iter(self._known))]
-            self._known[data["id"]] = self._execute(data)
-        self._relay.send(sender, ANSWER, self._known[data["id"]])
+        if data["id"] not in self._answers:
+            if len(self._answers) >= MOST_ANSWERED:
+                del self._answers[next(iter(self._answers))]
+            self._answers[data["id"]] = self._execute(data)
+        self._relay.send(sender, ANSWER, self._answers[data["id"]])
 
     def _execute(self, data: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return {"id": data["id"], "result": self._here(data["key"], data["verb"], data["wishes"])}
+            return {"id": data["id"], "result": self._execute_here(data["key"], data["verb"], data["wishes"])}
         except MidwatchError as problem:
             return {"id": data["id"], "code": problem.code, "error": str(problem)}
 
@@ -176,5 +176,5 @@ class Terminals:
             waiting.set_result(data)
 
 
-def _closed(key: str) -> Conflict:
+def _no_terminal(key: str) -> Conflict:
     return Conflict(f"session {key} has no open terminal; send it a message to open one.")

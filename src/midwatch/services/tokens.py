@@ -17,7 +17,7 @@ log = logging.getLogger("midwatch.identity")
 
 
 class Tokens:
-    """Service: makes, recognises and revokes tokens."""
+    """Service: creates, checks and revokes tokens."""
 
     def __init__(
         self, store: TokenStore, clock: Clock, owner_secret: str, *, most_of_actor: int = identity.MOST_OF_AN_ACTOR
@@ -26,42 +26,44 @@ class Tokens:
         self._most_of_actor = most_of_actor
         self._clock = clock
         self._owner = hash_of(owner_secret)
-        self._noting: dict[str, asyncio.Task[None]] = {}
+        self._writing: dict[str, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
-        """Wait until the last uses of tokens are written."""
-        await asyncio.gather(*self._noting.values(), return_exceptions=True)
+        """Wait until the times of the last uses are written."""
+        await asyncio.gather(*self._writing.values(), return_exceptions=True)
 
     async def list(self, *, by: Actor = OWNER) -> list[Token]:
-        """Return tokens of programs and browsers, newest first; ended ones for a week. For owners only."""
+        """Return the tokens of programs and browsers, newest first, and ended ones for a week. For owners only."""
         check_owner(by)
         return [token for token in await self._store.list_tokens() if token.kind != "link"]
 
     async def create(self, name: str, role: str, *, actor: str | None = None, by: Actor) -> tuple[Token, str]:
-        """Create a token for a program; return it and its secret, which is not kept. For owners only.
+        """Create a token for a program; return it and its secret, which is not stored. For owners only.
 
-        Conflict when a valid token has that name.
+        Raise Conflict if a valid token has that name.
         """
         check_owner(by)
         if not identity.NAME.fullmatch(name):
-            raise InvalidInput("a token's name has 1 to 63 letters, digits and . _ - signs.", field="name")
+            raise InvalidInput(
+                "a token's name must have 1 to 63 letters, digits, dots, underscores or hyphens.", field="name"
+            )
         if role not in identity.ROLES:
-            raise InvalidInput(f"a role is one of: {', '.join(identity.ROLES)}.", field="role")
+            raise InvalidInput(f"the role must be one of: {', '.join(identity.ROLES)}.", field="role")
         who = Actor(identity.check_actor(name if actor is None else actor), role)
         created, secret = identity.make("api", name, who, await self._tidy(), by=by.name)
         try:
             await self._store.apply(identity.create(created))
         except Conflict as conflict:
-            raise Conflict(f"a token is called {name!r} already; revoke that, or choose another name.") from conflict
+            raise Conflict(f"the name {name!r} is taken; revoke that token, or choose another name.") from conflict
         return created, secret
 
     async def revoke(self, key: str, *, by: Actor) -> Token:
-        """End a token, by its id or an api token's name. Browsers that signed in with it end, too. For owners only."""
+        """Revoke a token by id or name, and sign out the browsers that signed in with it. For owners only."""
         check_owner(by)
         return await self._revoke(key, by)
 
     async def sign_out(self, who: Actor) -> None:
-        """End the token of the browser that speaks, if it is a browser."""
+        """Revoke the token of a browser; do nothing for other actors."""
         if who.way == "cookie" and who.token is not None:
             await self._revoke(who.token.id, who)
 
@@ -70,13 +72,13 @@ class Tokens:
         try:
             await self._store.apply(identity.revoke(known, self._clock.now(), by.name))
         except Conflict as conflict:
-            raise Conflict(f"token {known.id} ({known.name}) was revoked before.") from conflict
+            raise Conflict(f"token {known.id} ({known.name}) is revoked already.") from conflict
         return await self._store.get_token(known.id) or known
 
     async def link(self, who: Actor) -> tuple[Token, str]:
-        """Create a link that signs in one browser as the same actor with the same role; return it and its code."""
+        """Create a link that signs in one browser as this actor; return the link and its code."""
         if who.way == "proxy":
-            raise Forbidden("an actor that a proxy signs in gets no links; open the proxy's address in the browser.")
+            raise Forbidden("a sign-in by proxy has no links; open the proxy's address in the browser.")
         now = await self._tidy()
         await self._check_room(who, now)
         created, code = identity.make("link", "link", who, now, by=who.name, root=identity.root_of(who.token))
@@ -84,8 +86,8 @@ class Tokens:
         return created, code
 
     async def sign_in(self, *, code: str | None = None, token: str | None = None) -> tuple[Token, str]:
-        """Return a browser's token and its secret, for the code of a link or the secret of a program's token."""
-        link = None if code is None else await self._known(code, "link")
+        """Create a browser's token from the code of a link or a program's secret; return it and its secret."""
+        link = None if code is None else await self._find_valid(code, "link")
         who = None if token is None else await self.bearer(token)
         if link is not None:
             who = Actor(link.actor, link.role)
@@ -103,16 +105,16 @@ class Tokens:
         return created, secret
 
     async def bearer(self, secret: str) -> Actor | None:
-        """Return the actor of a secret: the owner, or the actor of a valid token of a program; None for others."""
+        """Return the actor of a bearer secret: the owner, a program or an agent; None if the secret is not valid."""
         if secrets.compare_digest(hash_of(secret), self._owner):
             return OWNER
         if secret.startswith("ma_"):
             return await self._agent(secret)
-        known = await self._known(secret, "api")
+        known = await self._find_valid(secret, "api")
         return None if known is None else Actor(known.actor, known.role, "bearer", known)
 
     async def _agent(self, secret: str) -> Actor | None:
-        """Return the agent of a running attempt as an actor with the name of its task's creator, or None."""
+        """Return an actor for the agent of a running attempt, named after the task's creator; None if not valid."""
         task = await self._store.get_task(secret.removeprefix("ma_").partition(".")[0])
         if task is None or task.status != "running" or task.token_hash is None:
             return None
@@ -121,11 +123,11 @@ class Tokens:
         return Actor(task.creator or "owner", "viewer", "attempt", task=task)
 
     async def cookie(self, secret: str) -> Actor | None:
-        """Return the actor of a browser if its token is valid, or None."""
-        known = await self._known(secret, "browser")
+        """Return the actor of a browser's secret, or None if the secret is not valid."""
+        known = await self._find_valid(secret, "browser")
         return None if known is None else Actor(known.actor, known.role, "cookie", known)
 
-    async def still_holds(self, who: Actor) -> bool:
+    async def is_valid(self, who: Actor) -> bool:
         """Return whether the token or task of an actor is still valid."""
         if who.task is not None:
             now = await self._store.get_task(who.task.id)
@@ -135,33 +137,33 @@ class Tokens:
         known = await self._store.find_token(who.token.hash, self._clock.now())
         return known is not None and known.holds(self._clock.now())
 
-    async def _known(self, secret: str, kind: Kind) -> Token | None:
+    async def _find_valid(self, secret: str, kind: Kind) -> Token | None:
         now = self._clock.now()
         known = await self._store.find_token(hash_of(secret), now)
         if known is None or known.kind != kind or not known.holds(now):
             return None
-        self._note(known)
+        self._record_use(known)
         return known
 
     async def _tidy(self) -> int:
-        """Remove tokens that ended long ago, and return the time."""
+        """Remove tokens that ended long ago, and return the current time."""
         now = self._clock.now()
         await self._store.prune_tokens(now - int(identity.KEPT_SECONDS * SECOND))
         return now
 
     async def _check_room(self, who: Actor, now: int) -> None:
         if await self._store.count_tokens(who.name, now) >= self._most_of_actor:
-            raise LimitReached(f"{who.name} is signed in {self._most_of_actor} times; sign out somewhere first.")
+            raise LimitReached(f"{who.name} is signed in {self._most_of_actor} times; sign out of one browser first.")
 
-    def _note(self, token: Token) -> None:
-        """Write the use of a token in the background."""
+    def _record_use(self, token: Token) -> None:
+        """Write the time of a token's last use, in the background."""
         now = self._clock.now()
         fresh = now - (token.last_used_at or 0) < identity.NOTED_SECONDS * SECOND
-        if fresh or token.kind == "link" or token.id in self._noting:
+        if fresh or token.kind == "link" or token.id in self._writing:
             return
         task = asyncio.get_running_loop().create_task(self._write_use(token, now))
-        self._noting[token.id] = task
-        task.add_done_callback(lambda _: self._noting.pop(token.id, None))
+        self._writing[token.id] = task
+        task.add_done_callback(lambda _: self._writing.pop(token.id, None))
 
     async def _write_use(self, token: Token, now: int) -> None:
         guard = {"last_used_at": token.last_used_at}
@@ -170,7 +172,7 @@ class Tokens:
         except Conflict:
             pass  # another server has written it
         except Exception as problem:
-            log.warning("the use of token %s was not written: %s", token.id, problem)
+            log.warning("the last use of token %s was not written: %s", token.id, problem)
 
 
 def check_owner(actor: Actor) -> None:

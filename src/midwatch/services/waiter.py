@@ -1,7 +1,7 @@
 """The waiter: lets callers wait for the end of a task, a handoff or a question.
 
-The bus reports every published event. An event about a record wakes those who wait for that record, and they read it
-again.
+The bus passes every published event to the waiter. An event about a record wakes the callers that wait for that record,
+and they read it again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Waiter:
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._open_tasks: set[str] = set()
-        """Tasks that were seen submitted and have not finished. For others the store is read first."""
+        """Tasks whose submission was seen and whose end was not. The store need not be read before waiting for them."""
         self._closed = False
 
     async def wait(
@@ -37,9 +37,9 @@ class Waiter:
         is_over: Callable[[T], bool],
         patience: Callable[[T], float] | None = None,
     ) -> T:
-        """Return the record when `is_over` holds; raise StoreUnavailable if the desk closes first.
+        """Return the record as soon as `is_over` is true for it; raise StoreUnavailable if the desk closes first.
 
-        It is read again after every event about it, and when `patience` seconds have passed.
+        The record is read again after each event about it, and when `patience` seconds have passed.
         """
         changed = asyncio.Event()
         self._waiting.setdefault(record_id, set()).add(changed)
@@ -47,7 +47,7 @@ class Waiter:
             record = None if record_id in self._open_tasks else await read()
             while record is None or not is_over(record):
                 if self._closed:
-                    raise StoreUnavailable(f"the desk was closed before {record_id} ended.")
+                    raise StoreUnavailable(f"the desk was closed before {record_id} ended; wait again when it is open.")
                 seconds = None if patience is None or record is None else patience(record)
                 if seconds is None:
                     await changed.wait()
@@ -69,8 +69,8 @@ class Waiter:
             if not waiting:
                 del self._waiting[record_id]
 
-    def note(self, event: Event) -> None:
-        """Wake those who wait for the record that `event` is about."""
+    def notify(self, event: Event) -> None:
+        """Wake the callers that wait for the record that `event` is about."""
         if event.kind == "task_submitted" and event.task_id:
             self._open_tasks.add(event.task_id)
         elif event.kind == "task_finished" and event.task_id:
@@ -80,7 +80,7 @@ class Waiter:
             self.wake(event.payload.get(field, ""))
 
     def wake(self, record_id: str) -> None:
-        """Have the record read again by those who wait for it."""
+        """Wake the callers that wait for the record, so that they read it again."""
         for changed in self._waiting.get(record_id, ()):
             changed.set()
 

@@ -29,7 +29,7 @@ from midwatch.services.records import require
 log = logging.getLogger("midwatch.worktrees")
 
 LOCKS = 16
-"""Locks that all worktrees of a home share."""
+"""How many locks the worktrees of a home share."""
 PAUSE_SECONDS = 0.05
 MESSAGE_SHOWN = 60
 
@@ -55,11 +55,11 @@ class Worktrees:
 
     # -- for the worker ------------------------------------------------------------------------------------------
 
-    async def ready(self, task: Task, workdir: str | None) -> Worktree:
-        """Return the worktree of a running task; create or repair it first if necessary."""
+    async def prepare(self, task: Task, workdir: str | None) -> Worktree:
+        """Create or repair the worktree of a running task if necessary, and return it."""
         worktree_id = rules.find_worktree_id(task)
         assert worktree_id is not None
-        async with self._held(worktree_id):
+        async with self._lock_worktree(worktree_id):
             tree = await self._store.get_worktree(worktree_id)
             if tree is None:
                 tree = await self._plan(task, workdir)
@@ -77,14 +77,14 @@ class Worktrees:
             return await self._write(tree, task)
 
     async def finish_task(self, task: Task) -> Task:
-        """Return a task whose turn has ended, with the changes in its worktree; errors are only logged."""
+        """Return the task with a summary of the changes in its worktree, after its turn. Errors are only logged."""
         worktree_id = rules.find_worktree_id(task)
         if worktree_id is None:
             return task
         try:
             tree = await self.find(worktree_id)
             if tree.status != "making":
-                tree = await self._write(tree, task, **await self._look(tree))
+                tree = await self._write(tree, task, **await self._read_stat(tree))
             return task._replace(worktree=tree.note_of_task())
         except MidwatchError as problem:
             log.warning("the changes of task %s in its worktree cannot be read: %s", task.id, problem)
@@ -93,7 +93,7 @@ class Worktrees:
     # -- for people ----------------------------------------------------------------------------------------------
 
     async def find(self, key: str) -> Worktree:
-        """Return the worktree with this id, or that of the task with this id, as it was written; or NotFound."""
+        """Return the stored worktree by its own id or by the id of its task, or raise NotFound."""
         worktree_id: str | None = key
         if key.startswith("t_"):
             task = await self._store.get_task(key)
@@ -101,12 +101,12 @@ class Worktrees:
         return require(await self._store.get_worktree(worktree_id) if worktree_id else None, "worktree", key)
 
     async def get(self, key: str) -> Worktree:
-        """Return a worktree. Its changes are read again if it is on this machine and no task runs in it."""
+        """Return a worktree with its current changes; those in use or on another machine are returned as stored."""
         tree = await self.find(key)
-        if tree.status not in ("kept", "merged") or tree.host != self._host or await self._runner(tree):
+        if tree.status not in ("kept", "merged") or tree.host != self._host or await self._find_runner(tree):
             return tree
         try:
-            return replace(tree, **await self._look(tree))
+            return replace(tree, **await self._read_stat(tree))
         except MidwatchError as problem:
             return replace(tree, note=str(problem))
 
@@ -114,32 +114,32 @@ class Worktrees:
         """Return worktrees, newest first, at most 500 at a time."""
         which = which or WorktreeFilter()
         if not 1 <= which.limit <= 500:
-            raise InvalidInput("limit is 1 to 500.", field="limit")
+            raise InvalidInput("limit must be from 1 to 500.", field="limit")
         return await self._store.list_worktrees(which)
 
     async def diff(self, key: str, limit: int = 1_000_000, *, actor: AnyActor = None) -> Diff:
-        """Return its changes since it was created as text, with uncommitted changes and new files.
+        """Return the changes in a worktree since its creation as text, with uncommitted changes and new files.
 
-        Not for agents of running tasks.
+        Raise Forbidden for agents of running tasks.
         """
-        refuse_agent(actor, "an agent may not see the work of others; it has its own files.")
+        refuse_agent(actor, "an agent may not read the worktrees of others; it has its own files.")
         if not 1 <= limit <= rules.MAX_DIFF:
-            raise InvalidInput(f"limit is 1 to {rules.MAX_DIFF}.", field="limit")
-        tree = await self._present(key)
+            raise InvalidInput(f"limit must be from 1 to {rules.MAX_DIFF}.", field="limit")
+        tree = await self._get_present(key)
         return await self._git.diff(tree, limit)
 
     async def merge(self, key: str, *, actor: AnyActor = None) -> tuple[Worktree, MergeResult]:
-        """Commit its uncommitted changes and merge its branch into the branch it came from."""
+        """Commit all changes in a worktree and merge its branch into the branch it was created from."""
         await self._find_managed(key, actor)
-        tree = await self._present(key)
-        async with self._held(tree.id):
-            tree = await self._present(tree.id)
+        tree = await self._get_present(key)
+        async with self._lock_worktree(tree.id):
+            tree = await self._get_present(tree.id)
             await self._check_idle(tree)
             task = await self._store.get_task(tree.task_id)
-            async with self._locked(f"repositories-{crc32(os.fsencode(tree.repository)) % LOCKS}"):
-                merged = await self._git.merge(tree, _message(tree, task))  # one by one: they share a checkout
+            async with self._hold_lock(f"repositories-{crc32(os.fsencode(tree.repository)) % LOCKS}"):
+                merged = await self._git.merge(tree, _message(tree, task))  # one merge at a time in a repository
             now = self._clock.now()
-            stat = await self._look(tree)
+            stat = await self._read_stat(tree)
             fields = stat if tree.status == "merged" else {"status": "merged", **stat}
             after, update = rules.change_worktree(tree, now, **fields)
             updates = (update,) if task is None else (update, rules.note_on_task(after, task))
@@ -148,9 +148,9 @@ class Worktrees:
             return after, merged
 
     async def remove(self, key: str, *, force: bool = False, actor: AnyActor = None) -> Worktree:
-        """Remove its directory and branch. Conflict, with what would be lost, unless `force` is set."""
+        """Remove the directory and the branch of a worktree; raise Conflict if work would be lost, unless `force`."""
         tree = await self._find_managed(key, actor)
-        async with self._held(tree.id):
+        async with self._lock_worktree(tree.id):
             tree = await self.find(tree.id)
             if tree.status == "removed":
                 return tree
@@ -165,10 +165,10 @@ class Worktrees:
             return await self._remove(tree, actor_name(actor))
 
     async def prune(self, before: int) -> int:
-        """Remove worktrees that were not used since `before` and contain no work of their own; return how many."""
+        """Remove worktrees that were not used since `before` and contain no changes; return their number."""
         removed = 0
-        async for tree in self._old(before):
-            async with self._held(tree.id):
+        async for tree in self._list_old(before):
+            async with self._lock_worktree(tree.id):
                 try:
                     await self._check_idle(tree)
                     await self._check_closed(tree)
@@ -179,10 +179,10 @@ class Worktrees:
                     log.warning("worktree %s is not removed: %s", tree.id, problem)
         return removed + await self._store.prune_worktrees(before)
 
-    # -- parts ---------------------------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------------------------
 
     async def _find_managed(self, key: str, actor: AnyActor) -> Worktree:
-        """Return the worktree; Forbidden if the actor may not manage its task."""
+        """Return the worktree; raise Forbidden if the actor may not manage its task."""
         tree = await self.find(key)
         try:
             await self._authorization.check_task(actor, tree.task_id)
@@ -190,7 +190,7 @@ class Worktrees:
             self._authorization.check_work(actor, tree.creator)
         return tree
 
-    async def _old(self, before: int) -> AsyncIterator[Worktree]:
+    async def _list_old(self, before: int) -> AsyncIterator[Worktree]:
         which = WorktreeFilter(statuses=("kept", "merged"), limit=500)
         while page := await self._store.list_worktrees(which):
             for tree in page:
@@ -204,9 +204,9 @@ class Worktrees:
         return replace(plan, subdir=subdir or plan.subdir)
 
     async def _plan(self, task: Task, workdir: str | None) -> Worktree:
-        """Write the record before anything is created, so that an interrupted creation is known after a crash."""
+        """Write the record before the worktree is created, so that a crash during its creation can be repaired."""
         if workdir is None:
-            raise Conflict("a worktree is made from a repository; name a working directory in one.")
+            raise Conflict("a worktree needs a git repository; name a working directory in one.")
         tree = await self._plan_at(task, workdir)
         fence = rules.occupy_worktree(tree, task, tree.created_at)[1].fence
         await self._store.apply(Changes(fence=fence, records=(tree,), updates=(rules.note_on_task(tree, task),)))
@@ -217,32 +217,32 @@ class Worktrees:
         await self._store.apply(step)
         return after
 
-    async def _look(self, tree: Worktree) -> dict[str, Any]:
+    async def _read_stat(self, tree: Worktree) -> dict[str, Any]:
         return (await self._git.stat(tree))._asdict()
 
-    async def _present(self, key: str) -> Worktree:
+    async def _get_present(self, key: str) -> Worktree:
         """Return a worktree whose files are on this machine, or raise Conflict."""
         tree = await self.find(key)
         if tree.status in ("making", "removed"):
-            raise Conflict(f"worktree {tree.id} is {'being made' if tree.status == 'making' else 'removed'}.")
+            raise Conflict(f"worktree {tree.id} is {'being created' if tree.status == 'making' else 'removed'}.")
         self._check_here(tree)
         return tree
 
     def _check_here(self, tree: Worktree) -> None:
         if tree.host != self._host:
-            raise Conflict(f"worktree {tree.id} is on {tree.host}, not on this machine; do it there.")
+            raise Conflict(f"worktree {tree.id} is on the machine {tree.host}; run this command there.")
 
     async def _check_idle(self, tree: Worktree) -> None:
-        if runner := await self._runner(tree):
+        if runner := await self._find_runner(tree):
             raise Conflict(f"task {runner} works in {tree.branch}; wait for it, or stop it with `midwatch cancel`.")
 
     async def _check_closed(self, tree: Worktree) -> None:
-        """Raise Conflict if an agent's process waits in it for the next message of its session."""
+        """Raise Conflict if the session of the worktree has an open agent process."""
         session = await self._store.get_session(tree.session_key) if tree.session_key else None
         if session is not None and session.live_owner is not None and session.status != "closed":
             raise Conflict(f"session {session.key} is open in {tree.branch}; close it with `midwatch session close`.")
 
-    async def _runner(self, tree: Worktree) -> str | None:
+    async def _find_runner(self, tree: Worktree) -> str | None:
         running = await self._store.list_running_tasks()
         return next((task.id for task in running if rules.find_worktree_id(task) == tree.id), None)
 
@@ -257,15 +257,15 @@ class Worktrees:
         return after
 
     @asynccontextmanager
-    async def _held(self, worktree_id: str) -> AsyncIterator[None]:
-        """Keep others from creating, merging or removing it meanwhile."""
-        async with self._locked(f"worktrees-{int(rules.short_id(worktree_id), 16) % LOCKS}"):
+    async def _lock_worktree(self, worktree_id: str) -> AsyncIterator[None]:
+        """Lock a worktree, so that no other process creates, merges or removes it meanwhile."""
+        async with self._hold_lock(f"worktrees-{int(rules.short_id(worktree_id), 16) % LOCKS}"):
             yield
 
     @asynccontextmanager
-    async def _locked(self, name: str) -> AsyncIterator[None]:
+    async def _hold_lock(self, name: str) -> AsyncIterator[None]:
         lock = self._lock(name)
-        while not lock.acquire():  # noqa: ASYNC110 - a file lock tells nobody that it is free
+        while not lock.acquire():  # noqa: ASYNC110 - a file lock sends no signal when it is free
             await asyncio.sleep(PAUSE_SECONDS)
         try:
             yield
@@ -274,6 +274,6 @@ class Worktrees:
 
 
 def _message(tree: Worktree, task: Task | None) -> str:
-    """Return the commit message: the beginning of the prompt, and the task."""
+    """Return the commit message: the beginning of the prompt, and the id of the task."""
     about = cut(" ".join(task.prompt.split()), MESSAGE_SHOWN) if task is not None else f"Work of {tree.branch}"
     return f"{about}\n\nmidwatch task {tree.task_id}"

@@ -11,7 +11,7 @@ from typing import Any
 from midwatch.agents.acp.files import Files, Refused
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import Turn
-from midwatch.programs.process import DRAIN, TOGETHER, Child, Pipe, Program, signal_name, within
+from midwatch.programs.process import DRAIN, TOGETHER, Child, Pipe, Program, signal_name, wait_within
 
 OUTPUT_LIMIT = 1_000_000
 """Bytes of output that are kept of one command. An agent cannot raise this limit: many commands may run at once."""
@@ -67,7 +67,7 @@ class Terminal:
     async def wait(self) -> dict[str, Any]:
         """Wait until the command has ended and its output is read, and return its exit status."""
         await self.child.exited.wait()
-        await within(DRAIN, self.tail.closed)
+        await wait_within(DRAIN, self.tail.closed)
         return self.status() or {}
 
     async def kill(self) -> dict[str, Any]:

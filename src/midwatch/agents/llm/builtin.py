@@ -16,7 +16,7 @@ from midwatch.agents.acp.files import Files, Refused
 from midwatch.agents.base import BaseAgent, absolute_path
 from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, check_allowed, in_thread, make
 from midwatch.domain.agent import Question, Turn
-from midwatch.programs.process import TOGETHER, Child, Output, Pipe, Program, within
+from midwatch.programs.process import TOGETHER, Child, Output, Pipe, Program, wait_within
 from midwatch.programs.reaper import end_strays
 
 MOST_LINES = 2000
@@ -191,7 +191,7 @@ class Commands:
         child = await Child.spawn(program, turn, output, Pipe(), helper=True)
         try:
             await child.admit(turn)
-            in_time = await within(longest, child.exited)
+            in_time = await wait_within(longest, child.exited)
             if not in_time:
                 child.interrupt("terminate")
         finally:

@@ -23,7 +23,7 @@ from midwatch.agents.llm.tools import Tool, ToolError, ToolOutput, check_allowed
 from midwatch.agents.streams.lines import Lines
 from midwatch.base.errors import AgentError, BadConfig, MidwatchError, TransientError
 from midwatch.domain.agent import Question, Turn
-from midwatch.programs.process import Child, Output, within
+from midwatch.programs.process import Child, Output, wait_within
 
 if TYPE_CHECKING:
     from mcp.client.client import Client
@@ -252,7 +252,7 @@ async def _send(child: Child, sent: Any) -> None:
 
 async def _end(child: Child) -> None:
     """Wait for the exit of the server, whose input is closed, and end it if it does not exit."""
-    await within(FAREWELL / 2, child.exited)
+    await wait_within(FAREWELL / 2, child.exited)
     await child.end()
 
 

@@ -21,7 +21,7 @@ from midwatch.base.errors import AgentError, BadConfig, MidwatchError, Transient
 from midwatch.base.text import cut
 from midwatch.domain.agent import Turn
 from midwatch.domain.event import LlmDelta, LlmRetry, MessageDelta, ThoughtDelta
-from midwatch.programs.process import within
+from midwatch.programs.process import wait_within
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponseStreamEvent
@@ -181,7 +181,7 @@ class Live:
             await self._news.wait()
             self._news.clear()
             await self._show()
-            await within(SHOWN_EVERY, self._over)
+            await wait_within(SHOWN_EVERY, self._over)
         await self._show()
 
     async def _show(self) -> None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from midwatch.programs.process import DRAIN, Pipe, within
+from midwatch.programs.process import DRAIN, Pipe, wait_within
 
 LINE_LIMIT = 10_000_000
 WAITING_LIMIT = 4_000_000  # bytes that may wait to be read; with more, the child has to wait
@@ -97,7 +97,7 @@ class Lines(Pipe):
     async def drain(self) -> None:
         """Read the rest after the child has exited, even if a process that it left behind holds the pipe open."""
         self.hurry()
-        await within(DRAIN, self.closed)
+        await wait_within(DRAIN, self.closed)
         self.finish()
 
     def wake(self) -> None:

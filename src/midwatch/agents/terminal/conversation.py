@@ -22,7 +22,7 @@ from midwatch.base.errors import AgentError, Conflict
 from midwatch.domain.agent import Interrupt, ProgramOwner, Screenshot, Turn, TurnResult
 from midwatch.domain.event import AgentExited, MessageDelta
 from midwatch.domain.session import Session
-from midwatch.programs.process import describe_exit, within
+from midwatch.programs.process import describe_exit, wait_within
 from midwatch.programs.reaper import members
 
 START_SECONDS = 120.0
@@ -108,7 +108,7 @@ class TerminalConversation:
             return
         if live.running and live.profile.quit and live.read().state == "idle":
             live.type(live.profile.quit)
-            await within(QUIT_SECONDS, live.child.exited)
+            await wait_within(QUIT_SECONDS, live.child.exited)
         await live.end()
         if self._watching is not None:
             self._watching.cancel()

@@ -12,7 +12,7 @@ from midwatch.agents.terminal.screen import Screen
 from midwatch.agents.terminal.status import Reading, Watch
 from midwatch.base.errors import AgentError
 from midwatch.domain.agent import ProgramOwner, Screenshot
-from midwatch.programs.process import Program, within
+from midwatch.programs.process import Program, wait_within
 
 BURST = 0.01  # seconds in which the pieces of one output usually arrive
 SHOWN_EVERY, SHOWN_AT_LEAST_EVERY = 0.05, 1.0
@@ -103,7 +103,7 @@ class Live:
             waits = [wait for wait in (left, reading.again) if wait is not None]
             if not waits:
                 await self.news.wait()
-            elif not await within(min(waits) + 0.001, self.news):
+            elif not await wait_within(min(waits) + 0.001, self.news):
                 continue
             await asyncio.sleep(BURST)
 
