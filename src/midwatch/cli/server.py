@@ -74,7 +74,7 @@ def welcome(info: ServerInfo, runtime: Runtime) -> str:
         f"  {program} open          the console in the browser",
         f"  {program} status        running tasks and what needs attention",
         f"  {program} events -f     all events as they happen",
-        "Ctrl-C stops the server. At the next start pending tasks run, and interrupted tasks are resumed, repeated or failed (on_crash).",
+        "Ctrl-C stops the server. Its next start runs pending tasks, and interrupted tasks as on_crash says.",
     )
 
 
