@@ -32,7 +32,7 @@ async def test_an_event_about_the_record_ends_the_wait() -> None:
     wait = asyncio.create_task(waiter.wait("h_1", record.read, is_over))
     await record.reads.acquire()
     record.status = "done"
-    waiter.note(event(HandoffAccepted(handoff_id="h_1", to_agent="a"), 1))
+    waiter.notify(event(HandoffAccepted(handoff_id="h_1", to_agent="a"), 1))
     assert await wait == "done"
 
 

@@ -19,6 +19,8 @@ from midwatch.base.home import boot_id
 
 PROC = Path("/proc")
 PATIENCE = 10.0  # seconds to wait after SIGKILL; only a process blocked in the kernel needs longer
+TICKS = os.sysconf("SC_CLK_TCK")
+LOADING_SECONDS = 1.0
 ATTEMPTS_BY_GROUP: dict[int, str] = {}  # the attempts of the groups that this process has started
 
 
@@ -134,9 +136,20 @@ def _find_carriers(wanted: bytes) -> set[int]:
     pids = set()
     for pid in _pids():
         with suppress(OSError):
-            if wanted in (PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+            if wanted in _read_environment(pid).split(b"\0"):
                 pids.add(pid)
     return pids - {os.getpid()}
+
+
+def _read_environment(pid: int) -> bytes:
+    """Return the environment of a process. While a program is being loaded it is empty, so wait a moment then."""
+    while not (environment := (PROC / str(pid) / "environ").read_bytes()):
+        started, memory = map(int, _stat(pid)[19:21])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - started / TICKS
+        if not memory or age > LOADING_SECONDS:  # a kernel thread, a process that ends, or one without variables
+            break
+        time.sleep(0.001)
+    return environment
 
 
 def _is_running(pid: int) -> bool:
