@@ -1,4 +1,4 @@
-"""Alerts: what is overdue, stuck or silent, told once in a while and not again and again."""
+"""Test alerts on overdue, stuck and silent work: each is sent once and not repeated within the cool-down."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def store() -> AsyncIterator[SqliteStore]:
     await made.close()
 
 
-async def everybody() -> frozenset[str]:
+async def live_agents() -> frozenset[str]:
     return frozenset({"demo"})
 
 
@@ -108,7 +108,7 @@ async def test_an_alert_is_not_repeated_within_the_cool_down_even_after_a_restar
     await store.apply(Changes(records=(an_automation(NOW, next_run_at=NOW),)))
 
     def alerts() -> Alerts:
-        return Alerts(store, clock, everybody)
+        return Alerts(store, clock, live_agents)
 
     assert [one.kind for one in await alerts().tell()] == ["overdue"]
     assert await alerts().tell() == []

@@ -1,4 +1,6 @@
-"""Kind llm over real HTTP: providers, retries, steering, budgets, resuming, forms and windows."""
+"""Test the agent kind `llm` over real HTTP: providers, retries, steering, budgets, resuming, schemas and context
+windows.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,14 @@ ADD = '[[tool add {"a": 1, "b": 2}]]'
 
 @pytest.fixture
 async def fake() -> AsyncIterator[Fake]:
-    """A model, and where it is."""
+    """Yield a fake model and its address."""
     async with serve() as found:
         yield found
 
 
 @pytest.fixture(params=PROVIDERS)
 def provider(request: pytest.FixtureRequest) -> str:
-    """Each dialect there is a fake of."""
+    """Return each provider that has a fake."""
     return str(request.param)
 
 
@@ -74,7 +76,7 @@ def events_of(turn: RecordingTurn, kind: type) -> list[Any]:
 
 
 def is_balanced(turn: RecordingTurn) -> bool:
-    """Every start has its end, and in order."""
+    """Return whether every start has its end, in order."""
     opened: list[str | None] = []
     for seen in turn.events:
         if seen.kind in ("llm_request", "tool_exec_start"):
@@ -85,7 +87,7 @@ def is_balanced(turn: RecordingTurn) -> bool:
 
 
 def results(turn: RecordingTurn) -> list[str]:
-    """What the model was told of its calls."""
+    """Return the results of tool calls that the model received."""
     return [step["request"]["parts"][0]["content"] for step in turn.steps if step["kind"] == "tool"]
 
 
@@ -430,7 +432,7 @@ async def test_a_worker_interrupt_ends_a_model_call_at_once(fake: Fake) -> None:
     await fake[1].until(lambda seen: "a" in seen.held)
     await talk.interrupt("stop")
     with pytest.raises(AgentError, match="interrupted"):
-        async with asyncio.timeout(30):  # the model holds for much longer
+        async with asyncio.timeout(30):  # the model waits for much longer
             await working
     await talk.close()
     left = [task for task in asyncio.all_tasks() - before - {working} if "fakes" not in repr(task)]
@@ -501,11 +503,11 @@ async def test_after_the_last_step_there_is_one_closing_answer(fake: Fake) -> No
     assert result.text.endswith("(It was ended after 2 model calls, which is the agent's max_steps.)")
 
 
-# -- going on ----------------------------------------------------------------------------------------------------
+# -- resuming ----------------------------------------------------------------------------------------------------
 
 
 def make_counting_tools() -> tuple[list[str], list[Tool]]:
-    """Two tools that leave a trace: one that may be repeated, one that may not."""
+    """Return two tools that record their calls: one that may be repeated and one that may not."""
     ran: list[str] = []
 
     @tool(safe=True)
@@ -595,7 +597,7 @@ async def test_a_resumed_turn_keeps_its_place_in_the_history(fake: Fake) -> None
     assert (await perform(agent, later)).text == f"You said: {SCRIPT} | Between."
 
 
-# -- the window --------------------------------------------------------------------------------------------------
+# -- the context window ------------------------------------------------------------------------------------------
 
 
 @tool(safe=True)
@@ -672,7 +674,7 @@ async def test_invalid_tool_names_keep_the_history_valid(fake: Fake, provider: s
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call["tool_name"])
 
 
-# -- results of a form -------------------------------------------------------------------------------------------
+# -- schemas of results ------------------------------------------------------------------------------------------
 
 
 class City(BaseModel):
@@ -682,7 +684,7 @@ class City(BaseModel):
     people: int
 
 
-FORM = {
+SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "people": {"type": "integer"}},
     "required": ["name"],
@@ -690,7 +692,7 @@ FORM = {
 WRONG, RIGHT = '[[tool final_result {"people": "some"}]]', '[[tool final_result {"name": "Ulm", "people": 3}]]'
 
 
-@pytest.mark.parametrize("form", [City, FORM])
+@pytest.mark.parametrize("form", [City, SCHEMA])
 async def test_a_result_matches_its_schema(fake: Fake, provider: str, form: Any) -> None:
     result, turn = await run(fake, f"{ADD} {WRONG} {RIGHT}", model=provider, output=form)
     assert json.loads(result.text) == {"name": "Ulm", "people": 3}
@@ -703,7 +705,7 @@ async def test_a_result_matches_its_schema(fake: Fake, provider: str, form: Any)
 
 async def test_a_result_that_never_matches_its_schema_fails_the_task(fake: Fake) -> None:
     with pytest.raises(AgentError, match="does not have the form"):
-        await run(fake, " ".join([WRONG] * 9), output=FORM, retries=2)
+        await run(fake, " ".join([WRONG] * 9), output=SCHEMA, retries=2)
     assert len(fake[1].requests) == 3
 
 

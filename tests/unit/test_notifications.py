@@ -1,4 +1,4 @@
-"""The notification service over a real store: looking at deliveries and trying a failed one again."""
+"""Test the notification service with a real store: listing deliveries and retrying failed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session service over a real store: what it writes, and what it refuses."""
+"""Test the session service with a real store: what it writes and what it refuses."""
 
 from __future__ import annotations
 
