@@ -1,4 +1,4 @@
-"""What every kind of store promises about sessions and the moments it shows to those who begin to watch."""
+"""Test the contract of stores for sessions and for the states that new watchers receive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens in every kind of store."""
+"""Test tokens in every kind of store."""
 
 from __future__ import annotations
 

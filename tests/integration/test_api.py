@@ -1,4 +1,4 @@
-"""The HTTP interface on a real socket, over a real runtime."""
+"""Test the HTTP API on a real socket with a real runtime."""
 
 import asyncio
 import json
@@ -173,7 +173,7 @@ async def test_tasks_above_max_open_are_refused_with_retry_after(tmp_path) -> No
             await served.client.submit("y")
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ async def test_the_log_is_read_in_pages(served: Served) -> None:
 
 
 async def frames(served: Served, count: int, path: str = "/events", headers: dict | None = None) -> list[str]:
-    """The first frames of a stream, comments left out."""
+    """Return the first frames of a stream without comments."""
     found: list[str] = []
     async with served.http.stream("GET", path, headers=headers) as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")

@@ -1,4 +1,4 @@
-"""Handoffs over HTTP: handed over, waited for, listed, cancelled, tried again; from a task, by its own agent."""
+"""Test handoffs over HTTP: created, awaited, listed, cancelled, retried; from a task, and by its own agent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUBMITS = FunctionAgent.terms._replace(submits=True)
 
 
 class Crew:
-    """Agents that a test holds by the hand."""
+    """Agents that a test controls."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -46,7 +46,7 @@ class Crew:
         return "late"
 
     async def asking(self, prompt: str, turn: Any) -> str:
-        """An agent that speaks to the desk with the token of its attempt."""
+        """An agent that calls the server with the token of its attempt."""
         async with client(self.url, turn.env["MIDWATCH_TOKEN"]) as http:
             for path, body in self.asks:
                 self.replies.append(await http.post(path, json=body))
@@ -278,18 +278,18 @@ async def test_handoffs_have_the_permissions_of_tasks(home: Path, crew: Crew, mo
         crew.go.set()
 
 
-# -- who waits by requests ---------------------------------------------------------------------------------------------
+# -- agents that poll --------------------------------------------------------------------------------------------------
 
 
 class Caller:
-    """An agent that hands over and waits as a program does: with the token of its attempt, by requests."""
+    """An agent that hands off and polls as a program does: over HTTP, with the token of its attempt."""
 
     def __init__(self) -> None:
         self.served: Served | None = None
-        self.begun, self.go, self.goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.begun, self.go, self.may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.waits = [0.05, 15.0]
-        self.told: list[tuple[str, int]] = []
-        self.before_the_last: Callable[[], Awaitable[None]] | None = None
+        self.replies: list[tuple[str, int]] = []
+        self.before_last_poll: Callable[[], Awaitable[None]] | None = None
 
     @property
     def free(self) -> int:
@@ -308,14 +308,14 @@ class Caller:
             made = (await http.post("/handoffs", json=body)).json()
             while not self.begun.is_set():
                 made = (await http.get(f"/handoffs/{made['id']}", params={"wait": 0.05})).json()
-            self.told.append((made["status"], self.free))
+            self.replies.append((made["status"], self.free))
             for wait in self.waits[1:]:
                 self.go.set()
-                if self.before_the_last is not None:
-                    await self.before_the_last()
+                if self.before_last_poll is not None:
+                    await self.before_last_poll()
                 made = (await http.get(f"/handoffs/{made['id']}", params={"wait": wait})).json()
-                self.told.append((made["status"], self.free))
-        await self.goes_on.wait()
+                self.replies.append((made["status"], self.free))
+        await self.may_end.wait()
         return str((made["result"] or {}).get("output"))
 
 
@@ -325,7 +325,7 @@ def caller() -> Caller:
 
 
 def set_linger(served: Served, seconds: float) -> None:
-    """Who waits by requests may ask again so late."""
+    """Set how late an agent that polls may ask again."""
     handoffs = served.runtime.handoffs
     handoffs.limits = handoffs.limits._replace(linger=seconds)
 
@@ -353,14 +353,14 @@ async def two_slots(home: Path, caller: Caller) -> AsyncIterator[Served]:
 
 
 async def test_an_agent_that_polls_holds_no_slot_between_requests(one_slot: Served, caller: Caller) -> None:
-    caller.goes_on.set()
+    caller.may_end.set()
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     async with asyncio.timeout(60):
         assert (await one_slot.ended(task))["result"].endswith("hello>")
-    # When the first request had its reply the target had the slot; with the answer the source had it back.
-    assert caller.told == [("in_progress", 0), ("completed", 0)]
+    # At the first reply the target had the slot; with the answer the source had it again.
+    assert caller.replies == [("in_progress", 0), ("completed", 0)]
     assert caller.begun.is_set()
-    assert await eventually(lambda: caller.free == 1)  # given back a moment after the end is written
+    assert await eventually(lambda: caller.free == 1)  # returned a moment after the end is written
 
 
 async def test_an_answer_between_two_polls_is_returned_with_a_slot(one_slot: Served, caller: Caller) -> None:
@@ -371,18 +371,18 @@ async def test_an_answer_between_two_polls_is_returned_with_a_slot(one_slot: Ser
         await back.wait()
         await real(agent, actor)
 
-    async def answered() -> None:
+    async def wait_for_answer() -> None:
         await one_slot.until("handoff_completed")
         assert await eventually(lambda: caller.free == 1)
         asyncio.get_running_loop().call_later(0.2, back.set)
 
     slots.take_back = late
-    caller.before_the_last = answered
-    caller.goes_on.set()
+    caller.before_last_poll = wait_for_answer
+    caller.may_end.set()
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     async with asyncio.timeout(60):
         await one_slot.ended(task)
-    assert caller.told == [("in_progress", 0), ("completed", 0)]
+    assert caller.replies == [("in_progress", 0), ("completed", 0)]
 
 
 async def test_an_agent_that_stops_polling_gets_its_slot_back(two_slots: Served, caller: Caller) -> None:
@@ -393,7 +393,7 @@ async def test_an_agent_that_stops_polling_gets_its_slot_back(two_slots: Served,
     async with asyncio.timeout(30):
         while caller.free:
             await asyncio.sleep(0.01)
-    caller.goes_on.set()
+    caller.may_end.set()
     assert (await two_slots.ended(task))["status"] == "done"
     async with asyncio.timeout(30):
         while caller.free < 2:
@@ -406,8 +406,8 @@ async def test_a_turn_that_ends_before_its_answer_frees_its_slot_and_cancels_the
     caller.waits = [0.05]
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     await asyncio.wait_for(caller.begun.wait(), 30)
-    caller.goes_on.set()
-    async with asyncio.timeout(30):  # though the one slot is taken
+    caller.may_end.set()
+    async with asyncio.timeout(30):  # although the only slot is taken
         assert (await one_slot.ended(task))["status"] == "done"
         await one_slot.until("handoff_cancelled")
         (made,) = await one_slot.runtime.handoffs.list()
@@ -427,4 +427,4 @@ async def test_handoffs_of_a_cancelled_agent_are_cancelled(one_slot: Served, cal
         await one_slot.until("handoff_cancelled")
         while not caller.free:
             await asyncio.sleep(0.01)
-    assert caller.free == 1 and caller.told == []
+    assert caller.free == 1 and caller.replies == []

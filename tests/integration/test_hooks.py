@@ -1,4 +1,6 @@
-"""Hooks are told of what has ended, at least once, also over a restart, and harm nobody."""
+"""Test hooks: they are called for every ended task at least once, also after a restart, and their failures are
+contained.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The desk at a glance over HTTP: now, a task's page, usage, settings, directories, readiness, metrics, trying an agent
-or a notice."""
+"""Test the overview over HTTP: now, the page of a task, usage, settings, directories, readiness, metrics, tests of
+agents and retries of notices.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +149,7 @@ async def test_usage_can_start_at_a_time(served: Served) -> None:
 
 async def test_usage_is_grouped_as_requested(served: Served) -> None:
     east, west = "Pacific/Kiritimati", "Pacific/Pago_Pago"
-    zone = west if datetime.now(ZoneInfo(east)).hour == 23 else east  # where no midnight comes in between
+    zone = west if datetime.now(ZoneInfo(east)).hour == 23 else east  # in a zone where no midnight is near
     await run_task(served, "10", "costly")
     await run_task(served, "20", "costly", session_key="chat:1")
     await run_task(served, "x")
@@ -331,10 +332,10 @@ async def test_a_database_that_does_not_answer_in_time_is_not_ready() -> None:
 async def test_ready_does_not_blame_the_database_for_a_blocked_process() -> None:
     class Busy:
         async def read_log_bounds(self) -> None:
-            """Answers in time, while the loop hears nothing for longer than that."""
+            """Answer in time while the event loop is blocked for longer than that."""
             asyncio.get_running_loop().call_soon(time.sleep, 1.5)
             await asyncio.to_thread(time.sleep, 0.2)
-            for _ in range(5):  # it takes some turns of the loop until that is known
+            for _ in range(5):  # the service knows this only after some loop iterations
                 await asyncio.sleep(0)
 
     await system_on(Busy()).check_ready(1.0)
@@ -369,7 +370,7 @@ async def test_metrics_have_the_prometheus_format(served: Served) -> None:
     assert (found["midwatch_processes",], found["midwatch_slots",], found["midwatch_event_streams",]) == (1, 64, 0)
 
 
-# -- trying ------------------------------------------------------------------------------------------------------------
+# -- tests of agents, retries of notices -------------------------------------------------------------------------------
 
 
 async def test_an_agent_is_tested_with_a_real_task(served: Served) -> None:
@@ -423,7 +424,7 @@ async def test_concurrent_retries_of_a_notice_send_it_once(served: Served, chann
 
 
 async def test_the_target_of_a_route_is_never_shown(served: Served, channel: RecordingChannel) -> None:
-    """It may be an address with a password in it. The record keeps it: a retry and an edit still send there."""
+    """The target may be an address with a password. The record keeps it: a retry and an edit still send there."""
     said = {"agent": "fail", "prompt": "x", "route": "pager:hush"}
     task = (await served.post("/tasks", said))["id"]
     await served.ended(task)

@@ -1,4 +1,4 @@
-"""Conversations over HTTP: open, speak, queue, interrupt, close, and what is told about each of it."""
+"""Test conversations over HTTP: open, send, queue, interrupt, close, and the events of each of these."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RERUN = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16)
 
 
 class Gates:
-    """Turns that wait until the test lets them go on."""
+    """Turns that wait until the test opens their gates."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -31,7 +31,7 @@ class Gates:
         self.most_at_once = 0
         self._open = asyncio.Semaphore(0)
 
-    def let(self, turns: int = 1) -> None:
+    def release(self, turns: int = 1) -> None:
         for _ in range(turns):
             self._open.release()
 
@@ -61,7 +61,7 @@ async def shaky(prompt: str, turn: Turn) -> str:
 
 
 async def speak(prompt: str, turn: Turn) -> str:
-    """Tells its answer itself before it ends with the same."""
+    """Emit the answer before the end, then return the same answer."""
     await turn.emit(MessageUpdate(message_id=f"{turn.task_id}.{turn.attempt}", role="agent", message="spoken"))
     if prompt == "slowly":
         await asyncio.sleep(0.05)
@@ -108,7 +108,7 @@ async def read_messages(served: Served, key: str = "chat:1") -> list[tuple[str, 
 
 
 async def check_updates(served: Served, key: str = "chat:1") -> None:
-    """Every stored message was told once, with its number, in the order of the numbers."""
+    """Check that every stored message was announced once, with its number, in the order of the numbers."""
     stored = (await served.get(at(key, "/messages"), limit=1000))["messages"]
     told = await served.logged(session_key=key, kind="message_update")
     assert [one["payload"]["number"] for one in told] == [one["number"] for one in stored]
@@ -243,7 +243,7 @@ async def test_an_unknown_session_is_not_found(served: Served, part: str) -> Non
     assert (await served.http.post(at("y", "/messages"), json={"text": "x"})).status_code == 404
 
 
-# -- speaking ----------------------------------------------------------------------------------------------------------
+# -- sending -----------------------------------------------------------------------------------------------------------
 
 
 async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gates) -> None:
@@ -259,7 +259,7 @@ async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gate
     state = await served.runtime.store.read_session_state("chat:1")
     assert state is not None
     assert [task.prompt for task in state.queue] == ["urgent", "m1", "m2", "m3", "m4", "m5"]
-    gates.let(7)
+    gates.release(7)
     for task in (*sent, urgent):
         await served.ended(task["id"])
     assert gates.began == ["m0", "urgent", "m1", "m2", "m3", "m4", "m5"]
@@ -399,7 +399,7 @@ async def test_two_agents_take_turns_in_one_session(served: Served, gates: Gates
     await served.until("turn_start", task_id=first["id"])
     second = await served.post("/tasks", {"prompt": "two", "agent": "other", "session_key": "chat:1"})
     third = await send(served, "three")
-    gates.let(3)
+    gates.release(3)
     for task in (first, second, third):
         await served.ended(task["id"])
     assert gates.most_at_once == 1
@@ -419,7 +419,7 @@ async def test_a_result_is_posted_to_the_session_of_its_request(served: Served) 
     assert {one["session_key"] for one in await served.logged(session_key="chat:1")} == {"chat:1"}
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- events ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("agent", "text"), [("speak", "quickly"), ("speak", "slowly"), ("echo", "x"), ("fail", "x")])
@@ -493,7 +493,7 @@ async def test_a_restarted_server_repeats_no_message(home: Path, gates: Gates) -
         await open_session(served)
         task = await send(served, "x")
         await served.until("turn_start", task_id=task["id"])
-    gates.let()
+    gates.release()
     async with serving(home, agents) as served:
         done = await served.ended(task["id"])
         assert (done["status"], done["interruptions"], done["attempt"]) == ("done", 1, 2)
@@ -552,7 +552,7 @@ async def test_an_interrupt_stops_the_turn_and_the_next_message_runs(served: Ser
     }
     assert (await served.ended(first["id"]))["status"] == "cancelled"
     await served.until("turn_start", task_id=second["id"])
-    gates.let()
+    gates.release()
     assert (await served.ended(second["id"]))["result"] == "did two"
     assert gates.began == ["one", "two"]
     await check_updates(served)

@@ -1,4 +1,4 @@
-"""Terminals over HTTP: from the process they are open in, and from another one on the same database."""
+"""Test terminals over HTTP: from their own process, and from another one on the same database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AGENTS = {"listener": AGENT}
 
 
 async def screen(http: httpx2.AsyncClient, text: str) -> Any:
-    """The screen once it shows this."""
+    """Return the screen once it shows the text."""
     async with asyncio.timeout(60):
         while True:
             reply = await http.get(f"/sessions/{KEY}/screen", params={"styled": True})
@@ -35,7 +35,7 @@ async def screen(http: httpx2.AsyncClient, text: str) -> Any:
 
 
 async def check_terminal(served: Served) -> None:
-    """Everything a person at a terminal does."""
+    """Do everything that a person does at a terminal."""
     http = served.http
     shown = await screen(http, ">")
     assert sorted(shown) == sorted(

@@ -1,5 +1,6 @@
-"""A week with random agents, people, crashes and clocks, over and over. A failing seed is printed with what happened:
-replay it alone with `pytest tests/integration/test_week.py --seed N`."""
+"""Test many simulated weeks with random agents, people, crashes and clocks. A failing seed is printed with its history:
+replay it alone with `pytest tests/integration/test_week.py --seed N`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ CHUNK = 20
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Chunks of seeds, so that they can be spread over processes; or one seed."""
+    """Make chunks of seeds, so that they can be spread over processes; or one seed."""
     one, count = metafunc.config.getoption("--seed"), metafunc.config.getoption("--seeds")
     chunks = (
         [range(one, one + 1)] if one is not None else [range(n, min(n + CHUNK, count)) for n in range(0, count, CHUNK)]

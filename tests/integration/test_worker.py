@@ -1,4 +1,4 @@
-"""A task from submit to its end, on a real store, with agents that follow a script."""
+"""Test a task from its submission to its end, on a real store, with scripted agents."""
 
 from __future__ import annotations
 
@@ -87,17 +87,17 @@ async def test_an_agent_that_raises_anything_fails_its_task_only(home: Path, pro
 
 
 async def test_an_agent_that_returns_nonsense_or_cannot_open_fails_its_task(home: Path) -> None:
-    class Odd(ScriptedAgent):
+    class NonsenseAgent(ScriptedAgent):
         async def open(self, session: Any) -> Any:
             raise OSError("no such socket")
 
-    class Liar(ScriptedAgent):
+    class WrongTypeAgent(ScriptedAgent):
         async def open(self, session: Any) -> Any:
             talk = await super().open(session)
             talk.turn = lambda turn: asyncio.sleep(0, "just text")  # type: ignore[method-assign,assignment]
             return talk
 
-    async with Runtime.open(home, agents={"odd": Odd(), "liar": Liar()}) as desk:
+    async with Runtime.open(home, agents={"odd": NonsenseAgent(), "liar": WrongTypeAgent()}) as desk:
         assert "no such socket" in ((await run(desk, agent="odd")).error or "")
         assert "TurnResult" in ((await run(desk, agent="liar")).error or "")
 
@@ -126,7 +126,7 @@ async def test_a_task_cancelled_while_pending_never_starts(home: Path) -> None:
 
 
 async def test_a_task_cancelled_while_running_never_becomes_done(home: Path) -> None:
-    """Not even when the agent finishes its work all the same."""
+    """Not even if the agent finishes its work anyway."""
     go = asyncio.Event()
     agent = ScriptedAgent(wait_for(go), result("finished anyway"), deaf_to=("stop",))
     async with Runtime.open(home, agents={"it": agent}) as desk:
@@ -184,7 +184,7 @@ async def test_an_agent_that_ignores_interrupts_is_abandoned(home: Path) -> None
                 left.cancel()
 
 
-# -- failures that may pass --------------------------------------------------------------------------------------
+# -- temporary failures ------------------------------------------------------------------------------------------
 
 
 async def test_a_temporary_failure_is_retried_after_a_pause(home: Path) -> None:
@@ -271,7 +271,7 @@ async def test_a_task_of_a_dead_process_is_recovered_by_its_crash_rule(
         task = await desk.tasks.submit("x", agent="it", on_crash=on_crash)
         await until(lambda: _emitted(desk, task, "tool_exec_start", 2))
         simulate_crash(desk)
-    async with Runtime.open(home, work=False) as looking:  # the lease is of a process whose lock is free
+    async with Runtime.open(home, work=False) as looking:  # the lease belongs to a process whose lock is free
         assert (await looking.tasks.get(task.id)).status == "running"
     again = ScriptedAgent(_resumed)
     async with Runtime.open(home, agents={"it": again}) as desk:
@@ -468,7 +468,7 @@ async def test_a_yielding_task_waits_again_and_continues(home: Path) -> None:
         assert "task_interrupted" in await kinds(desk, held)
 
 
-# -- who runs what -----------------------------------------------------------------------------------------------
+# -- which process runs a task -----------------------------------------------------------------------------------
 
 
 async def test_a_task_without_an_available_agent_stays_pending_and_reports_it(home: Path) -> None:
@@ -524,11 +524,11 @@ async def test_a_process_group_is_stored_before_the_agent_continues(home: Path) 
         assert task.pgid is None
 
 
-# -- what an attacker tried --------------------------------------------------------------------------------------
+# -- attempts to break the worker --------------------------------------------------------------------------------
 
 
-class Doom(BaseException):
-    """Neither an Exception nor one of the interpreter's own."""
+class UnusualError(BaseException):
+    """An error that is neither an Exception nor one of the interpreter."""
 
 
 def nested(depth: int) -> Any:
@@ -538,20 +538,20 @@ def nested(depth: int) -> Any:
     return made
 
 
-async def odd_outcome(turn: Turn) -> TurnResult:
+async def return_unknown_outcome(turn: Turn) -> TurnResult:
     return TurnResult(text="x", outcome="weird")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("step", "status"),
     [
-        (raise_(Doom("no")), "failed"),
-        (odd_outcome, "failed"),
+        (raise_(UnusualError("no")), "failed"),
+        (return_unknown_outcome, "failed"),
         (emit(ToolExecStart(tool="x", arguments=nested(400))), "done"),
     ],
     ids=["BaseException", "outcome", "nesting"],
 )
-async def test_an_odd_agent_ends_its_own_task_and_affects_no_other(home: Path, step: Step, status: str) -> None:
+async def test_a_misbehaving_agent_ends_its_own_task_and_affects_no_other(home: Path, step: Step, status: str) -> None:
     agents = {"it": ScriptedAgent(step), "good": ScriptedAgent(tool("a"), result("ok"))}
     async with Runtime.open(home, agents=agents) as desk:
         tasks = [await desk.tasks.submit("x", agent=name) for name in ("it", "good") * 5]
