@@ -1,4 +1,4 @@
-"""`midwatch agentapi server` in a process of its own, with an agent that says what it is told."""
+"""Run `midwatch agentapi server` in a process of its own, with an agent that echoes its input."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ while True:
     except KeyboardInterrupt: print("interrupted")
 """
 AGENT = [sys.executable, "-I", "-S", "-c", ECHO]
-"""It starts as fast as Python can: a program that says nothing for two seconds is taken for one that waits."""
+"""It starts as fast as Python can: a program that prints nothing for two seconds counts as idle."""
 
 
 class Alone:
-    """A server of one agent, in a process of its own."""
+    """A server of one agent in a process of its own."""
 
     def __init__(self, folder: Path, *flags: str, agent: list[str] = AGENT, stdin: str | None = "", **env: str) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
@@ -65,8 +65,9 @@ class Alone:
         return told
 
     async def stable(self) -> None:
-        """Wait until the server says that the agent waits, and its prompt is there: one that has not begun to speak
-        may be taken for one that waits."""
+        """Wait until the server reports the agent as stable and its prompt is shown: a program that has not printed
+        anything yet may count as stable.
+        """
         async with asyncio.timeout(60):
             while not (await self._is_stable() and (await self.screen()).rstrip().endswith(">")):
                 await asyncio.sleep(0.02)
@@ -75,7 +76,7 @@ class Alone:
         return bool((await self.http.get("/status")).json()["status"] == "stable")
 
     async def screen(self) -> str:
-        """What the terminal shows now."""
+        """Return the text on the terminal."""
         async with self.http.stream("GET", "/internal/screen") as reply:
             async for line in reply.aiter_lines():
                 if line.startswith("data: "):
@@ -105,7 +106,7 @@ class Alone:
 
 @asynccontextmanager
 async def alone(folder: Path, *flags: str, **wish: Any) -> AsyncIterator[Alone]:
-    """One that has started, and of which nothing is left in the end."""
+    """Start a server and check that nothing of it remains at the end."""
     made = Alone(folder, *flags, **wish)
     try:
         await made.started()

@@ -1,4 +1,4 @@
-"""Death at every write: a life of the desk in a process of its own that dies at its n-th write, and one after it."""
+"""Crash a desk at every write: a child process that dies at its n-th write, and a second one that continues."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ Life = Callable[[Path, str], Awaitable[None]]
 
 
 def list_crash_cases(scenarios: Iterable[str]) -> list[tuple[str, str]]:
-    """Return each scenario with a death before every write, and the first one also with a death after every write.
-    Both leave the same store behind; only the work between two writes has not begun after the earlier one."""
+    """Return each scenario with a crash before every write, and the first one also with a crash after every write. Both
+    leave the same store; only the work between two writes has not started after the earlier crash.
+    """
     deaths = [(name, "before") for name in scenarios]
     return [*deaths, (deaths[0][0], "after")]
 
 
 def exit_at_write(die_at: int, *, after: bool) -> None:
-    """This process dies at its n-th write: before it, or once it is durable and nobody knows."""
+    """End this process at its n-th write: before it, or when it is durable and nobody has its result."""
     real, count = SqliteStore.write, itertools.count(1)
 
     async def write(store: SqliteStore, verb: Callable[..., Any], *args: Any) -> Any:
@@ -39,7 +40,7 @@ def exit_at_write(die_at: int, *, after: bool) -> None:
 
 
 def run_in_child(live: Life, home: Path, name: str, die_at: int, *, after: bool) -> int:
-    """Live in a process of its own, which dies at a write; its exit code."""
+    """Run the scenario in a child process that dies at a write, and return its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -55,7 +56,7 @@ def run_in_child(live: Life, home: Path, name: str, die_at: int, *, after: bool)
 
 
 def crash_at_every_write(live: Life, folder: Path, name: str, after: str) -> None:
-    """Die at the first write and live on, die at the second and live on, until a life has no more writes."""
+    """Crash at the first write and continue, crash at the second and continue, until a run has no more writes."""
     die_at, codes = 0, [DIED]
     while codes[0] == DIED:
         die_at += 1

@@ -1,4 +1,4 @@
-"""Agents that do not keep what they are given: one refuses it, one gives it away."""
+"""Agents that pass on their work: one refuses it, one transfers it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from midwatch.domain.handoff import Handoff
 
 
 class Picky(HandoffAgent):
-    """Would be the best to talk, and does not feel like it."""
+    """An agent that is the best choice for talking and refuses."""
 
     capabilities = (AgentCapability(name="talk", task_types=("say",), priority=50),)
 

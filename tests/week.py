@@ -1,7 +1,7 @@
-"""A simulated week: the real desk on a real store, a clock that is moved by hand, and everything that may happen.
+"""A simulated week: the real desk on a real store, a fake clock, and random events of all kinds.
 
-All chance comes from one seed. A life of the desk ends cleanly or is abandoned: from then on nothing it does is written
-and nothing it waits for comes, as if its process had been killed, and another one is opened on what it left.
+All chance comes from one seed. A process ends cleanly or is abandoned: from then on none of its writes counts and none
+of its timers fires, as if it had been killed, and another one is opened on the same store.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 START = 1_711_500_000 * SECOND
-"""Days before clocks change in Europe."""
+"""Some days before the clocks change in Europe."""
 LONG_NAPS = Pace(watchdog=6 * HOUR, prune=DAY, handoffs=6 * HOUR, nap=6 * HOUR)
-"""Looking twice a minute for a week would be most of the work."""
+"""Checking twice a minute for a week would be most of the work."""
 MOST_TURNS = 50_000
 ACTIONS = 150
-"""How busy people are."""
+"""The number of actions of people."""
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Nothing is logged, and nothing collected before the end: a week is short."""
+    """Disable logging and garbage collection for the duration of a week, which is short."""
     logging.disable(logging.CRITICAL)
     gc.disable()
     try:
@@ -63,7 +63,7 @@ async def for_ever() -> Any:
 
 
 class WeekStore(SqliteStore):
-    """The store without its threads: a verb is one transaction on the event loop, with chance in between."""
+    """A store without threads: a write is one transaction on the event loop, with random delays in between."""
 
     def __init__(self, connection: sqlite3.Connection, chance: random.Random, seen: Callable[[Commit], None]) -> None:
         VerbStore.__init__(self, readers=1)
@@ -110,21 +110,21 @@ class WeekStore(SqliteStore):
 
 
 class WeekClock(FakeClock):
-    """A clock that is moved to one timer after the other."""
+    """A clock that is advanced to one timer after the other."""
 
     @property
     def next_due(self) -> float | None:
-        """When the next timer is due, cancelled or not, on the monotonic clock."""
+        """Return the time of the next timer, cancelled or not, on the monotonic clock."""
         return self._timers[0][0] if self._timers else None
 
     def tick(self, until: float) -> None:
-        """Time goes by, and nothing happens."""
+        """Advance the clock without firing timers."""
         passed = max(0.0, until - self._monotonic)
         self._monotonic += passed
         self._now += round(passed * SECOND)
 
     def fire(self) -> bool:
-        """Go on to the next timer, and have it; whether it was still wanted."""
+        """Advance to the next timer and fire it; return whether it was not cancelled."""
         due, _, timer = heapq.heappop(self._timers)
         if timer.callback is None:
             return False
@@ -137,15 +137,15 @@ class Life(Runtime):
     """A desk that can be killed."""
 
     async def begin(self) -> None:
-        """What opening it does, on a store that is there."""
+        """Do what opening it does, on an open store."""
         await self._start()
 
     async def end(self) -> None:
-        """What closing it does."""
+        """Do what closing it does."""
         await self._stop()
 
     def die(self) -> None:
-        """Its locks are free, as those of a process that was killed."""
+        """Release its locks, as if its process had been killed."""
         engine: Any = self.crew.engine
         life, lead = engine._life, engine._lead
         life.release()
@@ -153,12 +153,12 @@ class Life(Runtime):
         life.path.unlink(missing_ok=True)
 
     async def led_by_two(self) -> None:
-        """For a moment there are two who look at what is due."""
+        """Run a second scheduler for a moment."""
         await asyncio.gather(self.crew.scheduler.look(), self.crew.scheduler.look())
 
 
 class LifeClock:
-    """The clock as one life of the desk sees it: what it waits for does not come once it is dead."""
+    """The clock of one process: its timers do not fire once the process is dead."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.dead = False
@@ -179,7 +179,7 @@ class LifeClock:
 
 
 class Moody(ScriptedAgent):
-    """An agent that does what comes to its mind."""
+    """An agent that acts at random."""
 
     def __init__(self, world: World, name: str, terms: AgentTerms) -> None:
         super().__init__(name=name, terms=terms)
@@ -247,12 +247,12 @@ class World:
         self.dies_in: int | None = None
         self.done: list[str] = []
         self.lives: list[Life] = []
-        """All of them: what an abandoned one waits for never comes, and is not to be collected before the end."""
+        """All processes: an abandoned one waits for ever and must not be collected before the end."""
 
-    # -- lives -----------------------------------------------------------------------------------------------------
+    # -- processes -------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """A new life."""
+        """Open a new process."""
         self.clock_of_life = LifeClock(self.clock)
         self.store = WeekStore(self.connection, self.chance, self.ledger.seen)
         terms = {
@@ -267,12 +267,12 @@ class World:
         await self.desk.begin()
 
     def abandon(self) -> None:
-        """The process is killed: nothing it still does counts, and its locks are free."""
+        """Kill the process: its later actions do not count, and its locks are free."""
         self.store.dead = self.clock_of_life.dead = True
         self.desk.die()
 
     async def stop(self) -> None:
-        """The process ends as it should."""
+        """End the process cleanly."""
         self.note("stop")
         ends = asyncio.ensure_future(self.desk.end())
         await self.quiet()
@@ -283,7 +283,7 @@ class World:
     # -- time ------------------------------------------------------------------------------------------------------
 
     async def quiet(self) -> None:
-        """Let everything run that can, or until the moment the process is killed."""
+        """Run everything that can run, or until the moment the process is killed."""
         ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]  # nothing else tells that all is done
         for _ in range(MOST_TURNS):
             await asyncio.sleep(0)
@@ -302,7 +302,7 @@ class World:
         raise AssertionError("it never comes to rest")
 
     async def advance(self, seconds: float) -> None:
-        """Time goes by; what falls due happens in order."""
+        """Advance the clock; due timers fire in order."""
         clock = self.clock
         end = clock.monotonic() + seconds
         await self.quiet()
@@ -313,7 +313,7 @@ class World:
         await self.quiet()
 
     async def until_busy(self, end: float) -> None:
-        """Go on to a moment at which something is under way, if there is one soon."""
+        """Advance to a moment at which work is in progress, if there is one soon."""
         for _ in range(20):
             due = self.clock.next_due
             if self.desk.running or due is None or due > end:
@@ -321,13 +321,13 @@ class World:
             await self.advance(max(0.0, due - self.clock.monotonic()))
 
     def note(self, what: str) -> None:
-        """For whoever replays it."""
+        """Record an action for a replay."""
         self.done.append(f"{(self.clock.monotonic() - 1000) / HOUR:7.2f}h {what}")
 
     # -- the week --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Seven days, and then until all is over."""
+        """Simulate seven days, then continue until everything has ended."""
         await self.open()
         await self.quiet()
         await self._furnish()
@@ -347,14 +347,14 @@ class World:
         await self.stop()
 
     async def drain(self) -> None:
-        """Nobody does anything any more, agents only do as they are told: everything comes to its end."""
+        """Let everything end: people do nothing, and agents act only as requested."""
         self.ending, self.dies_in = True, None
         for one in await self.store.list_automations(statuses=("active",), limit=200):
             await self.tried("pause all", self.desk.automations.pause(one.id))
         await self.advance(2.5 * DAY)
 
     async def tried(self, what: str, doing: Awaitable[Any]) -> Any:
-        """Something a person does: it happens, is refused, or its process is killed meanwhile."""
+        """Do an action of a person: it succeeds, is refused, or its process is killed meanwhile."""
         task = asyncio.ensure_future(doing)
         await self.quiet()
         if not task.done():
@@ -375,10 +375,10 @@ class World:
         for _ in range(self.chance.randint(1, 2)):
             await self.new_goal()
 
-    # -- what people do --------------------------------------------------------------------------------------------
+    # -- actions of people -----------------------------------------------------------------------------------------
 
     async def act(self) -> None:
-        """One of them."""
+        """Do one random action."""
         names = [name for name, weight in DEEDS.items() for _ in range(weight)]
         await getattr(self, self.chance.choice(names))()
 
@@ -484,7 +484,7 @@ class World:
             await self.open()
 
     async def second_leader(self) -> None:
-        """For a moment there are two who look at what is due."""
+        """Run a second scheduler for a moment."""
         if (due := self.clock.next_due) is not None:
             self.clock.tick(due)
             await self.tried("another leader", self.desk.led_by_two())
@@ -503,7 +503,7 @@ DEEDS = {
 
 @asynccontextmanager
 async def nothing_left() -> AsyncIterator[None]:
-    """End what abandoned lives left waiting for ever."""
+    """End the tasks that abandoned processes left waiting."""
     try:
         yield
     finally:
@@ -518,7 +518,7 @@ async def nothing_left() -> AsyncIterator[None]:
 
 
 def live_through(seed: int, home: Path) -> None:
-    """The week of a seed. When it goes wrong, what happened is told."""
+    """Simulate the week of a seed, and print its history if it fails."""
     settings = Settings(home=home, detect_agents=False, shutdown_grace=0.0, notify=None, default_agent="bob")
     Home(home).prepare()
 

@@ -1,4 +1,4 @@
-"""Real agents, run by a real midwatch, against a fake model."""
+"""Test real agents under a real midwatch with a fake model."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_an_unanswered_question_expires(known: Known, way: str, tmp_path: 
     async with rigged(known, way, tmp_path, approvals={"expires": 1.5}) as rig:
         key = await rig.open()
         task_id = await rig.say(key, f"[[escalate touch {made.name}]] [[say all done]]")
-        question = await rig.asked(task_id, "all")  # it may be over before it is seen
+        question = await rig.asked(task_id, "all")  # it may end before it is read
         await rig.ended(task_id)
         assert (await rig.client.approval(question["id"]))["status"] == "expired"
         assert not made.exists()
@@ -78,7 +78,7 @@ async def test_a_turn_is_cancelled(known: Known, way: str, tmp_path: Path) -> No
         await rig.client.cancel(task_id)
         task = await rig.ended(task_id)
         assert (task["status"], task["outcome"]) == ("cancelled", "cancelled")
-        rig.model.release(name)  # an agent may say again what was cut off
+        rig.model.release(name)  # an agent may repeat the text that was interrupted
         assert "Ada" in await rig.turn(key, "[[recall]]")
 
 
@@ -91,15 +91,15 @@ async def test_a_task_waits_for_the_end_of_a_usage_limit(known: Known, way: str,
             assert (await rig.ended(task_id))["outcome"] == "ok"
             pytest.skip("it waits for the end of its limit by itself")
 
-        async def parked() -> str | None:
+        async def is_parked() -> str | None:
             task = await rig.client.get(task_id)
             assert task["status"] in ("pending", "running"), (task, rig.log())
             return task["due_at"] if (task["status"], task["wait"]) == ("pending", "limit") else None
 
-        due = datetime.fromisoformat(await becomes(parked, "the task is parked"))
+        due = datetime.fromisoformat(await becomes(is_parked, "the task is parked"))
         assert due <= datetime.now(UTC) + timedelta(minutes=6)
         rig.model.lift(name)
-        if due > datetime.now(UTC) + timedelta(seconds=10):  # told in minutes, or not at all
+        if due > datetime.now(UTC) + timedelta(seconds=10):  # reported in minutes, or not at all
             await rig.time_passes(task_id)
         task = await rig.ended(task_id)
         assert (task["status"], task["outcome"], task["failures"]) == ("done", "ok", 0), (task, rig.log())

@@ -1,4 +1,4 @@
-"""Real agents in their terminals, run by a real midwatch, against a fake model."""
+"""Test real agents in their terminals under a real midwatch with a fake model."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Json = dict[str, Any]
 
 
 async def grant(rig: Rig) -> None:
-    """Grant whatever the program asks, such as to trust a directory."""
+    """Grant every request of the program, such as to trust a directory."""
     while True:
         for question in await rig.client.approvals():
-            with suppress(Conflict, NotFound):  # it may be over since it was read
+            with suppress(Conflict, NotFound):  # the question may have ended since it was read
                 await rig.client.approve(question["id"])
         await asyncio.sleep(0.1)
 
 
 async def wait_for_end(rig: Rig, task_id: str, seconds: float = PATIENCE) -> Json:
-    """The task once it has ended; what the program asks meanwhile, such as to trust a directory, is granted."""
+    """Return the task once it has ended; grant requests of the program meanwhile, such as to trust a directory."""
     answering = asyncio.create_task(grant(rig))
     try:
         return await rig.ended(task_id, seconds)
@@ -39,7 +39,7 @@ async def wait_for_end(rig: Rig, task_id: str, seconds: float = PATIENCE) -> Jso
 
 
 async def turn(rig: Rig, key: str, text: str, seconds: float = PATIENCE) -> str:
-    """Say something and have it answered well."""
+    """Send a message and wait for a successful answer."""
     task = await wait_for_end(rig, await rig.say(key, text), seconds)
     assert (task["status"], task["outcome"]) == ("done", "ok"), (task["error"], rig.log())
     return str(task["result"])

@@ -1,4 +1,4 @@
-"""Every page, empty and busy, in light, dark and at phone width: what must hold on all of them, and their pictures."""
+"""Test every page, empty and busy, in light mode, dark mode and at phone width, and take screenshots."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ argv = ["no-such-program", "{prompt}"]
 description = "compares backups"
 """
 LONG = "\n".join(["averylongwordwithoutanyblanks" * 12, *("many lines of words that go on and on " * 5,) * 40])
-"""What breaks a layout if anything does."""
+"""A text that is likely to break a layout."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ async def test_a_busy_desk_looks_right(desk: Desk, look: Look) -> None:
     await look(pages, "busy")
 
 
-async def test_signing_in_looks_right(desk: Desk, faults: Look) -> None:
+async def test_the_sign_in_page_looks_right(desk: Desk, faults: Look) -> None:
     desk.expect_problem("status of 401")
     for viewport, pictures in (
         (DESKTOP, {"light": "sign-in-light", "dark": "sign-in-dark"}),
@@ -92,7 +92,7 @@ async def test_signing_in_looks_right(desk: Desk, faults: Look) -> None:
 
 
 async def fill(desk: Desk) -> tuple[dict[str, str], str]:
-    """A desk in the middle of its day: ids of tasks by what became of them, and a conversation."""
+    """Fill a desk and return the ids of its tasks by their status, and a conversation."""
     done = await desk.submit(
         "Review the retry logic in worker.py and say whether it can be released", "claude", route="console"
     )

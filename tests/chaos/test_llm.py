@@ -1,4 +1,4 @@
-"""The process of a model's turns is killed at random points of them. Nothing completed is done or paid for twice."""
+"""Test a process with turns of a model, killed at random points: no completed step is done or paid for twice."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ STARTS = {"turn_start": "turn_end", "llm_request": "llm_response", "tool_exec_st
 
 
 def name_of(event: Event) -> tuple[Any, ...]:
-    """What a start and its end have in common."""
+    """Return the name that a start and its end have in common."""
     told = event.payload
     return event.turn_id, told.get("request_id"), told.get("tool_call_id")
 
 
 def check_balance(events: list[Event]) -> None:
-    """Every start has exactly one end, after it."""
+    """Check that every start has exactly one end, after it."""
     opened: Counter[tuple[Any, ...]] = Counter()
     for event in events:
         for start, end in STARTS.items():
@@ -43,12 +43,12 @@ def check_balance(events: list[Event]) -> None:
 
 
 def count_model_calls(model: Model, number: int) -> Counter[int]:
-    """How often the model was asked at each step of a turn."""
+    """Return how often the model was called at each step of a turn."""
     return Counter(len(seen["results"]) for seen in model.requests if seen["said"][0].startswith(f"turn-{number}:"))
 
 
-async def killed_turns(folder: Path, url: str, model: Model, rng: random.Random) -> int:
-    """Some turns, killed together several times. How many points of turns that was."""
+async def kill_turns(folder: Path, url: str, model: Model, rng: random.Random) -> int:
+    """Run some turns, kill their process several times, and return the number of interrupted points."""
     folder.mkdir()
     home, notes, points = folder / "home", folder / "notes", 0
     notes.touch()
@@ -87,7 +87,7 @@ async def killed_turns(folder: Path, url: str, model: Model, rng: random.Random)
 
 
 async def check(home: Path, notes: Path, model: Model, hit: Counter[int]) -> None:
-    """What must hold after it."""
+    """Check what must hold afterwards."""
     written = Counter(notes.read_text().splitlines())
     async with Runtime.open(home, agents={}) as desk:
         tasks = {task.prompt.partition(":")[0]: task for task in await desk.tasks.list()}
@@ -118,6 +118,6 @@ async def test_a_turn_killed_at_any_point_ends_as_if_uninterrupted(tmp_path: Pat
     print(f"\nseed {seed}")
     async with serve() as (url, model):
         while points < POINTS:
-            points += await killed_turns(tmp_path / str(batch), url, model, rng)
+            points += await kill_turns(tmp_path / str(batch), url, model, rng)
             batch += 1
     print(f"{points} points in {batch * TASKS} turns, {time.monotonic() - began:.0f} s")

@@ -1,4 +1,4 @@
-"""Anthropic Messages: how it is read, answered, streamed and refused."""
+"""Anthropic Messages: parse requests, build answers, streams and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _offered(body: Json) -> list[Json]:
 
 
 def read(body: Json) -> Asked:
-    """A request of this dialect."""
+    """Parse a request."""
     said: list[str] = []
     results: list[str] = []
     for message in body.get("messages", ()):
@@ -76,7 +76,7 @@ def _message(asked: Asked, content: list[Json], stop: str | None, tokens: int) -
 
 
 def whole(asked: Asked, steps: list[Step]) -> Json:
-    """The answer in one piece."""
+    """Return the answer in one piece."""
     content: list[Json] = []
     if text := "".join(step.text for step in steps if isinstance(step, Text)):
         content.append({"type": "text", "text": text})
@@ -100,7 +100,7 @@ def _thought(thought: Thought, index: int) -> list[bytes]:
 
 
 async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
-    """The answer as it comes."""
+    """Yield the answer as a stream."""
     yield _event("message_start", message=_message(asked, [], None, 1))
     index, writing, tokens, stop = 0, False, 0, "end_turn"
     async for step in steps:
@@ -133,7 +133,7 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
 
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
-    """Headers and body of an error; `reset` is when a usage limit ends."""
+    """Return headers and body of an error; `reset` is the end of a usage limit."""
     headers: dict[str, str] = {"request-id": f"req_{time.time_ns()}"}
     if reset is not None:
         when = datetime.fromtimestamp(reset, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Gemini generateContent and streamGenerateContent: how they are read, answered, streamed and refused."""
+"""Gemini generateContent and streamGenerateContent: parse requests, build answers, streams and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _text(content: Json | None) -> str:
 
 
 def read(body: Json, model: str, stream: bool) -> Asked:
-    """A request of this dialect. Model and streaming are in its path."""
+    """Parse a request. Model and streaming are in its path."""
     said: list[str] = []
     results: list[str] = []
     for content in body.get("contents", ()):
@@ -55,7 +55,7 @@ def _part(step: Step) -> Json:
         return {"text": step.text}
     if isinstance(step, Thought):
         return {"text": step.text, "thought": True}
-    if isinstance(step.arguments, str):  # this dialect has no arguments that are no JSON
+    if isinstance(step.arguments, str):  # this format cannot carry arguments that are no JSON
         return {"functionCall": {"id": step.id, "name": step.name, "args": {"text": step.arguments}}}
     return {"functionCall": {"id": step.id, "name": step.name, "args": step.arguments}}
 
@@ -75,12 +75,12 @@ def _reply(asked: Asked, parts: list[Json], tokens: int, finish: str | None, num
 
 
 def whole(asked: Asked, steps: list[Step]) -> Json:
-    """The answer in one piece."""
+    """Return the answer in one piece."""
     return _reply(asked, [_part(step) for step in steps] or [{"text": ""}], len(steps), "STOP")
 
 
 async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
-    """The answer as it comes."""
+    """Yield the answer as a stream."""
     tokens, number = 0, time.time_ns()
     async for step in steps:
         tokens += 1
@@ -89,7 +89,7 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
 
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
-    """Headers and body of an error; `reset` is when a usage limit ends."""
+    """Return headers and body of an error; `reset` is the end of a usage limit."""
     refused, status = status == 401, 400 if status == 401 else status
     error: Json = {"code": status, "message": text, "status": NAMES.get(status, "INTERNAL")}
     if refused:

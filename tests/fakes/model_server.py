@@ -1,7 +1,7 @@
-"""A model that is not there: Anthropic Messages, OpenAI Chat and Responses, Gemini, on one loopback port.
+"""A fake model for Anthropic Messages, OpenAI Chat and Responses, and Gemini on one loopback port.
 
-What it answers is written in the prompt, see `fakes.script`. A key that begins with "bad" is refused, a model that
-begins with "no-such" is not known. As a program:
+The prompt contains the script of its answers, see `fakes.script`. A key that begins with "bad" is refused, and a model
+that begins with "no-such" is unknown. As a program:
 `PYTHONPATH=tests python -m fakes.model_server --port 8099`.
 """
 
@@ -39,11 +39,11 @@ TOO_LONG = (
     "prompt is too long: {0} tokens > {1} maximum; this model's maximum context length is {1} tokens; "
     "the input token count ({0}) exceeds the maximum number of tokens allowed ({1})"
 )
-"""In the words of all providers."""
+"""Contains the words of all providers."""
 
 
 class Refused(Exception):
-    """The provider says no."""
+    """The provider refuses the request."""
 
     def __init__(self, status: int, text: str, reset: float | None = None) -> None:
         super().__init__(text)
@@ -51,15 +51,15 @@ class Refused(Exception):
 
 
 class CutOff(Exception):
-    """The answer ends here, as if it were whole."""
+    """The answer ends here as if it were complete."""
 
 
 class Model:
-    """What the fake has seen, and what it waits for."""
+    """The requests that the fake received, and the answers it delays."""
 
     def __init__(self) -> None:
         self.requests: list[Json] = []
-        """All requests: dialect, path, and what was asked."""
+        """All requests: provider format, path and content."""
         self.held: set[str] = set()
         """Names of `[[hold NAME]]` that an answer has reached."""
         self._released: dict[str, asyncio.Event] = {}
@@ -71,7 +71,7 @@ class Model:
         return self._released.setdefault(name, asyncio.Event())
 
     def release(self, name: str) -> None:
-        """Let answers that hold go on, now and later."""
+        """Release delayed answers, now and later."""
         self._hold(name).set()
 
     def lift(self, name: str) -> None:
@@ -79,17 +79,17 @@ class Model:
         self._limits[name] = 0.0
 
     async def until(self, look: Callable[[Model], bool], seconds: float = 60.0) -> None:
-        """Return once something holds of what the fake has seen; TimeoutError if it never does."""
+        """Return once `look` is true of the fake; raise TimeoutError if it never is."""
         async with asyncio.timeout(seconds), self._news:
             await self._news.wait_for(lambda: look(self))
 
     async def tell(self) -> None:
-        """There is something new to look at."""
+        """Wake the waiting tests."""
         async with self._news:
             self._news.notify_all()
 
     def check(self, asked: Asked) -> None:
-        """Refused, if the script says so."""
+        """Raise Refused if the script says so."""
         if asked.errand:
             return
         for wish in script(asked):
@@ -106,12 +106,12 @@ class Model:
                 raise Refused(400, TOO_LONG.format(asked.size, wish.rest))
 
     def _still(self, count: str, name: str) -> bool:
-        """Whether this is one of the first `count` times."""
+        """Return whether this is one of the first `count` times."""
         self._failed[name] += 1
         return not count or self._failed[name] <= int(count)
 
     async def answer(self, asked: Asked) -> AsyncIterator[Step]:
-        """Do what the script says, as it says it."""
+        """Yield the steps of the script with their delays."""
         if asked.errand:
             yield Text("Fake title" if asked.schema is None else json.dumps(sample(asked.schema)))
             return
@@ -173,21 +173,21 @@ class Model:
 
 
 async def whole_or_cut(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """An answer as it is sent; one that is cut off ends without its end."""
+    """Yield an answer; one that is cut off stops without its end."""
     with suppress(CutOff):
         async for piece in stream:
             yield piece
 
 
 def key_of(request: Request) -> str:
-    """The key a request carries, wherever the dialect has it."""
+    """Return the key of a request from the header or query of its format."""
     carried = request.headers.get("authorization", "").removeprefix("Bearer ")
     given = request.headers.get("x-api-key") or request.headers.get("x-goog-api-key")
     return given or carried or request.query_params.get("key", "")
 
 
 async def speak(request: Request, dialect: ModuleType, asked: Asked) -> Response:
-    """Answer in a dialect."""
+    """Answer in the format of a provider."""
     model: Model = request.app.state.model
     seen = {
         "dialect": dialect.__name__.rpartition(".")[2],
@@ -219,27 +219,27 @@ async def speak(request: Request, dialect: ModuleType, asked: Asked) -> Response
 
 
 async def on_messages(request: Request) -> Response:
-    """Anthropic Messages."""
+    """Answer Anthropic Messages."""
     return await speak(request, anthropic, anthropic.read(await request.json()))
 
 
 async def on_count(request: Request) -> Response:
-    """How many tokens a message has."""
+    """Return the number of tokens of a message."""
     return JSONResponse({"input_tokens": anthropic.read(await request.json()).input_tokens})
 
 
 async def on_chat(request: Request) -> Response:
-    """OpenAI Chat Completions."""
+    """Answer OpenAI Chat Completions."""
     return await speak(request, openai_chat, openai_chat.read(await request.json()))
 
 
 async def on_responses(request: Request) -> Response:
-    """OpenAI Responses."""
+    """Answer OpenAI Responses."""
     return await speak(request, openai_responses, openai_responses.read(await request.json()))
 
 
 async def on_gemini(request: Request) -> Response:
-    """Gemini, whose verb stands at the end of the path."""
+    """Answer Gemini, whose method is at the end of the path."""
     model, _, verb = request.path_params["rest"].partition(":")
     body = await request.json()
     asked = gemini.read(body, model, verb == "streamGenerateContent")
@@ -249,7 +249,7 @@ async def on_gemini(request: Request) -> Response:
 
 
 async def on_models(request: Request) -> Response:
-    """The models there are, in a form every dialect finds its own fields in."""
+    """Return the models with the fields of all formats."""
     made = [
         {"id": name, "name": f"models/{name}", "object": "model", "type": "model", "display_name": name, "created": 1}
         for name in MODELS
@@ -258,24 +258,24 @@ async def on_models(request: Request) -> Response:
 
 
 async def on_release(request: Request) -> Response:
-    """Let answers go on that hold: `POST /fake/release/NAME`."""
+    """Release delayed answers: `POST /fake/release/NAME`."""
     request.app.state.model.release(request.path_params["name"])
     return JSONResponse({})
 
 
 async def on_requests(request: Request) -> Response:
-    """What has been asked, for those who run the fake as a program."""
+    """Return the requests so far, for users that run the fake as a program."""
     return JSONResponse(request.app.state.model.requests)
 
 
 async def on_anything(request: Request) -> Response:
-    """What no dialect knows: said so, and remembered."""
+    """Answer unknown paths with 404, and record them."""
     request.app.state.model.requests.append({"dialect": "unknown", "path": request.url.path, "errand": True})
     return JSONResponse({"error": {"message": f"no such address: {request.url.path}"}}, 404)
 
 
 def create_app(model: Model) -> Starlette:
-    """The fake as an ASGI app. Clients differ in whether their base address has the version in it."""
+    """Return the fake as an ASGI app. Clients differ in whether their base address includes the version."""
     post, get = ["POST"], ["GET"]
     routes = [
         Route("/fake/requests", on_requests, methods=get),
@@ -302,7 +302,7 @@ def create_app(model: Model) -> Starlette:
 
 
 class _Server(uvicorn.Server):
-    """Without signal handlers: whoever runs it ends it, at once."""
+    """A server without signal handlers: its owner ends it at once."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -319,7 +319,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serve(port: int = 0) -> AsyncIterator[tuple[str, Model]]:
-    """The fake on a loopback port, and its address."""
+    """Serve the fake on a loopback port and yield it with its address."""
     model = Model()
     config = uvicorn.Config(create_app(model), log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
     with socket.create_server(("127.0.0.1", port)) as listener:
@@ -336,7 +336,7 @@ async def serve(port: int = 0) -> AsyncIterator[tuple[str, Model]]:
 
 @contextmanager
 def serve_beside() -> Iterator[str]:
-    """The fake in a thread, for tests without an event loop of their own; its address."""
+    """Serve the fake in a thread, for tests without an event loop, and yield its address."""
     loop, ended = asyncio.new_event_loop(), asyncio.Event()
     address: Future[str] = Future()
 

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions: how it is read, answered, streamed and refused."""
+"""OpenAI Chat Completions: parse requests, build answers, streams and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _text(content: Any) -> str:
 
 
 def read(body: Json) -> Asked:
-    """A request of this dialect."""
+    """Parse a request."""
     said: list[str] = []
     results: list[str] = []
     system: list[str] = []
@@ -61,7 +61,7 @@ def _envelope(asked: Asked, number: int, kind: str, choices: list[Json], usage: 
 
 
 def whole(asked: Asked, steps: list[Step]) -> Json:
-    """The answer in one piece."""
+    """Return the answer in one piece."""
     text = "".join(step.text for step in steps if isinstance(step, Text))
     calls = [_call(step) for step in steps if isinstance(step, Call)]
     message: Json = {"role": "assistant", "content": text or None}
@@ -72,7 +72,7 @@ def whole(asked: Asked, steps: list[Step]) -> Json:
 
 
 async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
-    """The answer as it comes."""
+    """Yield the answer as a stream."""
     number = time.time_ns()
 
     def chunk(delta: Json, finish: str | None = None) -> bytes:
@@ -96,7 +96,7 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
 
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
-    """Headers and body of an error; `reset` is when a usage limit ends."""
+    """Return headers and body of an error; `reset` is the end of a usage limit."""
     kinds = {
         400: ("invalid_request_error", "context_length_exceeded"),
         401: ("invalid_request_error", "invalid_api_key"),

@@ -1,4 +1,4 @@
-"""OpenAI Responses: how it is read, answered, streamed and refused."""
+"""OpenAI Responses: parse requests, build answers, streams and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _text(content: Any) -> str:
 
 
 def read(body: Json) -> Asked:
-    """A request of this dialect."""
+    """Parse a request."""
     given = body.get("input", ())
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     said: list[str] = []
@@ -86,7 +86,7 @@ def _items(steps: list[Step], number: int) -> list[Json]:
 
 
 def whole(asked: Asked, steps: list[Step], number: int | None = None) -> Json:
-    """The answer in one piece."""
+    """Return the answer in one piece."""
     return _response(asked, "completed", _items(steps, number or time.time_ns()), len(steps))
 
 
@@ -95,7 +95,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
-    """The answer as it comes."""
+    """Yield the answer as a stream."""
     yield _event("response.created", response=_response(asked, "in_progress", [], 0))
     number = time.time_ns()
     done: list[Step] = []
@@ -118,7 +118,7 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
 
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
-    """Headers and body of an error; `reset` is when a usage limit ends."""
+    """Return headers and body of an error; `reset` is the end of a usage limit."""
     headers, body = openai_chat.refusal(status, text, reset)
     if reset is not None:
         left = max(1, round(reset - time.time()))

@@ -1,4 +1,4 @@
-"""Threads that answer while the clock of a test still moves, at random: `make jitter`."""
+"""Let threads answer at random moments while the fake clock moves: `make jitter`."""
 
 import asyncio
 import random
@@ -10,11 +10,11 @@ MOMENTS = (0.0, 0.0, 0.001, 0.004)
 settle = clock.settle
 
 
-async def longer(turns: int = 20) -> None:
-    """Let everything that can run do so, and now and then also what other threads are about to say."""
+async def settle_longer(turns: int = 20) -> None:
+    """Let everything run that can, and sometimes also wait for answers of other threads."""
     await settle(turns)
     await asyncio.sleep(random.choice(MOMENTS))
     await settle(turns)
 
 
-clock.settle = testing.settle = longer
+clock.settle = testing.settle = settle_longer
