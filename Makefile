@@ -52,7 +52,7 @@ coverage: install ## Which lines the unit, contract and integration tests reach 
 
 .PHONY: jitter
 jitter: install ## Some tests while threads answer late and loops stall, at random: make jitter TESTS=tests/integration
-	PYTHONPATH=$(CURDIR)/tests/jitter $(BIN)/pytest -p moving -n 3 --dist worksteal --timeout 600 $(or $(TESTS),tests/unit tests/contract tests/integration)
+	PYTHONPATH=$(CURDIR)/tests/jitter $(BIN)/pytest -p slow_answers -n 3 --dist worksteal --timeout 600 $(or $(TESTS),tests/unit tests/contract tests/integration)
 
 .PHONY: chaos
 chaos: install ## The chaos test for longer: make chaos SECONDS=600

@@ -99,7 +99,7 @@ def program() -> str | None:
     return os.environ.get("MIDWATCH_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
-async def slowed(context: BrowserContext) -> BrowserContext:
+async def slow_down(context: BrowserContext) -> BrowserContext:
     """Add the slow network if it is configured."""
     if LAG:
         await context.add_init_script(SLOW_NETWORK.replace("LAG", str(LAG)))
@@ -161,7 +161,7 @@ class Desk:
             **{"viewport": DESKTOP, "base_url": self.server.url, "reduced_motion": "no-preference", **options}
         )
         made.set_default_timeout(PATIENCE)
-        await slowed(made)
+        await slow_down(made)
         made.on("request", lambda request: self.requests.append(request))
         made.on("console", lambda said: said.type in ("error", "warning") and self._problems.append(said.text))
         made.on("weberror", lambda told: self._problems.append(f"not caught: {told.error}"))
@@ -172,14 +172,14 @@ class Desk:
         """Open a page in a new browser context with a one-time link, and wait for its stream."""
         page = await (await self.context(**options)).new_page()
         await page.goto((await self.link(role)).replace("#", f"?next={quote(path, safe='')}#"))
-        await live(page)
+        await wait_for_stream(page)
         return page
 
     async def tab(self, context: BrowserContext, path: str = "/") -> Page:
         """Open another page of the same browser context."""
         page = await context.new_page()
         await page.goto(path)
-        await live(page)
+        await wait_for_stream(page)
         return page
 
     async def link(self, role: str = "owner") -> str:
@@ -189,7 +189,7 @@ class Desk:
         token = await self.post("/tokens", {"name": f"{role}-{time.monotonic_ns()}", "role": role, "actor": role})
         return str((await self.post("/links", bearer=token["secret"]))["url"])
 
-    async def silent(self) -> int:
+    async def wait_until_silent(self) -> int:
         """Wait until no page sends requests, and return the number of requests so far."""
         asked, looks = -1, 0
         while looks < 5:  # one check alone might fall into a moment in which the busy machine did nothing
@@ -218,7 +218,7 @@ class Desk:
         """Submit a task and return its id."""
         return str((await self.post("/tasks", {"prompt": prompt, "agent": agent, **more}))["id"])
 
-    async def ended(self, task: str, seconds: float = 60.0) -> Any:
+    async def wait_for_end(self, task: str, seconds: float = 60.0) -> Any:
         """Return the task once it has ended."""
         return await self.until(f"/tasks/{task}", lambda t: t["status"] in ("done", "failed", "cancelled"), seconds)
 
@@ -263,12 +263,12 @@ class Desk:
         await self._client.aclose()
 
 
-async def live(page: Page) -> None:
+async def wait_for_stream(page: Page) -> None:
     """Wait until the page's stream is connected."""
     await expect(page.locator("#link-state")).to_have_attribute("data-state", "live", timeout=2 * PATIENCE)
 
 
-async def caught_up(desk: Desk, page: Page) -> list[int]:
+async def wait_for_log(desk: Desk, page: Page) -> list[int]:
     """Return the seqs of the log on the page once it ends with the newest event."""
     async with asyncio.timeout(60):
         while True:

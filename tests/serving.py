@@ -45,7 +45,7 @@ class Served:
         assert reply.is_success, reply.text
         return reply.json()
 
-    async def ended(self, task_id: str) -> Any:
+    async def wait_for_end(self, task_id: str) -> Any:
         """Return the task once it has ended."""
         await self.runtime.tasks.wait(task_id)
         return await self.get(f"/tasks/{task_id}")
@@ -56,7 +56,7 @@ class Served:
             if told.kind == kind and all(getattr(told, name) == value for name, value in about.items()):
                 return
 
-    async def logged(self, **asked: Any) -> list[Any]:
+    async def read_log(self, **asked: Any) -> list[Any]:
         """Return all stored events of a filter."""
         found: list[Any] = []
         while page := (await self.get("/events", after=found[-1]["seq"] if found else 0, **asked))["events"]:
@@ -78,7 +78,7 @@ def client(url: str, token: str) -> httpx2.AsyncClient:
     )
 
 
-class Answers(NamedTuple):
+class Endpoint(NamedTuple):
     """The address and the app of a server, and the event that stops it."""
 
     url: str
@@ -87,19 +87,19 @@ class Answers(NamedTuple):
 
 
 @asynccontextmanager
-async def answering(desk: Runtime) -> AsyncIterator[Answers]:
+async def serve_runtime(desk: Runtime) -> AsyncIterator[Endpoint]:
     """Serve a desk on a loopback port."""
     with listen("127.0.0.1", 0) as listener:
         app, ready, stopping = create_app(desk), asyncio.Event(), asyncio.Event()
         server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
         await ready.wait()
-        yield Answers(url_of("127.0.0.1", listener), app, stopping)
+        yield Endpoint(url_of("127.0.0.1", listener), app, stopping)
         stopping.set()
         await server
 
 
 @asynccontextmanager
-async def serving(
+async def serve_agents(
     home: Path, agents: Mapping[str, Registered], channels: Mapping[str, Channel] | None = None, /, **settings: Any
 ) -> AsyncIterator[Served]:
     """Serve these agents; the first one is the default."""
@@ -107,7 +107,7 @@ async def serving(
     loaded = Settings.load(home, **wanted)
     async with (
         Runtime.open(home, settings=loaded, agents=agents, channels=channels, role="up") as runtime,
-        answering(runtime) as (url, app, stopping),
+        serve_runtime(runtime) as (url, app, stopping),
         client(url, runtime.home.token()) as http,
     ):
         yield Served(runtime, url, http, app.state.streams, stopping)
@@ -140,6 +140,6 @@ async def watch(http: httpx2.AsyncClient, path: str, **headers: str) -> AsyncGen
                 fields = {}
 
 
-def at(key: str, part: str = "") -> str:
+def path_of(key: str, part: str = "") -> str:
     """Return the path of a session."""
     return f"/sessions/{quote(key, safe='')}{part}"

@@ -22,48 +22,48 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from alone import ECHO, Alone, alone
 from commands import run
 from midwatch.base.home import Home
 from midwatch.cli.attach import SessionTerminal
 from midwatch.cli.connection import Desk
 from midwatch.client import Client
 from servers import PROGRAM, Server, environment, eventually, processes_with
+from standalone import ECHO, StandaloneServer, start_standalone
 
 # -- ends of the server ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_stops_the_server_cleanly(tmp_path: Path, number: int) -> None:
-    async with alone(tmp_path) as server:
-        await server.stable()
+    async with start_standalone(tmp_path) as server:
+        await server.wait_until_stable()
         await server.send("start a child")
-        await server.stable()
+        await server.wait_until_stable()
         assert re.match(r"started \d+", (await server.messages())[-1])
         reply = await server.http.post("/upload", files={"file": ("a", b"x")})
         assert Path(reply.json()["filePath"]).exists()
-        assert await server.ended(number) == 0
+        assert await server.wait_for_exit(number) == 0
 
 
 async def test_the_server_stops_when_the_agent_exits(tmp_path: Path) -> None:
-    async with alone(tmp_path) as server:
-        await server.stable()
+    async with start_standalone(tmp_path) as server:
+        await server.wait_until_stable()
         await server.send("leave 0\r", "raw")
-        assert await server.ended() == 0
+        assert await server.wait_for_exit() == 0
         assert "====" not in server.errors.read_text()
-    async with alone(tmp_path) as server:
-        await server.stable()
+    async with start_standalone(tmp_path) as server:
+        await server.wait_until_stable()
         await server.send("leave 3\r", "raw")
-        assert await server.ended() == 1
+        assert await server.wait_for_exit() == 1
         said = server.errors.read_text()
         assert re.search(r"^={8}\nWelcome to echo 80\n> leave 3\n={8}$", said, re.M), said
 
 
 async def test_the_server_stops_when_the_agent_exits_during_a_turn(tmp_path: Path) -> None:
-    async with alone(tmp_path) as server:
-        await server.stable()
+    async with start_standalone(tmp_path) as server:
+        await server.wait_until_stable()
         await server.http.post("/message", json={"content": "leave 4", "type": "user"})
-        assert await server.ended() == 1
+        assert await server.wait_for_exit() == 1
         assert "> leave 4" in server.errors.read_text()
 
 
@@ -121,7 +121,7 @@ STUBBORN = "import signal, time\nfor n in (1, 2, 3, 15): signal.signal(n, signal
 
 @pytest.mark.parametrize("program", [FLOOD, NOISE, ENDLESS, STUBBORN], ids=["flood", "noise", "endless", "stubborn"])
 async def test_a_misbehaving_agent_does_no_harm(tmp_path: Path, program: str) -> None:
-    async with alone(tmp_path, agent=[sys.executable, "-c", program]) as server:
+    async with start_standalone(tmp_path, agent=[sys.executable, "-c", program]) as server:
         async with server.http.stream("GET", "/internal/screen") as reply:
             async for line in reply.aiter_lines():
                 assert len(line) < 128 * 1024
@@ -130,7 +130,7 @@ async def test_a_misbehaving_agent_does_no_harm(tmp_path: Path, program: str) ->
         for path in ("/status", "/messages"):
             assert (await server.http.get(path)).status_code == 200
         assert (await server.http.post("/message", json={"content": "x", "type": "raw"})).status_code == 200
-        assert await server.ended(signal.SIGTERM) == 0
+        assert await server.wait_for_exit(signal.SIGTERM) == 0
 
 
 def test_the_openapi_document_is_printed() -> None:
@@ -146,17 +146,17 @@ def test_the_openapi_document_is_printed() -> None:
 async def test_the_conversation_is_saved_to_a_file_and_resumed(tmp_path: Path) -> None:
     state, pid = tmp_path / "deep" / "state.json", tmp_path / "run" / "pid"
     flags = ("--state-file", str(state), "--pid-file", str(pid), "--initial-prompt", "do it")
-    async with alone(tmp_path, *flags) as server:
+    async with start_standalone(tmp_path, *flags) as server:
         assert pid.read_text() == f"{server.process.pid}\n"
         await wait_for_messages(server, 3)
         assert await eventually(lambda: state.exists() and '"you said do it"' in state.read_text())
         kept = state.read_text()
         await server.send("more")
-        await server.stable()
+        await server.wait_until_stable()
         server.process.send_signal(signal.SIGUSR1)
         assert await eventually(lambda: "you said more" in state.read_text())
         assert state.read_text() != kept
-        assert await server.ended(signal.SIGKILL) != 0
+        assert await server.wait_for_exit(signal.SIGKILL) != 0
     wait_for_size = json.loads(state.read_text())
     assert list(wait_for_size) == ["version", "messages", "initial_prompt", "initial_prompt_sent"]
     assert (wait_for_size["version"], wait_for_size["initial_prompt"], wait_for_size["initial_prompt_sent"]) == (
@@ -164,35 +164,35 @@ async def test_the_conversation_is_saved_to_a_file_and_resumed(tmp_path: Path) -
         "do it",
         True,
     )
-    async with alone(tmp_path, *flags) as server:
-        await server.stable()
+    async with start_standalone(tmp_path, *flags) as server:
+        await server.wait_until_stable()
         await server.send("again")
-        await server.stable()
+        await server.wait_until_stable()
         texts = await server.messages()
         assert texts == [
             "Welcome to echo 80", "do it", "you said do it", "more", "you said more", "again", "you said again"
         ]  # fmt: skip
-        assert await server.ended(signal.SIGTERM) == 0
+        assert await server.wait_for_exit(signal.SIGTERM) == 0
     assert not pid.exists()
     assert len(json.loads(state.read_text())["messages"]) == 7
-    async with alone(tmp_path, *flags, "--load-state=false", "--no-save-state") as server:
+    async with start_standalone(tmp_path, *flags, "--load-state=false", "--no-save-state") as server:
         await wait_for_messages(server, 3)
     assert len(json.loads(state.read_text())["messages"]) == 7
 
 
-async def wait_for_messages(server: Alone, count: int) -> None:
+async def wait_for_messages(server: StandaloneServer, count: int) -> None:
     """Wait until there are so many messages and the agent waits for input."""
     async with asyncio.timeout(60):
         while len(await server.messages()) < count:
             await asyncio.sleep(0.02)
-    await server.stable()
+    await server.wait_until_stable()
 
 
 async def test_a_broken_state_file_is_reported_and_kept(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     state.write_text("{broken")
-    async with alone(tmp_path, "-s", str(state)) as server:
-        await server.stable()
+    async with start_standalone(tmp_path, "-s", str(state)) as server:
+        await server.wait_until_stable()
         async with server.http.stream("GET", "/events") as reply:
             text = ""
             async for piece in reply.aiter_text():
@@ -208,16 +208,16 @@ async def test_a_broken_state_file_is_reported_and_kept(tmp_path: Path) -> None:
 
 
 async def test_the_initial_prompt_may_come_from_a_pipe(tmp_path: Path) -> None:
-    async with alone(tmp_path, stdin="from a pipe\n") as server:
+    async with start_standalone(tmp_path, stdin="from a pipe\n") as server:
         await wait_for_messages(server, 3)
         assert (await server.messages())[1:] == ["from a pipe", "you said from a pipe"]
 
 
 async def test_a_pipe_that_stays_open_does_not_delay_the_start(tmp_path: Path) -> None:
-    async with alone(tmp_path, stdin=None) as server:
-        await server.stable()
+    async with start_standalone(tmp_path, stdin=None) as server:
+        await server.wait_until_stable()
         await server.send("hello")
-        assert await server.ended(signal.SIGTERM) == 0
+        assert await server.wait_for_exit(signal.SIGTERM) == 0
         server.stdin.close()
 
 
@@ -226,8 +226,8 @@ async def test_flags_can_be_set_in_the_environment(tmp_path: Path) -> None:
         "AGENTAPI_TYPE": "goose", "AGENTAPI_TERM_WIDTH": "100", "AGENTAPI_ALLOWED_HOSTS": "127.0.0.1 a.example",
         "AGENTAPI_CHAT_BASE_PATH": "/x/chat", "AGENTAPI_INITIAL_PROMPT": "",
     }  # fmt: skip
-    async with alone(tmp_path, "--type", "custom", **wish) as server:
-        await server.stable()
+    async with start_standalone(tmp_path, "--type", "custom", **wish) as server:
+        await server.wait_until_stable()
         assert (await server.http.get("/status")).json()["agent_type"] == "custom", "a flag is stronger"
         assert await server.messages() == ["Welcome to echo 100"]
         assert (await server.http.get("/", headers={"host": "a.example"})).headers["location"] == "/x/chat/embed"
@@ -237,10 +237,10 @@ async def test_flags_can_be_set_in_the_environment(tmp_path: Path) -> None:
 
 async def test_a_home_set_in_the_environment_keeps_the_session(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    async with alone(tmp_path, MIDWATCH_HOME=str(home)) as server:
-        await server.stable()
+    async with start_standalone(tmp_path, MIDWATCH_HOME=str(home)) as server:
+        await server.wait_until_stable()
         await server.send("remember")
-        await server.stable()
+        await server.wait_until_stable()
     ran = subprocess.run(
         [PROGRAM, "sessions", "--json"], env=environment(home), capture_output=True, text=True, check=True, timeout=120
     )
@@ -378,8 +378,8 @@ async def eventually_is(http: httpx2.AsyncClient, key: str, size: tuple[int, int
 
 
 async def test_a_terminal_attaches_to_an_agentapi_server(tmp_path: Path) -> None:
-    async with alone(tmp_path) as server:
-        await server.stable()
+    async with start_standalone(tmp_path) as server:
+        await server.wait_until_stable()
         person = Person(tmp_path / "home", "--url", str(server.http.base_url))
         await person.wait_for("Welcome to echo 80")
         person.type("hello\r")

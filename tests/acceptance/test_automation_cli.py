@@ -251,9 +251,8 @@ async def test_automations_are_exported_and_imported(either: Desk, tmp_path: Pat
     other = Desk(tmp_path / "other" / "home")
     other.home.mkdir(parents=True)
     (other.home / "midwatch.toml").write_text(CONFIG)
-    assert [one["what"] for one in other.run_json("automation", "import", "-", said=file.read_text())["automations"]] == [
-        "made", "made",
-    ]  # fmt: skip
+    imported = other.run_json("automation", "import", "-", said=file.read_text())["automations"]
+    assert [one["what"] for one in imported] == ["made", "made"]
     taken = other.run_json("automation", "export")["automations"]
     kept = ("id", "prompt", "schedule", "status", "tags", "route", "workdir", "next_runs", "session_key", "creator")
     assert [{name: one[name] for name in kept} for one in taken] == [

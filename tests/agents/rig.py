@@ -30,7 +30,7 @@ def toml(value: Any) -> str:
     return json.dumps(value)
 
 
-async def becomes(look: Callable[[], Awaitable[Any]], what: str, seconds: float = PATIENCE) -> Any:
+async def wait_for(look: Callable[[], Awaitable[Any]], what: str, seconds: float = PATIENCE) -> Any:
     """Return the first true result of `look`."""
     deadline = time.monotonic() + seconds
     while not (found := await look()):
@@ -79,9 +79,9 @@ class Rig:
         """Stop the server; no process of the agent may remain."""
         await self.client.close()
         assert await self.server.stop() == 0, self.log()
-        assert await self.nobody_left(), self.leftovers()
+        assert await self.has_no_processes(), self.leftovers()
 
-    async def time_passes(self, task_id: str) -> None:
+    async def make_due(self, task_id: str) -> None:
         """Stop the server, make a waiting task due, and start the server again."""
         await self.stop()
         with closing(sqlite3.connect(self.server.home / "midwatch.db")) as database, database:
@@ -93,7 +93,7 @@ class Rig:
         """Return the end of the server's output."""
         return self.server.log.read_text()[-3000:]
 
-    async def nobody_left(self) -> bool:
+    async def has_no_processes(self) -> bool:
         """Return whether all processes of the agent end soon."""
         return await eventually(lambda: not processes_with(f"AGENT_RIG={self.mark}"), 60.0)
 
@@ -109,11 +109,11 @@ class Rig:
         """Open a conversation and return its key."""
         return (await self.client.create_session(agent=self.known.name, workdir=str(self.work)))["key"]
 
-    async def say(self, key: str, text: str) -> str:
+    async def send(self, key: str, text: str) -> str:
         """Send a message and return the id of its task."""
         return (await self.client.send(key, text))["id"]
 
-    async def ended(self, task_id: str, seconds: float = PATIENCE) -> Json:
+    async def wait_for_end(self, task_id: str, seconds: float = PATIENCE) -> Json:
         """Return the task once it has ended."""
 
         async def look() -> Json | None:
@@ -121,7 +121,7 @@ class Rig:
             return dict(task) if task["status"] in ENDED else None
 
         try:
-            found: Json = await becomes(look, "the task has ended", seconds)
+            found: Json = await wait_for(look, "the task has ended", seconds)
         except AssertionError as late:
             raise AssertionError(
                 f"{late}\n{json.dumps(await self.client.get(task_id), indent=1)}\n{self.log()}"
@@ -130,31 +130,31 @@ class Rig:
 
     async def turn(self, key: str, text: str) -> str:
         """Send a message, wait for a successful answer, and return it."""
-        task = await self.ended(await self.say(key, text))
+        task = await self.wait_for_end(await self.send(key, text))
         assert (task["status"], task["outcome"]) == ("done", "ok"), (task["outcome"], task["error"], self.log())
         return task["result"] or ""
 
-    async def asked(self, task_id: str, status: str = "pending") -> Json:
+    async def wait_for_question(self, task_id: str, status: str = "pending") -> Json:
         """Return the question of a waiting task, or with the status `all` its newest question."""
 
         async def look() -> Json | None:
             found = [dict(one) for one in await self.client.approvals(status) if one["task_id"] == task_id]
             return found[0] if found else None
 
-        question: Json = await becomes(look, "the agent asks")
+        question: Json = await wait_for(look, "the agent asks")
         return question
 
-    async def holds(self, name: str) -> None:
+    async def wait_for_hold(self, name: str) -> None:
         """Return once the model delays an answer."""
         await self.model.until(lambda seen: name in seen.held, PATIENCE)
 
-    def fresh(self) -> str:
+    def make_name(self) -> str:
         """Return an unused name."""
         return uuid.uuid4().hex[:8]
 
 
 @asynccontextmanager
-async def rigged(known: Known, way: str, folder: Path, **options: Any) -> AsyncIterator[Rig]:
+async def start_rig(known: Known, way: str, folder: Path, **options: Any) -> AsyncIterator[Rig]:
     """Start a rig and check that no process remains at its end."""
     async with serve() as (url, model):
         rig = Rig(known, way, folder, url, model, options)

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from browsing import AGENTS, DESKTOP, PHONE, SCREEN_AGENT, Desk, launch, live, program
+from browsing import AGENTS, DESKTOP, PHONE, SCREEN_AGENT, Desk, launch, program, wait_for_stream
 from servers import Server
 
 HERE = Path(__file__).parent
@@ -29,7 +29,7 @@ WIDTHS: dict[str, dict[str, Any]] = {
     "desktop": {"viewport": DESKTOP},
     "phone": {"viewport": PHONE, "has_touch": True, "device_scale_factor": 2},
 }
-GO = """async (path) => {
+NAVIGATE = """async (path) => {
   const { go } = await import("/web/app.js");
   for (const node of document.querySelector("main").children) node.classList.add("left");
   go(path);
@@ -69,10 +69,10 @@ class Console(Desk):
         if self.shared and role == "owner" and not options:
             return await self.tab(self.shared.context, path)
         context = await self.context(**options)
-        await self.enter(context, role)
+        await self.sign_in(context, role)
         return await self.tab(context, path)
 
-    async def enter(self, context: BrowserContext, role: str = "owner") -> None:
+    async def sign_in(self, context: BrowserContext, role: str = "owner") -> None:
         """Sign a browser in."""
         if role == "owner":
             secret = (self.server.home / "token").read_text().strip()
@@ -85,25 +85,25 @@ class Console(Desk):
     def share(self, shared: Shared) -> None:
         """Use a shared browser; from now on its requests and console messages count for this test."""
         self.shared = shared
-        self._heard = {
+        self._listeners = {
             "request": lambda request: self.requests.append(request),
             "console": lambda said: said.type in ("error", "warning") and self._problems.append(said.text),
             "weberror": lambda told: self._problems.append(f"not caught: {told.error}"),
         }
-        for name, hear in self._heard.items():
+        for name, hear in self._listeners.items():
             shared.context.on(name, hear)  # type: ignore[call-overload]
 
-    async def leave(self) -> None:
+    async def reset(self) -> None:
         """Close the pages and cancel all tasks, so that the next test finds nothing running."""
         assert self.shared is not None
-        for name, hear in self._heard.items():
+        for name, hear in self._listeners.items():
             self.shared.context.remove_listener(name, hear)
         for page in self.shared.context.pages:
             await page.close()
         going = "/tasks?status=running&status=pending&limit=200"
         while found := (await self.get(going))["tasks"]:
             await asyncio.gather(*(self.post(f"/tasks/{one['id']}/cancel") for one in found))
-            await asyncio.gather(*(self.ended(one["id"]) for one in found))
+            await asyncio.gather(*(self.wait_for_end(one["id"]) for one in found))
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def server_at(folder: Path, settings: str) -> Server:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def sharing(browser: Browser) -> AsyncIterator[Callable[[str], Awaitable[Shared]]]:
+async def get_shared(browser: Browser) -> AsyncIterator[Callable[[str], Awaitable[Shared]]]:
     """Return a function that returns the shared server for the settings, and starts it at its first use."""
     kept: dict[str, Shared] = {}
     async with AsyncExitStack() as stack:
@@ -142,7 +142,7 @@ async def sharing(browser: Browser) -> AsyncIterator[Callable[[str], Awaitable[S
                 maker = Console(server, browser, folder)
                 stack.push_async_callback(maker.close)
                 context = await maker.context(reduced_motion="reduce")
-                await maker.enter(context)
+                await maker.sign_in(context)
                 kept[settings] = Shared(server, context)
             return kept[settings]
 
@@ -155,10 +155,10 @@ async def desk(
     browser: Browser,
     settings: str,
     tmp_path: Path,
-    sharing: Callable[[str], Awaitable[Shared]],
+    get_shared: Callable[[str], Awaitable[Shared]],
 ) -> AsyncIterator[Desk]:
     """Yield a server and a browser; the test fails if the browser's console has errors or warnings."""
-    common = await sharing(settings) if "shared" in request.fixturenames else None
+    common = await get_shared(settings) if "shared" in request.fixturenames else None
     server = common.server if common else server_at(tmp_path, settings)
     made = Console(server, browser, tmp_path)
     try:
@@ -170,7 +170,7 @@ async def desk(
         made.check()
     finally:
         if common:
-            await made.leave()
+            await made.reset()
         await made.close()
         if not common:
             await server.stop()
@@ -195,9 +195,9 @@ def faults() -> Callable[..., Awaitable[list[str]]]:
     return find
 
 
-async def settled(page: Page, title: str) -> None:
+async def wait_for_data(page: Page, title: str) -> None:
     """Wait until the page has its data."""
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.locator("main h1")).to_be_visible()
     await expect(page.locator("main .skeleton")).to_have_count(0)
 
@@ -208,13 +208,15 @@ def look(desk: Desk, faults: Callable[..., Awaitable[list[str]]]) -> Callable[..
     screenshots.
     """
 
-    async def go(pages: dict[str, str], name: str, ready: Callable[[Page, str], Awaitable[None]] = settled) -> None:
+    async def go(
+        pages: dict[str, str], name: str, ready: Callable[[Page, str], Awaitable[None]] = wait_for_data
+    ) -> None:
         wrong = {}
         for width, options in WIDTHS.items():
             page = None
             for title, path in pages.items():
                 if page:
-                    await page.evaluate(GO, path)  # as people do, and much faster than a new load
+                    await page.evaluate(NAVIGATE, path)  # as people do, and much faster than a new load
                     await expect(page.locator("main > .left")).to_have_count(0)
                 else:
                     page = await desk.open(path, **options)

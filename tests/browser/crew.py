@@ -89,7 +89,7 @@ def listen(prompt: str, turn: Any) -> str:
     return f"heard: {', '.join(heard)}"
 
 
-def deaf(prompt: str, turn: Any) -> str:
+def ignore_messages(prompt: str, turn: Any) -> str:
     """Take no message, although it could, until a file exists."""
     place = Path(prompt)
     while not place.exists() and not turn.stopping:

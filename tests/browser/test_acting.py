@@ -9,7 +9,7 @@ import asyncio
 import pytest
 from playwright.async_api import Route, expect
 
-from browsing import Desk, live, session_path
+from browsing import Desk, session_path, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -29,7 +29,7 @@ async def test_a_question_is_answered_on_the_now_page(desk: Desk) -> None:
     await expect(question).to_have_count(0)
     await expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()
     await expect(page).to_have_title("Now · midwatch")
-    assert (await desk.ended(task))["status"] == "done"
+    assert (await desk.wait_for_end(task))["status"] == "done"
     await expect(page.locator(".now-recent .row-title", has_text="clean the decks")).to_have_count(1)
 
 
@@ -67,7 +67,7 @@ async def test_a_task_is_cancelled_and_retried_from_its_page(desk: Desk) -> None
 @pytest.mark.usefixtures("shared")
 async def test_a_failed_task_shows_its_reason_and_can_be_retried(desk: Desk) -> None:
     task = await desk.submit("demo:fail to count the gulls")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open("/")
     await page.locator(".now-failed a.row", has_text="count the gulls").click()
     await expect(page.locator(".task-output .problem")).to_contain_text("told to fail")
@@ -168,7 +168,7 @@ async def test_a_session_streams_its_text_and_keeps_it_after_a_reload(desk: Desk
     writing = page.locator(".message.writing .plain-text")
     await expect(writing).to_have_text("one **two** ")
     await page.reload()
-    await live(page)
+    await wait_for_stream(page)
     await expect(writing).to_have_text("one **two** ")
     pipe.write("three")
     await expect(writing).to_have_text("one **two** three")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import AGENTS, PATIENT, Desk, live, press_together
+from browsing import AGENTS, PATIENT, Desk, press_together, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -152,7 +152,7 @@ async def test_the_list_of_automations_shows_changes_made_elsewhere(desk: Desk) 
     await desk.post(f"/automations/{key}/resume")
     await expect(row.locator(".status")).to_have_text("active")
     assert await page.evaluate("() => window.shifted") < 0.02
-    before = await desk.silent()
+    before = await desk.wait_until_silent()
     await page.evaluate("() => new Promise((done) => setTimeout(done, 2500))")  # an idle page sends no requests
     assert [r.url for r in desk.requests[before:]] == []
 
@@ -163,7 +163,7 @@ async def test_an_automation_that_paused_itself_needs_attention(desk: Desk) -> N
     await expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()
     for _ in range(3):
         await desk.until(f"/automations/{key}", lambda one: not one["running"])
-        await desk.ended((await desk.post(f"/automations/{key}/run"))["id"])
+        await desk.wait_for_end((await desk.post(f"/automations/{key}/run"))["id"])
     waiting = page.locator(".now-waiting")
     await expect(waiting.locator(".attention-row")).to_contain_text("Paused: Gulls")
     await expect(waiting.locator(".count")).to_have_text("1")
@@ -334,7 +334,7 @@ async def test_the_automations_of_a_day_are_read_over_http(desk: Desk) -> None:
 
 async def wait_for_data(page: Page) -> None:
     """Wait until the page has its data."""
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.locator("main h1")).to_be_visible()
     await expect(page.locator("main .skeleton")).to_have_count(0)
 
@@ -370,7 +370,7 @@ async def fill(desk: Desk) -> dict[str, str]:
     await desk.post(f"/automations/{resting}/pause")
     for key, times in ((news, 2), (failing, 3)):
         for _ in range(times):
-            await desk.ended((await desk.post(f"/automations/{key}/run"))["id"])
+            await desk.wait_for_end((await desk.post(f"/automations/{key}/run"))["id"])
             await desk.until(f"/automations/{key}", lambda one: not one["running"])
     hung = next(one for one in (await desk.get("/automations"))["automations"] if one["title"] == "Queue watch")
     await desk.post(f"/automations/{hung['id']}/run")

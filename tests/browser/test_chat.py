@@ -13,8 +13,8 @@ from urllib.parse import quote
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
-from alone import Alone, alone
-from browsing import AGENTS, DESKTOP, PHONE, Desk, live, session_path, slowed
+from browsing import AGENTS, DESKTOP, PHONE, Desk, session_path, slow_down, wait_for_stream
+from standalone import StandaloneServer, start_standalone
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -43,14 +43,14 @@ def settings() -> str:
 @asynccontextmanager
 async def open_chat(
     browser: Browser, folder: Path, *flags: str, behind: str = "", **options: Any
-) -> AsyncIterator[tuple[Page, Alone]]:
+) -> AsyncIterator[tuple[Page, StandaloneServer]]:
     """Start a server for one agent and open its page below the path `behind`. The page sends no other requests and logs
     no errors.
     """
-    async with alone(folder, *flags, agent=AGENT) as server:
-        await server.stable()
+    async with start_standalone(folder, *flags, agent=AGENT) as server:
+        await server.wait_until_stable()
         url = str(server.http.base_url).rstrip("/")
-        context = await slowed(await browser.new_context(base_url=url, **{"viewport": DESKTOP, **options}))
+        context = await slow_down(await browser.new_context(base_url=url, **{"viewport": DESKTOP, **options}))
         asked: list[str] = []
         problems: list[str] = []
         context.on("request", lambda request: asked.append(request.url))
@@ -65,7 +65,7 @@ async def open_chat(
         page = await context.new_page()
         try:
             await page.goto(f"{behind}/chat/embed" if behind else "/")
-            await live(page)
+            await wait_for_stream(page)
             yield page, server
             assert [one for one in asked if not one.startswith((f"{url}{behind}/", "data:", "blob:"))] == []
             assert problems == []
@@ -114,10 +114,10 @@ async def test_a_person_chats_with_one_agent(browser: Browser, tmp_path: Path) -
 
 async def test_earlier_messages_are_on_the_page(browser: Browser, tmp_path: Path) -> None:
     state = tmp_path / "state.json"
-    async with alone(tmp_path, "--state-file", str(state), agent=AGENT) as server:
-        await server.stable()
+    async with start_standalone(tmp_path, "--state-file", str(state), agent=AGENT) as server:
+        await server.wait_until_stable()
         await server.send("remember me")
-        await server.stable()
+        await server.wait_until_stable()
     async with open_chat(browser, tmp_path, "--state-file", str(state)) as (page, _):
         await expect(page.locator(".message.user")).to_contain_text("remember me")
         await talk(page, "once more")
@@ -137,7 +137,7 @@ async def test_the_chat_page_looks_right(browser: Browser, tmp_path: Path, fault
         assert await faults(page, light="chat-light", dark="chat-dark") == []
         await page.set_viewport_size(PHONE)  # type: ignore[arg-type]
         await page.reload()
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator(".message.agent")).to_be_visible()
         await expect(page.get_by_role("button", name="Terminal", exact=True)).to_be_visible()
         await expect(page.get_by_role("application")).to_have_count(0)
@@ -152,7 +152,7 @@ async def test_the_chat_page_works_below_a_desk(desk: Desk) -> None:
     key = (await desk.post("/sessions", {"agent": "talker"}))["key"]
     page = await desk.open()
     await page.goto(f"/sessions/{quote(key, safe='')}/agentapi/")
-    await live(page)
+    await wait_for_stream(page)
     await talk(page, "hello desk")
     await expect(page.get_by_role("application")).to_contain_text("you said</b> hello desk")
     assert await page.locator("#nav a").count() == 0
@@ -173,6 +173,6 @@ async def test_the_page_of_a_session_shows_its_terminal(desk: Desk) -> None:
     assert page.url.endswith(session_path(key)), "what is typed into a terminal is no shortcut"
     other = (await desk.post("/sessions", {"agent": "echo"}))["key"]
     await page.goto(session_path(other))
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.get_by_role("button", name="Interrupt")).to_be_visible()
     await expect(page.get_by_role("button", name="Terminal", exact=True)).to_be_hidden()

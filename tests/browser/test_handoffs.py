@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import AGENTS, Desk, live
+from browsing import AGENTS, Desk, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -21,11 +21,11 @@ name = "talking"
 task_types = ["say"]
 
 [agents.picky]
-kind = "passing_agents:Picky"
+kind = "transfer_agents:RefusingAgent"
 
 [agents.giver]
 kind = "function"
-target = "passing_agents:gives"
+target = "transfer_agents:transfer"
 
 [agents.shut]
 kind = "demo"
@@ -58,7 +58,7 @@ async def test_a_task_is_handed_off_from_its_page_and_shows_its_lineage(desk: De
     await expect(page.locator(".task-line .status")).to_have_text("completed")
     await expect(page.locator(".handoff-answer")).to_contain_text("count them for me")
     await expect(page.locator(".history")).to_contain_text("demo:hang count the gulls")
-    assert (await desk.ended(task))["status"] == "cancelled"
+    assert (await desk.wait_for_end(task))["status"] == "cancelled"
     await page.locator(".facts").get_by_role("link", name=task).click()
     row = page.locator(".handoff-row")
     await expect(row).to_contain_text("demo")
@@ -73,7 +73,7 @@ async def test_a_task_is_handed_off_from_its_page_and_shows_its_lineage(desk: De
 async def test_a_refusal_is_shown_in_the_form_and_another_agent_can_be_chosen(desk: Desk) -> None:
     desk.expect_problem("status of 409")
     task = await desk.submit("count the gulls", agent="echo")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     await page.get_by_role("button", name="Hand over").click()
     dialog = page.get_by_role("dialog")
@@ -92,7 +92,7 @@ async def test_a_refusal_is_shown_in_the_form_and_another_agent_can_be_chosen(de
 @pytest.mark.usefixtures("shared")
 async def test_a_transferred_task_links_to_the_task_that_continues(desk: Desk) -> None:
     task = await desk.submit("count the gulls", agent="giver")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     await expect(page.locator(".handoff-row .row-sub")).to_contain_text("transfer")
     await page.get_by_role("link", name="view its task").click()
@@ -159,7 +159,7 @@ async def test_a_viewer_sees_handoffs_and_cannot_change_them(desk: Desk) -> None
 async def create_handoffs(desk: Desk) -> dict[str, str]:
     """Create handoffs of every kind and return the pages to check."""
     task = await desk.submit("Find out why the nightly build is red, and mend it", agent="echo")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     first = await hand_off(
         desk, "shell", "sleep 0.2; echo the cause is a missing import in worker.py", source_task=task
     )
@@ -182,7 +182,7 @@ async def test_the_pages_of_handoffs_look_right(desk: Desk, look: Look) -> None:
 
 async def wait_for_data(page: Page, name: str) -> None:
     """Wait until the page has its data."""
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.locator("main h1")).to_be_visible()
     await expect(page.locator(".skeleton")).to_have_count(0)
     if name == "handoffs":

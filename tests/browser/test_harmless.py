@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import Desk, live, session_path
+from browsing import Desk, session_path, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -50,11 +50,11 @@ async def test_a_hostile_prompt_and_result_do_no_harm_on_any_page(desk: Desk) ->
     task = await desk.submit(EVIL, "echo")
     failed = await desk.submit(EVIL + " demo:fail", "demo")
     for one in (task, failed):
-        await desk.ended(one)
+        await desk.wait_for_end(one)
     asked = await desk.submit(EVIL + " demo:ask", "demo")
     session = (await desk.post("/sessions", {"agent": "echo", "title": "<img src=x onerror='window.stolen=9'>"}))["key"]
     sent = await desk.post(f"{session_path(session)}/messages", {"text": EVIL})
-    await desk.ended(sent["id"])
+    await desk.wait_for_end(sent["id"])
     await desk.until("/approvals", lambda found: found["approvals"])
     page = await desk.open(f"/tasks/{task}")
     await expect(page.locator(".task-output .page-text")).to_contain_text("<script>window.stolen = 2</script>")
@@ -73,7 +73,7 @@ async def test_a_hostile_prompt_and_result_do_no_harm_on_any_page(desk: Desk) ->
     )
     for path in paths:
         await page.goto(path)
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main .skeleton")).to_have_count(0)
         await check_harmless(page)
     await page.goto(session_path(session))
@@ -102,7 +102,7 @@ async def test_hostile_text_in_any_event_of_an_agent_does_no_harm(desk: Desk) ->
     page = await desk.open(session_path(session))
     for path in (session_path(session), f"/tasks/{sent['id']}", "/inbox", "/", "/events"):
         await page.goto(path)
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main .skeleton")).to_have_count(0)
         await page.evaluate("() => { for (const one of document.querySelectorAll('main details')) one.open = true; }")
         await expect(page.locator("main")).to_contain_text("<script>window.stolen = 2</script>")
@@ -115,10 +115,10 @@ async def test_hostile_text_in_any_event_of_an_agent_does_no_harm(desk: Desk) ->
     await expect(card).to_have_count(0)
     await expect(page.locator(".answered-row")).to_contain_text("<script>")
     await check_harmless(page)
-    await desk.ended(sent["id"])
+    await desk.wait_for_end(sent["id"])
     for path in (session_path(session), f"/tasks/{sent['id']}", "/usage?by=model", "/usage?by=session"):
         await page.goto(path)
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main .skeleton")).to_have_count(0)
         await page.evaluate("() => { for (const one of document.querySelectorAll('main details')) one.open = true; }")
         await check_harmless(page)

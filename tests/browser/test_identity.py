@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import DESKTOP, Desk, live, session_path
+from browsing import DESKTOP, Desk, session_path, wait_for_stream
 from servers import PROGRAM, environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -24,7 +24,7 @@ async def test_a_link_signs_in_once_and_its_code_is_removed_from_the_address(des
     first, second = await desk.context(), await desk.context()
     page = await first.new_page()
     await page.goto(address)
-    await live(page)
+    await wait_for_stream(page)
     assert page.url == f"{desk.server.url}/"
     cookie = (await first.cookies())[0]
     assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == ("midwatch", True, "Strict")
@@ -57,7 +57,7 @@ async def test_a_sign_in_link_redirects_only_to_pages_of_the_console(desk: Desk)
     page = await (await desk.context()).new_page()
     for elsewhere in ("//evil.example/", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"):
         await page.goto((await desk.link()).replace("#", f"?next={elsewhere}#"))
-        await live(page)
+        await wait_for_stream(page)
         assert page.url == f"{desk.server.url}/"
 
 
@@ -95,7 +95,7 @@ async def test_a_viewer_sees_everything_and_has_no_controls_that_change_data(des
         "/settings",
     ):
         await page.goto(path)
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main h1")).to_be_visible()
         await expect(page.locator("main .skeleton")).to_have_count(0)
         assert await list_actions(page) == [], path

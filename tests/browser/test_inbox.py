@@ -57,7 +57,7 @@ async def test_a_question_shows_all_its_details(desk: Desk) -> None:
     plain = page.locator(".inbox-open .approval", has_text="Which name")
     await expect(plain.get_by_role("button")).to_have_text(["release/0.2", "release/next", "none of them"])
     await plain.get_by_role("button", name="release/next").click()
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     await expect(page.locator(".answered-row")).to_have_count(3)
 
 
@@ -67,12 +67,12 @@ async def test_a_standing_rule_is_described_answers_questions_and_is_revoked(des
     always = page.locator(".inbox-open .approval .always", has_text="make release").first
     await expect(always).to_contain_text("lways allow")
     await always.click()
-    await desk.ended(first)
+    await desk.wait_for_end(first)
     rule = page.locator(".inbox-rules .rule-row")
     await expect(rule).to_contain_text("make release")
     await expect(rule).to_contain_text("allow")
     second = await desk.submit("clock", "coder", workdir=str(desk.server.home.parent))
-    assert (await desk.ended(second))["status"] == "done", "the rule has answered"
+    assert (await desk.wait_for_end(second))["status"] == "done", "the rule has answered"
     await expect(page.locator(".answered-row")).to_have_count(2)
     await expect(page.locator(".answered-row").first).to_contain_text("by rule")
     await rule.get_by_role("button", name="Revoke").click()
@@ -153,7 +153,7 @@ async def test_an_answer_in_the_browser_reaches_the_agent_at_once(desk: Desk) ->
         button = page.locator(".inbox-open .approval").get_by_role("button", name="Allow", exact=True)
         await expect(button).to_be_visible()
         clicked = await button.evaluate("(node) => { const at = Date.now(); node.click(); return at / 1000; }")
-        ended = await desk.ended(task)
+        ended = await desk.wait_for_end(task)
         took.append(float(ended["result"]) - clicked)
         await expect(button).to_have_count(0)
     took.sort()

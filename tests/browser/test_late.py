@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from browsing import Desk, live, session_path
+from browsing import Desk, session_path, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -62,7 +62,9 @@ async def test_an_older_response_that_arrives_last_is_ignored(desk: Desk) -> Non
     await page.route("**/api/v1/usage?*", late, times=1)
     await page.goto(session_path(session))
     await late.wait_for_next()
-    await desk.ended((await desk.post(f"{session_path(session)}/messages", {"text": "put a ceiling on it"}))["id"])
+    await desk.wait_for_end(
+        (await desk.post(f"{session_path(session)}/messages", {"text": "put a ceiling on it"}))["id"]
+    )
     used = page.locator(".session-sub", has_text="used 48.2K tokens in")
     await expect(used).to_be_visible()
     async with page.expect_response("**/api/v1/usage?*") as answered:
@@ -100,7 +102,7 @@ async def test_changes_while_a_list_is_loading_are_shown(
     late = DelayedResponses()
     await page.route(re.compile(rf"/api/v1{path}\?.*limit="), late, times=1)
     await page.goto(path)
-    await live(page)
+    await wait_for_stream(page)
     await late.wait_for_next()
     seq = await desk.last_seq()
     await desk.post(act)
@@ -117,7 +119,7 @@ async def test_text_that_arrives_before_the_page_is_loaded_is_kept(desk: Desk) -
     await page.add_init_script(HOLD_STATES)
     await page.goto(session_path(session))
     await page.wait_for_function("() => window.held")
-    await live(page)
+    await wait_for_stream(page)
     sent = await desk.post(f"{session_path(session)}/messages", {"text": str(pipe.path)})
     await desk.until(f"/tasks/{sent['id']}", lambda task: task["status"] == "running")
     pipe.write("first words")

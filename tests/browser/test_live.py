@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from playwright.async_api import expect
 
-from browsing import LOST, Desk, caught_up, count_text, live
+from browsing import LOST, Desk, count_text, wait_for_log, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -45,7 +45,7 @@ async def test_a_reload_during_a_stream_loses_nothing(desk: Desk) -> None:
     pipe.write("first words, ")
     await expect(output).to_have_text("first words, ")
     await page.reload()
-    await live(page)
+    await wait_for_stream(page)
     await expect(output).to_have_text("first words, ")
     pipe.write("then ☕ more, ")
     await expect(output).to_have_text("first words, then ☕ more, ")
@@ -97,14 +97,14 @@ async def test_a_lost_server_is_shown_and_missed_events_are_loaded_when_it_retur
         await expect(one.locator("#link-state")).to_have_text("offline")
     await desk.server.start()
     meanwhile = await desk.submit("happened meanwhile")
-    await desk.ended(meanwhile)
+    await desk.wait_for_end(meanwhile)
     pipe.write("a whole sentence")
     await expect(watched.locator(".task-output .plain-text")).to_have_text("a whole sentence")
     for one in (page, watching, watched):
-        await live(one)
+        await wait_for_stream(one)
         await expect(one.locator("#banner")).to_be_hidden()
     pipe.close()
     await expect(watched.locator(".task-output .page-text")).to_have_text("a whole sentence")
     await expect(watching.locator(".now-recent .row-title")).to_have_count(2)
-    seqs = await caught_up(desk, page)
+    seqs = await wait_for_log(desk, page)
     assert seqs == list(range(seqs[0], seqs[-1] + 1))

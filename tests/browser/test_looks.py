@@ -103,9 +103,9 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
         "Compare the backups of Monday and Tuesday", "nightly", route="webhook:http://127.0.0.1:9/"
     )
     for one in (done, failed, refused):
-        await desk.ended(one)
+        await desk.wait_for_end(one)
     retried = (await desk.post(f"/tasks/{failed}/retry"))["id"]
-    await desk.ended(retried)
+    await desk.wait_for_end(retried)
     running = await desk.submit(
         "Compare the nightly export with the one before and explain every difference you find", "claude"
     )
@@ -119,9 +119,9 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
     ):
         sent = await desk.post(f"{session_path(talk)}/messages", {"text": text})
         if "review" in text:
-            await desk.ended(sent["id"])
+            await desk.wait_for_end(sent["id"])
     worked = await desk.submit("Put a ceiling on the back-off", "coder", session_key="chat:worker")
-    await desk.ended(worked)
+    await desk.wait_for_end(worked)
     await desk.submit("Now with asks, please", "coder", session_key="chat:worker")
     held = await desk.submit("Put a ceiling on the back-off, and hold", "coder", session_key="chat:held")
     await desk.submit(f"say:{LONG}", "coder", session_key="chat:long")
@@ -129,12 +129,12 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
     branched = await desk.submit(
         prompt, "shell", workdir=str(a_repository(desk.server.home.parent / "repo")), worktree=True
     )
-    await desk.ended(branched)
+    await desk.wait_for_end(branched)
     ruled = await desk.submit("Take the time by the clock", "coder", workdir="/tmp")
     asked = await desk.until("/approvals", lambda found: [one for one in found["approvals"] if one["task_id"] == ruled])
     mine = next(one["id"] for one in asked["approvals"] if one["task_id"] == ruled)
     await desk.post(f"/approvals/{mine}/approve", {"always": True, "why": "it is asked every night"})
-    await desk.ended(await desk.submit("Take the time by the clock once more", "coder", workdir="/tmp"))
+    await desk.wait_for_end(await desk.submit("Take the time by the clock once more", "coder", workdir="/tmp"))
     await desk.submit("Take the time by the clock of another place", "coder", workdir="/")
     await desk.post("/sessions", {"agent": "codex", "key": "chat:ideas/harbour|2", "workdir": "/tmp"})
     await desk.post("/tokens", {"name": "phone", "role": "operator", "actor": "anna"})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Route, expect
 
-from browsing import Desk, caught_up, live
+from browsing import Desk, wait_for_log, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -17,23 +17,23 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_the_log_follows_new_events_and_can_be_paused_filtered_and_opened_at_any_event(desk: Desk) -> None:
     page = await desk.open("/events")
     rows = page.locator(".log > li")
-    await desk.ended(await desk.submit("first"))
+    await desk.wait_for_end(await desk.submit("first"))
     await expect(page.locator(".log-text", has_text="submitted to demo: first")).to_be_visible()
     await page.keyboard.press("p")
     go_on = page.get_by_role("button", name="Resume")
     await expect(go_on).to_have_attribute("aria-pressed", "true")
     before = await rows.count()
-    await desk.ended(await desk.submit("second"))
+    await desk.wait_for_end(await desk.submit("second"))
     await expect(go_on).to_contain_text("new")
     assert await rows.count() == before
     await go_on.click()
     await expect(page.locator(".log-text", has_text="submitted to demo: second")).to_be_visible()
-    await caught_up(desk, page)
+    await wait_for_log(desk, page)
 
     await page.get_by_label("Kind").select_option("task_finished")
     await expect(rows).to_have_count(2)
     await expect(page).to_have_url(re.compile(r"kind=task_finished"))
-    await desk.ended(await desk.submit("third"))
+    await desk.wait_for_end(await desk.submit("third"))
     await expect(rows).to_have_count(3)
     assert set(await page.locator(".log-kind").all_inner_texts()) == {"task_finished"}
 
@@ -64,7 +64,7 @@ async def test_older_events_are_loaded_above_without_moving_the_visible_ones(des
 
 async def test_tasks_are_filtered_and_the_filter_is_in_the_address(desk: Desk) -> None:
     for prompt, agent in (("good", "demo"), ("demo:fail bad", "demo"), ("said", "echo")):
-        await desk.ended(await desk.submit(prompt, agent))
+        await desk.wait_for_end(await desk.submit(prompt, agent))
     page = await desk.open("/tasks")
     rows = page.locator(".task-list .row-title")
     await expect(rows).to_have_text(["said", "demo:fail bad", "good"])
@@ -203,5 +203,5 @@ async def test_unknown_addresses_show_an_error(desk: Desk) -> None:
     await expect(told).to_be_visible()
     await expect(page).to_have_title("Not found · midwatch")
     await page.get_by_role("link", name="Go to Now", exact=True).click()
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()

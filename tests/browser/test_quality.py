@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 from playwright.async_api import Page, Request, expect
 
-from browsing import PHONE, Desk, live, press_together, session_path
+from browsing import PHONE, Desk, press_together, session_path, wait_for_stream
 from midwatch.api.web import FOLDER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -46,7 +46,7 @@ async def test_an_idle_page_sends_no_requests(desk: Desk) -> None:
     task = await desk.submit("demo:hang")
     session = (await desk.post("/sessions", {"agent": "demo"}))["key"]
     first = await desk.open("/")
-    await desk.ended(await desk.submit("put a ceiling on it", "coder", session_key=session))
+    await desk.wait_for_end(await desk.submit("put a ceiling on it", "coder", session_key=session))
     for path in (f"/tasks/{task}", session_path(session), "/events", "/inbox"):  # a browser has six connections
         await desk.tab(first.context, path)
     modules = {f"/web/{path.relative_to(FOLDER).as_posix()}" for path in FOLDER.rglob("*.js")}
@@ -54,7 +54,7 @@ async def test_an_idle_page_sends_no_requests(desk: Desk) -> None:
         for page in first.context.pages:
             while modules - {request.url.removeprefix(desk.server.url) for request in list_requests(desk, page)}:
                 await asyncio.sleep(0.05)
-    before = await desk.silent()
+    before = await desk.wait_until_silent()
     await asyncio.sleep(IDLE_SECONDS)  # only time shows that no request comes
     assert [request.url for request in desk.requests[before:]] == []
     for page in first.context.pages:
@@ -63,7 +63,7 @@ async def test_an_idle_page_sends_no_requests(desk: Desk) -> None:
 
 @pytest.mark.usefixtures("shared")
 async def test_the_first_paint_happens_within_a_second(desk: Desk) -> None:
-    await desk.ended(await desk.submit("something to show"))
+    await desk.wait_for_end(await desk.submit("something to show"))
     page = await desk.open("/")
     paints = []
     for _ in range(3):
@@ -84,7 +84,7 @@ async def test_the_layout_does_not_shift_while_tasks_start_and_finish(desk: Desk
     for page in (now, task):
         await page.context.add_init_script(WATCH_SHIFTS)
         await page.reload()
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main .skeleton")).to_have_count(0)
     for number in range(4):
         await desk.submit(f"demo:sleep=0.{number} number {number}")
@@ -111,11 +111,11 @@ async def test_the_layout_does_not_shift_while_an_agent_thinks_works_and_asks(de
     for page in (talk, task, inbox, usage):
         await page.add_init_script(WATCH_SHIFTS)
         await page.reload()
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main .skeleton")).to_have_count(0)
     asked = (await desk.get("/approvals"))["approvals"][0]["id"]
     await desk.post(f"/approvals/{asked}/approve")
-    await desk.ended(sent["id"])
+    await desk.wait_for_end(sent["id"])
     await desk.submit("with asks", "coder")
     await expect(talk.locator(".message.agent .page-text")).to_contain_text("ceiling")
     await expect(task.locator(".task-output .page-text")).to_contain_text("ceiling")
@@ -221,7 +221,7 @@ async def test_every_page_opens_and_a_task_can_be_submitted_on_a_phone(desk: Des
     await expect(page.locator(".task-line .status")).to_have_text("done")
     await expect(page).to_have_url(re.compile(r"/tasks/t_"))
     worked = await desk.submit("put a ceiling on it", "coder", session_key="chat:phone")
-    await desk.ended(worked)
+    await desk.wait_for_end(worked)
     await desk.submit("with asks", "coder", session_key="chat:phone")
     await desk.until("/approvals", lambda found: found["approvals"])
     more = (f"/tasks/{worked}", session_path("chat:phone"), "/inbox", "/usage", "/usage?by=model")

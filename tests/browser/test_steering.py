@@ -23,7 +23,7 @@ path = "HERE"
 
 [agents.deaf]
 kind = "function"
-target = "crew:deaf"
+target = "crew:ignore_messages"
 path = "HERE"
 """
 

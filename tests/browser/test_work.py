@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Route, expect
 
-from browsing import Desk, live, session_path
+from browsing import Desk, session_path, wait_for_stream
 from coder import PLAN, THOUGHT
 from repositories import a_repository
 
@@ -28,7 +28,7 @@ async def test_a_session_shows_what_its_agent_thinks_plans_and_does(desk: Desk) 
     for again in (False, True):
         if again:
             await page.reload()
-            await live(page)
+            await wait_for_stream(page)
         await expect(steps).to_have_class([re.compile(rf"\b{kind}\b") for kind in kinds])  # in order of arrival
         await expect(page.locator(".plan-list li")).to_have_text(list(PLAN))
         await expect(page.locator(".plan-head")).to_contain_text("4 of 4 done")
@@ -42,7 +42,7 @@ async def test_a_session_shows_what_its_agent_thinks_plans_and_does(desk: Desk) 
 @pytest.mark.usefixtures("shared")
 async def test_a_tasks_timeline_shows_model_calls_and_tools_with_tokens_and_money(desk: Desk) -> None:
     task = await desk.submit("put a ceiling on it", "coder")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     model = page.get_by_role("listitem", name=re.compile("^large-4, "))
     await expect(model).to_have_accessible_name(re.compile(r"48\.2K tokens in · 2904 out · \$0\.2113$"))
@@ -60,7 +60,7 @@ async def test_a_thought_is_shown_at_its_place_although_the_browsers_clock_is_wr
     page = await desk.open(session_path(session))
     await page.add_init_script("const rightly = Date.now; Date.now = () => rightly() + 2000")
     await page.reload()
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.get_by_label("Message")).to_be_focused()
     await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
     await expect(page.locator(".step.thought")).to_have_count(2)
@@ -74,7 +74,7 @@ async def test_a_thought_is_shown_at_its_place_although_the_browsers_clock_is_wr
 @pytest.mark.usefixtures("shared")
 async def test_thoughts_and_tools_are_collapsed_and_open_by_keyboard(desk: Desk) -> None:
     task = await desk.submit("put a ceiling on it", "coder", session_key="chat:folded")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     for path in (session_path("chat:folded"), f"/tasks/{task}"):
         page = await desk.open(path)
         thought = page.locator(".step.thought")
@@ -95,7 +95,7 @@ async def test_thoughts_and_tools_are_collapsed_and_open_by_keyboard(desk: Desk)
 @pytest.mark.usefixtures("shared")
 async def test_the_work_of_a_task_is_shown_although_its_events_arrive_late(desk: Desk) -> None:
     task = await desk.submit("put a ceiling on it", "coder")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open("/")
     held: asyncio.Queue[Route] = asyncio.Queue()
     await page.route("**/api/v1/events?task_id=*", held.put)
@@ -110,7 +110,7 @@ async def test_the_work_of_a_task_is_shown_although_its_events_arrive_late(desk:
 @pytest.mark.usefixtures("shared")
 async def test_a_diff_is_coloured_and_counted_and_a_long_one_is_collapsed(desk: Desk) -> None:
     task = await desk.submit("put a ceiling on it", "coder")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     short, long = page.locator(".diff").first, page.locator(".diff").last
     await expect(short.locator("summary")).to_contain_text("src/worker.py")
@@ -156,7 +156,7 @@ async def test_a_thought_that_arrives_before_the_page_is_loaded_is_kept(desk: De
     held: asyncio.Queue[Route] = asyncio.Queue()
     await page.route("**/api/v1/events?*kind=thought_update*", held.put)
     await page.goto(session_path(session))
-    await live(page)
+    await wait_for_stream(page)
     reading = await asyncio.wait_for(held.get(), 60)
     await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
     await expect(page.locator("#nav .badge")).to_have_text("1")
@@ -167,7 +167,7 @@ async def test_a_thought_that_arrives_before_the_page_is_loaded_is_kept(desk: De
 async def test_the_usage_of_a_task_is_shown_and_missing_values_are_unknown(desk: Desk) -> None:
     for prompt, says in (("do it", "48.2K tokens in · 2904 out · $0.2113 · large-4"), ("untold", "unknown")):
         task = await desk.submit(prompt, "coder")
-        await desk.ended(task)
+        await desk.wait_for_end(task)
         page = await desk.open(f"/tasks/{task}")
         await expect(page.locator(".facts .fact", has_text="Usage")).to_contain_text(says)
     page = await desk.open("/usage")
@@ -181,7 +181,7 @@ async def test_the_usage_of_a_task_is_shown_and_missing_values_are_unknown(desk:
     await expect(untold.locator("td.unknown")).to_have_text(["unknown", "unknown", "unknown"])
     await page.reload()
     await expect(untold).to_have_count(1)
-    await desk.ended(await desk.submit("once more", "coder"))
+    await desk.wait_for_end(await desk.submit("once more", "coder"))
     await expect(page.locator("[data-tile=cost] dd")).to_have_text("$0.4226")
     await page.get_by_role("group", name="Group by", exact=True).get_by_role("button", name="agent").click()
     await page.get_by_role("link", name="coder").click()
@@ -194,7 +194,7 @@ async def test_the_branch_of_a_task_is_shown_compared_merged_and_removed(desk: D
     repo = a_repository(tmp_path / "repo")
     prompt = "echo '<b>new</b>' > fresh.txt; git add fresh.txt; git commit -qm fresh; echo rest > 'and <i>.txt'"
     task = await desk.submit(prompt, "shell", workdir=str(repo), worktree=True)
-    ended = await desk.ended(task)
+    ended = await desk.wait_for_end(task)
     assert ended["status"] == "done", ended
     page = await desk.open(f"/tasks/{task}")
     branch = page.locator(".worktree")
@@ -221,7 +221,7 @@ async def test_a_worktree_with_unmerged_work_is_removed_only_after_a_second_conf
     desk.expect_problem("status of 409")
     repo = a_repository(tmp_path / "repo")
     task = await desk.submit("echo lost > lost.txt", "shell", workdir=str(repo), worktree=True)
-    ended = await desk.ended(task)
+    ended = await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     branch = page.locator(".worktree")
     await branch.get_by_role("button", name="Remove").click()

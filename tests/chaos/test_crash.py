@@ -20,7 +20,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from insides import engine_of
+from internals import engine_of
 from midwatch import Runtime
 from servers import PATIENCE, Server, eventually, processes_with
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import handing_over
+import handoff_desk
 from midwatch import Runtime, TaskFilter
 from midwatch.domain.event import EventFilter
 from midwatch.domain.handoff import HandoffFilter
@@ -20,7 +20,7 @@ COUNT, DEATHS = 30, 4
 
 async def run_desk(home: Path, notes: Path, until: int | None) -> None:
     """Run the desk to its end, or kill it soon after so many pieces of work were started."""
-    command = (sys.executable, handing_over.__file__, home, notes, COUNT)
+    command = (sys.executable, handoff_desk.__file__, home, notes, COUNT)
     child = await asyncio.create_subprocess_exec(*map(str, command), stderr=asyncio.subprocess.PIPE)
     try:
         if until is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import turning
+import llm_desk
 from fakes.model_server import Model, serve
 from midwatch import Runtime
 from midwatch.domain.event import Event, EventFilter
@@ -53,11 +53,11 @@ async def kill_turns(folder: Path, url: str, model: Model, rng: random.Random) -
     home, notes, points = folder / "home", folder / "notes", 0
     notes.touch()
     model.requests.clear()
-    total = TASKS * (turning.STEPS + 1)
+    total = TASKS * (llm_desk.STEPS + 1)
     targets = sorted(rng.sample(range(TASKS, total - 20), DEATHS))
     hit: Counter[int] = Counter()
     for death in range(DEATHS + 1):
-        command = (sys.executable, turning.__file__, home, url, notes, str(TASKS))
+        command = (sys.executable, llm_desk.__file__, home, url, notes, str(TASKS))
         child = await asyncio.create_subprocess_exec(*map(str, command), stderr=asyncio.subprocess.PIPE)
         try:
             if death < DEATHS:
@@ -75,7 +75,7 @@ async def kill_turns(folder: Path, url: str, model: Model, rng: random.Random) -
                 child.kill()
                 await child.wait()
         open_turns = [
-            n for n in range(TASKS) if turning.STEPS not in count_model_calls(model, n) and count_model_calls(model, n)
+            n for n in range(TASKS) if llm_desk.STEPS not in count_model_calls(model, n) and count_model_calls(model, n)
         ]
         if death < DEATHS:
             hit.update(open_turns)
@@ -96,7 +96,7 @@ async def check(home: Path, notes: Path, model: Model, hit: Counter[int]) -> Non
             assert (task.outcome, (task.result or "").split()[-2:]) == ("ok", ["the", "end"])
             steps = [step.data for step in await desk.store.list_task_steps(task.id)]
             told = [step["request"]["parts"][0]["content"] for step in steps if step["kind"] == "tool"]
-            assert len(told) == turning.STEPS
+            assert len(told) == llm_desk.STEPS
             for place, text in enumerate(told):
                 line = f"{number} {place}"
                 if text == f"wrote {line}":
@@ -104,9 +104,9 @@ async def check(home: Path, notes: Path, model: Model, hit: Counter[int]) -> Non
                 else:
                     assert text.startswith("Whether it ran is not known"), text
                     assert written[line] <= 1, line
-            assert sum(step["kind"] == "model" for step in steps) == turning.STEPS + 1
+            assert sum(step["kind"] == "model" for step in steps) == llm_desk.STEPS + 1
             again = count_model_calls(model, number)
-            assert again.total() <= turning.STEPS + 1 + task.rescues, again
+            assert again.total() <= llm_desk.STEPS + 1 + task.rescues, again
             check_balance(list(await desk.store.read_events(0, EventFilter(task_id=task.id), 10_000)))
     assert max(written.values()) == 1
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 
-from fakes.script import Asked, Json, Step, Text, Thought, clean
+from fakes.script import Json, ModelRequest, Step, Text, Thought, clean
 
 NAMES = {
     400: "INVALID_ARGUMENT",
@@ -22,7 +22,7 @@ def _text(content: Json | None) -> str:
     return "\n".join(part.get("text", "") for part in (content or {}).get("parts", ()) if not part.get("thought"))
 
 
-def read(body: Json, model: str, stream: bool) -> Asked:
+def read(body: Json, model: str, stream: bool) -> ModelRequest:
     """Parse a request. Model and streaming are in its path."""
     said: list[str] = []
     results: list[str] = []
@@ -38,9 +38,9 @@ def read(body: Json, model: str, stream: bool) -> Asked:
     mode = ((body.get("toolConfig") or {}).get("functionCallingConfig") or {}).get("mode")
     offered = () if mode == "NONE" else body.get("tools") or ()
     tools = [one for tool in offered for one in tool.get("functionDeclarations") or ()]
-    return Asked(
+    return ModelRequest(
         model=model,
-        said=tuple(said),
+        user_texts=tuple(said),
         system=_text(body.get("systemInstruction")),
         results=tuple(results),
         tools={one["name"]: one.get("parametersJsonSchema") or one.get("parameters") or {} for one in tools},
@@ -60,7 +60,7 @@ def _part(step: Step) -> Json:
     return {"functionCall": {"id": step.id, "name": step.name, "args": step.arguments}}
 
 
-def _reply(asked: Asked, parts: list[Json], tokens: int, finish: str | None, number: int | None = None) -> Json:
+def _reply(asked: ModelRequest, parts: list[Json], tokens: int, finish: str | None, number: int | None = None) -> Json:
     candidate: Json = {"content": {"role": "model", "parts": parts}, "index": 0}
     if finish:
         candidate["finishReason"] = finish
@@ -74,12 +74,12 @@ def _reply(asked: Asked, parts: list[Json], tokens: int, finish: str | None, num
     }
 
 
-def whole(asked: Asked, steps: list[Step]) -> Json:
+def whole(asked: ModelRequest, steps: list[Step]) -> Json:
     """Return the answer in one piece."""
     return _reply(asked, [_part(step) for step in steps] or [{"text": ""}], len(steps), "STOP")
 
 
-async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
     """Yield the answer as a stream."""
     tokens, number = 0, time.time_ns()
     async for step in steps:

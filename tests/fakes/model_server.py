@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fakes import anthropic, gemini, openai_chat, openai_responses
-from fakes.script import Asked, Call, Json, Step, Text, Thought, Wish, clean, sample, script, tool_call
+from fakes.script import Call, Command, Json, ModelRequest, Step, Text, Thought, clean, sample, script, tool_call
 
 MODELS = ("fake-model", "claude-sonnet-4-5", "gemini-2.5-pro", "gpt-5")
 LONGEST_HOLD = 300.0
@@ -83,87 +83,87 @@ class Model:
         async with asyncio.timeout(seconds), self._news:
             await self._news.wait_for(lambda: look(self))
 
-    async def tell(self) -> None:
+    async def notify(self) -> None:
         """Wake the waiting tests."""
         async with self._news:
             self._news.notify_all()
 
-    def check(self, asked: Asked) -> None:
+    def check(self, asked: ModelRequest) -> None:
         """Raise Refused if the script says so."""
-        if asked.errand:
+        if asked.is_side_request:
             return
-        for wish in script(asked):
-            if wish.verb in ("limit", "quota"):
-                seconds, name = wish.words(2)
+        for command in script(asked):
+            if command.verb in ("limit", "quota"):
+                seconds, name = command.words(2)
                 reset = self._limits.setdefault(name, time.time() + float(seconds))
                 if time.time() < reset:
-                    raise Refused(429, EXCEEDED[wish.verb], reset if wish.verb == "limit" else None)
-            elif wish.verb == "fail":
-                status, count, name = wish.words(3)
+                    raise Refused(429, EXCEEDED[command.verb], reset if command.verb == "limit" else None)
+            elif command.verb == "fail":
+                status, count, name = command.words(3)
                 if self._still(count, name):
                     raise Refused(int(status), "Overloaded" if status == "529" else "Internal server error")
-            elif wish.verb == "window" and asked.size > int(wish.rest):
-                raise Refused(400, TOO_LONG.format(asked.size, wish.rest))
+            elif command.verb == "window" and asked.size > int(command.rest):
+                raise Refused(400, TOO_LONG.format(asked.size, command.rest))
 
     def _still(self, count: str, name: str) -> bool:
         """Return whether this is one of the first `count` times."""
         self._failed[name] += 1
         return not count or self._failed[name] <= int(count)
 
-    async def answer(self, asked: Asked) -> AsyncIterator[Step]:
+    async def answer(self, asked: ModelRequest) -> AsyncIterator[Step]:
         """Yield the steps of the script with their delays."""
-        if asked.errand:
+        if asked.is_side_request:
             yield Text("Fake title" if asked.schema is None else json.dumps(sample(asked.schema)))
             return
-        wishes = script(asked)
+        commands = script(asked)
         if asked.results:
             yield Text(f"The tool said: {clean(asked.results[-1])[:300]} ")
-        elif not wishes:
+        elif not commands:
             yield Text(f"You said: {asked.newest}")
-        for wish in wishes:
-            async for step in self._do(asked, wish):
+        for command in commands:
+            async for step in self._do(asked, command):
                 yield step
 
-    async def _do(self, asked: Asked, wish: Wish) -> AsyncIterator[Step]:
-        match wish.verb:
+    async def _do(self, asked: ModelRequest, command: Command) -> AsyncIterator[Step]:
+        match command.verb:
             case "say":
-                for word in wish.rest.split(" "):
+                for word in command.rest.split(" "):
                     yield Text(word + " ")
             case "recall":
-                yield Text("You said: " + " | ".join(asked.said[:-1]))
+                yield Text("You said: " + " | ".join(asked.user_texts[:-1]))
             case "long":
-                for number in range(int(wish.rest)):
+                for number in range(int(command.rest)):
                     yield Text(f"line {number} of a long answer\n")
             case "slow":
-                count, seconds = wish.words(2)
+                count, seconds = command.words(2)
                 for number in range(int(count)):
                     await asyncio.sleep(float(seconds) / int(count))
                     yield Text(f"word{number} ")
             case "pause":
                 yield Text("Let me think ... ")
-                await asyncio.sleep(float(wish.rest))
+                await asyncio.sleep(float(command.rest))
                 yield Text("that is it. ")
             case "hold":
                 yield Text("I am holding. ")
-                self.held.add(wish.rest)
-                await self.tell()
+                self.held.add(command.rest)
+                await self.notify()
                 async with asyncio.timeout(LONGEST_HOLD):
-                    await self._hold(wish.rest).wait()
+                    await self._hold(command.rest).wait()
                 yield Text("I go on. ")
             case "drop" | "cut":
-                count, name = wish.words(2)
+                count, name = command.words(2)
                 if self._still(count, name):
                     yield Text("This will break. ")
-                    raise CutOff if wish.verb == "cut" else ConnectionAbortedError("as the script says")
+                    raise CutOff if command.verb == "cut" else ConnectionAbortedError("as the script says")
             case "halves":
                 for piece in ("\ud83d", "\ude42", " ", "\ud83d"):
                     yield Text(piece)
             case "think":
-                yield Thought(wish.rest)
+                yield Thought(command.rest)
             case "garble":
                 yield Call("call_\ud83d\0", f"add.\ud83d\0{'d' * 100}", {})
             case "shell" | "escalate" | "write" | "tool" | "also":
-                yield tool_call(asked, wish)
+                yield tool_call(asked, command)
             case "window":
                 pass
             case "limit" | "quota" | "fail":
@@ -186,23 +186,23 @@ def key_of(request: Request) -> str:
     return given or carried or request.query_params.get("key", "")
 
 
-async def speak(request: Request, dialect: ModuleType, asked: Asked) -> Response:
+async def speak(request: Request, dialect: ModuleType, asked: ModelRequest) -> Response:
     """Answer in the format of a provider."""
     model: Model = request.app.state.model
     seen = {
         "dialect": dialect.__name__.rpartition(".")[2],
         "path": request.url.path,
         "model": asked.model,
-        "said": list(asked.said),
+        "said": list(asked.user_texts),
         "results": list(asked.results),
         "tools": sorted(asked.tools),
         "system": asked.system,
         "size": asked.size,
-        "errand": asked.errand,
+        "errand": asked.is_side_request,
         "agent": request.headers.get("user-agent", ""),
     }
     model.requests.append(seen)
-    await model.tell()
+    await model.notify()
     try:
         if (key := key_of(request)).startswith("bad"):
             raise Refused(401, f"Invalid API key provided: {key}")

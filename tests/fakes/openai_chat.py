@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fakes.script import Asked, Call, Json, Step, Text, Thought, clean
+from fakes.script import Call, Json, ModelRequest, Step, Text, Thought, clean
 
 
 def _text(content: Any) -> str:
@@ -16,7 +16,7 @@ def _text(content: Any) -> str:
     return "\n".join(part.get("text", "") for part in content or () if part.get("type") == "text")
 
 
-def read(body: Json) -> Asked:
+def read(body: Json) -> ModelRequest:
     """Parse a request."""
     said: list[str] = []
     results: list[str] = []
@@ -33,9 +33,9 @@ def read(body: Json) -> Asked:
     offered = () if body.get("tool_choice") == "none" else body.get("tools") or ()
     functions = [tool["function"] for tool in offered if tool.get("type") == "function"]
     wanted = body.get("response_format") or {}
-    return Asked(
+    return ModelRequest(
         model=body.get("model", "fake"),
-        said=tuple(said),
+        user_texts=tuple(said),
         system="\n".join(system),
         results=tuple(results),
         tools={function["name"]: function.get("parameters") or {} for function in functions},
@@ -45,22 +45,22 @@ def read(body: Json) -> Asked:
     )
 
 
-def _usage(asked: Asked, tokens: int) -> Json:
+def _usage(asked: ModelRequest, tokens: int) -> Json:
     asked_for = asked.input_tokens
     return {"prompt_tokens": asked_for, "completion_tokens": tokens, "total_tokens": asked_for + tokens}
 
 
 def _call(call: Call) -> Json:
-    function = {"name": call.name, "arguments": call.written}
+    function = {"name": call.name, "arguments": call.encoded}
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _envelope(asked: Asked, number: int, kind: str, choices: list[Json], usage: Json | None) -> Json:
+def _envelope(asked: ModelRequest, number: int, kind: str, choices: list[Json], usage: Json | None) -> Json:
     made = {"id": f"chatcmpl-{number}", "object": kind, "created": int(time.time()), "model": asked.model}
     return {**made, "choices": choices, "usage": usage}
 
 
-def whole(asked: Asked, steps: list[Step]) -> Json:
+def whole(asked: ModelRequest, steps: list[Step]) -> Json:
     """Return the answer in one piece."""
     text = "".join(step.text for step in steps if isinstance(step, Text))
     calls = [_call(step) for step in steps if isinstance(step, Call)]
@@ -71,7 +71,7 @@ def whole(asked: Asked, steps: list[Step]) -> Json:
     return _envelope(asked, time.time_ns(), "chat.completion", [choice], _usage(asked, len(steps)))
 
 
-async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
     """Yield the answer as a stream."""
     number = time.time_ns()
 

@@ -35,14 +35,14 @@ from typing import Any
 
 Json = dict[str, Any]
 
-WISH = re.compile(r"\[\[(\w+)\s*(.*?)\]\]", re.DOTALL)
+COMMAND = re.compile(r"\[\[(\w+)\s*(.*?)\]\]", re.DOTALL)
 WRAPPED = re.compile(r"<([A-Za-z][\w-]*)(?: [^>]*)?>.*?</\1>", re.DOTALL)
 """Texts that agents put around or between the user's words: reminders, their environment, instructions."""
-ERRANDS = re.compile(
+SIDE_REQUESTS = re.compile(
     r"title|summar|topic|classif|next speaker|branch name|commit message|suggest|categor|compress|complexity", re.I
 )
 """Requests of an agent besides its work, such as for a title."""
-TOOLLESS = re.compile(r"Act as an expert software developer", re.I)
+WITHOUT_TOOLS = re.compile(r"Act as an expert software developer", re.I)
 """The beginning of the instructions of an agent without tools."""
 
 
@@ -69,7 +69,7 @@ class Call:
     arguments: Json | str
 
     @property
-    def written(self) -> str:
+    def encoded(self) -> str:
         """Return the arguments as a model writes them."""
         return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
 
@@ -78,11 +78,11 @@ Step = Text | Thought | Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ModelRequest:
     """One request in any provider's format."""
 
     model: str
-    said: tuple[str, ...]
+    user_texts: tuple[str, ...]
     """The messages of the user, oldest first, without the agent's additions."""
     system: str = ""
     results: tuple[str, ...] = ()
@@ -98,14 +98,14 @@ class Asked:
     @property
     def newest(self) -> str:
         """Return the last message of the user."""
-        return self.said[-1] if self.said else ""
+        return self.user_texts[-1] if self.user_texts else ""
 
     @property
-    def errand(self) -> bool:
+    def is_side_request(self) -> bool:
         """Return whether this is a request besides the work, such as for a title: the script does not apply."""
-        if self.tools or TOOLLESS.search(self.system):
+        if self.tools or WITHOUT_TOOLS.search(self.system):
             return False
-        return self.schema is not None or bool(ERRANDS.search(self.system + " ".join(self.said)))
+        return self.schema is not None or bool(SIDE_REQUESTS.search(self.system + " ".join(self.user_texts)))
 
     @property
     def input_tokens(self) -> int:
@@ -114,7 +114,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Command:
     """One command in double brackets."""
 
     verb: str
@@ -134,17 +134,17 @@ def clean(text: str) -> str:
     return WRAPPED.sub("", text).strip()
 
 
-def script(asked: Asked) -> list[Wish]:
+def script(asked: ModelRequest) -> list[Command]:
     """Return the commands of this answer: the part of the script after as many tools as have returned."""
-    wishes = [Wish(verb, rest.strip()) for verb, rest in WISH.findall(asked.newest)]
-    parts: list[list[Wish]] = [[]]
-    for wish in wishes:
-        parts[-1].append(wish)
-        if wish.verb in TOOL_VERBS:
+    commands = [Command(verb, rest.strip()) for verb, rest in COMMAND.findall(asked.newest)]
+    parts: list[list[Command]] = [[]]
+    for command in commands:
+        parts[-1].append(command)
+        if command.verb in TOOL_VERBS:
             parts.append([])
     left = len(asked.results)
     for part in parts[:-1]:
-        calls = sum(wish.verb in (*TOOL_VERBS, "also") for wish in part)
+        calls = sum(command.verb in (*TOOL_VERBS, "also") for command in part)
         if left < calls:
             return part
         left -= calls
@@ -181,34 +181,34 @@ SHELLS = (
 WRITERS = ("Write", "write", "write_file", "create", "developer__write")
 
 
-def offered(asked: Asked, names: tuple[str, ...]) -> str | None:
+def offered(asked: ModelRequest, names: tuple[str, ...]) -> str | None:
     """Return the first of these tools that the agent offers."""
     return next((name for name in names if name in asked.tools), None)
 
 
-def tool_call(asked: Asked, wish: Wish) -> Step:
+def tool_call(asked: ModelRequest, command: Command) -> Step:
     """Return the tool call for a command, with a tool of the agent."""
-    number = f"{len(asked.said)}x{len(asked.results)}"
-    if wish.verb in ("tool", "also"):
-        name, text = wish.words(2)
+    number = f"{len(asked.user_texts)}x{len(asked.results)}"
+    if command.verb in ("tool", "also"):
+        name, text = command.words(2)
         try:
             read: Json | str = json.loads(text or "{}")
         except ValueError:
             read = text
-        return Call(f"call_{number}_{abs(hash(wish.rest)) % 10**8}", name, read)
-    if wish.verb == "write" and (name := offered(asked, WRITERS)):
-        path, text = wish.words(2)
+        return Call(f"call_{number}_{abs(hash(command.rest)) % 10**8}", name, read)
+    if command.verb == "write" and (name := offered(asked, WRITERS)):
+        path, text = command.words(2)
         given = {"file_path": path, "filePath": path, "path": path, "content": text, "file_text": text}
     elif name := offered(asked, SHELLS):
-        command = wish.rest
-        if wish.verb == "write":
-            path, text = wish.words(2)
+        command = command.rest
+        if command.verb == "write":
+            path, text = command.words(2)
             command = f"printf %s '{text}' > '{path}'"
         given = {"command": command, "cmd": command, "description": "Runs a command"}
-        if wish.verb == "escalate":
+        if command.verb == "escalate":
             given |= {"sandbox_permissions": "require_escalated", "justification": "May I?"}
     else:
-        return Text(f"No tool for {wish.verb} among: {', '.join(asked.tools)}.")
+        return Text(f"No tool for {command.verb} among: {', '.join(asked.tools)}.")
     schema = asked.tools[name]
     known = schema.get("properties", {})
     arguments: Json = sample({**schema, "type": "object"})
@@ -216,4 +216,4 @@ def tool_call(asked: Asked, wish: Wish) -> Step:
         if key in known:
             listed = str(known[key].get("type", "")).lower() == "array"
             arguments[key] = ["bash", "-lc", value] if listed else value
-    return Call(f"call_{number}_{abs(hash(wish.rest)) % 10**8}", name, arguments)
+    return Call(f"call_{number}_{abs(hash(command.rest)) % 10**8}", name, arguments)

@@ -26,7 +26,7 @@ from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.server import Server, listen, url_of
 from midwatch.programs.guard import guard
 from midwatch.testing import ScriptedAgent, result
-from serving import serving, watch
+from serving import serve_agents, watch
 
 ECHO = """
 import os, signal, subprocess, sys, termios, time
@@ -550,7 +550,7 @@ async def test_a_wildcard_allows_every_origin(tmp_path: Path) -> None:
 
 async def test_every_session_of_a_server_has_the_agentapi_routes(home: Path) -> None:
     echo = build("echo", "terminal", PROGRAM)
-    async with serving(home, {"echo": echo, "scripted": ScriptedAgent(result("pong"))}) as served:
+    async with serve_agents(home, {"echo": echo, "scripted": ScriptedAgent(result("pong"))}) as served:
         for key, agent in (("chat:a/b", "echo"), ("chat:two", "scripted")):
             await served.post("/sessions", {"key": key, "agent": agent})
         http, token = served.http, dict(served.http.headers)["authorization"]
@@ -590,7 +590,7 @@ async def test_the_conversation_is_unchanged_after_a_restart(home: Path) -> None
     path = "/sessions/chat:1/agentapi"
     messages: list[Any] = []
     for text in ("one", "two"):
-        async with serving(home, {"echo": build("echo", "terminal", PROGRAM)}) as served:
+        async with serve_agents(home, {"echo": build("echo", "terminal", PROGRAM)}) as served:
             await served.post("/sessions", {"key": "chat:1"})
             http = served.http
             reply = await http.post(f"{served.url}{path}/message", json={"content": text, "type": "user"})

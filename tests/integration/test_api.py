@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import httpx2
 import pytest
 
-from insides import watchers_of
+from internals import watchers_of
 from midwatch.agents.function import FunctionAgent
 from midwatch.api import sse
 from midwatch.api.app import create_app
@@ -33,8 +33,8 @@ from midwatch.desk.config import Settings
 from midwatch.domain.agent import TurnResult
 from midwatch.domain.event import Event, MessageDelta, event
 from midwatch.runtime.runtime import Runtime
-from serving import answering
 from serving import client as http_client
+from serving import serve_runtime
 
 
 async def echo(prompt: str) -> str:
@@ -76,7 +76,7 @@ async def serve_desk(home, **settings) -> AsyncIterator[Served]:
     known = {name: FunctionAgent(name, body, on_loop=True) for name, body in AGENTS.items()}
     async with (
         Runtime.open(home, settings=loaded, agents=known, role="up") as runtime,
-        answering(runtime) as (url, app, stopping),
+        serve_runtime(runtime) as (url, app, stopping),
         Client(url, runtime.home.token()) as client,
         http_client(url, runtime.home.token()) as http,
     ):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from insides import simulate_crash
+from internals import simulate_crash
 from midwatch import Runtime, Settings, Turn
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict
@@ -19,7 +19,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.event import EventFilter
 from midwatch.testing import ScriptedAgent
 from servers import until
-from serving import client, serving
+from serving import client, serve_agents
 
 REJECT, ALLOW = Choice("Reject", "reject_once"), Choice("Allow", "allow_once")
 TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16)
@@ -207,7 +207,7 @@ async def test_an_answer_the_agent_did_not_receive_is_asked_again(home: Path, tm
 
 
 async def test_roles_limit_questions_and_rules_over_http(home: Path, tmp_path: Path) -> None:
-    async with serving(home, {"it": ScriptedAgent(ask_to_run, terms=TERMS)}) as served:
+    async with serve_agents(home, {"it": ScriptedAgent(ask_to_run, terms=TERMS)}) as served:
         body = {"prompt": "git status", "agent": "it", "workdir": str(tmp_path)}
         task = await served.post("/tasks", body)
         await served.until("approval_requested")
@@ -222,7 +222,7 @@ async def test_roles_limit_questions_and_rules_over_http(home: Path, tmp_path: P
             assert (await viewer.post(f"{path}/approve")).status_code == 403
             told = (await operator.post(f"{path}/approve", json={"always": True, "why": "fine"})).json()
             assert (told["status"], told["answered_by"], told["why"]) == ("granted", "operator", "fine")
-            assert (await served.ended(task["id"]))["result"] == "granted:Allow"
+            assert (await served.wait_for_end(task["id"]))["result"] == "granted:Allow"
             (rule,) = (await viewer.get("/rules")).json()["rules"]
             assert (rule["text"], rule["created_by"], rule["approval_id"]) == (told["rule"], "operator", question["id"])
             assert (await viewer.delete(f"/rules/{rule['id']}")).status_code == 403
@@ -241,7 +241,7 @@ async def test_an_agent_cannot_answer_questions_or_read_rules(home: Path, tmp_pa
         tokens.append(turn.env["MIDWATCH_TOKEN"])
         return await ask_to_run(turn)
 
-    async with serving(home, {"it": ScriptedAgent(return_token, terms=TERMS)}) as served:
+    async with serve_agents(home, {"it": ScriptedAgent(return_token, terms=TERMS)}) as served:
         desk = served.runtime
         await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
         (question,) = await wait_for_inbox(desk)
@@ -262,17 +262,17 @@ async def test_a_large_diff_is_shown_truncated_for_one_approval_only(home: Path)
         asked = Question(text="Edit?", kind="edit", paths=("a",), diff="+x\n" * 3_500_000, choices=(ALLOW, REJECT))
         return describe_answer(await turn.ask(asked))
 
-    async with serving(home, {"it": ScriptedAgent(ask_to_edit, terms=TERMS)}) as served:
+    async with serve_agents(home, {"it": ScriptedAgent(ask_to_edit, terms=TERMS)}) as served:
         task = await served.post("/tasks", {"prompt": "x", "agent": "it"})
         await served.until("approval_requested")
         (listed,) = (await served.get("/approvals"))["approvals"]
         assert (listed["diff"], listed["diff_bytes"]) == (None, 10_500_000)
         one = await served.get(f"/approvals/{listed['id']}")
         assert len(one["diff"]) == 100_000 and one["diff_left_out"] == 10_400_000
-        (told_,) = await served.logged(kind="approval_requested")
+        (told_,) = await served.read_log(kind="approval_requested")
         assert "+x" not in str(told_)
         await served.post(f"/approvals/{listed['id']}/deny", {})
-        assert (await served.ended(task["id"]))["result"] == "denied:Reject"
+        assert (await served.wait_for_end(task["id"]))["result"] == "denied:Reject"
 
 
 async def test_of_two_concurrent_answers_one_makes_a_rule(home: Path, tmp_path: Path) -> None:

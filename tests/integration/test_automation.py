@@ -26,7 +26,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from doom import DIED, crash_at_every_write, list_crash_cases
+from crashing import CRASH_STATUS, crash_at_every_write, list_crash_cases
 from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock
 from midwatch.base.errors import AgentError, TransientError
@@ -500,11 +500,11 @@ async def test_a_crash_at_any_write_loses_and_doubles_nothing(tmp_path: Path, na
     out, _ = await asyncio.to_thread(child.communicate)
     assert child.returncode == 0
     deaths = [json.loads(line) for line in out.splitlines()]
-    assert [codes for _, *codes in deaths] == [[DIED, 0]] * (len(deaths) - 1) + [[0, 0]]
+    assert [codes for _, *codes in deaths] == [[CRASH_STATUS, 0]] * (len(deaths) - 1) + [[0, 0]]
     assert len(deaths) > 8  # there are at least that many writes
     outcomes: Counter[str] = Counter()
-    for die_at, *_ in deaths:
-        outcomes += await check_outcome(tmp_path / str(die_at), name)
+    for crash_at, *_ in deaths:
+        outcomes += await check_outcome(tmp_path / str(crash_at), name)
     if name == "fail":
         assert outcomes["lost"]  # otherwise no crash interrupted a run
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from insides import engine_of
+from internals import engine_of
 from midwatch import Runtime, Settings, Task
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import HomeUnusable, StoreUnavailable

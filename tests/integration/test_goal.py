@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from insides import scheduler_of, worker_of
+from internals import scheduler_of, worker_of
 from midwatch import Runtime, Settings, Turn, TurnResult, Usage
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, Conflict

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from doom import DIED, crash_at_every_write, list_crash_cases
+from crashing import CRASH_STATUS, crash_at_every_write, list_crash_cases
 from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND
 from midwatch.base.errors import AgentError
@@ -80,10 +80,10 @@ async def test_a_crash_at_any_write_of_a_goal_loses_and_doubles_nothing(tmp_path
     out, _ = await asyncio.to_thread(child.communicate)
     assert child.returncode == 0
     deaths = [json.loads(line) for line in out.splitlines()]
-    assert [codes for _, *codes in deaths] == [[DIED, 0]] * (len(deaths) - 1) + [[0, 0]]
+    assert [codes for _, *codes in deaths] == [[CRASH_STATUS, 0]] * (len(deaths) - 1) + [[0, 0]]
     assert len(deaths) > 8  # there are at least that many writes
-    for die_at, *_ in deaths:
-        await check_outcome(tmp_path / str(die_at), name)
+    for crash_at, *_ in deaths:
+        await check_outcome(tmp_path / str(crash_at), name)
 
 
 async def check_outcome(home: Path, name: str) -> None:

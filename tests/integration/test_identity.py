@@ -25,7 +25,7 @@ from midwatch.client import Client
 from midwatch.desk.config import Settings
 from midwatch.runtime.runtime import Runtime
 from midwatch.testing import FakeClock
-from serving import answering
+from serving import serve_runtime
 
 JSON = {"content-type": "application/json"}
 
@@ -71,7 +71,7 @@ async def serve_desk(home: Path, clock: FakeClock | None = None, **settings: obj
     loaded = Settings.load(home, **{"detect_agents": False, "shutdown_grace": 0, **settings})
     async with (
         Runtime.open(home, settings=loaded, work=False, clock=clock) as runtime,
-        answering(runtime) as (url, app, _),
+        serve_runtime(runtime) as (url, app, _),
         httpx2.AsyncClient(base_url=f"{url}/api/v1", trust_env=False, timeout=30.0) as http,
     ):
         yield Served(runtime, app, url, http)

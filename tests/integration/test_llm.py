@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fakes.model_server import Model, serve
-from insides import worker_of
+from internals import worker_of
 from midwatch import Runtime, Task
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.domain.event import Event, EventFilter

@@ -20,7 +20,7 @@ from midwatch.agents.llm.tools import Toolbox, ToolOutput
 from midwatch.domain.agent import AgentTerms
 from midwatch.testing import RecordingTurn, ScriptedAgent, result, wait_for
 from repositories import a_repository
-from serving import Served, serving
+from serving import Served, serve_agents
 
 SUBMITS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", submits=True)
 KIT = build_toolkit(BaseAgent("boss"), ToolOptions(tools=("desk",)))
@@ -167,7 +167,7 @@ async def test_an_attempt_cannot_grant_more_than_it_has(
         begun.set()
 
     boss = ScriptedAgent(note, wait_for(go_on), result("done"), name="boss", terms=SUBMITS)
-    async with serving(tmp_path / "home", {"boss": boss}) as served:
+    async with serve_agents(tmp_path / "home", {"boss": boss}) as served:
         task = await served.runtime.tasks.submit("work", agent="boss", actor="ada", workdir=str(work))
         await begun.wait()
         attempt = Attempt(served, tokens[0])
@@ -191,7 +191,7 @@ async def test_an_attempt_in_a_worktree_submits_tasks_for_that_worktree(tmp_path
         begun.set()
 
     boss = ScriptedAgent(note, wait_for(go_on), result("done"), name="boss", terms=SUBMITS)
-    async with serving(tmp_path / "home", {"boss": boss}) as served, asyncio.timeout(90):
+    async with serve_agents(tmp_path / "home", {"boss": boss}) as served, asyncio.timeout(90):
         task = await served.runtime.tasks.submit("work", agent="boss", workdir=str(repo), worktree=True)
         await begun.wait()
         token, place = seen

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from midwatch.domain.identity import OWNER
-from serving import Served, client, serving
+from serving import Served, client, serve_agents
 
 MODES = [("creator_only", 403), ("scope_all", 200)]
 
@@ -27,7 +27,7 @@ async def client_of_operator(served: Served, name: str) -> httpx2.AsyncClient:
 
 @pytest.mark.parametrize(("mode", "status"), MODES)
 async def test_a_run_has_the_permissions_of_its_automation(home: Path, mode: str, status: int) -> None:
-    async with serving(home, {"it": hold}) as served:
+    async with serve_agents(home, {"it": hold}) as served:
         desk = served.runtime
         made = await desk.automations.create("x", agent="it", every=3600, actor="ann", manage_mode=mode)
         run = await desk.automations.run(made.id)
@@ -39,7 +39,7 @@ async def test_a_run_has_the_permissions_of_its_automation(home: Path, mode: str
 
 @pytest.mark.parametrize(("mode", "status"), MODES)
 async def test_a_step_has_the_permissions_of_its_goal(home: Path, mode: str, status: int) -> None:
-    async with serving(home, {"it": hold}) as served:
+    async with serve_agents(home, {"it": hold}) as served:
         desk = served.runtime
         made = await desk.goals.create("x", agent="it", actor="ann", manage_mode=mode)
         await served.until("goal_step")
@@ -51,7 +51,7 @@ async def test_a_step_has_the_permissions_of_its_goal(home: Path, mode: str, sta
 @pytest.mark.parametrize(("mode", "status"), MODES)
 async def test_permissions_for_a_task_follow_the_setting(home: Path, mode: str, status: int) -> None:
     async with (
-        serving(home, {"it": hold}, manage_tasks=mode) as served,
+        serve_agents(home, {"it": hold}, manage_tasks=mode) as served,
         await client_of_operator(served, "bob") as bob,
         await client_of_operator(served, "ann") as ann,
     ):

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from insides import worker_of
+from internals import worker_of
 from midwatch import Runtime, Settings, Task
 from midwatch.base.errors import AgentError, UsageLimit
 from midwatch.domain.agent import AgentTerms

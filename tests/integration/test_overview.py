@@ -25,7 +25,7 @@ from midwatch.domain.event import EventFilter, TaskProgress
 from midwatch.services.system import System
 from midwatch.testing import RecordingChannel
 from servers import eventually
-from serving import Served, serving
+from serving import Served, serve_agents
 
 TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16, max_attempts=1)
 
@@ -66,7 +66,7 @@ def channel() -> RecordingChannel:
 
 @pytest.fixture
 async def served(home: Path, channel: RecordingChannel) -> AsyncIterator[Served]:
-    async with serving(home, agents(), {"pager": channel}) as made:
+    async with serve_agents(home, agents(), {"pager": channel}) as made:
         yield made
 
 
@@ -246,7 +246,7 @@ async def test_settings_show_limits_and_no_secrets(home: Path) -> None:
         "agents": {"bot": {"argv": ["true"], "env": {"KEY": "sesame"}}},
         "channels": {"hook": {"kind": "webhook", "url": "https://example.org/sesame", "secret": "whsec_c2VzYW1l"}},
     }  # fmt: skip
-    async with serving(home, agents(), **hidden, max_open=77) as served:
+    async with serve_agents(home, agents(), **hidden, max_open=77) as served:
         reply = await served.http.get("/settings")
         told = reply.json()
         assert (told["default_agent"], told["notify"]) == ("echo", "hook")
@@ -377,7 +377,7 @@ async def test_an_agent_is_tested_with_a_real_task(served: Served) -> None:
     reply = await served.http.post("/agents/echo/test")
     assert reply.status_code == 201
     assert reply.headers["location"] == f"/api/v1/tasks/{reply.json()['id']}"
-    tried = await served.ended(reply.json()["id"])
+    tried = await served.wait_for_end(reply.json()["id"])
     assert (tried["status"], tried["agent"], tried["max_attempts"], tried["creator"]) == ("done", "echo", 1, "owner")
     assert "ready" in tried["result"]
     missing = await served.http.post("/agents/nobody/test")
@@ -401,7 +401,7 @@ async def test_a_failed_notice_can_be_sent_again(served: Served, channel: Record
     await channel.until(lambda seen: len(seen.delivered) == 1)
     assert channel.delivered[0].id == one["id"], "the receiver can tell a repetition"
     await served.until("delivery_sent", task_id=task)
-    (told,) = await served.logged(kind="delivery_retried")
+    (told,) = await served.read_log(kind="delivery_retried")
     assert (told["payload"]["delivery_id"], told["actor"]) == (one["id"], "owner")
     sent = await served.http.post(f"/deliveries/{one['id']}/retry")
     assert (sent.status_code, sent.json()["code"]) == (409, "conflict")
@@ -427,13 +427,13 @@ async def test_the_target_of_a_route_is_never_shown(served: Served, channel: Rec
     """The target may be an address with a password. The record keeps it: a retry and an edit still send there."""
     said = {"agent": "fail", "prompt": "x", "route": "pager:hush"}
     task = (await served.post("/tasks", said))["id"]
-    await served.ended(task)
+    await served.wait_for_end(task)
     again = (await served.post(f"/tasks/{task}/retry"))["id"]
-    await served.ended(again)
+    await served.wait_for_end(again)
     automation = (await served.post("/automations", {**said, "every": "1h"}))["id"]
     edited = await served.http.patch(f"/automations/{automation}", json={"title": "another"})
     assert edited.json()["route"] == "pager"
-    await served.ended((await served.post(f"/automations/{automation}/run"))["id"])
+    await served.wait_for_end((await served.post(f"/automations/{automation}/run"))["id"])
     goal = await served.post("/goals", {"objective": "x", "agent": "hold", "route": "pager:hush"})
     await served.post(f"/goals/{goal['id']}/pause")
     await channel.until(lambda seen: len([one for one in seen.delivered if one.notice == "failed"]) == 3)

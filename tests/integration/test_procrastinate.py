@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from insides import engine_of, heartbeat_of
+from internals import engine_of, heartbeat_of
 from midwatch import Runtime, Settings
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import StoreUnavailable

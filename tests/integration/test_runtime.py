@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from insides import engine_of, worker_of
+from internals import engine_of, worker_of
 from midwatch import AgentError, Runtime, Settings, Task, Turn
 from midwatch.base.errors import AlreadyRunning, BadConfig, HomeUnusable, SchemaTooNew, StoreCorrupt, StoreUnavailable
 from midwatch.base.home import Home

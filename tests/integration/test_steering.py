@@ -20,7 +20,7 @@ from midwatch.domain.steering import MOST_QUEUED, STOP
 from midwatch.domain.task import Task, TaskFilter
 from midwatch.testing import FakeClock, ScriptedAgent, receive, say
 from servers import until
-from serving import at, serving, watch
+from serving import path_of, serve_agents, watch
 
 KEY = "chat:1"
 
@@ -253,34 +253,34 @@ async def test_the_queue_of_a_turn_is_limited(desk: Runtime, turns: ControlledTu
 
 async def test_the_http_reply_reports_when_a_message_is_delivered(home: Path, turns: ControlledTurns) -> None:
     agents = {name: FunctionAgent(name, getattr(turns, name), on_loop=True) for name in ("hold", "alone", "listen")}
-    async with serving(home, agents) as served:
+    async with serve_agents(home, agents) as served:
         await served.post("/sessions", {"key": KEY, "agent": "listen"})
-        idle = await served.post(at(KEY, "/interrupt"), {"mode": "stop"})
+        idle = await served.post(path_of(KEY, "/interrupt"), {"mode": "stop"})
         assert idle == {"interrupted": None, "mode": "stop", "resume": None}
-        first = await served.post(at(KEY, "/messages"), {"text": "begin", "mode": "interrupt"})
+        first = await served.post(path_of(KEY, "/messages"), {"text": "begin", "mode": "interrupt"})
         assert (first["mode"], first["steer"], first["prompt"]) == ("after_turn", None, "begin")
         await served.until("turn_start", task_id=first["id"])
-        sent = await served.post(at(KEY, "/messages"), {"text": "hear me", "mode": "after_tool"})
+        sent = await served.post(path_of(KEY, "/messages"), {"text": "hear me", "mode": "after_tool"})
         assert (sent["id"], sent["mode"], sent["steer"]["text"]) == (first["id"], "after_tool", "hear me")
-        await served.ended(first["id"])
+        await served.wait_for_end(first["id"])
         assert turns.received == ["hear me"]
-        refused = await served.http.post(at(KEY, "/messages"), json={"text": "x", "mode": "soon"})
+        refused = await served.http.post(path_of(KEY, "/messages"), json={"text": "x", "mode": "soon"})
         assert (refused.status_code, refused.json()["field"]) == (422, "mode")
-        refused = await served.http.post(at(KEY, "/interrupt"), json={"hint": "why"})
+        refused = await served.http.post(path_of(KEY, "/interrupt"), json={"hint": "why"})
         assert (refused.status_code, refused.json()["field"]) == (422, "hint")
 
 
 async def test_a_watcher_sees_waiting_messages_and_too_many_are_429(home: Path, turns: ControlledTurns) -> None:
     agents = {name: FunctionAgent(name, getattr(turns, name), on_loop=True) for name in ("hold", "alone")}
-    async with serving(home, agents) as served:
+    async with serve_agents(home, agents) as served:
         for agent in agents:
             await served.post("/sessions", {"key": f"chat:{agent}", "agent": agent, "prompt": "begin"})
             await served.until("turn_start", session_key=f"chat:{agent}")
         stop = {"mode": "stop", "hint": "sum up"}
-        refused = await served.http.post(at("chat:alone", "/interrupt"), json=stop)
+        refused = await served.http.post(path_of("chat:alone", "/interrupt"), json=stop)
         assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
         assert "midwatch session interrupt chat:alone" in refused.json()["detail"]
-        key = at("chat:hold", "/messages")
+        key = path_of("chat:hold", "/messages")
         once = {"idempotency-key": "k"}
         sent = [await served.post(key, {"text": "0", "mode": "interrupt"}, **once) for _ in range(2)]
         assert sent[0]["steer"]["id"] == sent[1]["steer"]["id"]
@@ -288,8 +288,8 @@ async def test_a_watcher_sees_waiting_messages_and_too_many_are_429(home: Path, 
             await served.post(key, {"text": f"{number}", "mode": "interrupt"})
         full = await served.http.post(key, json={"text": "more", "mode": "interrupt"})
         assert (full.status_code, full.json()["code"]) == (429, "limit_reached")
-        assert (await served.post(at("chat:hold", "/interrupt"), stop))["mode"] == "stop"
-        async with aclosing(watch(served.http, at("chat:hold", "/live"))) as frames:
+        assert (await served.post(path_of("chat:hold", "/interrupt"), stop))["mode"] == "stop"
+        async with aclosing(watch(served.http, path_of("chat:hold", "/live"))) as frames:
             state = (await anext(frames)).data
         waiting = [(one["mode"], one["text"]) for one in state["steers"]]
         assert waiting == [*(("interrupt", f"{n}") for n in range(MOST_QUEUED)), ("stop", "sum up")]
@@ -297,8 +297,8 @@ async def test_a_watcher_sees_waiting_messages_and_too_many_are_429(home: Path, 
         assert agents_told["hold"] is True
         assert agents_told["alone"] is False
         turns.go.set()
-        await served.ended(sent[0]["id"])
-        assert (await served.ended(sent[0]["steer"]["id"]))["result"] == "did 0"
+        await served.wait_for_end(sent[0]["id"])
+        assert (await served.wait_for_end(sent[0]["steer"]["id"]))["result"] == "did 0"
 
 
 async def eager(prompt: str, turn: Turn) -> str:

@@ -25,7 +25,7 @@ from midwatch.domain.event import EVERYTHING, AgentFault, MessageDelta, ScreenUp
 from midwatch.domain.identity import OWNER
 from midwatch.domain.session import MAX_ERRORS
 from servers import PATIENCE, eventually
-from serving import Frame, Served, at, serving, watch
+from serving import Frame, Served, path_of, serve_agents, watch
 
 TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=64)
 STEPS, SIZE = 450, 73 * 1024
@@ -90,7 +90,7 @@ async def served(home: Path, gates: Gates) -> AsyncIterator[Served]:
 
     bodies = {"echo": echo, "hold": hold, "write": write, "begin": begin, "stream": stream}
     agents = {name: FunctionAgent(name, body, on_loop=True, terms=TERMS) for name, body in bodies.items()}
-    async with serving(home, agents) as made:
+    async with serve_agents(home, agents) as made:
         yield made
         gates.go.set()
 
@@ -100,7 +100,7 @@ async def open_session(served: Served, agent: str = "echo", key: str = "chat:1")
 
 
 async def send(served: Served, text: str, key: str = "chat:1") -> str:
-    return str((await served.post(at(key, "/messages"), {"text": text}))["id"])
+    return str((await served.post(path_of(key, "/messages"), {"text": text}))["id"])
 
 
 async def progress(served: Served, *texts: str, **meta: Any) -> None:
@@ -133,7 +133,7 @@ async def test_a_watcher_gets_the_state_of_a_session_and_then_its_events(served:
     await open_session(served, "begin")
     task, waiting = await send(served, "x"), await send(served, "y")
     await wait_for_partial(served)
-    async with asyncio.timeout(PATIENCE), aclosing(watch(served.http, at("chat:1", "/live"))) as frames:
+    async with asyncio.timeout(PATIENCE), aclosing(watch(served.http, path_of("chat:1", "/live"))) as frames:
         state = await anext(frames)
         assert (state.event, state.id) == ("state", state.data["as_of_seq"])
         shown = state.data
@@ -159,13 +159,13 @@ async def test_the_text_of_a_failed_turn_is_not_shown_as_partial(served: Served,
     task = await send(served, "fail")
     await wait_for_partial(served)
     gates.go.set()
-    await served.ended(task)
-    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
+    await served.wait_for_end(task)
+    (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     assert state.data["partial"] == []
     assert [one["message"] for one in state.data["errors"]] == ["no other half"]
     assert [one["level"] for one in state.data["errors"]] == ["error"]
-    await served.post(at("chat:1", "/close"))
-    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
+    await served.post(path_of("chat:1", "/close"))
+    (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     assert (state.data["session"]["status"], state.data["screen"]) == ("closed", None)
 
 
@@ -190,7 +190,7 @@ async def test_the_newest_hundred_errors_are_shown(served: Served) -> None:
             for number in range(start, start + 50)
         )
         await served.runtime.store.apply(Changes(events=faults))
-    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
+    (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     shown = [one["message"] for one in state.data["errors"]]
     assert shown == [f"e{number}" for number in range(50, MAX_ERRORS + 50)]
 
@@ -198,14 +198,14 @@ async def test_the_newest_hundred_errors_are_shown(served: Served) -> None:
 async def test_a_state_is_small_however_large_the_session_is(served: Served) -> None:
     await open_session(served)
     for _ in range(3):
-        await served.ended(await send(served, "é" * 300_000))
+        await served.wait_for_end(await send(served, "é" * 300_000))
     await open_session(served, "hold", "chat:2")
     for _ in range(5):
         task = await send(served, "é" * 300_000, "chat:2")
     await served.until("turn_start", session_key="chat:2")
     for path in (
-        at("chat:1", "/live"),
-        at("chat:2", "/live"),
+        path_of("chat:1", "/live"),
+        path_of("chat:2", "/live"),
         "/events?state=true",
         f"/events?task_id={task}&state=true",
     ):
@@ -252,7 +252,7 @@ async def test_a_reader_who_joins_at_any_moment_gets_the_whole_text(served: Serv
     in_the_middle = 0
     for _ in range(4):
         task = await send(served, "300")
-        path = at("chat:1", "/live") if of == "session" else f"/events?task_id={task}&state=true"
+        path = path_of("chat:1", "/live") if of == "session" else f"/events?task_id={task}&state=true"
 
         async def join(path: str = path, task: str = task) -> tuple[str, bool]:
             await asyncio.sleep(gates.random.random() * 0.4)
@@ -260,7 +260,7 @@ async def test_a_reader_who_joins_at_any_moment_gets_the_whole_text(served: Serv
 
         async with asyncio.timeout(120):
             read = await asyncio.gather(*(join() for _ in range(25)))
-        final = (await served.ended(task))["result"]
+        final = (await served.wait_for_end(task))["result"]
         assert {text for text, _ in read} == {final}
         in_the_middle += sum(joined for _, joined in read)
     assert in_the_middle > 10, "joining in mid-stream was not tried"
@@ -311,7 +311,7 @@ async def test_state_and_events_together_are_the_whole_conversation(served: Serv
     async def reader() -> list[int]:
         await asyncio.sleep(gates.random.random() * 0.3)
         seen: list[int] = []
-        async with aclosing(watch(served.http, at("chat:1", "/live"))) as frames:
+        async with aclosing(watch(served.http, path_of("chat:1", "/live"))) as frames:
             async for frame in frames:
                 if frame.event == "state":
                     seen += [one["number"] for one in frame.data["messages"]]
@@ -332,15 +332,15 @@ async def test_state_and_events_together_are_the_whole_conversation(served: Serv
 
 async def test_a_returning_watcher_gets_missed_events_and_then_the_state(served: Served) -> None:
     await open_session(served)
-    await served.ended(await send(served, "one"))
-    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
+    await served.wait_for_end(await send(served, "one"))
+    (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     await open_session(served, "echo", "chat:2")
-    await served.ended(await send(served, "elsewhere", "chat:2"))
-    await served.ended(await send(served, "two"))
-    expected = await served.logged(session_key="chat:1")
+    await served.wait_for_end(await send(served, "elsewhere", "chat:2"))
+    await served.wait_for_end(await send(served, "two"))
+    expected = await served.read_log(session_key="chat:1")
     missed = [one["seq"] for one in expected if one["seq"] > state.data["as_of_seq"]]
     for path, headers in (
-        (at("chat:1", "/live"), {"last_event_id": str(state.id)}),
+        (path_of("chat:1", "/live"), {"last_event_id": str(state.id)}),
         (f"/events?session_key=chat:1&state=true&after={state.id}", {}),
     ):
         frames = await read_first_frames(served, path, len(missed) + 1, **headers)
@@ -355,7 +355,7 @@ async def test_the_stream_of_one_session_has_no_events_of_another(served: Served
     seen: list[Frame] = []
 
     async def reader() -> None:
-        async with aclosing(watch(served.http, at("chat:1", "/live"))) as frames:
+        async with aclosing(watch(served.http, path_of("chat:1", "/live"))) as frames:
             async for frame in frames:
                 seen.append(frame)
                 if frame.event == "status_change" and frame.data["payload"]["status"] == "idle":
@@ -367,7 +367,7 @@ async def test_the_stream_of_one_session_has_no_events_of_another(served: Served
     mine, other = await asyncio.gather(send(served, "100", "chat:1"), send(served, "100", "chat:2"))
     async with asyncio.timeout(PATIENCE):
         await reading
-    await served.ended(other)
+    await served.wait_for_end(other)
     assert {frame.data["session_key"] for frame in seen[1:] if frame.id} == {"chat:1"}
     live = {frame.data["payload"]["message_id"] for frame in seen if frame.event == "message_delta"}
     assert live == {f"{mine}.1"}
@@ -388,13 +388,13 @@ async def prune(served: Served, keep: int) -> int:
 
 async def test_pruned_events_are_a_gap_followed_by_the_state(served: Served) -> None:
     await open_session(served)
-    await served.ended(await send(served, "one"))
+    await served.wait_for_end(await send(served, "one"))
     await progress(served, *(str(number) for number in range(100)))
     oldest = await prune(served, 10)
     reply = await served.http.get("/events?after=3", headers={"accept": "application/json"})
     assert (reply.status_code, reply.json()["code"], reply.json()["oldest_seq"]) == (410, "pruned", oldest)
     assert (await served.get("/events"))["events"][0]["seq"] == oldest
-    for path in (at("chat:1", "/live"), "/events?state=true"):
+    for path in (path_of("chat:1", "/live"), "/events?state=true"):
         gap, state = await read_first_frames(served, path, 2, last_event_id="3")
         assert (gap.event, gap.id, gap.data["payload"]["oldest_seq"]) == ("gap", None, oldest)
         assert state.event == "state"
@@ -465,7 +465,7 @@ async def test_a_slow_watcher_gets_a_gap_and_the_state_after_pruning(served: Ser
 
 async def test_a_stream_ends_cleanly_when_the_server_stops(served: Served) -> None:
     await open_session(served)
-    streams = [connect_socket(served, path) for path in ("/events", "/events?state=true", at("chat:1", "/live"))]
+    streams = [connect_socket(served, path) for path in ("/events", "/events?state=true", path_of("chat:1", "/live"))]
     for stream in streams:
         await receive(stream, b": still here")
     while len(served.streams) < len(streams):
@@ -479,7 +479,7 @@ async def test_a_stream_ends_cleanly_when_the_server_stops(served: Served) -> No
 async def test_a_silent_session_stream_sends_keepalives(served: Served) -> None:
     served.streams.heartbeat = 0.05
     await open_session(served)
-    with contextlib.closing(connect_socket(served, at("chat:1", "/live"))) as stream:
+    with contextlib.closing(connect_socket(served, path_of("chat:1", "/live"))) as stream:
         raw = await receive(stream, b"event: state")
         for _ in range(3):
             raw += await receive(stream, b": still here")
@@ -491,7 +491,7 @@ async def test_a_silent_session_stream_sends_keepalives(served: Served) -> None:
 
 async def test_a_long_reply_in_many_steps_costs_at_most_twice_its_size(served: Served) -> None:
     await open_session(served, "stream")
-    with contextlib.closing(connect_socket(served, at("chat:1", "/live"), 1 << 20)) as stream:
+    with contextlib.closing(connect_socket(served, path_of("chat:1", "/live"), 1 << 20)) as stream:
         raw = await receive(stream, b"event: state")
         await send(served, "go")
         raw += await receive(stream, b'"status":"idle","agent_type"', 1 << 16)
@@ -507,14 +507,14 @@ async def test_reads_do_not_wait_for_a_running_turn(served: Served) -> None:
     await served.until("turn_start", task_id=task)
     paths = (
         "/health", "/ready", "/me", "/now", "/usage", "/settings", "/metrics", "/directories", "/summary", "/tasks",
-        f"/tasks/{task}", f"/tasks/{task}/page", "/sessions", at("chat:1"), at("chat:1", "/messages"), "/events",
-        "/approvals", "/deliveries", "/agents", "/cluster", "/tokens",
+        f"/tasks/{task}", f"/tasks/{task}/page", "/sessions", path_of("chat:1"), path_of("chat:1", "/messages"),
+        "/events", "/approvals", "/deliveries", "/agents", "/cluster", "/tokens",
     )  # fmt: skip
     async with asyncio.timeout(PATIENCE):
         replies = await asyncio.gather(
             *(served.http.get(path, headers={"accept": "application/json"}) for path in paths)
         )
-        (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
+        (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     assert {reply.status_code for reply in replies} == {200}
     assert state.data["running"]["id"] == task
     assert (await served.get(f"/tasks/{task}"))["status"] == "running"
@@ -543,7 +543,7 @@ async def test_events_are_filtered_by_agent_actor_kind_session_and_task(served: 
         ]
         for task in (mine, theirs):
             await served.runtime.tasks.wait(task)
-    whole = await served.logged()
+    whole = await served.read_log()
     for asked, fits in (
         ({"agent": "write"}, lambda one: one.get("agent_id") == "write"),
         ({"actor": "operator"}, lambda one: one.get("actor") == "operator"),
@@ -554,7 +554,7 @@ async def test_events_are_filtered_by_agent_actor_kind_session_and_task(served: 
         ({"agent": "nobody"}, lambda one: False),
     ):  # fmt: skip
         expected = [one["seq"] for one in whole if fits(one)]
-        assert [one["seq"] for one in await served.logged(**asked)] == expected, asked
+        assert [one["seq"] for one in await served.read_log(**asked)] == expected, asked
         back = (await served.get("/events", before=2**62, limit=1000, **asked))["events"]
         assert [one["seq"] for one in back] == expected, asked
         if expected:

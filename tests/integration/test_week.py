@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from week import live_through
+from week import simulate_week
 
 CHUNK = 20
 
@@ -25,7 +25,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_a_simulated_week_keeps_every_promise(seeds: range, tmp_path: Path) -> None:
     for seed in seeds:
         try:
-            live_through(seed, tmp_path / "home")
+            simulate_week(seed, tmp_path / "home")
         except BaseException:
             print(f"\nreplay it: pytest tests/integration/test_week.py --seed {seed}")
             raise

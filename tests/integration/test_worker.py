@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from insides import engine_of, simulate_crash
+from internals import engine_of, simulate_crash
 from midwatch import Runtime, Settings, Task, TransientError, Turn, TurnResult, Usage
 from midwatch.base.errors import AlreadyFinished, Conflict, StoreUnavailable
 from midwatch.domain.agent import AgentTerms

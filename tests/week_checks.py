@@ -17,7 +17,7 @@ from midwatch.testing import FakeClock, RecordingChannel
 LATE = 90 * SECOND
 
 
-class Ledger:
+class WeekChecker:
     """A checker that follows the log and the tables."""
 
     def __init__(self, connection: sqlite3.Connection, clock: FakeClock) -> None:
@@ -40,14 +40,14 @@ class Ledger:
 
     # -- with every commit -----------------------------------------------------------------------------------------
 
-    def seen(self, commit: Commit) -> None:
+    def on_commit(self, commit: Commit) -> None:
         """Check one transaction. Faults are kept for the next check: the caller that committed is not at fault."""
         try:
-            self._look(commit)
+            self._check_events(commit)
         except Exception as problem:
             self.problem = self.problem or problem
 
-    def _look(self, commit: Commit) -> None:
+    def _check_events(self, commit: Commit) -> None:
         for event in commit.events:
             assert event.seq == self._seq + 1, f"a hole in the log: {event.seq} after {self._seq}"
             self._seq = event.seq
@@ -55,9 +55,9 @@ class Ledger:
             if look is not None:
                 look(event)
         if "goal" in commit.topics:
-            self._goals_moved()
+            self._check_goals()
         if "automation" in commit.topics:
-            self._automations_moved(commit.events)
+            self._check_due_times(commit.events)
 
     def _turn_start(self, event: Event) -> None:
         assert event.turn_id not in self._turned, f"turn {event.turn_id} begins twice"
@@ -109,7 +109,7 @@ class Ledger:
         self._over[event.payload["goal_id"]] += 1
         assert self._over[event.payload["goal_id"]] == 1, f"goal {event.payload['goal_id']} ends twice"
 
-    def _goals_moved(self) -> None:
+    def _check_goals(self) -> None:
         now = dict(self.rows("SELECT id, status FROM goals"))
         for goal_id, status in now.items():
             before = self._goals.get(goal_id)
@@ -119,7 +119,7 @@ class Ledger:
                 assert status in goal.TRANSITIONS[before], f"goal {goal_id} became {status} from {before}"  # type: ignore[index]
         self._goals = now
 
-    def _automations_moved(self, events: tuple[Event, ...]) -> None:
+    def _check_due_times(self, events: tuple[Event, ...]) -> None:
         """Check that a due time passes only if it is fired or reported as missed, or because the automation was
         changed.
         """

@@ -1,6 +1,6 @@
 """Run a desk whose agents hand off work in a process of its own, for tests that kill it.
 
-Run as a program: `python handing_over.py HOME NOTES COUNT`. It submits COUNT tasks once and exits when all have ended.
+Run as a program: `python handoff_desk.py HOME NOTES COUNT`. It submits COUNT tasks once and exits when all have ended.
 Half of them delegate and answer with the results, the others transfer.
 """
 

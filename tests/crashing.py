@@ -12,9 +12,9 @@ from typing import Any
 
 from midwatch.stores.sqlite import SqliteStore
 
-DIED = 77
+CRASH_STATUS = 77
 
-Life = Callable[[Path, str], Awaitable[None]]
+Scenario = Callable[[Path, str], Awaitable[None]]
 
 
 def list_crash_cases(scenarios: Iterable[str]) -> list[tuple[str, str]]:
@@ -25,45 +25,45 @@ def list_crash_cases(scenarios: Iterable[str]) -> list[tuple[str, str]]:
     return [*deaths, (deaths[0][0], "after")]
 
 
-def exit_at_write(die_at: int, *, after: bool) -> None:
+def exit_at_write(crash_at: int, *, after: bool) -> None:
     """End this process at its n-th write: before it, or when it is durable and nobody has its result."""
     real, count = SqliteStore.write, itertools.count(1)
 
     async def write(store: SqliteStore, verb: Callable[..., Any], *args: Any) -> Any:
-        if next(count) == die_at:
+        if next(count) == crash_at:
             if after:
                 await real(store, verb, *args)
-            os._exit(DIED)
+            os._exit(CRASH_STATUS)
         return await real(store, verb, *args)
 
     SqliteStore.write = write  # type: ignore[assignment, method-assign]
 
 
-def run_in_child(live: Life, home: Path, name: str, die_at: int, *, after: bool) -> int:
+def run_in_child(run_scenario: Scenario, home: Path, name: str, crash_at: int, *, after: bool) -> int:
     """Run the scenario in a child process that dies at a write, and return its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            exit_at_write(die_at, after=after)
+            exit_at_write(crash_at, after=after)
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
-            asyncio.run(live(home, name))  # type: ignore[arg-type]  # a coroutine function
+            asyncio.run(run_scenario(home, name))  # type: ignore[arg-type]  # a coroutine function
             code = 0
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def crash_at_every_write(live: Life, folder: Path, name: str, after: str) -> None:
+def crash_at_every_write(run_scenario: Scenario, folder: Path, name: str, after: str) -> None:
     """Crash at the first write and continue, crash at the second and continue, until a run has no more writes."""
-    die_at, codes = 0, [DIED]
-    while codes[0] == DIED:
-        die_at += 1
-        home = folder / str(die_at)
+    crash_at, codes = 0, [CRASH_STATUS]
+    while codes[0] == CRASH_STATUS:
+        crash_at += 1
+        home = folder / str(crash_at)
         home.mkdir()
         codes = [
-            run_in_child(live, home, name, die_at, after=after == "after"),
-            run_in_child(live, home, name, 0, after=False),
+            run_in_child(run_scenario, home, name, crash_at, after=after == "after"),
+            run_in_child(run_scenario, home, name, 0, after=False),
         ]
-        print(json.dumps([die_at, *codes]), flush=True)
+        print(json.dumps([crash_at, *codes]), flush=True)

@@ -1,6 +1,6 @@
 """Run a desk whose agent is a model in a process of its own, for tests that kill it.
 
-Run as a program: `python turning.py HOME MODEL_URL NOTES COUNT`. It submits COUNT tasks once and exits when all have
+Run as a program: `python llm_desk.py HOME MODEL_URL NOTES COUNT`. It submits COUNT tasks once and exits when all have
 ended. Each has ten steps; in each its tool writes a line to NOTES.
 """
 

@@ -9,7 +9,7 @@ from midwatch.domain.agent import AgentCapability, Turn, TurnResult
 from midwatch.domain.handoff import Handoff
 
 
-class Picky(HandoffAgent):
+class RefusingAgent(HandoffAgent):
     """An agent that is the best choice for talking and refuses."""
 
     capabilities = (AgentCapability(name="talk", task_types=("say",), priority=50),)
@@ -21,5 +21,5 @@ class Picky(HandoffAgent):
         raise AssertionError("it was never taken")
 
 
-async def gives(prompt: str, turn: Turn) -> TurnResult:
+async def transfer(prompt: str, turn: Turn) -> TurnResult:
     return TurnResult(outcome="transferred", transfer=await turn.transfer("echo"))

@@ -35,7 +35,7 @@ AGENT = [sys.executable, "-I", "-S", "-c", ECHO]
 """It starts as fast as Python can: a program that prints nothing for two seconds counts as idle."""
 
 
-class Alone:
+class StandaloneServer:
     """A server of one agent in a process of its own."""
 
     def __init__(self, folder: Path, *flags: str, agent: list[str] = AGENT, stdin: str | None = "", **env: str) -> None:
@@ -57,14 +57,14 @@ class Alone:
             self.stdin.close()
         self.http = httpx2.AsyncClient(trust_env=False, timeout=60.0)
 
-    async def started(self) -> dict[str, Any]:
+    async def wait_for_start(self) -> dict[str, Any]:
         line = await asyncio.to_thread(self.stdout.readline)
         assert line, self.errors.read_text()
         told: dict[str, Any] = json.loads(line)
         self.http.base_url = httpx2.URL(told["url"])
         return told
 
-    async def stable(self) -> None:
+    async def wait_until_stable(self) -> None:
         """Wait until the server reports the agent as stable and its prompt is shown: a program that has not printed
         anything yet may count as stable.
         """
@@ -90,7 +90,7 @@ class Alone:
     async def messages(self) -> list[str]:
         return [one["content"] for one in (await self.http.get("/messages")).json()["messages"]]
 
-    async def ended(self, number: int | None = None) -> int:
+    async def wait_for_exit(self, number: int | None = None) -> int:
         if number is not None:
             self.process.send_signal(number)
         return await asyncio.to_thread(self.process.wait, 60)
@@ -105,11 +105,11 @@ class Alone:
 
 
 @asynccontextmanager
-async def alone(folder: Path, *flags: str, **wish: Any) -> AsyncIterator[Alone]:
+async def start_standalone(folder: Path, *flags: str, **wish: Any) -> AsyncIterator[StandaloneServer]:
     """Start a server and check that nothing of it remains at the end."""
-    made = Alone(folder, *flags, **wish)
+    made = StandaloneServer(folder, *flags, **wish)
     try:
-        await made.started()
+        await made.wait_for_start()
         yield made
     finally:
         await made.close()
