@@ -24,7 +24,7 @@ from servers import Server
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parents[1] / "build" / "screenshots"
-SANE, CONTRAST = (HERE / "sane.js").read_text(), (HERE / "contrast.js").read_text()
+STRUCTURE, CONTRAST = (HERE / "structure.js").read_text(), (HERE / "contrast.js").read_text()
 WIDTHS: dict[str, dict[str, Any]] = {
     "desktop": {"viewport": DESKTOP},
     "phone": {"viewport": PHONE, "has_touch": True, "device_scale_factor": 2},
@@ -188,7 +188,7 @@ def faults() -> Callable[..., Awaitable[list[str]]]:
         for light, picture in pictures.items():
             await page.emulate_media(color_scheme=light)  # type: ignore[arg-type]
             await page.screenshot(path=PICTURES / f"{picture}.png", full_page=full, animations="disabled")
-            told = [*await page.evaluate(SANE), *await page.evaluate(CONTRAST)]
+            told = [*await page.evaluate(STRUCTURE), *await page.evaluate(CONTRAST)]
             wrong += [f"{light}: {one}" for one in told]
         return wrong
 

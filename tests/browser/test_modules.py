@@ -57,6 +57,6 @@ async def test_the_unit_tests_of_a_module_pass(page: Page, file: str, name: str)
 
 
 @pytest.mark.parametrize("file", NAMES)
-async def test_every_module_has_unit_tests(page: Page, file: str) -> None:
+async def test_every_unit_test_of_a_file_is_collected(page: Page, file: str) -> None:
     found = await page.evaluate("async (file) => Object.keys((await import(file)).default)", f"/unit/{file}")
     assert found == NAMES[file]
