@@ -128,7 +128,7 @@ async def test_an_agentapi_client_talks_to_the_terminal(known: Known, way: str, 
         granting = asyncio.create_task(grant(rig))
         async with httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=60.0) as http:
 
-            async def stable() -> bool:
+            async def is_stable() -> bool:
                 return bool((await http.get(f"{base}/status")).json()["status"] == "stable")
 
             async def last() -> Json:
@@ -137,10 +137,10 @@ async def test_an_agentapi_client_talks_to_the_terminal(known: Known, way: str, 
 
             says = (("[[say first]]", "first"), ("[[say first]]", "first"), ("[[say a => b]]", "a => b"))
             for number, (said, told) in enumerate(says, 1):
-                await wait_for(stable, "it waits for input")
+                await wait_for(is_stable, "it waits for input")
                 reply = await http.post(f"{base}/message", json={"content": said, "type": "user"})
                 assert reply.status_code == 200, reply.text
-                while (await last())["id"] < 2 * number or not await stable():
+                while (await last())["id"] < 2 * number or not await is_stable():
                     await asyncio.sleep(0.05)
                 found = await last()
                 assert (found["id"], found["role"], found["content"]) == (2 * number, "agent", told)

@@ -55,7 +55,7 @@ class Receiver:
         self._handlers: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._on_connect, "127.0.0.1", 0)
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -68,7 +68,7 @@ class Receiver:
     def address(self, path: str = f"/{SECRET_PART}") -> str:
         return f"http://127.0.0.1:{self.port}{path}"
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._handlers.add(task)

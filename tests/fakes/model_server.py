@@ -105,7 +105,7 @@ class Model:
             elif command.verb == "window" and asked.size > int(command.rest):
                 raise Refused(400, TOO_LONG.format(asked.size, command.rest))
 
-    def _still(self, count: str, name: str) -> bool:
+    def _is_early(self, count: str, name: str) -> bool:
         """Return whether this is one of the first `count` times."""
         self._failed[name] += 1
         return not count or self._failed[name] <= int(count)
@@ -172,7 +172,7 @@ class Model:
                 yield Text(f"I do not know [[{unknown}]]. ")
 
 
-async def whole_or_cut(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def stop_at_cut(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield an answer; one that is cut off stops without its end."""
     with suppress(CutOff):
         async for piece in stream:
@@ -213,7 +213,7 @@ async def speak(request: Request, dialect: ModuleType, asked: ModelRequest) -> R
         headers, body = dialect.refusal(no.status, no.text, no.reset)
         return JSONResponse(body, 400 if (dialect is gemini and no.status == 401) else no.status, headers)
     if asked.stream:
-        stream = whole_or_cut(dialect.stream(asked, model.answer(asked)))
+        stream = stop_at_cut(dialect.stream(asked, model.answer(asked)))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-cache"})
     return JSONResponse(dialect.whole(asked, [step async for step in model.answer(asked)]))
 

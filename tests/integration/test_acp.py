@@ -61,7 +61,7 @@ async def wait_for_question(desk: Runtime) -> Approval:
 
 
 async def kinds(desk: Runtime, task: Task) -> list[str]:
-    return [seen.kind for seen in await desk.store.read_events(0, EventFilter(task_id=task.id))]
+    return [event.kind for event in await desk.store.read_events(0, EventFilter(task_id=task.id))]
 
 
 async def test_three_turns_with_memory_in_one_process(desk: Runtime) -> None:

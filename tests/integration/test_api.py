@@ -304,13 +304,13 @@ async def test_the_log_is_read_in_pages(served: Served) -> None:
     task = await served.client.submit("x")
     await wait_for_end(served, task["id"])
     whole = await served.client.events()
-    assert [told["seq"] for told in whole["events"]] == list(range(1, whole["last_seq"] + 1))
+    assert [event["seq"] for event in whole["events"]] == list(range(1, whole["last_seq"] + 1))
     assert whole["oldest_seq"] == 1
     first = await served.client.events(limit=2)
     rest = await served.client.events(first["events"][-1]["seq"])
     assert first["events"] + rest["events"] == whole["events"]
     finished = await served.client.events(kinds=["task_finished"], task_id=task["id"])
-    assert [told["payload"]["result"] for told in finished["events"]] == ["X"]
+    assert [event["payload"]["result"] for event in finished["events"]] == ["X"]
     assert (await served.client.events(limit=0))["events"] == []
     assert {"seq", "kind", "time", "task_id", "payload"} <= set(whole["events"][0])
 

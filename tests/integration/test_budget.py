@@ -125,7 +125,10 @@ async def test_a_task_stops_after_the_step_that_spent_its_budget(
             "limit": budget[which],
             "spent": pytest.approx(spent),
         }
-        assert task.error == f"its budget of {_shown(which, budget[which])} is spent: {_shown(which, spent)}"
+        assert (
+            task.error
+            == f"its budget of {_format_amount(which, budget[which])} is spent: {_format_amount(which, spent)}"
+        )
         events = await read_events(made, task)
         place = events.index(reached)
         assert events[place - 1].kind == last
@@ -141,7 +144,7 @@ async def test_a_task_stops_after_the_step_that_spent_its_budget(
         assert f"midwatch retry {task.id} --budget " in notice.text
 
 
-def _shown(which: str, amount: float) -> str:
+def _format_amount(which: str, amount: float) -> str:
     return f"${amount:.2f}" if which == "usd" else f"{amount} {which}"
 
 

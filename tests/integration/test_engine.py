@@ -50,7 +50,7 @@ class Worker:
         return [task.id for task in self.started]
 
 
-class Counting:
+class CountingStore:
     """A store that counts claims and can fail or delay the next ones."""
 
     def __init__(self, store: SqliteStore) -> None:
@@ -188,14 +188,14 @@ async def test_a_process_name_in_use_is_refused(desk: Desk) -> None:
 
 
 async def test_an_engine_that_cannot_unregister_still_releases_its_lock(desk: Desk) -> None:
-    class Gone:
+    class UnremovableStore:
         def __getattr__(self, name: str) -> Any:
             return getattr(desk.store, name)
 
         async def remove_instances(self, ids: Any) -> None:
             raise StoreUnavailable("the disk is full")
 
-    one = await desk.engine("i_1", Worker(), store=Gone())
+    one = await desk.engine("i_1", Worker(), store=UnremovableStore())
     await desk.end(one)
     two = await desk.engine("i_2", Worker())
     assert two.leads()
@@ -262,7 +262,7 @@ async def test_a_delayed_task_starts_after_the_clock_was_set_forward(desk: Desk)
 
 
 async def test_an_idle_engine_does_not_query_the_store(desk: Desk) -> None:
-    store = Counting(desk.store)
+    store = CountingStore(desk.store)
     await desk.engine("i_1", Worker(), store=store)
     await desk.put(agent="somebody elses")
     await desk.put(agent="somebody elses", due_at=desk.clock.now() + 5 * SECOND, wait="delay")
@@ -274,7 +274,7 @@ async def test_an_idle_engine_does_not_query_the_store(desk: Desk) -> None:
 
 
 async def test_a_failing_store_is_queried_again_after_a_pause(desk: Desk) -> None:
-    store, worker = Counting(desk.store), Worker()
+    store, worker = CountingStore(desk.store), Worker()
     store.failures = [StoreUnavailable("busy")] * 3
     await desk.engine("i_1", worker, store=store)
     task = await desk.put()
@@ -285,7 +285,7 @@ async def test_a_failing_store_is_queried_again_after_a_pause(desk: Desk) -> Non
 
 
 async def test_an_unexpected_error_does_not_stop_the_claiming(desk: Desk) -> None:
-    store, worker = Counting(desk.store), Worker()
+    store, worker = CountingStore(desk.store), Worker()
     store.failures = [RuntimeError("odd")]
     await desk.engine("i_1", worker, store=store)
     try:
@@ -301,7 +301,7 @@ async def test_an_unexpected_error_does_not_stop_the_claiming(desk: Desk) -> Non
 
 
 async def test_a_claim_in_progress_at_the_stop_is_not_lost(desk: Desk) -> None:
-    store, worker = Counting(desk.store), Worker()
+    store, worker = CountingStore(desk.store), Worker()
     store.open.clear()
     engine = await desk.engine("i_1", worker, store=store)
     task = await desk.put()
@@ -456,8 +456,8 @@ async def test_a_process_stopped_for_an_hour_is_alive_and_a_killed_one_is_dead(h
             other.send_signal(signal.SIGKILL)
             other.wait()
 
-            async def rescued() -> bool:
+            async def is_recovered() -> bool:
                 await clock.advance(LIFE_CHECK_SECONDS)
                 return (await desk.tasks.get(task_id)).rescues == 1
 
-            await until(rescued)
+            await until(is_recovered)

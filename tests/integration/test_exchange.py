@@ -93,14 +93,14 @@ class RecordingRelay:
         self.relay.on_message("keys", self._record)
         self.relay.on_message(LIVE, self._record)
         self.relay.on_message(WISH, lambda sender, data: self._record(sender, data["wants"]))
-        self.relay.on_connect(self._connected)
+        self.relay.on_connect(self._on_connect)
         self.relay.on_loss(self.lost.append)
 
     def _record(self, sender: str, data: Any) -> None:
         self.found.append((sender, data))
         self._news.set()
 
-    def _connected(self) -> None:
+    def _on_connect(self) -> None:
         self.connects += 1
         self._news.set()
 

@@ -25,7 +25,7 @@ HOUR = 3600.0
 Look = Callable[[], Awaitable[Any]]
 
 
-class Stage:
+class GoalDesk:
     """A desk with its clock, its channel and its agents."""
 
     def __init__(self, desk: Runtime, clock: FakeClock, there: RecordingChannel) -> None:
@@ -70,13 +70,15 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(home: Path, clock: FakeClock | None = None, toml: str = "", **agents: Any) -> AsyncIterator[Stage]:
+async def open_desk(
+    home: Path, clock: FakeClock | None = None, toml: str = "", **agents: Any
+) -> AsyncIterator[GoalDesk]:
     clock, there = clock or FakeClock(), RecordingChannel("there")
     home.mkdir(exist_ok=True)
     (home / "midwatch.toml").write_text(f"detect_agents = false\nshutdown_grace = 0\n{toml}")
     settings = Settings.load(home)
     async with Runtime.open(home, settings=settings, agents=agents, channels={"there": there}, clock=clock) as desk:
-        yield Stage(desk, clock, there)
+        yield GoalDesk(desk, clock, there)
 
 
 class AgentPlan:
@@ -142,7 +144,7 @@ def says(*words: str) -> list[Step]:
 async def test_A6_steps_repeat_until_the_agent_proves_completion_with_one_notice(home: Path) -> None:
     mind = AgentPlan(*says("one", "two"))
     mind.turns = (*mind.turns, mind.claims())
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
         now = await on.wait_for_status(made, "complete")
@@ -161,7 +163,7 @@ async def test_a_second_agent_must_verify_and_reports_what_is_missing(home: Path
     mind = AgentPlan(fails())
     mind.turns = (mind.claims("done, I say"), mind.claims("now really"))
     judge = AgentPlan(result("NOT REACHED\nthe door is red"), result("REACHED\nit is blue"), name="judge")
-    async with stage(home, it=mind.agent, judge=judge.agent) as on:
+    async with open_desk(home, it=mind.agent, judge=judge.agent) as on:
         mind.desk = on.desk
         made = await on.goal(verifier="judge")
         now = await on.wait_for_status(made, "complete")
@@ -186,7 +188,7 @@ async def test_a_completion_claim_counts_even_if_its_step_fails(home: Path, how:
         await asyncio.Event().wait()
 
     mind.turns = (claims_then,)
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
         if how == "times out":
@@ -197,14 +199,14 @@ async def test_a_completion_claim_counts_even_if_its_step_fails(home: Path, how:
         assert await on.notices(made) == ["goal_completed"]
 
 
-async def has_proposal(on: Stage, made: Goal) -> bool:
+async def has_proposal(on: GoalDesk, made: Goal) -> bool:
     return (await on.desk.goals.get(made.id)).proposal is not None
 
 
 async def test_a_goal_holds_no_slot_gate_or_task_between_steps(home: Path) -> None:
     mind = AgentPlan(fails())
     mind.turns = (mind.delays(HOUR), result("woken"), mind.claims())
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
         (first,) = await on.wait_for_ended_tasks(made, 1)
@@ -227,14 +229,14 @@ async def test_a_goal_holds_no_slot_gate_or_task_between_steps(home: Path) -> No
         assert mind.count == 3
 
 
-async def is_idle(on: Stage) -> bool:
+async def is_idle(on: GoalDesk) -> bool:
     return not on.desk.running
 
 
 async def test_A3_quick_steps_with_delay_0_are_not_a_loop(home: Path) -> None:
     mind = AgentPlan(fails())
     mind.turns = (*[mind.delays(0)] * 8, mind.claims())
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
         assert (await on.wait_for_status(made, "complete")).step == 9
@@ -246,7 +248,7 @@ async def test_repeated_text_without_tools_pauses_the_goal_but_work_does_not(hom
         return "hm"
 
     mind = AgentPlan(*[busy] * 4, result("hm"))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
         now = await on.wait_for_status(made, "paused")
         assert (now.step, mind.count) == (7, 7)
@@ -255,7 +257,7 @@ async def test_repeated_text_without_tools_pauses_the_goal_but_work_does_not(hom
 
 async def test_A1_a_backend_that_fails_at_once_is_tried_five_times(home: Path) -> None:
     mind = AgentPlan(fails("no key"))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
         for number in range(1, MOST_ERRORS):
             await on.wait_for_ended_tasks(made, number)
@@ -272,7 +274,7 @@ async def test_A1_a_backend_that_fails_at_once_is_tried_five_times(home: Path) -
 async def test_a_spent_budget_pauses_with_a_summary_until_it_is_raised(home: Path) -> None:
     spent = Usage(input_tokens=60, output_tokens=10)
     mind = AgentPlan(*(result(word, usage=spent) for word in "abcdef"))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal(max_tokens=100)
         now = await on.wait_for_status(made, "paused")
         assert (now.step, now.tokens, now.summary) == (2, 140, "b")
@@ -291,7 +293,7 @@ async def test_a_spent_budget_pauses_with_a_summary_until_it_is_raised(home: Pat
 async def test_A20_a_delay_ends_at_the_deadline_with_one_closing_step_and_one_notice(home: Path) -> None:
     mind = AgentPlan(fails())
     mind.turns = (mind.delays(12 * HOUR), result("half of it is done"))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal(deadline_at=on.clock.now() + int(2 * HOUR * SECOND))
         await on.wait_for_ended_tasks(made, 1)
@@ -311,7 +313,7 @@ async def test_A20_a_delay_ends_at_the_deadline_with_one_closing_step_and_one_no
 @pytest.mark.parametrize("status", ["paused", "waiting_for_session"])
 async def test_A20_a_paused_or_waiting_goal_times_out(home: Path, status: str) -> None:
     mind = AgentPlan(result("x"))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         wish = {"session_key": "chat:9"} if status == "waiting_for_session" else {}
         made = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND), **wish)
         if status == "paused":
@@ -326,7 +328,7 @@ async def test_A20_a_paused_or_waiting_goal_times_out(home: Path, status: str) -
 async def test_the_deadline_ends_a_step_that_waits_for_an_answer(home: Path) -> None:
     """The clock of the desk stands still meanwhile, so the timeout of the step would never come."""
     mind = AgentPlan(ask("May I?"), result("left it as it was"))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND))
         await until(lambda: on.desk.approvals.list("pending"))
         await on.advance(HOUR + 1)
@@ -341,7 +343,7 @@ async def test_a_goal_without_an_available_agent_times_out(home: Path) -> None:
     mind, gate = AgentPlan(result("x")), asyncio.Event()
     person = AgentPlan(work_until(gate), name="chat", terms=AgentTerms(timeout_seconds=None, on_crash="fail"))
     person.turns = (result("hello", thread_id="th"), work_until(gate))
-    async with stage(home, it=mind.agent, chat=person.agent) as on:
+    async with open_desk(home, it=mind.agent, chat=person.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "hello")).id)
         await on.desk.sessions.send("chat:1", "a long turn")
@@ -349,19 +351,19 @@ async def test_a_goal_without_an_available_agent_times_out(home: Path) -> None:
         made = await on.goal(agent=None, session_key="chat:1", deadline_at=on.clock.now() + int(HOUR * SECOND))
         await until(lambda: on.desk.store.find_open_step(made.id))
         await on.advance(HOUR + 1)  # the step never started, and the closing step does not start either
-        await until(lambda: wraps_up(on, made))
+        await until(lambda: is_closing(on, made))
         await on.advance(LAST_SECONDS + 1)
         assert (await on.wait_for_status(made, "timeout")).step == 1
         gate.set()
 
 
-async def wraps_up(on: Stage, made: Goal) -> bool:
+async def is_closing(on: GoalDesk, made: Goal) -> bool:
     return (await on.desk.goals.get(made.id)).work == "wrap_up"
 
 
 async def test_an_earlier_deadline_stops_the_running_step(home: Path) -> None:
     mind = AgentPlan(work_until(asyncio.Event()), result("stopped here"))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
         await on.wait_for_running_step(made)
         await on.desk.goals.edit(made.id, {"deadline_at": on.clock.now() + 60 * SECOND})
@@ -375,7 +377,7 @@ async def test_an_earlier_deadline_stops_the_running_step(home: Path) -> None:
 async def test_A8_cancelling_the_running_step_pauses_the_goal_with_a_hint(home: Path) -> None:
     mind = AgentPlan(work_until(asyncio.Event()), result("fresh"))
     mind.turns = (*mind.turns, mind.claims())
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
         step = await on.wait_for_running_step(made)
@@ -392,7 +394,7 @@ async def test_A8_cancelling_the_running_step_pauses_the_goal_with_a_hint(home: 
 @pytest.mark.parametrize("deed", ["pause", "clear", "complete"])
 async def test_A22_ending_or_pausing_a_goal_stops_its_running_step(home: Path, deed: str) -> None:
     mind = AgentPlan(work_until(asyncio.Event()))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
         step = await on.wait_for_running_step(made)
         await getattr(on.desk.goals, deed)(made.id)
@@ -415,7 +417,7 @@ async def test_A11_the_step_of_a_cleared_goal_does_not_affect_the_next_goal(home
         return TurnResult(text="late", thread_id="th_late", usage=Usage(input_tokens=99))
 
     mind = AgentPlan(stubborn, work_until(gate))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         first = await on.goal()
         step = await on.wait_for_running_step(first)
         await on.desk.goals.clear(first.id)
@@ -438,7 +440,7 @@ async def was_interrupted(mind: AgentPlan) -> bool:
 async def test_a_message_goes_first_and_the_goal_continues_afterwards(home: Path) -> None:
     gate, first = asyncio.Event(), result("hello", thread_id="th")
     mind = AgentPlan(first, work_until(gate), result("yes?"), work_until(gate), name="chat")
-    async with stage(home, chat=mind.agent) as on:
+    async with open_desk(home, chat=mind.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         made = await on.goal(agent=None, session_key="chat:1")
         assert made.status == "waiting_for_session"
@@ -447,11 +449,11 @@ async def test_a_message_goes_first_and_the_goal_continues_afterwards(home: Path
         asked = await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "a question")).id)
         assert asked.result == "yes?"
 
-        async def again() -> bool:
+        async def resume_it() -> bool:
             now = await on.desk.tasks.get(step.id)
             return now.status == "running" and now.attempt == 2
 
-        await until(again)
+        await until(resume_it)
         now = await on.desk.goals.get(made.id)
         assert (now.status, now.step, now.errors, now.thread_id) == ("active", 1, 0, "th")
         await on.desk.goals.pause(made.id)
@@ -460,7 +462,7 @@ async def test_a_message_goes_first_and_the_goal_continues_afterwards(home: Path
 
 async def test_a_waiting_goal_starts_when_its_session_has_a_thread(home: Path) -> None:
     mind = AgentPlan(result("hi", thread_id="th"), work_until(asyncio.Event()), name="chat")
-    async with stage(home, chat=mind.agent) as on:
+    async with open_desk(home, chat=mind.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         made = await on.goal(agent=None, session_key="chat:1")
         await on.desk.goals.pause(made.id)
@@ -470,10 +472,10 @@ async def test_a_waiting_goal_starts_when_its_session_has_a_thread(home: Path) -
         await on.desk.sessions.send("chat:1", "hello")
         step = await on.wait_for_running_step(made)
 
-        async def begun() -> bool:
+        async def has_started() -> bool:
             return len(mind.agent.turns) == 2
 
-        await until(begun)
+        await until(has_started)
         assert (step.session_key, mind.agent.turns[-1].thread_id) == ("chat:1", "th")
         await on.desk.goals.clear(made.id)
 
@@ -481,23 +483,23 @@ async def test_a_waiting_goal_starts_when_its_session_has_a_thread(home: Path) -
 async def test_A4_five_long_goals_do_not_delay_an_automation(home: Path) -> None:
     gate = asyncio.Event()
     mind = AgentPlan(work_until(gate), terms=AgentTerms(timeout_seconds=20 * HOUR, on_crash="rerun", slots=4))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         made = [await on.goal(scope_id=f"s{number}") for number in range(5)]
-        await until(lambda: runs_count(on, 3))
+        await until(lambda: are_running(on, 3))
         fired = await on.desk.automations.create("look", agent="it", every=HOUR)
         await on.advance(HOUR + 1)
         run = await until(lambda: on.desk.store.find_open_run(fired.id))
-        await until(lambda: runs(on, run))
+        await until(lambda: is_running(on, run))
         for one in made:
             await on.desk.goals.clear(one.id)
         gate.set()
 
 
-async def runs_count(on: Stage, count: int) -> bool:
+async def are_running(on: GoalDesk, count: int) -> bool:
     return on.desk.running == count
 
 
-async def runs(on: Stage, task: Task) -> bool:
+async def is_running(on: GoalDesk, task: Task) -> bool:
     return (await on.desk.tasks.get(task.id)).status == "running"
 
 
@@ -505,7 +507,7 @@ async def test_prompts_and_defaults_come_from_the_settings(home: Path) -> None:
     toml = '[goals]\ncontinue_prompt = "GO {objective} {{x}}"\nwrap_up_prompt = "END {objective}"\ndeadline = "1h"\n'
     mind = AgentPlan(fails())
     mind.turns = (mind.delays(2 * HOUR), result("bye"))
-    async with stage(home, toml=toml, it=mind.agent) as on:
+    async with open_desk(home, toml=toml, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
         await on.wait_for_ended_tasks(made, 1)
@@ -524,12 +526,12 @@ async def test_a_step_interrupted_by_a_restart_follows_its_crash_rule(
 ) -> None:
     clock = FakeClock()
     terms = AgentTerms(timeout_seconds=1800.0, on_crash=on_crash)
-    async with stage(home, clock, it=AgentPlan(work_until(asyncio.Event()), terms=terms).agent) as on:
+    async with open_desk(home, clock, it=AgentPlan(work_until(asyncio.Event()), terms=terms).agent) as on:
         made = await on.goal()
         await on.wait_for_running_step(made)
     mind = AgentPlan(fails(), terms=terms)
     mind.turns = (mind.claims(),)
-    async with stage(home, clock, it=mind.agent) as on:
+    async with open_desk(home, clock, it=mind.agent) as on:
         mind.desk = on.desk
         if on_crash == "fail":
             assert (await on.desk.goals.get(made.id)).errors == 1
@@ -545,7 +547,7 @@ async def test_A5_an_agent_that_raises_anything_fails_only_its_step(home: Path) 
         raise SystemExit("gone")
 
     mind = AgentPlan(raise_it)
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
         await on.wait_for_ended_tasks(made, 1)
         assert ((await on.desk.goals.get(made.id)).errors, await on.desk.tasks.active_count()) == (1, 0)
@@ -555,7 +557,7 @@ async def test_A17_A19_a_goal_is_never_started_twice(home: Path) -> None:
     """Two schedulers check at the same time, and a person requests the next step."""
     gate = asyncio.Event()
     mind = AgentPlan(work_until(gate))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
         scheduler = scheduler_of(on.desk)
         await asyncio.gather(*(scheduler.look() for _ in range(3)), on.desk.goals.step(made.id))

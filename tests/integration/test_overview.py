@@ -302,11 +302,11 @@ async def test_ready_needs_no_token_and_reports_a_missing_database(served: Serve
         reply = await stranger.get("/ready")
         assert (reply.status_code, reply.json()) == (200, {"status": "ready"})
 
-        class Gone:
+        class MissingStore:
             async def read_log_bounds(self) -> None:
                 raise StoreUnavailable("no such host secret.example")
 
-        served.runtime.system = system_on(Gone())
+        served.runtime.system = system_on(MissingStore())
         reply = await stranger.get("/ready")
         assert (reply.status_code, reply.json()["code"]) == (503, "store_unavailable")
         assert int(reply.headers["retry-after"]) > 0
@@ -321,16 +321,16 @@ def system_on(store: Any) -> System:
 
 
 async def test_a_database_that_does_not_answer_in_time_is_not_ready() -> None:
-    class Stuck:
+    class HangingStore:
         async def read_log_bounds(self) -> None:
             await asyncio.Event().wait()
 
     with pytest.raises(StoreUnavailable, match="does not answer"):
-        await system_on(Stuck()).check_ready(0.05)
+        await system_on(HangingStore()).check_ready(0.05)
 
 
 async def test_ready_does_not_blame_the_database_for_a_blocked_process() -> None:
-    class Busy:
+    class BlockingStore:
         async def read_log_bounds(self) -> None:
             """Answer in time while the event loop is blocked for longer than that."""
             asyncio.get_running_loop().call_soon(time.sleep, 1.5)
@@ -338,7 +338,7 @@ async def test_ready_does_not_blame_the_database_for_a_blocked_process() -> None
             for _ in range(5):  # the service knows this only after some loop iterations
                 await asyncio.sleep(0)
 
-    await system_on(Busy()).check_ready(1.0)
+    await system_on(BlockingStore()).check_ready(1.0)
 
 
 async def test_metrics_have_the_prometheus_format(served: Served) -> None:

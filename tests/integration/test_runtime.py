@@ -173,13 +173,13 @@ async def test_a_cancelled_body_still_shuts_down(home: Path) -> None:
 
 
 async def test_a_channel_that_does_not_close_does_not_block_shutdown(home: Path) -> None:
-    class Stuck(RecordingChannel):
+    class HangingChannel(RecordingChannel):
         async def close(self) -> None:
             raise OSError("no")
 
     other = RecordingChannel("other")
     before = footprint()
-    async with Runtime.open(home, channels={"stuck": Stuck("stuck"), "other": other}):
+    async with Runtime.open(home, channels={"stuck": HangingChannel("stuck"), "other": other}):
         pass
     assert other.closed
     assert compare_footprint(before) == NOTHING
@@ -442,7 +442,7 @@ async def test_old_data_is_pruned_by_the_settings(home: Path) -> None:
     async with Runtime.open(settings=settings, agents={"it": ScriptedAgent(result("x"))}, clock=clock) as desk:
         for _ in range(5):
             task = await desk.tasks.submit("x", agent="it")
-            await until(lambda task=task: _done(desk, task))  # type: ignore[misc]
+            await until(lambda task=task: _is_done(desk, task))  # type: ignore[misc]
 
         async def has_tasks(count: int, later: float = 0.0) -> bool:
             await clock.advance(later)
@@ -453,7 +453,7 @@ async def test_old_data_is_pruned_by_the_settings(home: Path) -> None:
         await until(lambda: has_tasks(0, later=60))
 
 
-async def _done(desk: Runtime, task: Task) -> bool:
+async def _is_done(desk: Runtime, task: Task) -> bool:
     return not (await desk.tasks.get(task.id)).open
 
 

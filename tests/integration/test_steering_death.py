@@ -66,10 +66,10 @@ async def server(home: Path) -> AsyncIterator[Server]:
 async def start_turn(client: Client, agent: str) -> str:
     await client.create_session(key=KEY, agent=agent, prompt="begin")
 
-    async def running() -> Any:
+    async def is_running() -> Any:
         return (await client.session(KEY))["running_task"]
 
-    return str(await until(running))
+    return str(await until(is_running))
 
 
 async def kill_with_waiting_messages(server: Server, agent: str) -> tuple[str, list[str]]:

@@ -99,13 +99,13 @@ async def test_the_screen_is_sent_between_turns_too(tmp_path: Path) -> None:
         await send_message(here, "hello")
         which = EventFilter(session_key=KEY, kinds=("screen_update",))
 
-        async def seen() -> None:
+        async def watch_screens() -> None:
             async with aclosing(here.bus.follow(0, which, live=True)) as following:
                 async for shown in following:
                     if "you said by hand" in shown.payload["screen"]:
                         return
 
-        watching = asyncio.create_task(seen())
+        watching = asyncio.create_task(watch_screens())
         await settle()
         await here.terminals.send_keys(KEY, b"by hand\r")
         async with asyncio.timeout(60):

@@ -199,7 +199,7 @@ async def test_a_temporary_failure_is_retried_after_a_pause(home: Path) -> None:
 
     async with Runtime.open(home, agents={"it": ScriptedAgent(flaky)}, clock=clock) as desk:
         task = await desk.tasks.submit("x", agent="it")
-        await until(lambda: _waits(desk, task))
+        await until(lambda: _is_waiting(desk, task))
         held = await desk.tasks.get(task.id)
         assert (held.wait, held.failures, held.attempt) == ("backoff", 1, 1)
         assert held.due_at > clock.now()
@@ -209,7 +209,7 @@ async def test_a_temporary_failure_is_retried_after_a_pause(home: Path) -> None:
         assert tries == [1, 2, 3]
 
 
-async def _waits(desk: Runtime, task: Task) -> bool:
+async def _is_waiting(desk: Runtime, task: Task) -> bool:
     return (await desk.tasks.get(task.id)).wait == "backoff"
 
 
@@ -248,13 +248,13 @@ async def test_a_lost_lease_stops_the_agent_and_its_late_result_is_recorded_once
         taken = Update("task", task.id, {"attempt": 7, "lease_owner": "i_other"}, {"status": "running"})
         await desk.store.apply(Changes(updates=(taken,)))
         go.set()
-        await until(lambda: _late(desk, task))
+        await until(lambda: _has_late_result(desk, task))
         current = await desk.store.get_task(task.id)
         assert current is not None and (current.status, current.attempt, current.result) == ("running", 7, None)
         assert agent.interrupts[:1] == ["terminate"]
 
 
-async def _late(desk: Runtime, task: Task) -> bool:
+async def _has_late_result(desk: Runtime, task: Task) -> bool:
     return (await kinds(desk, task)).count("task_late") == 1
 
 
@@ -269,11 +269,11 @@ async def test_a_task_of_a_dead_process_is_recovered_by_its_crash_rule(
     held = ScriptedAgent(tool("a"), save({"step": 1}), emit(ToolExecStart(tool="b", tool_call_id="b")), wait_for(never))
     async with Runtime.open(home, agents={"it": held}) as desk:
         task = await desk.tasks.submit("x", agent="it", on_crash=on_crash)
-        await until(lambda: _emitted(desk, task, "tool_exec_start", 2))
+        await until(lambda: _has_emitted(desk, task, "tool_exec_start", 2))
         simulate_crash(desk)
     async with Runtime.open(home, work=False) as looking:  # the lease belongs to a process whose lock is free
         assert (await looking.tasks.get(task.id)).status == "running"
-    again = ScriptedAgent(_resumed)
+    again = ScriptedAgent(_is_resumed)
     async with Runtime.open(home, agents={"it": again}) as desk:
         ended = await desk.tasks.wait(task.id)
         assert (ended.status, ended.outcome, ended.attempt) == (status, outcome, attempt)
@@ -286,11 +286,11 @@ async def test_a_task_of_a_dead_process_is_recovered_by_its_crash_rule(
             assert ended.rescues == 1
 
 
-async def _resumed(turn: Turn) -> str:
+async def _is_resumed(turn: Turn) -> str:
     return f"{turn.resumed} {await turn.load_progress()}"
 
 
-async def _emitted(desk: Runtime, task: Task, kind: str, count: int) -> bool:
+async def _has_emitted(desk: Runtime, task: Task, kind: str, count: int) -> bool:
     return (await kinds(desk, task)).count(kind) == count
 
 
@@ -364,11 +364,11 @@ async def test_the_route_gets_one_notice_of_the_start_and_one_of_the_end(
         task = await run(desk, route="there")
         await channel.until(lambda c: len(c.delivered) == 2)
         assert sorted(d.notice for d in channel.delivered) == sorted(notices)
-        await until(lambda: _all_sent(desk, task))
+        await until(lambda: _are_all_sent(desk, task))
         assert sorted(d.notice for d in await desk.notifications.list(task_id=task.id)) == sorted(notices)
 
 
-async def _all_sent(desk: Runtime, task: Task) -> bool:
+async def _are_all_sent(desk: Runtime, task: Task) -> bool:
     return {d.status for d in await desk.notifications.list(task_id=task.id)} == {"sent"}
 
 
@@ -618,12 +618,12 @@ async def test_a_removed_database_takes_no_more_tasks(home: Path) -> None:
         await run(desk)
         (home / "midwatch.db").rename(home / "elsewhere.db")
 
-        async def refused() -> bool:
+        async def is_refused() -> bool:
             try:
                 await desk.tasks.submit("x", agent="it", delay=60)
             except StoreUnavailable as problem:
                 return "removed or replaced" in str(problem)
             return False
 
-        await until(refused)
+        await until(is_refused)
         (home / "elsewhere.db").rename(home / "midwatch.db")

@@ -79,12 +79,12 @@ async def run_turn(talk: Talk, prompt: str, *answers: str | Answer, **more: Any)
 
 
 def events_of(turn: RecordingTurn, kind: type[Payload]) -> list[Any]:
-    return [seen for seen in turn.events if isinstance(seen, kind)]
+    return [event for event in turn.events if isinstance(event, kind)]
 
 
 def tools(turn: RecordingTurn) -> list[tuple[str, str]]:
     """Return the kind and call id of each tool start and tool end, in order."""
-    told = [seen for seen in turn.events if seen.kind.startswith("tool_exec")]
+    told = [event for event in turn.events if event.kind.startswith("tool_exec")]
     return [(seen.kind.removeprefix("tool_exec_"), seen.tool_call_id) for seen in told]  # type: ignore[attr-defined]
 
 
@@ -122,7 +122,7 @@ async def test_a_dead_process_is_restarted_and_its_session_resumed(talk: Talk) -
     assert (await one.turn(later)).text == "You said: remember me"
     assert later.groups != first.groups
     assert tools(later) == [], "what was told before is not told again"
-    assert [seen.text for seen in later.events if seen.kind == "message_delta"] == ["You said: remember me"]
+    assert [event.text for event in later.events if event.kind == "message_delta"] == ["You said: remember me"]
 
 
 @pytest.mark.parametrize("how", [(), ("--resumes",)], ids=["load", "resume"])
@@ -218,7 +218,7 @@ async def test_steps_are_logged_in_order(talk: Talk) -> None:
     assert events_of(turn, ThoughtUpdate)[0].text == "hm well"
     assert [entry["content"] for entry in events_of(turn, PlanUpdate)[0].entries] == ["a", "b"]
     assert events_of(turn, MessageUpdate)[0].message == "I look"
-    start, end = (seen for seen in turn.events if seen.kind.startswith("tool_exec"))
+    start, end = (event for event in turn.events if event.kind.startswith("tool_exec"))
     assert (start.title, start.tool_kind, start.arguments) == ("ls -l", "execute", {"command": "ls -l"})  # type: ignore[attr-defined]
     assert (end.result, end.is_error) == ("ran ls -l", False)  # type: ignore[attr-defined]
 
@@ -246,7 +246,7 @@ async def test_invalid_updates_are_ignored(talk: Talk, caplog: pytest.LogCapture
 
 async def test_a_diff_is_shown_as_a_patch(talk: Talk, tmp_path: Path) -> None:
     _, turn = await run_turn(talk, "[[diff a.txt]]", "Yes")
-    end = next(seen for seen in turn.events if seen.kind == "tool_exec_end")
+    end = next(event for event in turn.events if event.kind == "tool_exec_end")
     (change,) = end.diffs  # type: ignore[attr-defined]
     assert (change["path"], change["added"], change["removed"], change["cut"]) == (f"{tmp_path}/a.txt", 2, 1, False)
     assert "@@ -1,3 +1,4 @@\n one\n-two\n+2\n three\n+four\n" in change["patch"]
@@ -267,11 +267,11 @@ async def test_a_diff_of_ten_megabytes_is_truncated_and_delays_nobody(talk: Talk
     ticking = asyncio.create_task(tick())
     _, turn = await run_turn(talk, "[[bigdiff 10]]")
     ticking.cancel()
-    (end,) = (seen for seen in turn.events if seen.kind == "tool_exec_end")
+    (end,) = (event for event in turn.events if event.kind == "tool_exec_end")
     (change,) = end.diffs  # type: ignore[attr-defined]
     assert (change["added"], change["removed"], change["cut"]) == (250_000, 250_000, True)
     assert len(change["patch"]) <= 20_000
-    assert sum(len(repr(seen)) for seen in turn.events) < 100_000
+    assert sum(len(repr(event)) for event in turn.events) < 100_000
     assert longest < 1.0
 
 
@@ -362,7 +362,7 @@ async def test_a_tool_call_may_first_appear_in_its_question(talk: Talk) -> None:
     assert (turn.asked[0].command, turn.asked[0].risk) == ("rm -r build", "high")
     _, refused = await run_turn(talk, "[[late rm -r build]] [[say done]]", DENIED)
     assert tools(refused) == [("start", "late"), ("end", "late")]
-    end = next(seen for seen in refused.events if seen.kind == "tool_exec_end")
+    end = next(event for event in refused.events if event.kind == "tool_exec_end")
     assert (end.is_error, end.result) == (True, "denied: not today")  # type: ignore[attr-defined]
 
 

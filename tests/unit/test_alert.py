@@ -88,7 +88,7 @@ def test_an_alert_is_an_event_and_with_a_route_a_delivery() -> None:
     )
     told, changes = write_alerts([*loud, *quiet], NOW)
     assert [one.id for one in told] == [loud[0].id, quiet[0].id]
-    assert [made.kind for made in changes.events] == ["watchdog_alert"] * 2
+    assert [event.kind for event in changes.events] == ["watchdog_alert"] * 2
     assert [(one.channel, one.task_id) for one in changes.deliveries] == [("console", loud[0].subject)]
 
 

@@ -127,7 +127,7 @@ def test_a_run_on_time_ignores_the_policy(late: int, policy: rules.Missed) -> No
     assert (moved.run_count, moved.last_run_at, moved.next_run_at, moved.revision) == (5, NOW + late, NOW + HOUR, 1)
     (fired,) = payloads(changes, "automation_fired")
     assert fired == {"automation_id": "am_1", "task_id": task.id, "scheduled_for": iso(NOW), "run": 5}
-    assert [made.kind for made in changes.events] == ["automation_fired", "task_submitted"]
+    assert [event.kind for event in changes.events] == ["automation_fired", "task_submitted"]
 
 
 def test_terms_of_an_automation_override_those_of_its_agent() -> None:
@@ -195,7 +195,7 @@ def test_an_automation_without_a_next_time_is_paused() -> None:
     changes = fire(one, NOW + HOUR)
     moved = after(one, changes)
     assert (moved.status, moved.paused_why, moved.next_run_at, moved.run_count) == ("paused", OVER, None, 0)
-    assert [made.kind for made in changes.events] == ["automation_missed", "automation_paused"]
+    assert [event.kind for event in changes.events] == ["automation_missed", "automation_paused"]
     (notice,) = changes.deliveries
     assert "did not run" in notice.text
     assert "midwatch automation run am_1" in notice.text
@@ -276,7 +276,7 @@ def test_run_now_counts_and_does_not_change_the_schedule() -> None:
     moved = after(one, changes)
     assert (moved.run_count, moved.next_run_at, moved.last_run_at) == (1, NOW + HOUR, NOW)
     assert (task.due_at, task.wait) == (NOW, None)
-    assert [made.actor for made in changes.events] == ["bob", "bob"]
+    assert [event.actor for event in changes.events] == ["bob", "bob"]
     _, last = rules.run_now(moved, NOW + 1, TERMS)
     assert after(moved, last).next_run_at is None
 

@@ -82,7 +82,7 @@ async def fire_due(store: InterferingStore, clock: FakeClock, one: Automation) -
 
 
 async def kinds(store: InterferingStore) -> list[str]:
-    return [made.kind for made in await store.read_events(0, EVERYTHING, 1000)]
+    return [event.kind for event in await store.read_events(0, EVERYTHING, 1000)]
 
 
 # -- creating ------------------------------------------------------------------------------------------------------

@@ -229,7 +229,7 @@ async def test_a_follower_may_begin_at_any_event(bus: Bus, disk: SqliteStore) ->
 async def test_following_resumes_after_the_log_could_not_be_read(disk: SqliteStore, tmp_path: Path) -> None:
     failures = [StoreUnavailable("busy")] * 3
 
-    class Failing:
+    class FailingStore:
         def __getattr__(self, name: str) -> Any:
             if name == "read_events" and failures:
                 raise failures.pop()
@@ -237,7 +237,7 @@ async def test_following_resumes_after_the_log_could_not_be_read(disk: SqliteSto
 
     other = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
-        async with open_bus(disk, Limits(pause_seconds=0.01), store=Failing()) as bus:
+        async with open_bus(disk, Limits(pause_seconds=0.01), store=FailingStore()) as bus:
             await write(other, "theirs")
             await write(disk, "ours")  # its seq is one too high, so the earlier events must be read
             found = await follow(bus, lambda found: len(found) == 2)
@@ -250,7 +250,7 @@ async def test_following_resumes_after_the_log_could_not_be_read(disk: SqliteSto
 async def test_events_committed_during_a_read_are_read_too(disk: SqliteStore) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
-    class Slow:
+    class SlowStore:
         def __getattr__(self, name: str) -> Any:
             return getattr(disk, name)
 
@@ -263,7 +263,7 @@ async def test_events_committed_during_a_read_are_read_too(disk: SqliteStore) ->
     task = await submit_and_claim(disk)
     heard: list[Commit] = []
     disk.on_commit(heard.append)
-    bus = Bus(Slow(), SystemClock())  # type: ignore[arg-type]
+    bus = Bus(SlowStore(), SystemClock())  # type: ignore[arg-type]
     await bus.start()
     waiting = asyncio.create_task(wait_for_task(bus, disk, task.id))
     try:

@@ -166,7 +166,7 @@ async def test_output_is_shown_while_it_is_written(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     assert (await working).text == "première fin"
     await talk.close()
-    pieces = [seen for seen in turn.events if isinstance(seen, MessageDelta)]
+    pieces = [event for event in turn.events if isinstance(event, MessageDelta)]
     assert pieces == turn.events
     assert [piece.offset for piece in pieces] == [0, len("première ")]
     assert turn.text() == "première fin\n"

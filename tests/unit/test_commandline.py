@@ -72,11 +72,11 @@ OPERATORS = (";", "&", "|", "<", ">", "(", ")", "$", "`", "\n", "*", "?", "[", "
     after=st.text(st.sampled_from("ab -/.=:'\"$;&"), max_size=12),
 )
 def test_no_command_with_an_operator_outside_quotes_is_allowed(before: str, operator: str, after: str) -> None:
-    assume(not _quoted(before) and (operator != "\n" or after.strip(" ")))
+    assume(not _is_inside_quotes(before) and (operator != "\n" or after.strip(" ")))
     assert argv_of(f"git log {before}{operator}{after}") is None
 
 
-def _quoted(text: str) -> bool:
+def _is_inside_quotes(text: str) -> bool:
     """Return whether the text after `text` would be inside quotes."""
     inside = ""
     for sign in text:

@@ -232,7 +232,7 @@ async def test_a_retry_keeps_the_id(desk: Desk) -> None:
         await desk.until(lambda: desk.store.status("d_1") == "sent")
     assert desk.fast.begun == ["d_1"] * 3
     assert desk.store.rows["d_1"].error is None
-    assert [told.kind for told in desk.store.events] == ["delivery_sent"]
+    assert [event.kind for event in desk.store.events] == ["delivery_sent"]
 
 
 async def test_failures_back_off_until_the_last_try(desk: Desk) -> None:

@@ -204,7 +204,7 @@ async def test_use_is_recorded_rarely_and_in_the_background(
 ) -> None:
     made, secret = await tokens.create("ci", "viewer", by=OWNER)
 
-    async def used() -> int | None:
+    async def read_last_use() -> int | None:
         await asyncio.gather(*(tokens.bearer(secret) for _ in range(5)))
         await tokens.close()
         found = await store.get_token(made.id)
@@ -212,11 +212,11 @@ async def test_use_is_recorded_rarely_and_in_the_background(
         return found.last_used_at
 
     first = clock.now()
-    assert await used() == first
+    assert await read_last_use() == first
     await clock.advance(NOTED_SECONDS - 1)
-    assert await used() == first
+    assert await read_last_use() == first
     await clock.advance(1)
-    assert await used() == clock.now()
+    assert await read_last_use() == clock.now()
 
 
 async def test_a_failure_to_record_use_is_harmless(

@@ -72,7 +72,7 @@ async def run(fake: Fake, prompt: str, *tools: Any, **more: Any) -> tuple[TurnRe
 
 
 def events_of(turn: RecordingTurn, kind: type) -> list[Any]:
-    return [seen for seen in turn.events if isinstance(seen, kind)]
+    return [event for event in turn.events if isinstance(event, kind)]
 
 
 def is_balanced(turn: RecordingTurn) -> bool:
@@ -151,7 +151,7 @@ async def test_a_provider_that_keeps_failing_is_a_temporary_failure(fake: Fake, 
     with pytest.raises(TransientError):
         await perform(make_agent(fake, retries=1), turn)
     assert events_of(turn, LlmResponse)[0].finish_reason == "error"
-    assert [seen.stage for seen in turn.events if seen.kind == "error"] == ["llm"]
+    assert [event.stage for event in turn.events if event.kind == "error"] == ["llm"]
     assert is_balanced(turn)
 
 
@@ -615,7 +615,7 @@ async def test_old_results_and_turns_are_dropped_when_the_window_is_full(fake: F
             f'No {number} {"z" * 600} [[tool many {{"n": 3000}}]] [[say ok]]', earlier=steps, thread_id="t"
         )
         assert (await perform(agent, turn)).text.endswith("ok")
-        trimmed += [seen for seen in turn.events if seen.kind == "context_trimmed"]
+        trimmed += [event for event in turn.events if event.kind == "context_trimmed"]
         steps += turn.steps
         assert fake[1].requests[-1]["size"] < 4 * 4500
     assert trimmed
@@ -632,7 +632,7 @@ async def test_a_model_that_refuses_the_length_gets_a_shorter_history(fake: Fake
     await perform(agent, first)
     turn = RecordingTurn("[[window 3000]] [[say fits]]", earlier=first.steps, thread_id=first.thread_id)
     assert (await perform(agent, turn)).text == "fits"
-    assert [seen.reason for seen in turn.events if seen.kind == "context_trimmed"] == ["refused"]
+    assert [event.reason for event in turn.events if event.kind == "context_trimmed"] == ["refused"]
     assert (len(events_of(turn, LlmRequest)), len(events_of(turn, LlmResponse))) == (1, 1)
 
 
@@ -652,7 +652,7 @@ async def test_only_the_end_of_a_very_long_conversation_is_read(fake: Fake) -> N
     began = time.process_time()
     assert (await perform(agent, turn)).text == "ok"
     assert time.process_time() - began < 2.0
-    told = [seen for seen in turn.events if seen.kind == "context_trimmed"]
+    told = [event for event in turn.events if event.kind == "context_trimmed"]
     assert told[0].dropped_messages > 380
     assert fake[1].requests[-1]["size"] < 10_000
 
@@ -696,7 +696,7 @@ WRONG, RIGHT = '[[tool final_result {"people": "some"}]]', '[[tool final_result 
 async def test_a_result_matches_its_schema(fake: Fake, provider: str, form: Any) -> None:
     result, turn = await run(fake, f"{ADD} {WRONG} {RIGHT}", model=provider, output=form)
     assert json.loads(result.text) == {"name": "Ulm", "people": 3}
-    assert [seen.stage for seen in turn.events if seen.kind == "error"] == ["output"]
+    assert [event.stage for event in turn.events if event.kind == "error"] == ["output"]
     assert len(events_of(turn, ToolExecEnd)) == 1
     assert is_balanced(turn)
     after = RecordingTurn("[[say next]] " + RIGHT, earlier=turn.steps, thread_id=turn.thread_id)

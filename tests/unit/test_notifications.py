@@ -62,13 +62,13 @@ async def test_of_two_concurrent_retries_the_second_is_a_conflict(
     await delivery(store, "failed")
     seen = await notifications.get("d_1")
 
-    class Late(Notifications):
+    class OutdatedNotifications(Notifications):
         async def get(self, delivery_id: str) -> Delivery:
             return seen
 
     await notifications.retry("d_1")
     with pytest.raises(Conflict):
-        await Late(store, clock, {}).retry("d_1")
+        await OutdatedNotifications(store, clock, {}).retry("d_1")
     assert len(await store.read_events(0, EVERYTHING, 10)) == 1
 
 

@@ -104,14 +104,14 @@ async def test_unread_input_does_not_delay_the_end() -> None:
 async def test_the_program_runs_only_after_its_group_was_recorded(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
 
-    class Slow(RecordingTurn):
+    class SlowTurn(RecordingTurn):
         async def own_group(self, pgid: int) -> None:
             assert alive(pgid)
             assert os.getpgid(pgid) == os.getsid(pgid) == pgid != os.getpgid(0)
             assert not ran.exists()
             await super().own_group(pgid)
 
-    turn = Slow()
+    turn = SlowTurn()
     child, _, _ = await run(shell(f"touch {ran}"), turn)
     assert turn.groups == [child.pgid]
     assert ran.exists()
@@ -130,21 +130,21 @@ async def test_without_the_go_signal_the_program_never_runs(tmp_path: Path) -> N
 async def test_a_refused_group_is_ended_before_it_runs(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
 
-    class Refused(RecordingTurn):
+    class RefusingTurn(RecordingTurn):
         async def own_group(self, pgid: int) -> None:
             self.groups.append(pgid)
             raise LeaseLost(self.task_id, self.attempt)
 
-    class Talk(ProcessConversation):
+    class ProcessConversation(ProcessConversation):
         async def work(self, turn: Turn) -> TurnResult:
             async with self.child(shell(f"touch {ran}"), turn, Output(), Output()) as child:
                 await child.admit(turn)
                 await child.exited.wait()
             return TurnResult()
 
-    turn = Refused()
+    turn = RefusingTurn()
     with pytest.raises(LeaseLost):
-        await Talk().turn(turn)
+        await ProcessConversation().turn(turn)
     assert members(turn.groups[0]) == set()
     assert not ran.exists()
 
@@ -351,14 +351,14 @@ async def test_end_strays_returns_after_the_processes_are_gone() -> None:
 
 
 async def test_an_abandoned_turn_leaves_no_process() -> None:
-    class Talk(ProcessConversation):
+    class ProcessConversation(ProcessConversation):
         async def work(self, turn: Turn) -> TurnResult:
             async with self.child(shell("trap '' TERM; sleep 600"), turn, Output(), Output()) as child:
                 await child.admit(turn)
                 await child.exited.wait()
             return TurnResult()
 
-    talk, turn = Talk(), RecordingTurn()
+    talk, turn = ProcessConversation(), RecordingTurn()
     working = asyncio.create_task(talk.turn(turn))
     await turn.until(lambda t: bool(t.groups))
     working.cancel()
@@ -369,7 +369,7 @@ async def test_an_abandoned_turn_leaves_no_process() -> None:
 
 
 async def test_an_interrupt_before_the_child_exists_is_not_lost() -> None:
-    class Talk(ProcessConversation):
+    class ProcessConversation(ProcessConversation):
         async def work(self, turn: Turn) -> TurnResult:
             await self.interrupt("terminate")
             async with self.child(shell("sleep 600"), turn, Output(), Output()) as child:
@@ -377,7 +377,7 @@ async def test_an_interrupt_before_the_child_exists_is_not_lost() -> None:
                 await child.exited.wait()
             return TurnResult(text=str(child.returncode))
 
-    assert (await Talk().turn(RecordingTurn())).text == str(-signal.SIGTERM)
+    assert (await ProcessConversation().turn(RecordingTurn())).text == str(-signal.SIGTERM)
 
 
 def test_a_child_receives_sigint_although_the_server_ignores_it(tmp_path: Path) -> None:

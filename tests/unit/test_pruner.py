@@ -26,7 +26,7 @@ async def store() -> AsyncIterator[Any]:
     await opened.close()
 
 
-class SmallSteps(SqliteStore):
+class SmallStepStore(SqliteStore):
     """A store that removes at most three events in one transaction."""
 
     async def prune_events(self, before: int, keep: int) -> int:
@@ -34,9 +34,9 @@ class SmallSteps(SqliteStore):
 
 
 @pytest.fixture
-async def small() -> AsyncIterator[SmallSteps]:
+async def small() -> AsyncIterator[SmallStepStore]:
     """Yield an empty store that prunes in many steps."""
-    opened = SmallSteps(":memory:")
+    opened = SmallStepStore(":memory:")
     yield opened
     await opened.close()
 
@@ -77,14 +77,16 @@ async def test_pruning_ends_and_keeps_recent_data(store: Any, clock: FakeClock) 
     assert {one.task_id for one in await store.read_events(0)} == {waiting.id}
 
 
-async def test_pruning_in_many_steps_ends_too(small: SmallSteps, clock: FakeClock) -> None:
+async def test_pruning_in_many_steps_ends_too(small: SmallStepStore, clock: FakeClock) -> None:
     await end_tasks(small, clock, 20)
     async with asyncio.timeout(60):
         assert await pruner(small, clock, events=0).prune() == (0, 60)
     assert (await small.read_log_bounds()).oldest_seq == 61
 
 
-async def test_events_of_an_open_task_do_not_stop_the_pruning_of_others(small: SmallSteps, clock: FakeClock) -> None:
+async def test_events_of_an_open_task_do_not_stop_the_pruning_of_others(
+    small: SmallStepStore, clock: FakeClock
+) -> None:
     long_one = await submit_and_claim(small)
     for _ in range(5):
         await small.apply(Changes(fence=fence(long_one), events=(progress(long_one),)))

@@ -310,7 +310,7 @@ async def test_the_rescuer_continues_after_a_store_failure(desk: Desk) -> None:
     failures: list[Exception] = [StoreUnavailable("full"), RuntimeError("odd")]
     real = desk.store
 
-    class Failing:
+    class FailingStore:
         def __getattr__(self, name: str) -> Any:
             return getattr(real, name)
 
@@ -319,7 +319,7 @@ async def test_the_rescuer_continues_after_a_store_failure(desk: Desk) -> None:
                 raise failures.pop()
             return await real.find_next_expiry()  # type: ignore[no-any-return]
 
-    desk.store = Failing()
+    desk.store = FailingStore()
     desk.dog = desk.make()
     task = await desk.add_running_task(ME)
     await real.apply(ask(task, Question(text="Go?"), 5, desk.clock.now())[1])

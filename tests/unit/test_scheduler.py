@@ -116,7 +116,7 @@ async def wait_for_run(store: CountingStore, made: Automation) -> None:
 async def list_fired(store: CountingStore) -> list[str]:
     """Return the ids of the automations that were fired, in order."""
     events = await store.read_events(0, EventFilter(kinds=("automation_fired",)))
-    return [made.payload["automation_id"] for made in events]
+    return [event.payload["automation_id"] for event in events]
 
 
 async def test_an_idle_scheduler_writes_nothing_and_returns_the_next_time(

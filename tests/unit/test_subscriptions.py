@@ -68,7 +68,7 @@ class RecordingHandler:
 
     @property
     def texts(self) -> list[str]:
-        return [told.payload.get("text", told.kind) for told in self.events]
+        return [event.payload.get("text", event.kind) for event in self.events]
 
 
 def numbers(first: int, last: int) -> list[str]:

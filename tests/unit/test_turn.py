@@ -73,7 +73,7 @@ class AnsweringApprovals(Approvals):
         return approval
 
 
-class CountedSlots(Slots):
+class CountingSlots(Slots):
     """Slots that count the pauses."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Worker:
 
     def __init__(self, store: UnreliableStore) -> None:
         self.shown: list[Event] = []
-        self.slots = CountedSlots()
+        self.slots = CountingSlots()
         self.clock = SystemClock()
         self.people = AnsweringApprovals(store, self.clock)  # type: ignore[arg-type]
         parts: Any = {"store": store, "handoffs": None}

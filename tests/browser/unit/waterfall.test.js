@@ -54,7 +54,8 @@ export default {
   },
 
   "each span has a unique key": () => {
-    const keys = collectSpans(makeEvents(["turn_start"], ["turn_end"], ["turn_start"], ["turn_start"])).map((one) => one.key);
+    const events = makeEvents(["turn_start"], ["turn_end"], ["turn_start"], ["turn_start"]);
+    const keys = collectSpans(events).map((one) => one.key);
     equal(new Set(keys).size, 3);
   },
 };

@@ -87,7 +87,7 @@ export default {
     equal(after(stored("llm_response", { usage: { input_tokens: "many" } }), stored("turn_end")).steps[0].usage, {});
   },
 
-  "an answer shows its question, also if the question was not received": () => {
+  "an answer shows its question, or an empty one if it was not received": () => {
     const answer = stored("approval_resolved", { approval_id: "a1", status: "granted", answer: "Yes" },
       { actor: "anna" });
     const [known] = after(stored("approval_requested", { approval_id: "a1", question: "May it?" }), answer).steps;
