@@ -100,7 +100,7 @@ class Model:
                     raise Refused(429, EXCEEDED[command.verb], reset if command.verb == "limit" else None)
             elif command.verb == "fail":
                 status, count, name = command.words(3)
-                if self._still(count, name):
+                if self._is_early(count, name):
                     raise Refused(int(status), "Overloaded" if status == "529" else "Internal server error")
             elif command.verb == "window" and asked.size > int(command.rest):
                 raise Refused(400, TOO_LONG.format(asked.size, command.rest))
@@ -152,7 +152,7 @@ class Model:
                 yield Text("I go on. ")
             case "drop" | "cut":
                 count, name = command.words(2)
-                if self._still(count, name):
+                if self._is_early(count, name):
                     yield Text("This will break. ")
                     raise CutOff if command.verb == "cut" else ConnectionAbortedError("as the script says")
             case "halves":

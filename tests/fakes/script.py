@@ -200,11 +200,11 @@ def tool_call(asked: ModelRequest, command: Command) -> Step:
         path, text = command.words(2)
         given = {"file_path": path, "filePath": path, "path": path, "content": text, "file_text": text}
     elif name := offered(asked, SHELLS):
-        command = command.rest
+        line = command.rest
         if command.verb == "write":
             path, text = command.words(2)
-            command = f"printf %s '{text}' > '{path}'"
-        given = {"command": command, "cmd": command, "description": "Runs a command"}
+            line = f"printf %s '{text}' > '{path}'"
+        given = {"command": line, "cmd": line, "description": "Runs a command"}
         if command.verb == "escalate":
             given |= {"sandbox_permissions": "require_escalated", "justification": "May I?"}
     else:

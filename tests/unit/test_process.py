@@ -135,7 +135,7 @@ async def test_a_refused_group_is_ended_before_it_runs(tmp_path: Path) -> None:
             self.groups.append(pgid)
             raise LeaseLost(self.task_id, self.attempt)
 
-    class ProcessConversation(ProcessConversation):
+    class ShellConversation(ProcessConversation):
         async def work(self, turn: Turn) -> TurnResult:
             async with self.child(shell(f"touch {ran}"), turn, Output(), Output()) as child:
                 await child.admit(turn)
@@ -144,7 +144,7 @@ async def test_a_refused_group_is_ended_before_it_runs(tmp_path: Path) -> None:
 
     turn = RefusingTurn()
     with pytest.raises(LeaseLost):
-        await ProcessConversation().turn(turn)
+        await ShellConversation().turn(turn)
     assert members(turn.groups[0]) == set()
     assert not ran.exists()
 
@@ -351,14 +351,14 @@ async def test_end_strays_returns_after_the_processes_are_gone() -> None:
 
 
 async def test_an_abandoned_turn_leaves_no_process() -> None:
-    class ProcessConversation(ProcessConversation):
+    class ShellConversation(ProcessConversation):
         async def work(self, turn: Turn) -> TurnResult:
             async with self.child(shell("trap '' TERM; sleep 600"), turn, Output(), Output()) as child:
                 await child.admit(turn)
                 await child.exited.wait()
             return TurnResult()
 
-    talk, turn = ProcessConversation(), RecordingTurn()
+    talk, turn = ShellConversation(), RecordingTurn()
     working = asyncio.create_task(talk.turn(turn))
     await turn.until(lambda t: bool(t.groups))
     working.cancel()
@@ -369,7 +369,7 @@ async def test_an_abandoned_turn_leaves_no_process() -> None:
 
 
 async def test_an_interrupt_before_the_child_exists_is_not_lost() -> None:
-    class ProcessConversation(ProcessConversation):
+    class ShellConversation(ProcessConversation):
         async def work(self, turn: Turn) -> TurnResult:
             await self.interrupt("terminate")
             async with self.child(shell("sleep 600"), turn, Output(), Output()) as child:
@@ -377,7 +377,7 @@ async def test_an_interrupt_before_the_child_exists_is_not_lost() -> None:
                 await child.exited.wait()
             return TurnResult(text=str(child.returncode))
 
-    assert (await ProcessConversation().turn(RecordingTurn())).text == str(-signal.SIGTERM)
+    assert (await ShellConversation().turn(RecordingTurn())).text == str(-signal.SIGTERM)
 
 
 def test_a_child_receives_sigint_although_the_server_ignores_it(tmp_path: Path) -> None:
