@@ -84,7 +84,7 @@ class Desk:
             self.done["stops"] += 1
             self.stopped = rng.choice(self.workers)
             self.stopped.signal(signal.SIGSTOP)
-            asyncio.get_running_loop().call_later(STOP_SECONDS, self._go_on)
+            asyncio.get_running_loop().call_later(STOP_SECONDS, self._continue_process)
         elif chance > 0.9 or (not self.done["restarts"] and elapsed > seconds * 0.5):
             self.done["restarts"] += 1
             await asyncio.to_thread(database.stop, rng.choice(("fast", "immediate")))
