@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine with Python 3.11 and make: `make up` and `make test`.
+# On a new machine with Python 3.11 and make, `make up` starts midwatch and `make test` runs all tests.
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
@@ -51,8 +51,8 @@ coverage: install ## Show which lines the unit, contract and integration tests r
 	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered $(or $(TESTS),tests/unit tests/contract tests/integration)
 
 .PHONY: jitter
-jitter: install ## Run tests with random delays in threads and event loops: make jitter TESTS=tests/integration
-	PYTHONPATH=$(CURDIR)/tests/jitter $(BIN)/pytest -p moving -n 3 --dist worksteal --timeout 600 $(or $(TESTS),tests/unit tests/contract tests/integration)
+jitter: install ## Run tests with random delays of threads and event loops: make jitter TESTS=tests/integration
+	PYTHONPATH=$(CURDIR)/tests/jitter $(BIN)/pytest -p slow_answers -n 3 --dist worksteal --timeout 600 $(or $(TESTS),tests/unit tests/contract tests/integration)
 
 .PHONY: chaos
 chaos: install ## Run the chaos test for longer: make chaos SECONDS=600

@@ -1,7 +1,7 @@
-"""Agents that speak ACP: `make bench-acp`.
+"""Measure agents that use ACP: `make bench-acp`.
 
-What twenty conversations cost while they wait, and what midwatch adds to a turn, with an agent that answers at once.
-Prints a table, a sentence for every target that was missed, and one JSON object as its last line.
+It measures the CPU use of twenty idle conversations, and the time midwatch adds to a turn with an agent that answers at
+once. It prints a table, a sentence for every missed target, and one JSON object as its last line.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from midwatch.testing import RecordingTurn
 FAKE = Path(__file__).parents[1] / "tests" / "fakes" / "acp_agent.py"
 SESSIONS, IDLE_SECONDS, TURNS, WARM = 20, 20.0, 200, 5
 TARGETS = {"idle_percent": 1.0}
-"""What each figure is to be at most."""
+"""The maximum of each figure."""
 
 
 def agent(memory: str) -> AcpAgent:
-    """One that answers at once."""
+    """Return an agent that answers at once."""
     argv = (sys.executable, str(FAKE), "--memory", memory)
     return AcpAgent("fake", AcpOptions(argv=argv, workdir=memory))
 
 
-async def idle(seconds: float) -> tuple[float, float]:
-    """Percent of a core this process and its children take while nothing happens, and what others take."""
+async def measure_cpu(seconds: float) -> tuple[float, float]:
+    """Return the percentage of a core that this process with its children uses while idle, and that of others."""
     before, all_before, began = tree_seconds(os.getpid()), busy_seconds(), time.monotonic()
     await asyncio.sleep(seconds)
     spent, took = tree_seconds(os.getpid()) - before, time.monotonic() - began
     return 100 * spent / took, (busy_seconds() - all_before - spent) / took
 
 
-async def waiting(place: str, sessions: int, seconds: float) -> dict[str, Any]:
-    """A desk without conversations, and with many that wait."""
+async def measure_idle(place: str, sessions: int, seconds: float) -> dict[str, Any]:
+    """Measure a desk without conversations and with many idle ones."""
     settings = Settings.load(place, detect_agents=False)
     async with Runtime.open(settings=settings, agents={"fake": agent(place)}) as desk:
         await asyncio.sleep(1.0)
-        alone, _ = await idle(seconds)
+        alone, _ = await measure_cpu(seconds)
         for number in range(sessions):
             await desk.sessions.create(agent="fake", key=f"bench:{number}")
             await desk.tasks.wait((await desk.sessions.send(f"bench:{number}", "hello")).id)
         await asyncio.sleep(1.0)
-        open_now, foreign = await idle(seconds)
+        open_now, foreign = await measure_cpu(seconds)
         took = []
         for number in range(TURNS + WARM):
             began = time.perf_counter()
@@ -66,8 +66,8 @@ async def waiting(place: str, sessions: int, seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def prompts(place: str) -> dict[str, Any]:
-    """A turn without the desk, and the beginning of a conversation."""
+async def measure_turns(place: str) -> dict[str, Any]:
+    """Measure a turn without the desk, and the start of a conversation."""
     began = time.perf_counter()
     talk = await agent(place).open(RecordingTurn().session())
     await talk.turn(RecordingTurn("hello"))
@@ -84,23 +84,23 @@ async def prompts(place: str) -> dict[str, Any]:
     return {"start_ms": start * 1e3, "prompt_ms": statistics.median(took[WARM:]), "updates_per_s": flood}
 
 
-def tell(found: dict[str, Any], sessions: int) -> None:
-    """The table, and what was missed."""
+def print_results(found: dict[str, Any], sessions: int) -> None:
+    """Print the table and the missed targets."""
     print_table(
         ("figure", "value"),
         [
-            (f"{sessions} conversations that wait, and the desk, percent of a core", f"{found['idle_percent']:.2f}"),
+            (f"{sessions} idle conversations and the desk, percent of a core", f"{found['idle_percent']:.2f}"),
             ("the desk alone, percent of a core", f"{found['desk_percent']:.2f}"),
             ("a turn in an open conversation through the desk, ms", f"{found['turn_ms']:.1f}"),
-            ("the same, 99 of 100, ms", f"{found['turn_p99_ms']:.1f}"),
+            ("the same, 99th percentile, ms", f"{found['turn_p99_ms']:.1f}"),
             ("a turn in an open conversation without the desk, ms", f"{found['prompt_ms']:.2f}"),
             ("start, session and first answer of the fake, ms", f"{found['start_ms']:.0f}"),
-            ("updates taken in, per second", f"{found['updates_per_s']:.0f}"),
+            ("updates received per second", f"{found['updates_per_s']:.0f}"),
         ],
     )
     for name, most in TARGETS.items():
         if found[name] > most:
-            print(f"missed: {name} is {found[name]:.2f}, at most {most:g} was wanted.")
+            print(f"MISSED: {name} is {found[name]:.2f}, the target is at most {most:g}.")
 
 
 def main() -> None:
@@ -108,11 +108,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sessions", type=int, default=SESSIONS)
     parser.add_argument("--seconds", type=float, default=IDLE_SECONDS)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        found = uvloop.run(prompts(place))
-        found |= uvloop.run(waiting(place, asked.sessions, asked.seconds))
-    tell(found, asked.sessions)
+        found = uvloop.run(measure_turns(place))
+        found |= uvloop.run(measure_idle(place, arguments.sessions, arguments.seconds))
+    print_results(found, arguments.sessions)
     print(json_line(found))
 
 

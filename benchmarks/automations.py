@@ -1,8 +1,8 @@
-"""Automations by the thousand: `make bench-automations`.
+"""Measure thousands of automations: `make bench-automations`.
 
-How long a wake of the scheduler takes when none of many automations is due, and how long two processes need that race
-to fire many which are due at once, on SQLite and on a PostgreSQL with fsync on. Prints a table, a sentence for every
-target that was missed, and one JSON object as its last line.
+It measures how long a wake-up of the scheduler takes when no automation is due, and how long two concurrent processes
+need to fire many due automations, on SQLite and on a PostgreSQL with fsync on. It prints a table, a sentence for every
+missed target, and one JSON object as its last line.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from midwatch.stores.sqlite import SqliteStore
 MANY, DUE, WAKES = 100_000, 1000, 300
 CHUNK = 2000
 TARGETS = {"wake_ms": 1.0, "wake_writes": 0, "rush_s": 2.0, "doubled_or_lost": 0}
-"""What each figure is to be at most, on both stores."""
+"""The maximum of each figure, on both stores."""
 
 
-async def opened(kind: str, url: str) -> Store:
-    """The store of a kind."""
+async def open_store(kind: str, url: str) -> Store:
+    """Open a store of a kind."""
     if kind == "sqlite":
         return await SqliteStore.open(url)
     from midwatch.stores.postgres import PostgresStore
@@ -49,7 +49,7 @@ async def opened(kind: str, url: str) -> Store:
 
 
 def scheduler_of(store: Store) -> Scheduler:
-    """A scheduler that leads, whoever else does."""
+    """Return a scheduler that acts as the leader."""
 
     async def terms(agent: str) -> AgentTerms:
         return AgentTerms()
@@ -58,7 +58,7 @@ def scheduler_of(store: Store) -> Scheduler:
 
 
 async def fill(store: Store, count: int, first_at: int) -> None:
-    """Automations that run every hour, the first of them at `first_at`."""
+    """Add automations that run every hour, the first of them at `first_at`."""
     now = SystemClock().now()
     schedule = Schedule.make(every=3600, zone="UTC", anchor=now).snapshot()
     for begin in range(0, count, CHUNK):
@@ -72,17 +72,17 @@ async def fill(store: Store, count: int, first_at: int) -> None:
         await store.apply(Changes(records=some))
 
 
-async def wakes(store: Store, count: int) -> dict[str, Any]:
-    """Wakes with nothing due: how long they take, and what they write."""
+async def measure_wake_ups(store: Store, count: int) -> dict[str, Any]:
+    """Measure the duration and the writes of wake-ups with nothing due."""
     await fill(store, count, SystemClock().now() + 3600 * SECOND)
     scheduler, took, before = scheduler_of(store), [], (await store.read_log_bounds()).last_seq
     commits = 0
 
-    def heard(_: object) -> None:
+    def count_commit(_: object) -> None:
         nonlocal commits
         commits += 1
 
-    store.on_commit(heard)
+    store.on_commit(count_commit)
     for _ in range(WAKES):
         began = time.perf_counter()
         await scheduler.look()
@@ -91,8 +91,8 @@ async def wakes(store: Store, count: int) -> dict[str, Any]:
     return {"wake_ms": statistics.median(took), "wake_p99_ms": percentile(took, 0.99), "wake_writes": written}
 
 
-async def rush(store: Store, kind: str, url: str, count: int) -> dict[str, Any]:
-    """Two processes fire what is due at once."""
+async def measure_race(store: Store, kind: str, url: str, count: int) -> dict[str, Any]:
+    """Measure two processes that fire all due automations at once."""
     await fill(store, count, SystemClock().now() - count)
     async with AsyncExitStack() as ending:
         racers = []
@@ -124,8 +124,8 @@ async def rush(store: Store, kind: str, url: str, count: int) -> dict[str, Any]:
 
 
 async def race(kind: str, url: str) -> None:
-    """One racer: waits for the word, then looks once."""
-    store = await opened(kind, url)
+    """Run one of the two processes: wait for the start signal, then fire all due automations."""
+    store = await open_store(kind, url)
     try:
         scheduler = scheduler_of(store)
         await store.find_next_automation_at()  # connected
@@ -137,23 +137,23 @@ async def race(kind: str, url: str) -> None:
 
 
 async def measure(kind: str, url: str, many: int, due: int) -> dict[str, Any]:
-    """All figures of one store."""
-    store = await opened(kind, url)
+    """Return all figures of one store."""
+    store = await open_store(kind, url)
     try:
-        return {**await wakes(store, many), **await rush(store, kind, url, due)}
+        return {**await measure_wake_ups(store, many), **await measure_race(store, kind, url, due)}
     finally:
         await store.close()
 
 
-def tell(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The table, what was missed, and the figures under one name each."""
+def print_results(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Print the table and the missed targets, and return the figures with unique names."""
     names = ("wake_ms", "wake_p99_ms", "wake_writes", "rush_s", "doubled_or_lost")
     print_table(("", *found), [(name, *(f"{figures[name]:.3g}" for figures in found.values())) for name in names])
     print()
     for kind, figures in found.items():
         for name, most in TARGETS.items():
             if figures[name] > most:
-                print(f"Missed on {kind}: {name} is {figures[name]:.3g}, it should be at most {most:g}.")
+                print(f"MISSED on {kind}: {name} is {figures[name]:.3g}, the target is at most {most:g}.")
     return {f"{kind}_{name}": value for kind, figures in found.items() for name, value in figures.items()}
 
 
@@ -162,24 +162,24 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=MANY, help="automations of which none is due")
     parser.add_argument("--due", type=int, default=DUE, help="automations that are due at once")
     parser.add_argument("--race", nargs=2, metavar=("KIND", "URL"), help=argparse.SUPPRESS)
-    wanted = parser.parse_args()
-    if wanted.race:
+    options = parser.parse_args()
+    if options.race:
         import uvloop
 
-        uvloop.run(race(*wanted.race))
+        uvloop.run(race(*options.race))
         return
     print(f"{psutil.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.2f}\n")
     postgres.SETTINGS.update({"fsync": "on", "full_page_writes": "on"})
     found = {}
     disk = Path("/var/tmp")  # unlike /tmp never kept in memory
     with tempfile.TemporaryDirectory(prefix="midwatch-bench-", dir=disk if disk.is_dir() else None) as place:
-        found["sqlite"] = asyncio.run(measure("sqlite", f"{place}/midwatch.db", wanted.many, wanted.due))
+        found["sqlite"] = asyncio.run(measure("sqlite", f"{place}/midwatch.db", options.many, options.due))
     try:
         with postgres.cluster() as server:
-            found["postgres"] = asyncio.run(measure("postgres", server.url, wanted.many, wanted.due))
+            found["postgres"] = asyncio.run(measure("postgres", server.url, options.many, options.due))
     except FileNotFoundError as problem:
         print(f"{problem}\n")
-    print(json_line(tell(found)))
+    print(json_line(print_results(found)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A bare sqlite3 loop as a contender: `python -m benchmarks.bare ROWS DIRECTORY COUNT` prints its figures as JSON.
+"""Measure a bare sqlite3 loop: `python -m benchmarks.bare ROWS DIRECTORY COUNT` prints its figures as JSON.
 
-Groups of 64 tasks, three commits each (submit, claim, finish), five events per task, and nothing but the database: no
-event loop, no threads, no objects, no rules. ROWS says what is written:
+It writes groups of 64 tasks with three commits each (submit, claim, finish) and five events per task, and uses nothing
+but the database: no event loop, no threads, no objects, no rules. ROWS selects the rows:
 
 same   the rows midwatch writes, in its schema: one real task is run, and its rows are copied with new ids
 least  the narrowest rows that could still run a queue, in a schema of their own
@@ -25,7 +25,7 @@ WARM_UP = 4
 CLAIMED = ("status", "attempt", "lease_owner", "host", "started_at", "token_hash")
 ENDED = ("status", "outcome", "result", "completed_at", "usage", "lease_owner")
 STEPS = (("task_submitted",), ("task_started",), ("turn_start", "turn_end", "task_finished"))
-"""Events of each of the three steps."""
+"""The events of each of the three steps."""
 
 LEAST_SCHEMA = """
 CREATE TABLE tasks (
@@ -44,7 +44,7 @@ Values = dict[str, object]
 
 
 class Rows(NamedTuple):
-    """An ended task's row and those of its events by kind, to be copied, and an empty database for the copies."""
+    """The row of an ended task and its events by kind, to be copied, and an empty database for the copies."""
 
     task: Values
     events: dict[str, Values]
@@ -52,7 +52,7 @@ class Rows(NamedTuple):
 
 
 def same(place: Path) -> Rows:
-    """The rows of a real task."""
+    """Return the rows of a real task."""
 
     async def one_task() -> Path:
         async with up(str(place / "home")) as desk:
@@ -68,7 +68,7 @@ def same(place: Path) -> Rows:
 
 
 def least(place: Path) -> Rows:
-    """Rows that could not be narrower."""
+    """Return the narrowest possible rows."""
     connection = sqlite3.connect(place / "bare.db", isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -91,19 +91,19 @@ class Bare:
         self.seq = 0
         later = dict.fromkeys(name for name in (*CLAIMED, *ENDED) if name in rows.task)
         fresh = {**rows.task, **later, "status": "pending", "attempt": 0}
-        self.task = _apart(fresh, ("id", "gate_key"))
+        self.task = _get_common_values(fresh, ("id", "gate_key"))
         self.insert_task = _insert("tasks", fresh, ("id", "gate_key"))
-        self.events = {kind: _apart(row, ("seq", "id", "task_id")) for kind, row in rows.events.items()}
+        self.events = {kind: _get_common_values(row, ("seq", "id", "task_id")) for kind, row in rows.events.items()}
         self.insert_event = _insert("events", next(iter(rows.events.values())), ("seq", "id", "task_id"))
         self.claim, self.claimed = _update({**rows.task, "status": "running"}, CLAIMED, "pending")
         self.end, self.ended = _update({**rows.task, "lease_owner": None}, ENDED, "running")
 
     def run(self, groups: int) -> None:
-        """Take that many groups from submit to done."""
+        """Run so many groups from submit to done."""
         for _ in range(groups):
             for step, kinds in zip((self._submit, self._claim, self._finish), STEPS, strict=True):
                 self.connection.execute("BEGIN IMMEDIATE")
-                self._tell(step(), kinds)
+                self._add_events(step(), kinds)
                 self.connection.execute("COMMIT")
 
     def _submit(self) -> list[str]:
@@ -124,7 +124,7 @@ class Bare:
         self.connection.executemany(self.end, [(*self.ended, one) for one in self.ids])
         return self.ids
 
-    def _tell(self, ids: list[str], kinds: tuple[str, ...]) -> None:
+    def _add_events(self, ids: list[str], kinds: tuple[str, ...]) -> None:
         written = []
         for one in ids:
             for kind in kinds:
@@ -134,8 +134,8 @@ class Bare:
         self.connection.execute("UPDATE event_head SET last_seq = ?", (self.seq,))
 
 
-def _apart(row: Values, first: tuple[str, ...]) -> tuple[object, ...]:
-    """The values of a row without those that every copy has its own of."""
+def _get_common_values(row: Values, first: tuple[str, ...]) -> tuple[object, ...]:
+    """Return the values of a row without those that differ in every copy."""
     return tuple(value for name, value in row.items() if name not in first)
 
 
@@ -151,7 +151,7 @@ def _update(row: Values, columns: tuple[str, ...], before: str) -> tuple[str, tu
 
 
 def bare(rows: Rows, count: int) -> dict[str, object]:
-    """Tasks per second of the bare loop."""
+    """Return the tasks per second of the bare loop."""
     loop, groups = Bare(rows), count // GROUP
     loop.run(WARM_UP)
     begun = time.perf_counter()

@@ -1,7 +1,7 @@
-"""The cluster beside bare procrastinate: `make bench-cluster`.
+"""Compare a cluster with bare procrastinate: `make bench-cluster`.
 
-One PostgreSQL with fsync on, the same number of worker processes and the same concurrency for both. Prints a table, a
-sentence for every target that was missed, and one JSON object as its last line.
+Both use one PostgreSQL with fsync on, the same number of worker processes and the same concurrency. It prints a table,
+a sentence for every missed target, and one JSON object as its last line.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ asyncio.run(main())
 
 @contextmanager
 def workers(code: str, url: str, count: int) -> Iterator[list[subprocess.Popen[str]]]:
-    """Worker processes that are ready; ended after the block."""
+    """Start worker processes and yield when they are ready; they are ended after the block."""
     with tempfile.TemporaryDirectory(prefix="midwatch-bench-") as place:
         started = [
             subprocess.Popen(
@@ -105,8 +105,8 @@ def workers(code: str, url: str, count: int) -> Iterator[list[subprocess.Popen[s
 
 
 @asynccontextmanager
-async def submitting(url: str) -> AsyncIterator[midwatch.Runtime]:
-    """A desk that only hands in and watches."""
+async def open_client(url: str) -> AsyncIterator[midwatch.Runtime]:
+    """Open a desk that only submits and waits."""
     with tempfile.TemporaryDirectory(prefix="midwatch-bench-") as home:
         settings = midwatch.Settings.load(home, db=url, max_open=1_000_000)
         async with midwatch.Runtime.open(settings=settings, work=False) as desk:
@@ -114,9 +114,9 @@ async def submitting(url: str) -> AsyncIterator[midwatch.Runtime]:
 
 
 async def ours(url: str, processes: int, count: int) -> float:
-    """Tasks per second, from the first submit to the last end."""
+    """Return tasks per second, from the first submit to the last end."""
     with workers(WORKER, url, processes):
-        async with submitting(url) as desk:
+        async with open_client(url) as desk:
 
             async def client(number: int) -> None:
                 for _ in range(number):
@@ -130,7 +130,7 @@ async def ours(url: str, processes: int, count: int) -> float:
 
 
 async def bare(url: str, processes: int, count: int) -> float:
-    """Jobs per second of procrastinate alone, from the first defer to the last end."""
+    """Return jobs per second of procrastinate alone, from the first defer to the last end."""
     app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url, max_size=8))
     async with app.open_async():
         if not await app.check_connection_async():
@@ -151,9 +151,11 @@ async def bare(url: str, processes: int, count: int) -> float:
 
 
 async def latency(url: str, count: int) -> tuple[float, float]:
-    """Milliseconds from submit to start, one task at a time, median; and the idle CPU of the worker in percent."""
+    """Return the median milliseconds from submit to start, one task at a time, and the idle CPU use of the worker in
+    percent.
+    """
     with workers(WORKER, url, 1) as (worker,):
-        async with submitting(url) as desk:
+        async with open_client(url) as desk:
             spent = []
             for _ in range(count):
                 began = desk.clock.now()
@@ -168,10 +170,10 @@ async def latency(url: str, count: int) -> tuple[float, float]:
 
 
 async def takeover(url: str) -> float:
-    """Seconds from the SIGKILL of a worker to its task running elsewhere."""
+    """Return the seconds from the SIGKILL of a worker to its task running elsewhere."""
     with workers(WORKER, url, 2) as processes:
-        async with submitting(url) as desk:
-            await asyncio.sleep(9)  # who leads may only judge others once it has been connected for eight seconds
+        async with open_client(url) as desk:
+            await asyncio.sleep(9)  # a leader may declare others dead only after eight seconds with a connection
             task = await desk.tasks.submit("x", agent="hang", on_crash="rerun")
             starts = desk.bus.follow(0, EventFilter(task_id=task.id, kinds=("task_started",)))
             first = await anext(starts)
@@ -190,21 +192,21 @@ async def takeover(url: str) -> float:
 
 
 class Noise:
-    """How many cores others use: all that is busy but this process, its workers and the database."""
+    """The number of cores that other processes use: all except this process, its workers and the database."""
 
     def __init__(self, postmaster: int) -> None:
         self._ours = (psutil.Process(), psutil.Process(postmaster))
 
     @contextmanager
-    def heard(self, into: list[float]) -> Iterator[None]:
-        """Adds what was heard while the block lasted."""
+    def measure_others(self, into: list[float]) -> Iterator[None]:
+        """Append the number of cores that others used during the block."""
         busy, own, began = busy_seconds(), self._own(), time.monotonic()
         yield
         others = busy_seconds() - busy - (self._own() - own)
         into.append(max(0.0, others / (time.monotonic() - began)))
 
     def _own(self) -> float:
-        """With those who have ended."""
+        """Return the CPU seconds of our processes, including ended ones."""
         spent = 0.0
         for top in self._ours:
             spent += sum(top.cpu_times()[:4])
@@ -224,26 +226,26 @@ Rounds = dict[str, list[float]]
 
 
 async def throughput(fresh: Callable[[], str], rounds: int, count: int, noise: Noise) -> tuple[Rounds, Rounds]:
-    """Everybody in turn, forwards in one round and backwards in the next; and how noisy it was meanwhile."""
+    """Run all contenders in turn, in reverse order in every second round; return the figures and the noise."""
     found: Rounds = {name: [] for name in CONTENDERS}
-    heard: Rounds = {name: [] for name in CONTENDERS}
+    noise_of: Rounds = {name: [] for name in CONTENDERS}
     for number in range(rounds):
         order = list(CONTENDERS) if number % 2 == 0 else list(reversed(CONTENDERS))
         for name in order:
             run, processes = CONTENDERS[name]
             print(f"round {number + 1}: {name} ...", file=sys.stderr)
-            with noise.heard(heard[name]):
+            with noise.measure_others(noise_of[name]):
                 found[name].append(await run(fresh(), processes, count))
-    return found, heard
+    return found, noise_of
 
 
 def ratio(found: Rounds, name: str, other: str) -> float:
-    """The median of the rounds' ratios: both sides of each were measured within the same minute."""
+    """Return the median of the rounds' ratios: both sides of each were measured within the same minute."""
     return statistics.median(a / b for a, b in zip(found[name], found[other], strict=True))
 
 
 async def measure(url: str, rounds: int, count: int, noise: Noise) -> dict[str, Any]:
-    """All figures, each on a database of its own."""
+    """Return all figures, each measured on a database of its own."""
 
     def fresh() -> str:
         name = f"bench_{time.monotonic_ns()}"
@@ -251,10 +253,10 @@ async def measure(url: str, rounds: int, count: int, noise: Noise) -> dict[str, 
             admin.execute(f'CREATE DATABASE "{name}"')
         return psycopg.conninfo.make_conninfo(url, dbname=name)
 
-    found, heard = await throughput(fresh, rounds, count, noise)
+    found, noise_of = await throughput(fresh, rounds, count, noise)
     rows = [
         [name, f"{statistics.median(runs):.0f}", f"{min(runs):.0f} - {max(runs):.0f}",
-         f"{statistics.median(heard[name]):.2f}"]
+         f"{statistics.median(noise_of[name]):.2f}"]
         for name, runs in found.items()
     ]  # fmt: skip
     print_table(["contender", "median", "min - max", "others' cores"], rows)
@@ -266,12 +268,12 @@ async def measure(url: str, rounds: int, count: int, noise: Noise) -> dict[str, 
     print("latency, idle CPU, takeover ...", file=sys.stderr)
     figures["latency_p50_ms"], figures["idle_cpu_percent"] = await latency(fresh(), 60)
     figures["takeover_s"] = await takeover(fresh())
-    figures["foreign_cores"] = max(statistics.median(runs) for runs in heard.values())
+    figures["foreign_cores"] = max(statistics.median(runs) for runs in noise_of.values())
     return figures
 
 
-def tell(figures: Mapping[str, Any]) -> None:
-    """Each figure with its target, and a sentence for each that is missed."""
+def print_results(figures: Mapping[str, Any]) -> None:
+    """Print each figure with its target, and a sentence for each missed one."""
     rows = [
         [name, f"{figures[name]:.3g}", f"{'≥' if at_least else '≤'} {limit:g}",
          "reached" if (figures[name] >= limit) == at_least or figures[name] == limit else "MISSED"]
@@ -287,28 +289,28 @@ def tell(figures: Mapping[str, Any]) -> None:
         f"{figures['procrastinate_growth']:.2f} times, on {psutil.cpu_count()} cores that clients and PostgreSQL share."
     )
     if figures["foreign_cores"] > NOISY_CORES:
-        print(f"DISTURBED: others used {figures['foreign_cores']:.2f} cores. Repeat this on a quiet machine.")
+        print(f"DISTURBED: other processes used {figures['foreign_cores']:.2f} cores. Repeat this on a quiet machine.")
 
 
 def main() -> None:
-    """Run it and print what was found."""
-    parser = argparse.ArgumentParser(description="Measure the cluster beside bare procrastinate.")
+    """Measure and print the figures."""
+    parser = argparse.ArgumentParser(description="Measure the cluster and bare procrastinate.")
     parser.add_argument("--count", type=int, default=1600, help="tasks in each throughput run")
-    parser.add_argument("--rounds", type=int, default=3, help="how often everybody runs")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds")
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="a directory on the disk to measure on")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that workers and the database are cleaned up
     logging.getLogger("procrastinate").setLevel(logging.ERROR)
-    tempfile.tempdir = str(asked.dir) if asked.dir.is_dir() else None
+    tempfile.tempdir = str(options.dir) if options.dir.is_dir() else None
     postgres.SETTINGS.update(fsync="on", full_page_writes="on")
     with postgres.cluster() as made:
         postmaster = int((made.folder / "data" / "postmaster.pid").read_text().split()[0])
         print(
             f"{psutil.cpu_count()} cores, Python {sys.version.split()[0]}, fsync on, 4 KiB to disk in "
-            f"{sync_milliseconds(Path(tempfile.gettempdir())):.3f} ms (median). {asked.rounds} round(s).\n"
+            f"{sync_milliseconds(Path(tempfile.gettempdir())):.3f} ms (median). {options.rounds} round(s).\n"
         )
-        figures = asyncio.run(measure(made.url, max(1, asked.rounds), asked.count, Noise(postmaster)))
-    tell(figures)
+        figures = asyncio.run(measure(made.url, max(1, options.rounds), options.count, Noise(postmaster)))
+    print_results(figures)
     print(json_line(figures))
 
 

@@ -1,6 +1,6 @@
-"""The embedded figures in one run: `make bench-embedded`, or `python -m benchmarks.embedded [--rounds N] [--quick]`.
+"""Measure the embedded engine: `make bench-embedded`, or `python -m benchmarks.embedded [--rounds N] [--quick]`.
 
-midwatch, DBOS on SQLite and a bare sqlite3 loop take turns on the same disk, each time in a fresh process with a fresh
+midwatch, DBOS on SQLite and a bare sqlite3 loop run in turn on the same disk, each time in a new process with a new
 database. See docs/benchmarks.md.
 """
 
@@ -51,7 +51,7 @@ DBOS_DIRECT, DBOS_DIRECT_SERIAL = "DBOS without queue, 64 in flight", "DBOS with
 
 
 class Contender(NamedTuple):
-    """Somebody who does tasks: a module's verb, and how many tasks it does in a full run."""
+    """A program that runs tasks: a command of a module, and the number of tasks in a full run."""
 
     name: str
     module: str
@@ -74,19 +74,19 @@ CONTENDERS = (
 )
 LATENCY = Contender("midwatch, idle: submit to agent called", "ours", "latency", 300)
 QUICK = 4
-"""A quick run does this many times fewer tasks."""
+"""A quick run has this many times fewer tasks."""
 
 
 class Target(NamedTuple):
-    """What a figure should be."""
+    """The target of a figure."""
 
     figure: str
     at_least: bool
     limit: float
     meaning: str
 
-    def met(self, value: float) -> bool:
-        """Whether the value is good enough."""
+    def is_met_by(self, value: float) -> bool:
+        """Return whether the value meets the target."""
         return value >= self.limit if self.at_least else value <= self.limit
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ Runs = dict[str, list[dict[str, Any]]]
 
 
 def measure(place: Path, rounds: int, quick: bool) -> Runs:
-    """Everybody in turn, forwards in one round and backwards in the next."""
+    """Run all contenders in turn, in reverse order in every second round."""
     runs: Runs = {}
     field = (*CONTENDERS, LATENCY)
     for number in range(rounds):
@@ -124,7 +124,7 @@ def measure(place: Path, rounds: int, quick: bool) -> Runs:
 
 
 def fresh(place: Path, module: str, verb: str, *numbers: int) -> dict[str, Any]:
-    """Figures of a contender in an empty directory."""
+    """Return the figures of a contender in an empty directory."""
 
     def run() -> dict[str, Any]:
         with tempfile.TemporaryDirectory(dir=place) as home:
@@ -134,22 +134,22 @@ def fresh(place: Path, module: str, verb: str, *numbers: int) -> dict[str, Any]:
 
 
 def values(runs: Runs, name: str, figure: str = "tasks_per_s") -> list[float]:
-    """One figure of all rounds."""
+    """Return one figure of all rounds."""
     return [run[figure] for run in runs[name]]
 
 
 def middle(runs: Runs, name: str, figure: str = "tasks_per_s") -> float:
-    """The median of one figure over the rounds."""
+    """Return the median of one figure over the rounds."""
     return statistics.median(values(runs, name, figure))
 
 
 def ratio(runs: Runs, name: str, other: str) -> float:
-    """The median of the rounds' ratios: both sides of each were measured within the same minute."""
+    """Return the median of the rounds' ratios: both sides of each were measured within the same minute."""
     return statistics.median(a / b for a, b in zip(values(runs, name), values(runs, other), strict=True))
 
 
 def throughput_figures(runs: Runs) -> dict[str, Any]:
-    """The figures of the rounds."""
+    """Return the figures of the rounds."""
     best = max(DBOS_BEST, key=lambda name: middle(runs, name))
     everyone = [name for name in runs if name.startswith("DBOS")]
     fastest = max(everyone, key=lambda name: middle(runs, name))
@@ -184,13 +184,13 @@ def throughput_figures(runs: Runs) -> dict[str, Any]:
 
 
 def program() -> str | None:
-    """The installed `midwatch`, if it is."""
+    """Return the path of the installed `midwatch`, or None."""
     found = Path(sys.executable).parent / "midwatch"
     return str(found) if found.exists() and importlib.util.find_spec("midwatch.cli.main") else None
 
 
 def help_seconds(command: str, times: int) -> float:
-    """Median time of `midwatch --help`."""
+    """Return the median time of `midwatch --help`."""
     took = []
     for _ in range(times):
         begun = time.perf_counter()
@@ -203,7 +203,7 @@ def help_seconds(command: str, times: int) -> float:
 
 @contextmanager
 def server(command: str, home: Path) -> Iterator[tuple[int, float]]:
-    """A server while the block lasts: its pid, and how many seconds it took until it answered."""
+    """Start a server for the block and yield its pid and the seconds until its first answer."""
     environment = {**clean_environment(), "MIDWATCH_HOME": str(home)}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     begun = time.perf_counter()
@@ -218,7 +218,7 @@ def server(command: str, home: Path) -> Iterator[tuple[int, float]]:
 
 
 def answers(home: Path) -> bool:
-    """Whether the server of this home answers."""
+    """Return whether the server of this home answers."""
     if not (home / "run").exists():
         return False
     info = Home(home).server()
@@ -232,7 +232,7 @@ def answers(home: Path) -> bool:
 
 
 def program_figures(place: Path, rounds: int, idle_seconds: int) -> dict[str, Any]:
-    """Start-up and idle figures; those of the program only where it is installed."""
+    """Return start-up and idle figures; those of the program only if it is installed."""
     figures: dict[str, Any] = {}
     command = program()
     print("start-up, idle CPU, claim, ends ...", file=sys.stderr)
@@ -256,18 +256,18 @@ def program_figures(place: Path, rounds: int, idle_seconds: int) -> dict[str, An
 
 
 def idle_figures(place: Path, pid: int, seconds: int) -> dict[str, Any]:
-    """Part of a core that a runtime and a server use at the same time, both with nothing to do."""
+    """Return the percentage of a core that an idle runtime and an idle server use at the same time."""
     used, begun = tree_seconds(pid), time.perf_counter()
     library = contend("ours", "idle", place / "idle", seconds)["cpu_percent"]
     share = (tree_seconds(pid) - used) / (time.perf_counter() - begun) * 100
     return {"idle_cpu_percent": library, "server_idle_cpu_percent": share}
 
 
-# -- telling -----------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------
 
 
-def tell_rounds(runs: Runs) -> None:
-    """What everybody reached, and how noisy it was."""
+def print_rounds(runs: Runs) -> None:
+    """Print the result of each contender and the noise."""
     rows = []
     for name, done in runs.items():
         noise = statistics.median(run["foreign_cores"] for run in done)
@@ -279,57 +279,59 @@ def tell_rounds(runs: Runs) -> None:
     print_table(["contender", "median", "min - max", "others' cores"], rows)
 
 
-def tell_targets(figures: Mapping[str, Any]) -> None:
-    """Each figure beside its target, and a sentence for each that is missed."""
+def print_targets(figures: Mapping[str, Any]) -> None:
+    """Print each figure beside its target, and a sentence for each missed one."""
     known = [target for target in TARGETS if figures.get(target.figure) is not None]
     rows = [
         [f"{target.figure}: {target.meaning}", f"{figures[target.figure]:.3g}", str(target),
-         "reached" if target.met(figures[target.figure]) else "MISSED"]
+         "reached" if target.is_met_by(figures[target.figure]) else "MISSED"]
         for target in known
     ]  # fmt: skip
     print_table(["figure", "value", "target", ""], rows)
     if figures["foreign_cores"] > NOISY_CORES:
         print(
-            f"DISTURBED: other processes used up to {figures['foreign_cores']:.2f} cores during a run, so neither what "
-            "was reached nor what was missed is certain. Repeat this on a quiet machine."
+            f"DISTURBED: other processes used up to {figures['foreign_cores']:.2f} cores during a run, so the "
+            "results are not reliable. Repeat this on a quiet machine."
         )
     print(f"\nDurable: synchronous = {figures['synchronous']}, {figures['events_per_task']:g} events per task.")
     if figures["synchronous"] != "FULL":
         print("MISSED: synchronous is not FULL, so the figures are not those of durable tasks.")
     for target in known:
-        if not target.met(figures[target.figure]):
+        if not target.is_met_by(figures[target.figure]):
             print(
                 f"MISSED: {target.figure} ({target.meaning}) is {figures[target.figure]:.3g}, target {target}."
                 f"{limited_by(figures) if target.figure in ('ratio_dbos', 'ratio_raw') else ''}"
             )
     print(
-        f"Without a target: DBOS without its queue (started at once in the calling process) does "
+        f"Without a target: DBOS without its queue (started at once in the calling process) runs "
         f"{figures['dbos_direct_serial_tasks_per_s']:.0f} tasks/s one at a time; midwatch, which queues and claims, "
         f"{figures['ratio_dbos_direct_serial']:.2g} times as many, and with 64 in flight "
-        f"{figures['ratio_dbos_fastest']:.2g} times as many as DBOS in its fastest way of all."
+        f"{figures['ratio_dbos_fastest']:.2g} times as many as DBOS in its fastest setting."
     )
 
 
 def limited_by(figures: Mapping[str, Any]) -> str:
-    """What the 64-in-flight run spent its time on."""
+    """Return what limited the run with 64 tasks in flight."""
     if figures["cores"] >= 0.85:
         return (
-            f" What limits it is Python's one running thread: {figures['cores']:.2f} cores were used, "
+            f" The limit is Python's single running thread: {figures['cores']:.2f} cores were used, "
             f"{figures['cpu_us_per_task']:.0f} µs of CPU per task; a sync takes {figures['disk_sync_ms']:.2f} ms here."
         )
-    return f" It waited, for the disk or for a core that others had: only {figures['cores']:.2f} cores were used."
+    return (
+        f" It waited for the disk or for a core that other processes used: only {figures['cores']:.2f} cores were used."
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the embedded engine beside DBOS and a bare sqlite3 loop.")
-    parser.add_argument("--rounds", type=int, default=None, help="how often everybody runs (3; quick: 1)")
-    parser.add_argument("--quick", action="store_true", help="fewer tasks: to see that it works, not to compare")
+    parser.add_argument("--rounds", type=int, default=None, help="number of rounds (3; quick: 1)")
+    parser.add_argument("--quick", action="store_true", help="fewer tasks: checks that the benchmark works")
     parser.add_argument("--dir", type=Path, default=None, help="a directory on the disk to measure on (/var/tmp)")
-    wanted = parser.parse_args()
-    rounds = max(1, wanted.rounds or (1 if wanted.quick else 3))
+    options = parser.parse_args()
+    rounds = max(1, options.rounds or (1 if options.quick else 3))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that contenders and databases are cleaned up
     disk = Path("/var/tmp")  # unlike /tmp never kept in memory
-    base = wanted.dir or (disk if disk.is_dir() else None)
+    base = options.dir or (disk if disk.is_dir() else None)
     if importlib.util.find_spec("dbos") is None:
         sys.exit("DBOS is not installed: run `make bench-embedded`, or `pip install --group bench`.")
     with tempfile.TemporaryDirectory(prefix="midwatch-bench-", dir=base) as scratch:
@@ -340,17 +342,17 @@ def main() -> None:
             f"4 KiB to disk in {sync:.3f} ms (median). {rounds} round(s). midwatch is on uvloop, as its server is.\n"
         )
         if sync < NOT_A_DISK_MS:
-            print("Syncs cost nothing here, so this is no disk; name a directory on one with --dir.\n")
+            print("A sync takes almost no time here, so this is not a disk; choose a directory on a disk with --dir.\n")
         try:
-            runs = measure(place, rounds, wanted.quick)
-            tell_rounds(runs)
-            idle_seconds = IDLE_SECONDS // QUICK if wanted.quick else IDLE_SECONDS
+            runs = measure(place, rounds, options.quick)
+            print_rounds(runs)
+            idle_seconds = IDLE_SECONDS // QUICK if options.quick else IDLE_SECONDS
             figures = {**throughput_figures(runs), **program_figures(place, rounds, idle_seconds)}
         except Failed as problem:
             sys.exit(f"The benchmark could not be finished: {problem}")
     figures["disk_sync_ms"] = sync
     print()
-    tell_targets(figures)
+    print_targets(figures)
     print(json_line(figures))
 
 

@@ -1,9 +1,9 @@
-"""Events inside one process: what one costs from the turn that tells it to those who are told, and how many at once.
+"""Measure events in one process: the CPU cost of one event from the turn to its subscribers, and the throughput.
 
     python -m benchmarks.events [--events 20000] [--rate 10000] [--seconds 5] [--subscribers 10] [--dir /var/tmp]
 
-A real turn emits model and tool calls into a store with `synchronous = FULL`. CPU is that of the whole process, with
-the store's writer thread.
+A real turn emits model and tool calls into a store with `synchronous = FULL`. The CPU time is that of the whole
+process, including the store's writer thread.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ STEP: tuple[Payload, ...] = (
     ToolExecStart(tool="read_file", arguments={"path": "src/main.py"}, tool_call_id="c_1", title="Read main.py"),
     ToolExecEnd(tool="read_file", tool_call_id="c_1", duration=0.01, for_llm_len=300, result="x" * 300),
 )  # fmt: skip
-"""A step of an agent, as its turn tells it."""
+"""The events of one step of an agent."""
 WORK = EventFilter(kinds=("llm_*", "tool_*"))
 
 
 class Agent:
-    """Runs what the benchmark gives it, with a turn."""
+    """An agent that runs the function of the benchmark with its turn."""
 
     def __init__(self) -> None:
         self.work: Callable[[Turn], Awaitable[None]] | None = None
@@ -52,55 +52,55 @@ class Agent:
         return "done"
 
 
-class Arrivals:
-    """A subscriber that notes when it was told of each event."""
+class ArrivalTimes:
+    """A subscriber that records the arrival of each event."""
 
     def __init__(self) -> None:
         self.at: dict[int, float] = {}
 
-    async def __call__(self, told: Event) -> None:
-        self.at[told.seq] = time.perf_counter()
+    async def __call__(self, run_turn: Event) -> None:
+        self.at[run_turn.seq] = time.perf_counter()
 
 
-class Spent:
-    """CPU of this process and of all others over a block."""
+class CpuTime:
+    """The CPU time of this process and of all others during a block."""
 
-    def __enter__(self) -> Spent:
-        self._own, self._busy, self._began = self._used(), busy_seconds(), time.perf_counter()
+    def __enter__(self) -> CpuTime:
+        self._own, self._busy, self._began = self._read_own(), busy_seconds(), time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.cpu = self._used() - self._own
+        self.cpu = self._read_own() - self._own
         self.wall = time.perf_counter() - self._began
         self.others = max(0.0, (busy_seconds() - self._busy - self.cpu) / self.wall)
 
     @staticmethod
-    def _used() -> float:
+    def _read_own() -> float:
         return sum(psutil.Process().cpu_times()[:2])
 
 
-async def told(desk: Runtime, agent: Agent, work: Callable[[Turn], Awaitable[None]], name: str = "loop") -> Spent:
-    """Have a turn do the work; what that took until its end was stored and published."""
+async def run_turn(desk: Runtime, agent: Agent, work: Callable[[Turn], Awaitable[None]], name: str = "loop") -> CpuTime:
+    """Run the work in a turn, and return its cost until its end was stored and published."""
     agent.work = work
-    with Spent() as spent:
+    with CpuTime() as spent:
         task = await desk.tasks.submit("go", agent=name)
         done = await desk.tasks.wait(task.id)
     assert done.status == "done", done.error
     return spent
 
 
-async def alone(desk: Runtime, agent: Agent, events: int, name: str = "loop") -> Spent:
-    """As many as the store takes, and nobody listens."""
+async def emit_all(desk: Runtime, agent: Agent, events: int, name: str = "loop") -> CpuTime:
+    """Emit as many events as the store takes, without subscribers."""
 
     async def work(turn: Turn) -> None:
         for number in range(events):
             await turn.emit(STEP[number % len(STEP)])
 
-    return await told(desk, agent, work, name)
+    return await run_turn(desk, agent, work, name)
 
 
-async def at_rate(desk: Runtime, agent: Agent, rate: int, seconds: float) -> tuple[Spent, int]:
-    """So many a second, in portions of ten milliseconds; also how many there were."""
+async def emit_at_rate(desk: Runtime, agent: Agent, rate: int, seconds: float) -> tuple[CpuTime, int]:
+    """Emit so many events per second, in portions of ten milliseconds; return also their number."""
     count = int(rate * seconds)
 
     async def work(turn: Turn) -> None:
@@ -112,23 +112,23 @@ async def at_rate(desk: Runtime, agent: Agent, rate: int, seconds: float) -> tup
             sent = due
             await asyncio.sleep(0.01)
 
-    return await told(desk, agent, work), count
+    return await run_turn(desk, agent, work), count
 
 
 async def fan_out(desk: Runtime, agent: Agent, rate: int, seconds: float, subscribers: int) -> dict[str, Any]:
-    """To many subscriptions: what they lost, and how late they were told."""
+    """Emit events to many subscriptions, and measure losses and latency."""
     commits: dict[int, float] = {}
 
-    def committed(commit: Any) -> None:
+    def record_commit(commit: Any) -> None:
         now = time.perf_counter()
         for made in commit.events:
             commits[made.seq] = now
 
-    desk.store.on_commit(committed)
-    arrivals = [Arrivals() for _ in range(subscribers)]
+    desk.store.on_commit(record_commit)
+    arrivals = [ArrivalTimes() for _ in range(subscribers)]
     for number, one in enumerate(arrivals):
         await desk.subscriptions.add(f"bench-{number}", one, WORK)
-    spent, count = await at_rate(desk, agent, rate, seconds)
+    spent, count = await emit_at_rate(desk, agent, rate, seconds)
     deadline = time.perf_counter() + 30
     while any(len(one.at) < count for one in arrivals) and time.perf_counter() < deadline:
         await asyncio.sleep(0.01)
@@ -149,9 +149,9 @@ async def main(events: int, rate: int, seconds: float, subscribers: int, place: 
         agents = {"loop": FunctionAgent("loop", agent.run, on_loop=True), "thread": FunctionAgent("thread", agent.run)}
         async with Runtime.open(settings=settings, agents=agents) as desk:
             collect_garbage_seldom()
-            await alone(desk, agent, 2000)  # warm
-            costs = [await alone(desk, agent, events) for _ in range(3)]
-            threads = [await alone(desk, agent, events // 4, "thread") for _ in range(2)]
+            await emit_all(desk, agent, 2000)  # warm up
+            costs = [await emit_all(desk, agent, events) for _ in range(3)]
+            threads = [await emit_all(desk, agent, events // 4, "thread") for _ in range(2)]
             found = await fan_out(desk, agent, rate, seconds, subscribers)
     best = min(costs, key=lambda spent: spent.cpu)
     cost = best.cpu / events * 1e6
@@ -159,7 +159,7 @@ async def main(events: int, rate: int, seconds: float, subscribers: int, place: 
     print_table(
         ["", "events/s", "CPU us each", "cores", "lost", "p50 ms", "p99 ms"],
         [
-            ["nobody listens", f"{events / best.wall:.0f}", f"{cost:.1f}", f"{best.cpu / best.wall:.2f}", "", "", ""],
+            ["no subscribers", f"{events / best.wall:.0f}", f"{cost:.1f}", f"{best.cpu / best.wall:.2f}", "", "", ""],
             ["the same from a thread", "", f"{thread:.1f}", "", "", "", ""],
             [f"{subscribers} subscribers", f"{found['rate']:.0f}", f"{found['cores'] / found['rate'] * 1e6:.1f}",
              f"{found['cores']:.2f}", str(found["lost"]), f"{found['p50']:.1f}", f"{found['p99']:.1f}"],
@@ -174,7 +174,7 @@ async def main(events: int, rate: int, seconds: float, subscribers: int, place: 
         if figures[name] > target:
             print(f"MISSED: {name} is {figures[name]:.1f}, the target is {target:.0f}.")
     if figures["subscribed_rate"] < 0.97 * rate:
-        print(f"MISSED: {figures['subscribed_rate']:.0f} events/s were told, the target is {rate}.")
+        print(f"MISSED: {figures['subscribed_rate']:.0f} events/s were delivered, the target is {rate}.")
     if max(best.others, found["others"]) > NOISY_CORES:
         print(f"DISTURBED: other processes used up to {max(best.others, found['others']):.2f} cores.")
     print(json_line(figures))

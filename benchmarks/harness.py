@@ -1,4 +1,4 @@
-"""What every benchmark needs: contenders in processes of their own, a look at the noise, medians."""
+"""Functions of all benchmarks: contenders in processes of their own, noise of other processes, medians."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOREIGN = ("MIDWATCH_", "DBOS")
 
 
 NOISY_CORES = 0.25
-"""Others' use of the CPU above which a run is not worth comparing."""
+"""The CPU use of others in cores above which a run cannot be compared."""
 QUIET_SECONDS = 5.0
 
 
@@ -32,19 +32,19 @@ class Failed(Exception):
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without anything that configures a contender."""
+    """Return the environment without variables that configure a contender."""
     return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
 
 
 @contextmanager
 def process(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process in a group of its own; nothing of the group survives the block."""
+    """Start a process in a group of its own; nothing of the group survives the block."""
     options.setdefault("env", clean_environment())
     child = subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **options)
     try:
         yield child
     finally:
-        with suppress(ProcessLookupError, PermissionError):  # the group is gone already
+        with suppress(ProcessLookupError, PermissionError):  # the group has already ended
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         for pipe in (child.stdin, child.stdout, child.stderr):
@@ -53,9 +53,9 @@ def process(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 
 def contend(module: str, *arguments: object, timeout: float = 180.0) -> dict[str, Any]:
-    """Run `benchmarks.<module>` with these arguments; its last line is a JSON object with its figures.
+    """Run `benchmarks.<module>` with these arguments and return the figures of the JSON object on its last line.
 
-    `foreign_cores` is added: how many cores others used meanwhile.
+    `foreign_cores` is added: the number of cores that other processes used meanwhile.
     """
     command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
     busy, own, begun = busy_seconds(), _children_seconds(), time.monotonic()
@@ -74,7 +74,7 @@ def contend(module: str, *arguments: object, timeout: float = 180.0) -> dict[str
 
 
 def quietest(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run when others leave the CPU alone; where they did not, once more, and keep the quieter of the two."""
+    """Run when other processes leave the CPU alone; otherwise run once more and keep the run with less noise."""
     _await_quiet()
     first = run()
     if first["foreign_cores"] <= NOISY_CORES:
@@ -84,7 +84,7 @@ def quietest(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _await_quiet() -> None:
-    """Wait for others to become quiet, but not for long."""
+    """Wait a limited time until other processes are quiet."""
     deadline = time.monotonic() + QUIET_SECONDS
     while time.monotonic() < deadline:
         busy, begun = busy_seconds(), time.monotonic()
@@ -94,7 +94,7 @@ def _await_quiet() -> None:
 
 
 def busy_seconds() -> float:
-    """CPU time spent by everything on this machine, and stolen from it, since it started."""
+    """Return the CPU seconds of all processes on this machine since its start, including stolen time."""
     times = psutil.cpu_times()
     return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
 
@@ -105,13 +105,13 @@ def _children_seconds() -> float:
 
 
 def tree_seconds(pid: int) -> float:
-    """CPU time of a process and its live children."""
+    """Return the CPU seconds of a process and its live children."""
     top = psutil.Process(pid)
     return sum(one.cpu_times().user + one.cpu_times().system for one in (top, *top.children(recursive=True)))
 
 
 def sync_milliseconds(place: Path, count: int = 200) -> float:
-    """Median time of writing 4 KiB to the disk for good."""
+    """Return the median time of a durable write of 4 KiB."""
     file, took = place / "probe", []
     handle = os.open(file, os.O_CREAT | os.O_RDWR)
     try:
@@ -127,25 +127,25 @@ def sync_milliseconds(place: Path, count: int = 200) -> float:
 
 
 def percentile(values: Iterable[float], part: float) -> float:
-    """The smallest value that at least `part` of all do not exceed."""
+    """Return the smallest value that at least `part` of all values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -int(-part * len(ordered) // 1) - 1)]
 
 
-def rounded(value: Any, digits: int = 3) -> Any:
-    """A figure with as many digits as it is worth."""
+def round_figure(value: Any, digits: int = 3) -> Any:
+    """Return a figure with a reasonable number of digits."""
     if isinstance(value, float):
         return round(value) if abs(value) >= 1000 else round(value, digits)
     return value
 
 
 def json_line(figures: Mapping[str, Any]) -> str:
-    """The last line of a benchmark."""
-    return json.dumps({name: rounded(value) for name, value in figures.items()})
+    """Return the last line of a benchmark."""
+    return json.dumps({name: round_figure(value) for name, value in figures.items()})
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as needed, the first one left, the others right."""
+    """Print a table with columns as wide as needed, the first one aligned left, the others right."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     for row in (header, ["-" * width for width in widths], *rows):
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]

@@ -1,9 +1,9 @@
-"""DBOS on SQLite as a contender: `python -m benchmarks.on_dbos SETTING DIRECTORY COUNT` prints its figures as JSON.
+"""Measure DBOS on SQLite: `python -m benchmarks.on_dbos SETTING DIRECTORY COUNT` prints its figures as JSON.
 
-queue-default   as it comes: rollback journal, queue polled once a second, enqueued by one thread
+queue-default   as installed: rollback journal, queue polled once a second, enqueued by one thread
 queue-1         at its best: WAL, queue polled 20 times a second, enqueued by one thread
 queue-16        the same, enqueued by 16 threads
-queue-serial    WAL, polled 1000 times a second; one is enqueued and awaited, then the next
+queue-serial    WAL, polled 1000 times a second; one workflow is enqueued and awaited, then the next
 direct-64       WAL, without the queue: started in the calling process, 64 at a time
 direct-serial   the same, one at a time
 """
@@ -35,7 +35,7 @@ class Dbos:
 
         self.dbos = DBOS
         self.file = place / "dbos.db"
-        if not default:  # the mode stays with the file
+        if not default:  # the journal mode is stored in the file
             connection = sqlite3.connect(self.file)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.close()
@@ -58,31 +58,31 @@ class Dbos:
 
     def enqueue(self, count: int, threads: int) -> None:
         """Enqueue all, then wait until all are done."""
-        before = self.done()
+        before = self.count_done()
         with ThreadPoolExecutor(threads) as pool:
             for _ in pool.map(lambda _: self.dbos.enqueue_workflow("bench", self.workflow, PROMPT), range(count)):
                 pass
         for _ in range(count):
             self.called.acquire()
-        while self.done() < before + count:
+        while self.count_done() < before + count:
             time.sleep(0.005)
 
     def enqueue_one_by_one(self, count: int, poll: float) -> None:
-        """Enqueue one, wait for its result, go on with the next."""
+        """Enqueue one, wait for its result, then enqueue the next."""
         for _ in range(count):
             self.dbos.enqueue_workflow("bench", self.workflow, PROMPT).get_result(polling_interval_sec=poll)
 
     def start(self, count: int, threads: int) -> None:
-        """Without the queue: start in this process and wait for the result, in so many threads."""
+        """Start workflows in this process without the queue and wait for the results, in so many threads."""
         with ThreadPoolExecutor(threads) as pool:
             for _ in pool.map(lambda _: self.dbos.start_workflow(self.workflow, PROMPT).get_result(), range(count)):
                 pass
 
-    def done(self) -> int:
+    def count_done(self) -> int:
         return int(self._ask("SELECT count(*) FROM workflow_status WHERE status = 'SUCCESS'"))
 
     def describe(self) -> dict[str, object]:
-        """The modes a new connection finds; DBOS changes neither."""
+        """Return the modes of a new connection; DBOS changes neither."""
         return {"journal": self._ask("PRAGMA journal_mode"), "synchronous": self._ask("PRAGMA synchronous")}
 
     def _ask(self, question: str) -> Any:
@@ -94,7 +94,7 @@ class Dbos:
 
 
 def dbos(place: Path, setting: str, count: int) -> dict[str, object]:
-    """Workflows per second of DBOS: how they are started, and at which setting."""
+    """Return the workflows per second of DBOS with the setting."""
     serial = setting == "queue-serial"
     default = setting == "queue-default"
     poll = 1.0 if default else SERIAL_POLL_SECONDS if serial else POLL_SECONDS
@@ -109,11 +109,11 @@ def dbos(place: Path, setting: str, count: int) -> dict[str, object]:
     }
     if not default:
         ways[setting](20)
-    before, begun = peer.done(), time.perf_counter()
+    before, begun = peer.count_done(), time.perf_counter()
     ways[setting](count)
     wall = time.perf_counter() - begun
-    if peer.done() != before + count:
-        raise RuntimeError(f"{peer.done() - before} workflows are done, not {count}")
+    if peer.count_done() != before + count:
+        raise RuntimeError(f"{peer.count_done() - before} workflows are done, not {count}")
     described = peer.describe()
     peer.dbos.destroy()
     return {"tasks_per_s": count / wall, **described}

@@ -1,6 +1,6 @@
-"""midwatch as a contender: `python -m benchmarks.ours WHAT HOME ...` prints its figures as JSON.
+"""Measure midwatch: `python -m benchmarks.ours WHAT HOME ...` prints its figures as JSON.
 
-Everything goes through `Tasks.submit` and the worker, with the settings and the event loop of `midwatch up`.
+All tasks go through `Tasks.submit` and the worker, with the settings and the event loop of `midwatch up`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ TIMEOUT_SECONDS = 0.5
 
 
 async def nothing(prompt: str) -> str:
-    """An agent that has its result at once."""
+    """Return a result at once."""
     return "ok"
 
 
 def up(home: str, function: Function = nothing) -> AbstractAsyncContextManager[Runtime]:
-    """What `midwatch up` opens, with one agent more."""
+    """Open the runtime of `midwatch up` with one additional agent."""
     return Runtime.open(home, agents={"noop": FunctionAgent("noop", function, on_loop=True)}, role="up")
 
 
 async def drive(desk: Runtime, count: int, in_flight: int) -> None:
-    """Clients that each submit a task, wait for its end, and go on with the next."""
+    """Run clients that each submit a task, wait for its end, and continue with the next."""
 
     async def client(tasks: int) -> None:
         for _ in range(tasks):
@@ -62,7 +62,7 @@ async def drive(desk: Runtime, count: int, in_flight: int) -> None:
 
 
 async def throughput(home: str, count: int, in_flight: int) -> dict[str, object]:
-    """Tasks per second from submit to done."""
+    """Return tasks per second from submit to done."""
     count -= count % in_flight
     async with up(home) as desk:
         await drive(desk, 4 * in_flight, in_flight)  # not measured: first use of everything
@@ -81,7 +81,7 @@ async def throughput(home: str, count: int, in_flight: int) -> dict[str, object]
 
 
 async def latency(home: str, count: int) -> dict[str, object]:
-    """Time from calling submit to the agent being called, with nothing else to do."""
+    """Return the time from the call of submit to the call of the agent, on an idle desk."""
     called: list[float] = []
 
     async def note(prompt: str) -> str:
@@ -102,7 +102,7 @@ async def latency(home: str, count: int) -> dict[str, object]:
 
 
 async def idle(home: str, seconds: float) -> dict[str, object]:
-    """Share of one core that an open runtime uses with nothing to do."""
+    """Return the share of one core that an idle runtime uses."""
     async with up(home) as desk:
         await drive(desk, 1, 1)
         await asyncio.sleep(SETTLE_SECONDS)
@@ -112,7 +112,7 @@ async def idle(home: str, seconds: float) -> dict[str, object]:
 
 
 async def claim(home: str, pending: int) -> dict[str, object]:
-    """How long one durable claim takes while many tasks are pending, for one free slot and for 64."""
+    """Return the duration of one durable claim while many tasks are pending, for one free slot and for 64."""
     settings = Settings.load(home, max_open=2 * pending)
     agents = {"noop": FunctionAgent("noop", nothing, on_loop=True)}
     async with Runtime.open(home, agents=agents, settings=settings, work=False) as desk:
@@ -133,8 +133,9 @@ async def claim(home: str, pending: int) -> dict[str, object]:
 
 
 async def ends(home: str, times: int) -> dict[str, object]:
-    """How long a program runs on at most after another process has cancelled it, and after its timeout when it ignores
-    signals."""
+    """Return the longest time that a program runs after a cancel by another process, and after its timeout if it
+    ignores signals.
+    """
     Path(home, "midwatch.toml").write_text(SHELL)
     cancelled, overrun = [], []
     async with Runtime.open(home, role="up") as desk, Runtime.open(home, work=False) as other:

@@ -1,8 +1,7 @@
-"""Events to many readers: `make bench-sse`.
+"""Measure events sent to many readers: `make bench-sse`.
 
 A real server process writes 50 events a second to its store (synchronous = FULL) while readers in another process
-follow them over HTTP. Prints a table, a sentence for every target that was missed, and one JSON object as its last
-line.
+follow them over HTTP. It prints a table, a sentence for every missed target, and one JSON object as its last line.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ uvloop.run(main())
 
 
 class Reader(asyncio.Protocol):
-    """One reader on a bare socket: notes when each event arrived, and parses afterwards."""
+    """One reader on a bare socket: it records when data arrives and parses it afterwards."""
 
     def __init__(self, head: bytes) -> None:
         self._head = head
@@ -109,7 +108,7 @@ class Reader(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one, though not by inheritance
+        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
         self.transport.write(self._head)
 
     def data_received(self, data: bytes) -> None:
@@ -118,7 +117,7 @@ class Reader(asyncio.Protocol):
             self.connected.set_result(None)
 
     def arrivals(self) -> dict[int, int]:
-        """When each seq arrived."""
+        """Return the arrival time of each seq."""
         found: dict[int, int] = {}
         for at, data in self.chunks:
             for line in data.split(b"\n"):
@@ -127,8 +126,8 @@ class Reader(asyncio.Protocol):
         return found
 
 
-class Measured(NamedTuple):
-    """One run."""
+class RunFigures(NamedTuple):
+    """The figures of one run."""
 
     subscribers: int
     p50: float
@@ -140,7 +139,7 @@ class Measured(NamedTuple):
 
 
 class Bench:
-    """A server process, and what is asked of it."""
+    """A server process and its clients."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, token: str) -> None:
         self.process = process
@@ -149,26 +148,26 @@ class Bench:
         self.usage = psutil.Process(process.pid)
 
     async def ask(self, line: str) -> str:
-        """Have the server do something; its answer."""
+        """Send a command to the server process and return its answer."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         return (await asyncio.to_thread(self.process.stdout.readline)).strip()
 
     def head(self, path: str, *more: str) -> bytes:
-        """A request."""
+        """Return a request."""
         lines = [f"GET /api/v1{path} HTTP/1.1", "host: localhost", f"authorization: Bearer {self.token}", *more]
         return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
     async def read(self, path: str) -> Reader:
-        """A reader that follows a stream."""
+        """Open a reader that follows a stream."""
         head = self.head(path, "accept: text/event-stream")
         _, reader = await asyncio.get_running_loop().create_connection(lambda: Reader(head), "127.0.0.1", self.port)
         await reader.connected
         return reader
 
     async def get(self, path: str) -> tuple[float, bytes]:
-        """A plain request: milliseconds, and the reply."""
+        """Send a plain request and return its milliseconds and the reply."""
         began = time.perf_counter()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(self.head(path, "accept: application/json", "connection: close"))
@@ -177,7 +176,7 @@ class Bench:
         return (time.perf_counter() - began) * 1000, reply
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Hand something in."""
+        """Send a POST request."""
         data = json.dumps(body).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         head = self.head(path, "content-type: application/json", f"content-length: {len(data)}", "connection: close")
@@ -190,7 +189,7 @@ class Bench:
 
 @contextmanager
 def server(home: Path) -> Iterator[Bench]:
-    """A server that is ready; ended after the block."""
+    """Start a server and yield when it is ready; it is ended after the block."""
     command = [sys.executable, "-c", SERVER, str(home), str(REPLY), str(STEPS)]
     env = {**os.environ, "MIDWATCH_HOME": str(home)}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
@@ -204,10 +203,10 @@ def server(home: Path) -> Iterator[Bench]:
         process.wait(20)
 
 
-async def fan_out(bench: Bench, subscribers: int, seconds: float) -> Measured:
-    """Latency from commit to arrival, at 50 events a second."""
+async def fan_out(bench: Bench, subscribers: int, seconds: float) -> RunFigures:
+    """Measure the latency from commit to arrival, at 50 events a second."""
     readers = [await bench.read("/events?after=999999999") for _ in range(subscribers)]
-    await bench.ask(f"write {RATE} {RATE}")  # warm, and past the gap frame of a position that is far ahead
+    await bench.ask(f"write {RATE} {RATE}")  # warmed up, and past the gap frame of a position beyond the end
     await bench.ask("published")
     for reader in readers:
         reader.chunks.clear()
@@ -227,14 +226,16 @@ async def fan_out(bench: Bench, subscribers: int, seconds: float) -> Measured:
         reader.transport.close()
     mine = sum(psutil.Process().cpu_times()[:2])
     others = max(0.0, (busy_seconds() - busy - used) / spent - mine / max(spent, mine))
-    return Measured(
+    return RunFigures(
         subscribers=subscribers, p50=statistics.median(late), p99=percentile(late, 0.99), lost=lost,
         cores=used / spent, others=others, grown_mb=(bench.usage.memory_info().rss - memory) / 1e6,
     )  # fmt: skip
 
 
-async def streamed(bench: Bench) -> tuple[float, float]:
-    """What a streamed reply costs on the wire in multiples of its size, and how long plain requests take meanwhile."""
+async def measure_stream(bench: Bench) -> tuple[float, float]:
+    """Return the bytes sent for a streamed reply as a multiple of its size, and the duration of plain requests
+    meanwhile.
+    """
     await bench.post("/sessions", {"agent": "stream", "key": "chat:bench"})
     reader = await bench.read("/sessions/chat%3Abench/live")
     reader.chunks.clear()
@@ -252,7 +253,7 @@ async def main(seconds: float, subscribers: int) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, server(Path(folder)) as bench:
         one = await fan_out(bench, 1, seconds)
         many = await fan_out(bench, subscribers, seconds)
-        ratio, get_p99 = await streamed(bench)
+        ratio, get_p99 = await measure_stream(bench)
     print_table(
         ["subscribers", "p50 ms", "p99 ms", "lost", "server cores", "memory grown MB"],
         [

@@ -1,8 +1,8 @@
-"""Agents that live in a terminal: `make bench-terminal`.
+"""Measure agents in a terminal: `make bench-terminal`.
 
-What midwatch adds to a turn with a program that answers at once, what ten open terminals cost while they wait, long and
-slow replies; and with the real agents that are installed, how soon it is seen that they have finished. Prints a table,
-a sentence for every target that was missed, and one JSON object as its last line.
+It measures the time midwatch adds to a turn of a program that answers at once, the cost of ten idle terminals, and long
+and slow replies; and with the installed real agents, how soon midwatch notices that they have finished. It prints a
+table, a sentence for every missed target, and one JSON object as its last line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TARGETS = {
     "finished_to_idle_max_s": 0.7,
     "false_idle": 0,
 }
-"""What each figure is to be at most."""
+"""The maximum of each figure."""
 ECHO = """
 import sys, time
 while True:
@@ -56,27 +56,27 @@ while True:
 
 
 def settings(place: str) -> Settings:
-    """A desk with the echo in a terminal."""
+    """Return the settings of a desk with the echo program in a terminal."""
     echo = {"kind": "terminal", "argv": [sys.executable, "-c", ECHO], "prompt": "^> $", "slots": SESSIONS}
     return Settings.load(place, detect_agents=False, agents={"echo": echo}, default_agent="echo")
 
 
 async def say(desk: Runtime, key: str, text: str) -> str:
-    """A turn, whose reply is wanted."""
+    """Run a turn and return its reply."""
     task = await desk.tasks.wait((await desk.sessions.send(key, text)).id)
     assert task.status == "done", task.error
     return task.result or ""
 
 
-async def timed(desk: Runtime, key: str, text: str) -> tuple[float, str]:
-    """Seconds from sending to the end of the turn, and the reply."""
+async def time_turn(desk: Runtime, key: str, text: str) -> tuple[float, str]:
+    """Return the seconds from sending to the end of the turn, and the reply."""
     began = time.perf_counter()
     found = await say(desk, key, text)
     return time.perf_counter() - began, found
 
 
-async def echoes(place: str, idle_seconds: float) -> dict[str, Any]:
-    """What needs no real agent."""
+async def measure_echo(place: str, idle_seconds: float) -> dict[str, Any]:
+    """Measure everything that needs no real agent."""
     async with Runtime.open(settings=settings(place)) as desk:
         own = psutil.Process()
         await desk.sessions.create(key="bench:warm")
@@ -91,11 +91,11 @@ async def echoes(place: str, idle_seconds: float) -> dict[str, Any]:
         await asyncio.sleep(idle_seconds)
         idle, took = tree_seconds(os.getpid()) - spent, time.monotonic() - began
         others = (busy_seconds() - busy - idle) / took
-        turns = [(await timed(desk, "bench:0", f"turn {n}"))[0] for n in range(TURNS)]
+        turns = [(await time_turn(desk, "bench:0", f"turn {n}"))[0] for n in range(TURNS)]
         began = time.perf_counter()
         await asyncio.gather(*(say(desk, f"bench:{n}", "at once") for n in range(SESSIONS)))
         parallel = time.perf_counter() - began
-        floods = [await timed(desk, "bench:1", "flood") for _ in range(REPEATS)]
+        floods = [await time_turn(desk, "bench:1", "flood") for _ in range(REPEATS)]
         wanted = [f"line {n} of a flood" for n in range(LINES)]
         lost = sum(len(set(wanted) - set(text.split("\n"))) + (text.split("\n") != wanted) for _, text in floods)
         return {
@@ -107,12 +107,12 @@ async def echoes(place: str, idle_seconds: float) -> dict[str, Any]:
             "flood_s": round(statistics.median(took for took, _ in floods), 3),
             "flood_lines_lost": lost,
             "others_cores": round(others, 2),
-            **await streamed(desk),
+            **await measure_stream(desk),
         }
 
 
-async def streamed(desk: Runtime) -> dict[str, Any]:
-    """What a reply of 73 KB costs somebody who watches its session's live stream, against its own size."""
+async def measure_stream(desk: Runtime) -> dict[str, Any]:
+    """Return the bytes sent to a watcher of the live stream for a reply of 73 KB, relative to its size."""
     sizes: Counter[str] = Counter()
 
     async def watch() -> None:
@@ -136,16 +136,16 @@ async def streamed(desk: Runtime) -> dict[str, Any]:
     }
 
 
-class Granting(RecordingTurn):
-    """A turn that trusts the agent."""
+class GrantingTurn(RecordingTurn):
+    """A turn that grants every request."""
 
     async def ask(self, question: str | Question, *_: Any, **__: Any) -> Answer:
         assert isinstance(question, Question)
         return Answer("granted", next(choice.name for choice in question.choices if choice.allows))
 
 
-async def real(known: Any, place: Path) -> dict[str, Any]:
-    """How soon after its model has finished an agent is seen to be idle, and whether it was thought so too soon."""
+async def measure_agent(known: Any, place: Path) -> dict[str, Any]:
+    """Measure how soon an agent counts as idle after its model has finished, and how often that was too early."""
     serve = import_module("fakes.model_server").serve
     work = place / "project"
     work.mkdir(parents=True)
@@ -158,10 +158,12 @@ async def real(known: Any, place: Path) -> dict[str, Any]:
         talk = await build(known.name, "terminal", options).open(RecordingTurn().session())
         try:
             began = time.perf_counter()
-            await talk.turn(Granting("[[say ready]]"))
+            await talk.turn(GrantingTurn("[[say ready]]"))
             start = time.perf_counter() - began
             for number, seconds in enumerate((0.5, 0.5, 3.0, 6.0)):
-                turn = asyncio.create_task(talk.turn(Granting(f"Turn {number} [[hold n{number}]] [[say finished]]")))
+                turn = asyncio.create_task(
+                    talk.turn(GrantingTurn(f"Turn {number} [[hold n{number}]] [[say finished]]"))
+                )
                 await model.until(lambda seen, name=f"n{number}": name in seen.held, 60.0)
                 await asyncio.sleep(seconds)
                 false += turn.done()
@@ -176,9 +178,9 @@ async def real(known: Any, place: Path) -> dict[str, Any]:
 
 
 async def main(idle_seconds: float, agents: bool) -> None:
-    """All of it."""
+    """Measure and print the figures."""
     with tempfile.TemporaryDirectory() as place:
-        figures = await echoes(place, idle_seconds)
+        figures = await measure_echo(place, idle_seconds)
     rows = [(name, f"{value}", f"{TARGETS[name]}" if name in TARGETS else "") for name, value in figures.items()]
     print_table(("echo agent", "figure", "at most"), rows)
     if agents:
@@ -188,9 +190,9 @@ async def main(idle_seconds: float, agents: bool) -> None:
         for known in agents_known.AGENTS:
             if known.name in ("claude", "codex", "gemini", "goose") and agents_known.program(known.name):
                 with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-                    found = tried[known.name] = await real(known, Path(place))
-                told = (f"{found[name]:.2f}" for name in ("start", "p50", "max"))
-                found_rows.append((f"{known.name} {known.version}", *told, f"{found['false']}"))
+                    found = tried[known.name] = await measure_agent(known, Path(place))
+                cells = (f"{found[name]:.2f}" for name in ("start", "p50", "max"))
+                found_rows.append((f"{known.name} {known.version}", *cells, f"{found['false']}"))
         print_table(("agent", "first turn s", "finished to idle p50 s", "max s", "false idle"), found_rows)
         figures |= {
             "agents": {name: {k: round(v, 3) for k, v in found.items()} for name, found in tried.items()},
@@ -208,6 +210,6 @@ async def main(idle_seconds: float, agents: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--idle-seconds", type=float, default=10.0)
-    parser.add_argument("--no-agents", action="store_true", help="only what needs no real agent")
+    parser.add_argument("--no-agents", action="store_true", help="without real agents")
     chosen = parser.parse_args()
     uvloop.run(main(chosen.idle_seconds, not chosen.no_agents))

@@ -1,4 +1,4 @@
-"""A person at the console: a real server with agents that a test can hold by the hand, and a real browser."""
+"""A person at the console: a real server with agents that a test controls, and a real browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from playwright.async_api import Browser, BrowserContext, Page, Playwright, Requ
 from servers import Server
 
 PATIENCE = 30_000
-"""Milliseconds that something may take which must happen: the machine may be busy."""
+"""Milliseconds to wait for an expected change: the machine may be busy."""
 expect.set_options(timeout=PATIENCE)
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
@@ -33,11 +33,11 @@ LOST = (
     r"net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE"
     r"|SOCKET_NOT_CONNECTED|INTERNET_DISCONNECTED)"
 )
-"""What the browser itself writes to its console when the server goes away."""
+"""Messages of the browser itself on its console when the server stops."""
 LAG = int(os.environ.get("MIDWATCH_TEST_LAG", "0"))
-"""How many milliseconds the network may take, at random, for a question and for its answer."""
+"""The maximum random delay in milliseconds of each request and each response."""
 QUICK = pytest.mark.skipif(LAG > 0, reason="it measures how quick something is, and the network is made slow")
-"""For tests of nothing but speed."""
+"""For tests that only measure speed."""
 PATIENT = pytest.mark.timeout(600 * (1 + LAG / 1000))
 """For tests that open very many pages."""
 SLOW_NETWORK = """(() => {
@@ -94,26 +94,26 @@ def run(prompt, turn):
 
 
 def program() -> str | None:
-    """The browser: $MIDWATCH_CHROMIUM, or Debian's. Without windows it takes a third less time."""
+    """Return the path of the browser: $MIDWATCH_CHROMIUM, or Debian's. The headless one takes a third less time."""
     names = ("chromium-headless-shell", "chromium", "chromium-browser")
     return os.environ.get("MIDWATCH_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
-async def slowed(context: BrowserContext) -> BrowserContext:
-    """With the slow network, if there is to be one."""
+async def slow_down(context: BrowserContext) -> BrowserContext:
+    """Add the slow network if it is configured."""
     if LAG:
         await context.add_init_script(SLOW_NETWORK.replace("LAG", str(LAG)))
     return context
 
 
 async def launch(playwright: Playwright, path: str) -> Browser:
-    """Start the browser. Root may not use its sandbox."""
+    """Start the browser. Root cannot use its sandbox."""
     root = ("--no-sandbox",) if os.geteuid() == 0 else ()
     return await playwright.chromium.launch(executable_path=path, args=[*FLAGS, *root])
 
 
 class Pipe:
-    """What the agent `pipe` writes, piece by piece."""
+    """The output of the agent `pipe`, piece by piece."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -124,13 +124,13 @@ class Pipe:
         os.write(self._end, text.encode())
 
     async def read(self) -> None:
-        """Wait until the agent has taken all that was written."""
+        """Wait until the agent has read all written text."""
         async with asyncio.timeout(60):
             while int.from_bytes(fcntl.ioctl(self._end, termios.FIONREAD, bytes(4)), sys.byteorder):
                 await asyncio.sleep(0.02)
 
     def close(self) -> None:
-        """The agent has said all; it must have begun to."""
+        """End the output; the agent must have started to read."""
         if self._end >= 0:
             os.close(self._end)
             self._end = -1
@@ -148,7 +148,7 @@ class Desk:
         self._expected: list[str] = []
         self._contexts: list[BrowserContext] = []
         self._pipes: list[Pipe] = []
-        # no connection is kept, so that the server may be killed and started again
+        # connections are not reused, so that the server may be killed and started again
         self._client = httpx2.AsyncClient(
             trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0), timeout=60
         )
@@ -156,12 +156,12 @@ class Desk:
     # -- browsers ------------------------------------------------------------------------------------------------
 
     async def context(self, **options: Any) -> BrowserContext:
-        """A browser of its own, not signed in, whose complaints are collected."""
+        """Return a new browser context without a sign-in, whose errors and warnings are collected."""
         made = await self.browser.new_context(
             **{"viewport": DESKTOP, "base_url": self.server.url, "reduced_motion": "no-preference", **options}
         )
         made.set_default_timeout(PATIENCE)
-        await slowed(made)
+        await slow_down(made)
         made.on("request", lambda request: self.requests.append(request))
         made.on("console", lambda said: said.type in ("error", "warning") and self._problems.append(said.text))
         made.on("weberror", lambda told: self._problems.append(f"not caught: {told.error}"))
@@ -169,39 +169,39 @@ class Desk:
         return made
 
     async def open(self, path: str = "/", role: str = "owner", **options: Any) -> Page:
-        """A page in a browser of its own that has used a one-time link, with its stream connected."""
+        """Open a page in a new browser context with a one-time link, and wait for its stream."""
         page = await (await self.context(**options)).new_page()
         await page.goto((await self.link(role)).replace("#", f"?next={quote(path, safe='')}#"))
-        await live(page)
+        await wait_for_stream(page)
         return page
 
     async def tab(self, context: BrowserContext, path: str = "/") -> Page:
-        """Another page of the same browser."""
+        """Open another page of the same browser context."""
         page = await context.new_page()
         await page.goto(path)
-        await live(page)
+        await wait_for_stream(page)
         return page
 
     async def link(self, role: str = "owner") -> str:
-        """An address that signs in once."""
+        """Return an address that signs in once."""
         if role == "owner":
             return str((await self.post("/links"))["url"])
         token = await self.post("/tokens", {"name": f"{role}-{time.monotonic_ns()}", "role": role, "actor": role})
         return str((await self.post("/links", bearer=token["secret"]))["url"])
 
-    async def silent(self) -> int:
-        """Wait until no page has anything more to ask for; how much was asked for so far."""
+    async def wait_until_silent(self) -> int:
+        """Wait until no page sends requests, and return the number of requests so far."""
         asked, looks = -1, 0
-        while looks < 5:  # one alone might fall into a moment in which nobody here gets anything done
+        while looks < 5:  # one check alone might fall into a moment in which the busy machine did nothing
             looks = looks + 1 if asked == len(self.requests) else 0
             asked = len(self.requests)
-            await asyncio.sleep(0.5 + 2 * LAG / 5000)  # only time shows that nothing comes
+            await asyncio.sleep(0.5 + 2 * LAG / 5000)  # only time shows that no request comes
         return asked
 
     # -- the server ----------------------------------------------------------------------------------------------
 
     async def post(self, path: str, body: Any = None, bearer: str | None = None) -> Any:
-        """As the owner, beside the browser."""
+        """Send a request as the owner, without the browser."""
         token = bearer or (self.server.home / "token").read_text().strip()
         return await self._ask("POST", path, token, {} if body is None else body)
 
@@ -215,15 +215,15 @@ class Desk:
         return reply.json()
 
     async def submit(self, prompt: str, agent: str = "demo", **more: Any) -> str:
-        """Hand in a task; its id."""
+        """Submit a task and return its id."""
         return str((await self.post("/tasks", {"prompt": prompt, "agent": agent, **more}))["id"])
 
-    async def ended(self, task: str, seconds: float = 60.0) -> Any:
-        """The task, once it has ended."""
+    async def wait_for_end(self, task: str, seconds: float = 60.0) -> Any:
+        """Return the task once it has ended."""
         return await self.until(f"/tasks/{task}", lambda t: t["status"] in ("done", "failed", "cancelled"), seconds)
 
     async def until(self, path: str, look: Any, seconds: float = 60.0) -> Any:
-        """What is at the path, once `look` likes it."""
+        """Return the content of the path once `look` accepts it."""
         deadline = time.monotonic() + seconds
         while True:
             found = await self.get(path)
@@ -233,23 +233,23 @@ class Desk:
             await asyncio.sleep(0.05)
 
     async def last_seq(self) -> int:
-        """Of the newest event."""
+        """Return the seq of the newest event."""
         return int((await self.get("/events?before=9007199254740991&limit=1"))["events"][0]["seq"])
 
     def pipe(self) -> Pipe:
-        """A pipe for the agent `pipe`, whose prompt is the pipe's path."""
+        """Return a pipe for the agent `pipe`, whose prompt is the pipe's path."""
         made = Pipe(self._folder / f"pipe{len(self._pipes)}")
         self._pipes.append(made)
         return made
 
-    # -- what must hold in every test ----------------------------------------------------------------------------
+    # -- checks of every test ------------------------------------------------------------------------------------
 
     def expect_problem(self, pattern: str) -> None:
-        """The browser may say this on its console."""
+        """Allow a message on the browser's console."""
         self._expected.append(pattern)
 
     def check(self) -> None:
-        """Nothing was asked of anybody else, and nothing went wrong in the browser."""
+        """Check that no other host was contacted and the browser reported no errors."""
         elsewhere = [r.url for r in self.requests if not r.url.startswith((self.server.url + "/", "data:", "blob:"))]
         assert not elsewhere, elsewhere
         found = [text for text in self._problems if not any(re.search(known, text) for known in self._expected)]
@@ -263,13 +263,13 @@ class Desk:
         await self._client.aclose()
 
 
-async def live(page: Page) -> None:
+async def wait_for_stream(page: Page) -> None:
     """Wait until the page's stream is connected."""
     await expect(page.locator("#link-state")).to_have_attribute("data-state", "live", timeout=2 * PATIENCE)
 
 
-async def caught_up(desk: Desk, page: Page) -> list[int]:
-    """What the log on a page has, once it ends with the newest event there is: their seqs."""
+async def wait_for_log(desk: Desk, page: Page) -> list[int]:
+    """Return the seqs of the log on the page once it ends with the newest event."""
     async with asyncio.timeout(60):
         while True:
             seqs = [int(text) for text in await page.locator(".log-seq").all_inner_texts()]
@@ -279,17 +279,16 @@ async def caught_up(desk: Desk, page: Page) -> list[int]:
 
 
 def session_path(key: str) -> str:
-    """The address of a session's page."""
+    """Return the address of a session's page."""
     return f"/sessions/{quote(key, safe='')}"
 
 
 async def press_together(page: Page, keys: str) -> None:
-    """Keys that belong together. None waits for the one before it to be heard, so that a busy machine does not part
-    them."""
+    """Press keys of one shortcut without waiting in between, so that a busy machine does not separate them."""
     await asyncio.gather(*(page.keyboard.press(key) for key in keys))
 
 
 async def count_text(page: Page, text: str) -> int:
-    """How often a text stands in the content of the page, as it is seen."""
+    """Return how often a text appears in the visible content of the page."""
     shown: str = await page.locator("main").inner_text()
     return shown.count(text)

@@ -1,5 +1,6 @@
-"""An agent that works like those that write code: it thinks, plans, uses tools, changes files and asks before it acts.
-All of it is made up; words in the prompt decide how far it goes."""
+"""A fake coding agent that thinks, plans, uses tools, changes files and asks for permission. Its output is invented;
+words in the prompt decide what it does.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ USED = Usage(input_tokens=48_210, output_tokens=2_904, cost_usd=0.2113, model="l
 
 
 class Coder(FunctionAgent):
-    """On the event loop of the server, so that it can ask with everything a person needs."""
+    """The agent, on the event loop of the server, so that its questions have all details."""
 
     kind = "coder"
 
@@ -79,7 +80,7 @@ class Coder(FunctionAgent):
 
 
 async def work(prompt: str, turn: Turn) -> TurnResult:
-    """One turn."""
+    """Run one turn."""
     if "say:" in prompt:
         return await repeat(prompt.partition("say:")[2], turn)
     if "clock" in prompt:
@@ -129,7 +130,7 @@ async def work(prompt: str, turn: Turn) -> TurnResult:
 
 
 async def ask_all(turn: Turn) -> None:
-    """A command, a change, and a plain question."""
+    """Ask about a command, a change, and a plain question."""
     command = "git push --force-with-lease origin release/0.2 && gh release create v0.2.0 --notes-file NOTES.md"
     publish = Question(
         text="Publish the release?", choices=ALWAYS, kind="execute", tool="Bash", command=command, risk="high"
@@ -151,7 +152,7 @@ async def think(turn: Turn) -> None:
 
 
 async def plan(turn: Turn, done: int) -> None:
-    """The plan, with so many entries behind it."""
+    """Emit the plan with so many entries completed."""
     states = ["completed"] * done + ["in_progress"] + ["pending"] * len(PLAN)
     entries = [
         {"content": content, "status": status, "priority": "high" if "tests" in content else "medium"}
@@ -164,7 +165,7 @@ async def use(
     turn: Turn, call: str, tool: str, title: str, kind: str, arguments: Any, result: str | None, *, bad: bool = False,
     locations: tuple[str, ...] = (), diffs: tuple[Mapping[str, Any], ...] = (),
 ) -> None:  # fmt: skip
-    """A tool, from its start to its end."""
+    """Use a tool from its start to its end."""
     start = ToolExecStart(
         tool=tool, arguments=arguments, tool_call_id=call, title=title, tool_kind=kind, locations=locations
     )
@@ -173,7 +174,7 @@ async def use(
 
 
 async def repeat(text: str, turn: Turn) -> TurnResult:
-    """Whatever is said, everywhere an agent can say something."""
+    """Emit the text in every place where an agent can emit text."""
     line = text.replace("\n", " ")
     await turn.emit(ThoughtDelta(thought_id="x", offset=0, text=text))
     await turn.emit(PlanUpdate(entries=({"content": text, "status": line, "priority": line}, {"content": None})))

@@ -1,5 +1,6 @@
-"""Commands and servers of `midwatch`, each in a process of its own. They are forked from one that has loaded the
-program already, since to load it takes longer than most of them run. Some tests start the program as people do."""
+"""Run commands and servers of `midwatch`, each in a process of its own. They are forked from a process that has already
+loaded the program, because loading takes longer than most commands run. Some tests start the program as people do.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-LOADED = (
+LOADER_SCRIPT = (
     "midwatch.cli.main",
     "midwatch.api.app",
     "midwatch.client",
@@ -32,7 +33,7 @@ LOADED = (
     "httpcore2",
     "anyio._backends._asyncio",
 )
-MOST = 1 << 20
+LONGEST_MESSAGE = 1 << 20
 WORD = 8
 
 
@@ -62,7 +63,8 @@ def start(
     stdin: int | None = None, stdout: int | None = None,
 ) -> Process:  # fmt: skip
     """Start a command in a session of its own, as `subprocess.Popen` does. `stdin` and `stdout` are file descriptors;
-    without them its input is empty and its output goes to `log`."""
+    without them its input is empty and its output goes to `log`.
+    """
     request = {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd or Path.cwd()), "session": True}
     with Path(os.devnull).open("rb") as nothing:
         fds = (nothing.fileno() if stdin is None else stdin, log.fileno() if stdout is None else stdout, log.fileno())
@@ -70,7 +72,7 @@ def start(
 
 
 class Process:
-    """A command that runs."""
+    """A running command."""
 
     def __init__(self, request: Mapping[str, object], fds: Sequence[int]) -> None:
         self._told, tell = os.pipe()
@@ -82,18 +84,18 @@ class Process:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """What it ended with, or None."""
+        """Return its exit status, or None while it runs."""
         return self._status(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """What it ended with, once it has."""
+        """Return its exit status once it has ended."""
         status = self._status(timeout)
         if status is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send it a signal unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -113,13 +115,13 @@ _loading = threading.Lock()
 
 
 def _loader() -> socket.socket:
-    """The connection to the process that has loaded the program; threads may ask for it at once."""
+    """Return the connection to the process that has loaded the program; several threads may call this at once."""
     global _socket
     with _loading:
         if _socket is None:
             _socket, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             for one in (_socket, there):
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST)
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST_MESSAGE)
             started = subprocess.Popen(
                 [sys.executable, __file__, str(there.fileno())], pass_fds=[there.fileno()], start_new_session=True
             )
@@ -133,32 +135,34 @@ def _end(connection: socket.socket, started: subprocess.Popen[bytes]) -> None:
     started.wait(60)
 
 
-# -- in the process that has loaded it ---------------------------------------------------------------------------------
+# -- in the process that has loaded the program ------------------------------------------------------------------------
 
 
 def serve(connection: socket.socket) -> None:
-    """Fork for each command. Who waits for it is a fork, too, so that many can run at once."""
+    """Fork for each command. The process that waits for it is a fork too, so that many commands can run at once."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     atexit.register(_leave)  # registered first, so that it is called last
-    for name in LOADED:
+    for name in LOADER_SCRIPT:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # what is loaded is not looked at again by those who share it
+    gc.freeze()  # the garbage collector does not check loaded objects again, so forks share their memory
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        request, fds, _, _ = socket.recv_fds(connection, MOST, 4)
+        request, fds, _, _ = socket.recv_fds(connection, LONGEST_MESSAGE, 4)
         if not request:
             return
         if os.fork() == 0:
             connection.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _attend(json.loads(request), fds)
+            _run_command(json.loads(request), fds)
         for fd in fds:
             os.close(fd)
 
 
-def _attend(request: dict[str, object], fds: list[int]) -> None:
-    """Start the command and tell its process and its status; returns in the command's process, as a main program."""
+def _run_command(request: dict[str, object], fds: list[int]) -> None:
+    """Start the command and send its pid and its status; return in the command's process, which then acts as a main
+    program.
+    """
     stdin, stdout, stderr, tell = fds
     process = os.fork()
     if process:
@@ -203,7 +207,8 @@ _status: object = None
 
 def _leave() -> None:
     """End the process after all other exit handlers. If Python freed every object, each shared page of memory would be
-    copied first, and that takes longer than most commands."""
+    copied first, which takes longer than most commands.
+    """
     if isinstance(_status, int):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -28,31 +28,33 @@ MEMORY_WANTED = 4 << 30
 
 settings.register_profile(
     "same", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
-)  # every run tries the same; `--hypothesis-profile=default` looks for more. An example takes as long as it takes
+)  # every run uses the same examples; `--hypothesis-profile=default` finds new ones. Examples have no time limit
 settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How long the chaos test goes on, and which weeks are simulated."""
+    """Add the options for the duration of the chaos test and the simulated weeks."""
     parser.addoption("--chaos-seconds", type=float, default=40.0, help="how long the chaos test goes on")
     parser.addoption("--seeds", type=int, default=60, help="how many weeks are simulated")
     parser.addoption("--seed", type=int, default=None, help="simulate only the week of this seed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What holds for the test process and, being inherited, for whatever tests start."""
-    hear_interrupts()
+    """Prepare the test process and, by inheritance, all processes that tests start."""
+    restore_sigint()
     keep_files_in_memory()
 
 
-def hear_interrupts() -> None:
-    """A script's background job is started with SIGINT ignored, and so would be what tests start to interrupt it."""
+def restore_sigint() -> None:
+    """Restore the handler of SIGINT: a background job of a script starts with SIGINT ignored, and so would its
+    children.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def keep_files_in_memory() -> None:
-    """Files of tests are kept in memory where they can be: tests kill processes, never the machine."""
+    """Keep files of tests in memory where possible: tests kill processes, never the machine."""
     memory = Path("/dev/shm")
     if "TMPDIR" in os.environ or not os.access(memory, os.W_OK):
         return
@@ -62,12 +64,12 @@ def keep_files_in_memory() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, and the rest fits in beside it: a test with a limit of its own takes longest."""
+    """Start the slowest tests first, so that the others run beside them: a test with its own timeout is slowest."""
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("timeout", "slow")])
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded stays, so the collector need not look at it again and again."""
+    """Exclude loaded objects from garbage collection, which would check them again and again."""
     gc.collect()
     gc.freeze()
 
@@ -77,7 +79,7 @@ STORES = ("sqlite", "sqlite-memory", pytest.param("postgres", marks=pytest.mark.
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Cluster | str]:
-    """A PostgreSQL of this test run. Where there is none its tests are skipped, and in CI they fail."""
+    """Yield a PostgreSQL of this test run. Without one, its tests are skipped, and in CI they fail."""
     if given := os.environ.get("MIDWATCH_TEST_PG"):
         yield given
         return
@@ -92,18 +94,19 @@ def postgres() -> Iterator[Cluster | str]:
 
 @pytest.fixture
 def database(postgres: Cluster | str) -> Iterator[str]:
-    """The address of an empty PostgreSQL database."""
+    """Yield the address of an empty PostgreSQL database."""
     server = postgres if isinstance(postgres, str) else postgres.url
     name = f"midwatch_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as admin:
-        insist(admin, f'CREATE DATABASE "{name}"')
+        execute_with_retries(admin, f'CREATE DATABASE "{name}"')
         yield psycopg.conninfo.make_conninfo(server, dbname=name)
-        insist(admin, f'DROP DATABASE "{name}" WITH (FORCE)')
+        execute_with_retries(admin, f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-def insist(admin: psycopg.Connection[Any], statement: str) -> None:
-    """Once more and again, while the server finds that others still use the database: it waits five seconds for them,
-    which is not much on a busy machine."""
+def execute_with_retries(admin: psycopg.Connection[Any], statement: str) -> None:
+    """Repeat a statement while the server reports that the database is in use: it waits five seconds for others, which
+    is short on a busy machine.
+    """
     for _ in range(9):
         with suppress(psycopg.errors.ObjectInUse):
             admin.execute(statement)
@@ -112,7 +115,7 @@ def insist(admin: psycopg.Connection[Any], statement: str) -> None:
 
 
 async def open_store(kind: str, folder: Path, request: pytest.FixtureRequest) -> Store:
-    """An empty store of a kind."""
+    """Open an empty store of a kind."""
     if kind == "postgres":
         return await PostgresStore.open(request.getfixturevalue("database"))
     return await SqliteStore.open(":memory:" if kind == "sqlite-memory" else folder / "midwatch.db")
@@ -120,7 +123,7 @@ async def open_store(kind: str, folder: Path, request: pytest.FixtureRequest) ->
 
 @pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    """An empty store of each kind."""
+    """Yield an empty store of each kind."""
     opened = await open_store(request.param, tmp_path, request)
     yield opened
     await opened.close()
@@ -128,7 +131,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def memory() -> AsyncIterator[SqliteStore]:
-    """An empty store in memory."""
+    """Yield an empty store in memory."""
     opened = await SqliteStore.open(":memory:")
     yield opened
     await opened.close()
@@ -136,13 +139,13 @@ async def memory() -> AsyncIterator[SqliteStore]:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """A clock that is moved by hand."""
+    """Return a clock that the test advances."""
     return FakeClock()
 
 
 @pytest.fixture
 def no_process_is_left() -> Iterator[None]:
-    """Every process group a test has started has ended with it."""
+    """Check that every process group of a test has ended with it."""
     yield
     guard.close()
     assert guard.pid is None, "a process group was left behind"
@@ -150,5 +153,5 @@ def no_process_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """An empty home directory."""
+    """Return the path of an empty home directory."""
     return tmp_path / "home"

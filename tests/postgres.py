@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL for tests: `$MIDWATCH_TEST_PG`, or a cluster of our own from binaries on this machine."""
+"""A temporary PostgreSQL for tests: `$MIDWATCH_TEST_PG`, or a cluster made with the programs on this machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "shared_buffers": "64MB"}
-"""Tests kill processes, never the machine, so nothing has to reach the disk."""
+"""Tests kill processes, never the machine, so nothing must reach the disk."""
 
 
 def binaries() -> Path | None:
-    """The directory with initdb and pg_ctl, newest version first."""
+    """Return the directory with initdb and pg_ctl, newest version first."""
     found = shutil.which("pg_ctl")
     if found:
         return Path(found).parent
@@ -29,9 +29,10 @@ _reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port nobody listens on, and that nobody else is given while this process lives: between this and its use, and
-    between two servers that use it one after the other, other tests take thousands of ports. A socket that is bound
-    and does not listen holds it; who names it and reuses addresses, as servers do, can listen there all the same."""
+    """Return a port that no process listens on and that no other process gets while this process lives: other tests
+    take thousands of ports between this call and the use of the port, and between two servers that use it. A bound
+    socket that does not listen reserves it; a server that names the port and reuses addresses can still listen there.
+    """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
@@ -59,7 +60,7 @@ class Cluster:
             raise RuntimeError(f"{argv[0]} failed: {done.stdout}{done.stderr}")
 
     def create(self) -> None:
-        """Make the files."""
+        """Create the files."""
         data = str(self.folder / "data")
         self._run(str(self._bin / "initdb"), "-D", data, "-U", "midwatch", "-A", "trust", "-E", "UTF8", "--no-sync")
 
@@ -78,7 +79,7 @@ class Cluster:
 
 @contextmanager
 def cluster() -> Iterator[Cluster]:
-    """A cluster that is gone after the block. It runs as another user where we are root, as PostgreSQL demands."""
+    """Yield a cluster that is removed after the block. For root it runs as another user, as PostgreSQL requires."""
     found = binaries()
     if found is None:
         raise FileNotFoundError("PostgreSQL is not installed: install Debian's postgresql, or set MIDWATCH_TEST_PG")

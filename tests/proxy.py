@@ -1,4 +1,4 @@
-"""A TCP proxy that can be cut: what a lost network looks like to a client."""
+"""A TCP proxy that can be cut, to simulate a lost network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Proxy:
-    """Passes bytes on to a port of this machine, until it is told not to."""
+    """Forwards bytes to a port of this machine until it is cut."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -20,7 +20,7 @@ class Proxy:
         self._open.set()
         self._closed = False
         self.answers = threading.Event()
-        """While it is not set, what the server says is swallowed."""
+        """While it is not set, bytes of the server are dropped."""
         self.answers.set()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -43,11 +43,11 @@ class Proxy:
         self.drop()
 
     def mend(self) -> None:
-        """Let new connections through again."""
+        """Accept new connections again."""
         self._open.set()
 
     def drop(self) -> None:
-        """End every connection there is now."""
+        """End all present connections."""
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
@@ -73,7 +73,7 @@ class Proxy:
             for end in (near, far):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
-                if late := not self._open.is_set():  # it was cut just now
+                if late := not self._open.is_set():  # the proxy was cut meanwhile
                     near.close()
                     far.close()
                 else:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def git(place: Path | str, *words: str, ok: bool = True) -> str:
-    """What git says in a directory."""
+    """Run git in a directory and return its output."""
     done = subprocess.run(("git", "-C", str(place), *words), capture_output=True, text=True, check=False, timeout=60)
     assert not ok or done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def a_repository(place: Path) -> Path:
-    """One with a commit on branch main, a file `a.txt` and a directory `-sub`."""
+    """Make a repository with a commit on branch main, a file `a.txt` and a directory `-sub`."""
     place.mkdir(parents=True)
     git(place, "init", "--quiet", "--initial-branch=main")
     git(place, "config", "user.name", "Ann")
@@ -27,7 +27,7 @@ def a_repository(place: Path) -> Path:
 
 
 def commit(place: Path, message: str) -> str:
-    """Everything that is there; its id."""
+    """Commit all changes and return the id of the commit."""
     git(place, "add", "--all")
     git(place, "commit", "--quiet", "-m", message)
     return git(place, "rev-parse", "HEAD")

@@ -1,4 +1,4 @@
-"""A real `midwatch up` in its own process, for tests that talk to it, kill it and start it again."""
+"""A real `midwatch up` in its own process, for tests that call it, kill it and start it again."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from postgres import free_port
 
 PROGRAM = Path(sys.executable).with_name("midwatch")
 PATIENCE = 60.0
-"""Seconds for what must happen: a busy machine is slow, and to wait long costs nothing where it comes."""
+"""Seconds for expected changes: a busy machine is slow, and a long limit costs nothing when the change comes."""
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """Of a midwatch process on that home, free of what the caller's own may say."""
+    """Return the environment of a midwatch process on that home, without settings of the caller's environment."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("MIDWATCH_")}
     return {**kept, "MIDWATCH_HOME": str(home), **more}
 
@@ -61,20 +61,20 @@ class Server:
         os.kill(self.process.pid, number)
 
     async def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL and wait for the end."""
         self.signal(signal.SIGKILL)
         assert self.process is not None
         await asyncio.to_thread(self.process.wait)
 
     async def stop(self) -> int:
-        """SIGTERM, and its exit status."""
+        """Send SIGTERM and return the exit status."""
         assert self.process is not None
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
         return await asyncio.to_thread(self.process.wait, PATIENCE)
 
     def client(self) -> httpx2.AsyncClient:
-        """A client that carries the owner's token."""
+        """Yield a client with the owner's token."""
         token = (self.home / "token").read_text().strip()
         return httpx2.AsyncClient(
             base_url=f"{self.url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE
@@ -110,7 +110,7 @@ class WorkerProcess:
 
 
 def processes_with(mark: str) -> list[int]:
-    """Processes whose environment holds `mark`."""
+    """Return the processes whose environment contains `mark`."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -125,7 +125,7 @@ def processes_with(mark: str) -> list[int]:
 
 
 async def eventually(look: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    """Whether `look` becomes true within `seconds`."""
+    """Return whether `look` becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
     while not look():
         if time.monotonic() > deadline:
@@ -135,7 +135,7 @@ async def eventually(look: Callable[[], bool], seconds: float = PATIENCE) -> boo
 
 
 async def until(look: Callable[[], Any], seconds: float = 2 * PATIENCE) -> Any:
-    """The first true answer of `look`, or of what it gives when awaited; looking again after whatever runs now."""
+    """Return the first true result of `look`, which may be awaitable; other work runs between two checks."""
     async with asyncio.timeout(seconds):
         while True:
             found = look()
@@ -147,7 +147,7 @@ async def until(look: Callable[[], Any], seconds: float = 2 * PATIENCE) -> Any:
 
 
 def poll_until(look: Callable[[], Any], good: Callable[[Any], object]) -> Any:
-    """What `look` finds, once it is good; for tests without a loop."""
+    """Return the result of `look` once `good` accepts it; for tests without an event loop."""
     deadline = time.monotonic() + 2 * PATIENCE
     while not good(found := look()):
         assert time.monotonic() < deadline, found

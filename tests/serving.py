@@ -1,4 +1,4 @@
-"""A real server on a loopback port over a runtime of this process, whose agents a test can hold by the hand."""
+"""A real server on a loopback port with a runtime in this process, whose agents a test controls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from midwatch.runtime.runtime import Runtime
 
 @dataclass
 class Served:
-    """The runtime, and a client with the owner's token."""
+    """A runtime with its server, and a client with the owner's token."""
 
     runtime: Runtime
     url: str
@@ -34,30 +34,30 @@ class Served:
     stopping: asyncio.Event
 
     async def get(self, path: str, /, **asked: Any) -> Any:
-        """The JSON of a page that must be there."""
+        """Return the JSON of a GET request that must succeed."""
         reply = await self.http.get(path, params=asked, headers={"accept": "application/json"})
         assert reply.status_code == 200, reply.text
         return reply.json()
 
     async def post(self, path: str, body: Any = None, **headers: str) -> Any:
-        """The JSON of a reply that must be good."""
+        """Return the JSON of a POST request that must succeed."""
         reply = await self.http.post(path, json=body, headers=headers)
         assert reply.is_success, reply.text
         return reply.json()
 
-    async def ended(self, task_id: str) -> Any:
-        """The task once it has ended."""
+    async def wait_for_end(self, task_id: str) -> Any:
+        """Return the task once it has ended."""
         await self.runtime.tasks.wait(task_id)
         return await self.get(f"/tasks/{task_id}")
 
     async def until(self, kind: str, **about: Any) -> None:
-        """Return once the log has such an event."""
+        """Return once the log has an event of the kind and values."""
         async for told in self.runtime.bus.follow(0):
             if told.kind == kind and all(getattr(told, name) == value for name, value in about.items()):
                 return
 
-    async def logged(self, **asked: Any) -> list[Any]:
-        """All stored events of a filter."""
+    async def read_log(self, **asked: Any) -> list[Any]:
+        """Return all stored events of a filter."""
         found: list[Any] = []
         while page := (await self.get("/events", after=found[-1]["seq"] if found else 0, **asked))["events"]:
             found += page
@@ -65,21 +65,21 @@ class Served:
 
     @asynccontextmanager
     async def as_role(self, role: str) -> AsyncIterator[httpx2.AsyncClient]:
-        """A client of somebody else."""
+        """Yield a client with another role."""
         secret = (await self.post("/tokens", {"name": role, "role": role}))["secret"]
         async with client(self.url, secret) as http:
             yield http
 
 
 def client(url: str, token: str) -> httpx2.AsyncClient:
-    """A client with a token."""
+    """Return a client with a token."""
     return httpx2.AsyncClient(
         base_url=f"{url}/api/v1", headers={"authorization": f"Bearer {token}"}, trust_env=False, timeout=30.0
     )
 
 
-class Answers(NamedTuple):
-    """Where a desk answers, with what, and what ends it."""
+class Endpoint(NamedTuple):
+    """The address and the app of a server, and the event that stops it."""
 
     url: str
     app: FastAPI
@@ -87,27 +87,27 @@ class Answers(NamedTuple):
 
 
 @asynccontextmanager
-async def answering(desk: Runtime) -> AsyncIterator[Answers]:
-    """Have a desk answer on a port of this machine."""
+async def serve_runtime(desk: Runtime) -> AsyncIterator[Endpoint]:
+    """Serve a desk on a loopback port."""
     with listen("127.0.0.1", 0) as listener:
         app, ready, stopping = create_app(desk), asyncio.Event(), asyncio.Event()
         server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
         await ready.wait()
-        yield Answers(local_url("127.0.0.1", listener), app, stopping)
+        yield Endpoint(local_url("127.0.0.1", listener), app, stopping)
         stopping.set()
         await server
 
 
 @asynccontextmanager
-async def serving(
+async def serve_agents(
     home: Path, agents: Mapping[str, Registered], channels: Mapping[str, Channel] | None = None, /, **settings: Any
 ) -> AsyncIterator[Served]:
-    """Serve these agents, the first of which is the default."""
+    """Serve these agents; the first one is the default."""
     wanted = {"detect_agents": False, "default_agent": next(iter(agents)), "shutdown_grace": 0, **settings}
     loaded = Settings.load(home, **wanted)
     async with (
         Runtime.open(home, settings=loaded, agents=agents, channels=channels, role="up") as runtime,
-        answering(runtime) as (url, app, stopping),
+        serve_runtime(runtime) as (url, app, stopping),
         client(url, runtime.home.token()) as http,
     ):
         yield Served(runtime, url, http, app.state.streams, stopping)
@@ -122,7 +122,7 @@ class Frame(NamedTuple):
 
 
 async def watch(http: httpx2.AsyncClient, path: str, **headers: str) -> AsyncGenerator[Frame, None]:
-    """The frames of a stream; comments are left out."""
+    """Yield the frames of a stream without comments."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     async with http.stream("GET", path, headers=named, timeout=60.0) as reply:
         assert reply.status_code == 200, await reply.aread()
@@ -140,6 +140,6 @@ async def watch(http: httpx2.AsyncClient, path: str, **headers: str) -> AsyncGen
                 fields = {}
 
 
-def at(key: str, part: str = "") -> str:
-    """The path of a session."""
+def path_of(key: str, part: str = "") -> str:
+    """Return the path of a session."""
     return f"/sessions/{quote(key, safe='')}{part}"

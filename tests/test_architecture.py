@@ -1,4 +1,4 @@
-"""The architecture: rooms, sizes, ports and public names. Imports are checked by `make lint`."""
+"""Test the architecture: rooms, sizes, ports and public names. `make lint` checks the imports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOMS = (
     "base", "domain", "wire", "services", "running", "programs", "live", "loops", "channels", "agents", "engines",
     "stores", "desk", "client", "api", "runtime", "testing", "cli",
 )  # fmt: skip
-"""The contracts of import-linter in `pyproject.toml` say which of them imports which; `make lint` checks them."""
+"""The contracts of import-linter in `pyproject.toml` define which room imports which; `make lint` checks them."""
 
 ANY_STORE = ("base", "domain", "services", "running", "loops", "live")
 """Rooms that work with any store and any engine, so they name none."""
@@ -48,14 +48,14 @@ def test_a_room_docstring_describes_its_content(name: str) -> None:
 
 
 def test_imports_have_no_cycles_and_are_few() -> None:
-    """Imports for type checking count, and so do those of a package and its own modules."""
+    """Imports for type checking count, and so do those between a package and its own modules."""
     graph = grimp.build_graph("midwatch", cache_dir=None)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     graphlib.TopologicalSorter(imports).prepare()
     assert [name for name, modules in imports.items() if len(modules) > MOST_IMPORTS] == []
 
 
-def test_rooms_that_work_with_any_store_name_none() -> None:
+def test_rooms_independent_of_the_store_name_no_store() -> None:
     for path in FILES:
         if room(path) in ANY_STORE:
             text = path.read_text().lower().replace("the embedded engine", "")
@@ -73,7 +73,7 @@ def test_only_the_stores_contain_sql() -> None:
 
 
 def test_routes_check_no_permissions_and_read_no_store() -> None:
-    """The guard is no route: it says which requests reach one."""
+    """The guard is not a route: it decides which requests reach one."""
     for path in FILES:
         if room(path) == "api" and path.name != "guard.py":
             text = path.read_text()
@@ -105,7 +105,7 @@ def test_every_method_of_a_port_has_a_docstring() -> None:
 
 
 def test_the_public_names_do_not_change() -> None:
-    """Adding or removing one is a decision: change this list with the changelog."""
+    """Adding or removing a name is a decision: change this list together with the changelog."""
     assert sorted(midwatch.__all__) == [
         "Agent", "AgentCapability", "AgentError", "AgentFault", "AgentTerms", "Answer", "Approval", "Channel", "Choice",
         "Client", "Conflict", "Conversation", "Delivery", "Event", "EventFilter", "FunctionAgent", "HandoffAgent",

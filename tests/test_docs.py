@@ -1,4 +1,4 @@
-"""The documents agree with the code: what they list exists, what exists is listed, and what they show runs."""
+"""Test that the documents agree with the code: listed names exist, existing names are listed, and examples run."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def name_of(path: Path) -> str:
 
 
 class Block(NamedTuple):
-    """A block of code in a page. `note` is the HTML comment right above it."""
+    """A block of code in a page. `note` is the HTML comment directly above it."""
 
     page: Path
     line: int
@@ -87,12 +87,12 @@ def blocks(page: Path) -> Iterator[Block]:
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 
-def written_in(language: str) -> list[Block]:
+def find_blocks(language: str) -> list[Block]:
     return [block for block in BLOCKS if block.language == language]
 
 
 def section(text: str, heading: str) -> str:
-    """The text below a heading, up to the next heading of its level or above."""
+    """Return the text below a heading, up to the next heading of its level or above."""
     level = heading.split()[0]
     found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{len(level)}}} |\Z)", text, re.M | re.S)
     assert found, heading
@@ -100,7 +100,7 @@ def section(text: str, heading: str) -> str:
 
 
 def first_cells(text: str) -> list[str]:
-    """What stands in backticks in the first column of all tables."""
+    """Return the texts in backticks in the first column of all tables."""
     cells = re.findall(r"^\| (`[^|]*) \|", text, re.M)
     return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
@@ -180,7 +180,7 @@ def test_named_make_targets_exist(page: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", written_in("python"), ids=str)
+@pytest.mark.parametrize("block", find_blocks("python"), ids=str)
 def test_python_in_the_documents_runs(block: Block, home: Path) -> None:
     """A block below the comment `not run` is only compiled."""
     compile(block.code, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -190,7 +190,7 @@ def test_python_in_the_documents_runs(block: Block, home: Path) -> None:
         assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.parametrize("block", written_in("toml"), ids=str)
+@pytest.mark.parametrize("block", find_blocks("toml"), ids=str)
 def test_toml_in_the_documents_is_a_valid_configuration(block: Block, home: Path) -> None:
     home.mkdir()
     tomllib.loads(block.code)
@@ -200,7 +200,7 @@ def test_toml_in_the_documents_is_a_valid_configuration(block: Block, home: Path
     build_channels(settings)
 
 
-@pytest.mark.parametrize("block", written_in("json"), ids=str)
+@pytest.mark.parametrize("block", find_blocks("json"), ids=str)
 def test_json_in_the_documents_is_valid(block: Block) -> None:
     json.loads(block.code)
 
@@ -250,7 +250,7 @@ async def test_the_first_commands_of_the_readme_work(home: Path) -> None:
     try:
         for line in story.splitlines():
             if "PID" in line.partition("#")[0]:
-                await started(place)
+                await wait_for_start(place)
                 server = place.server()
                 assert server is not None
                 line = line.replace("PID", str(server.pid), 1)
@@ -259,7 +259,7 @@ async def test_the_first_commands_of_the_readme_work(home: Path) -> None:
             said[line.split()[1]] = ran.stdout
             if line.startswith("kill"):
                 assert await eventually(lambda: not place.lock("up").is_taken())
-        await started(place, attempt=2)
+        await wait_for_start(place, attempt=2)
         log = run([str(PROGRAM), "events"], home).stdout
     finally:
         run([str(PROGRAM), "down"], home)
@@ -268,8 +268,8 @@ async def test_the_first_commands_of_the_readme_work(home: Path) -> None:
     assert log.index("task_rescued") < log.rindex("task_started")
 
 
-async def started(place: Home, attempt: int = 1) -> None:
-    """Wait until the sleeping demo has begun."""
+async def wait_for_start(place: Home, attempt: int = 1) -> None:
+    """Wait until the sleeping demo has started."""
     async with Client.for_home(place.path) as client:
         async for event in client.follow(0, kinds=["task_progress"]):
             if event["attempt"] == attempt:
@@ -460,7 +460,7 @@ def test_numbers_in_the_text_match_the_code() -> None:
 
 
 def kind_terms() -> dict[str, AgentTerms]:
-    """The terms of each kind of agent without any option."""
+    """Return the terms of each kind of agent without any option."""
     places = (place.partition(":")[::2] for place in AGENT_KINDS.values())
     made = {name: getattr(importlib.import_module(module), name) for module, name in places}
     return {kind.kind: kind.terms for kind in made.values()}
@@ -556,7 +556,7 @@ def test_user_pages_name_only_public_modules(page: Path) -> None:
 
 # -- coverage ----------------------------------------------------------------------------------------------------------
 
-COVERED = [
+NAMES_TO_COVER = [
     "AgentRunner", "AgentRunner.Run", "ChannelNotifier", "ChannelNotifier.SendMessage", "Manager",
     "NewManager", "NewManager.runner", "NewManager.notify", "NewManager.maxTasks", "NewManager.taskTimeout",
     "NewManager.logger", "Manager.Cancel", "Manager.List", "Manager.Result", "Manager.Shutdown",
@@ -671,26 +671,26 @@ COVERED = [
 
 
 OPEN = re.compile(r"open \((?:policy|channels|automations|later)\)")
-"""What a row says instead of a test while its name exists and does not do its work."""
+"""The text of a row without a test: its name exists but is not implemented yet."""
 
 
-class Covered(NamedTuple):
-    """A name of another system: where it lives here, and which tests show it."""
+class CoverageRow(NamedTuple):
+    """A name of another system: its counterpart here, and the tests that show it."""
 
     there: str
     here: list[str]
     tests: str
 
 
-def coverage() -> Iterator[Covered]:
+def coverage() -> Iterator[CoverageRow]:
     for row in re.findall(r"^\| `.*\|$", read("contributing/coverage.md"), re.M):
         there, here, _, tests = re.split(r" *\| *", row)[1:-1]
         places = re.findall(r"(setting )?`([^`]+)`", here)
-        yield Covered(there.strip("`"), [setting + name for setting, name in places], tests)
+        yield CoverageRow(there.strip("`"), [setting + name for setting, name in places], tests)
 
 
 def test_every_name_is_listed_once() -> None:
-    assert sorted(row.there for row in coverage()) == sorted(COVERED)
+    assert sorted(row.there for row in coverage()) == sorted(NAMES_TO_COVER)
 
 
 def test_every_name_has_a_test_or_is_open() -> None:
@@ -730,7 +730,7 @@ def is_setting(path: str) -> bool:
 
 
 def resolve(path: str) -> Any:
-    """What a dotted path names; the key of a typed dictionary counts as its attribute."""
+    """Return the object that a dotted path names; the key of a typed dictionary counts as its attribute."""
     module, *names = path.split(".")
     found: Any = midwatch
     while names and hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{names[0]}"):

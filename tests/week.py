@@ -1,7 +1,7 @@
-"""A simulated week: the real desk on a real store, a clock that is moved by hand, and everything that may happen.
+"""A simulated week: the real desk on a real store, a fake clock, and random events of all kinds.
 
-All chance comes from one seed. A life of the desk ends cleanly or is abandoned: from then on nothing it does is written
-and nothing it waits for comes, as if its process had been killed, and another one is opened on what it left.
+All chance comes from one seed. A process ends cleanly or is abandoned: from then on none of its writes counts and none
+of its timers fires, as if it had been killed, and another one is opened on the same store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import midwatch.base.ids
-from ledger import Ledger
 from midwatch.agents.base import message_id
 from midwatch.base.clock import SECOND, Timer
 from midwatch.base.errors import AgentError, MidwatchError, TransientError
@@ -34,20 +33,21 @@ from midwatch.stores.runner import Answer, Op
 from midwatch.stores.sql import SQLITE, load
 from midwatch.stores.sqlite import MEMORY, SqliteStore, SqliteTx, open_database
 from midwatch.testing import FakeClock, RecordingChannel, ScriptedAgent
+from week_checks import WeekChecker
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 START = 1_711_500_000 * SECOND
-"""Days before clocks change in Europe."""
-LONG_NAPS = Pace(watchdog=6 * HOUR, prune=DAY, handoffs=6 * HOUR, nap=6 * HOUR)
-"""Looking twice a minute for a week would be most of the work."""
-MOST_TURNS = 50_000
+"""Some days before the clocks change in Europe."""
+SLOW_LOOPS = Pace(watchdog=6 * HOUR, prune=DAY, handoffs=6 * HOUR, nap=6 * HOUR)
+"""Checking twice a minute for a week would be most of the work."""
+MAX_TURNS = 50_000
 ACTIONS = 150
-"""How busy people are."""
+"""The number of actions of people."""
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Nothing is logged, and nothing collected before the end: a week is short."""
+def without_logs() -> Iterator[None]:
+    """Disable logging and garbage collection for the duration of a week, which is short."""
     logging.disable(logging.CRITICAL)
     gc.disable()
     try:
@@ -63,7 +63,7 @@ async def for_ever() -> Any:
 
 
 class WeekStore(SqliteStore):
-    """The store without its threads: a verb is one transaction on the event loop, with chance in between."""
+    """A store without threads: a write is one transaction on the event loop, with random delays in between."""
 
     def __init__(self, connection: sqlite3.Connection, chance: random.Random, seen: Callable[[Commit], None]) -> None:
         VerbStore.__init__(self, readers=1)
@@ -110,21 +110,21 @@ class WeekStore(SqliteStore):
 
 
 class WeekClock(FakeClock):
-    """A clock that is moved to one timer after the other."""
+    """A clock that is advanced to one timer after the other."""
 
     @property
     def next_due(self) -> float | None:
-        """When the next timer is due, cancelled or not, on the monotonic clock."""
+        """Return the time of the next timer, cancelled or not, on the monotonic clock."""
         return self._timers[0][0] if self._timers else None
 
     def tick(self, until: float) -> None:
-        """Time goes by, and nothing happens."""
+        """Advance the clock without firing timers."""
         passed = max(0.0, until - self._monotonic)
         self._monotonic += passed
         self._now += round(passed * SECOND)
 
     def fire(self) -> bool:
-        """Go on to the next timer, and have it; whether it was still wanted."""
+        """Advance to the next timer and fire it; return whether it was not cancelled."""
         due, _, timer = heapq.heappop(self._timers)
         if timer.callback is None:
             return False
@@ -133,32 +133,32 @@ class WeekClock(FakeClock):
         return True
 
 
-class Life(Runtime):
+class DeskProcess(Runtime):
     """A desk that can be killed."""
 
     async def begin(self) -> None:
-        """What opening it does, on a store that is there."""
+        """Do what opening it does, on an open store."""
         await self._start()
 
     async def end(self) -> None:
-        """What closing it does."""
+        """Do what closing it does."""
         await self._stop()
 
     def die(self) -> None:
-        """Its locks are free, as those of a process that was killed."""
+        """Release its locks, as if its process had been killed."""
         engine: Any = self.crew.engine
         life, lead = engine._life, engine._lead
         life.release()
         lead.release()
         life.path.unlink(missing_ok=True)
 
-    async def led_by_two(self) -> None:
-        """For a moment there are two who look at what is due."""
+    async def run_second_scheduler(self) -> None:
+        """Run a second scheduler for a moment."""
         await asyncio.gather(self.crew.scheduler.look(), self.crew.scheduler.look())
 
 
-class LifeClock:
-    """The clock as one life of the desk sees it: what it waits for does not come once it is dead."""
+class ProcessClock:
+    """The clock of one process: its timers do not fire once the process is dead."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.dead = False
@@ -178,8 +178,8 @@ class LifeClock:
             timer.cancel()
 
 
-class Moody(ScriptedAgent):
-    """An agent that does what comes to its mind."""
+class RandomAgent(ScriptedAgent):
+    """An agent that acts at random."""
 
     def __init__(self, world: World, name: str, terms: AgentTerms) -> None:
         super().__init__(name=name, terms=terms)
@@ -188,7 +188,7 @@ class Moody(ScriptedAgent):
 
     async def perform(self, prompt: str, turn: Any) -> Any:
         world, chance = self._world, self._world.chance
-        mood = "ok" if world.ending else chance.choices(MOODS, WEIGHTS)[0]
+        mood = "ok" if world.ending else chance.choices(BEHAVIOURS, WEIGHTS)[0]
         if chance.random() < 0.3:
             await turn.emit(ToolExecStart(tool="look", tool_call_id="look"))
             if chance.random() < 0.8:
@@ -225,7 +225,7 @@ class Moody(ScriptedAgent):
                 await goals.delay(turn.task.cause_id, length, "the build", **about)
 
 
-MOODS = ("ok", "slow", "asleep", "ask", "fail", "transient", "crash", "silent")
+BEHAVIOURS = ("ok", "slow", "asleep", "ask", "fail", "transient", "crash", "silent")
 WEIGHTS = (30, 30, 4, 8, 8, 8, 5, 7)
 
 
@@ -237,55 +237,55 @@ class World:
         random.seed(seed)
         midwatch.base.ids._random.seed(seed)
         self.clock = WeekClock(START)
-        self.clock_of_life = LifeClock(self.clock)
+        self.clock_of_life = ProcessClock(self.clock)
         self.settings = settings
         self.home = Home(settings.home)
         self.connection = open_database(MEMORY)
-        self.ledger = Ledger(self.connection, self.clock)
+        self.checker = WeekChecker(self.connection, self.clock)
         self.channel = RecordingChannel("there")
         self.ending = False
         self.dies_in: int | None = None
         self.done: list[str] = []
-        self.lives: list[Life] = []
-        """All of them: what an abandoned one waits for never comes, and is not to be collected before the end."""
+        self.processes: list[DeskProcess] = []
+        """All processes: an abandoned one waits for ever and must not be collected before the end."""
 
-    # -- lives -----------------------------------------------------------------------------------------------------
+    # -- processes -------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """A new life."""
-        self.clock_of_life = LifeClock(self.clock)
-        self.store = WeekStore(self.connection, self.chance, self.ledger.seen)
+        """Open a new process."""
+        self.clock_of_life = ProcessClock(self.clock)
+        self.store = WeekStore(self.connection, self.chance, self.checker.on_commit)
         terms = {
             "ann": AgentTerms(timeout_seconds=2 * HOUR, on_crash="resume", slots=3),
             "bob": AgentTerms(timeout_seconds=HOUR, on_crash="rerun", slots=2),
             "eve": AgentTerms(timeout_seconds=4 * HOUR, on_crash="fail", slots=2),
         }
-        agents: dict[str, Any] = {name: Moody(self, name, said) for name, said in terms.items()}
+        agents: dict[str, Any] = {name: RandomAgent(self, name, said) for name, said in terms.items()}
         about = (self.settings, self.home, self.store, agents, {"there": self.channel}, self.clock_of_life)
-        self.desk = Life(Setup(*about), role="up", pace=LONG_NAPS)
-        self.lives.append(self.desk)
+        self.desk = DeskProcess(Setup(*about), role="up", pace=SLOW_LOOPS)
+        self.processes.append(self.desk)
         await self.desk.begin()
 
     def abandon(self) -> None:
-        """The process is killed: nothing it still does counts, and its locks are free."""
+        """Kill the process: its later actions do not count, and its locks are free."""
         self.store.dead = self.clock_of_life.dead = True
         self.desk.die()
 
     async def stop(self) -> None:
-        """The process ends as it should."""
+        """End the process cleanly."""
         self.note("stop")
         ends = asyncio.ensure_future(self.desk.end())
-        await self.quiet()
+        await self.run_until_idle()
         assert ends.done(), "the desk does not stop"
         await ends
         self.clock_of_life.dead = True
 
     # -- time ------------------------------------------------------------------------------------------------------
 
-    async def quiet(self) -> None:
-        """Let everything run that can, or until the moment the process is killed."""
+    async def run_until_idle(self) -> None:
+        """Run everything that can run, or until the moment the process is killed."""
         ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]  # nothing else tells that all is done
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             await asyncio.sleep(0)
             if self.dies_in is not None:
                 self.dies_in -= 1
@@ -295,25 +295,25 @@ class World:
                     self.abandon()
                     await self.open()
                     continue
-            if self.ledger.problem is not None:
-                raise self.ledger.problem
+            if self.checker.problem is not None:
+                raise self.checker.problem
             if not ready:
                 return
         raise AssertionError("it never comes to rest")
 
     async def advance(self, seconds: float) -> None:
-        """Time goes by; what falls due happens in order."""
+        """Advance the clock; due timers fire in order."""
         clock = self.clock
         end = clock.monotonic() + seconds
-        await self.quiet()
+        await self.run_until_idle()
         while clock.next_due is not None and clock.next_due <= end:
             if clock.fire():
-                await self.quiet()
+                await self.run_until_idle()
         clock.tick(end)
-        await self.quiet()
+        await self.run_until_idle()
 
     async def until_busy(self, end: float) -> None:
-        """Go on to a moment at which something is under way, if there is one soon."""
+        """Advance to a moment at which work is in progress, if there is one soon."""
         for _ in range(20):
             due = self.clock.next_due
             if self.desk.running or due is None or due > end:
@@ -321,16 +321,16 @@ class World:
             await self.advance(max(0.0, due - self.clock.monotonic()))
 
     def note(self, what: str) -> None:
-        """For whoever replays it."""
+        """Record an action for a replay."""
         self.done.append(f"{(self.clock.monotonic() - 1000) / HOUR:7.2f}h {what}")
 
     # -- the week --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Seven days, and then until all is over."""
+        """Simulate seven days, then continue until everything has ended."""
         await self.open()
-        await self.quiet()
-        await self._furnish()
+        await self.run_until_idle()
+        await self._create_records()
         end = self.clock.monotonic() + 7 * DAY
         while (left := end - self.clock.monotonic()) > 0:
             gap = self.chance.choice((0.0, 30.0, MINUTE, HOUR)) * self.chance.random()
@@ -340,23 +340,23 @@ class World:
             if self.chance.random() < 0.5:
                 await self.until_busy(end)
             await self.act()
-            await self.quiet()
-            self.ledger.check()
+            await self.run_until_idle()
+            self.checker.check()
         await self.drain()
-        self.ledger.check_end(self.channel)
+        self.checker.check_end(self.channel)
         await self.stop()
 
     async def drain(self) -> None:
-        """Nobody does anything any more, agents only do as they are told: everything comes to its end."""
+        """Let everything end: people do nothing, and agents act only as requested."""
         self.ending, self.dies_in = True, None
         for one in await self.store.list_automations(statuses=("active",), limit=200):
-            await self.tried("pause all", self.desk.automations.pause(one.id))
+            await self.try_action("pause all", self.desk.automations.pause(one.id))
         await self.advance(2.5 * DAY)
 
-    async def tried(self, what: str, doing: Awaitable[Any]) -> Any:
-        """Something a person does: it happens, is refused, or its process is killed meanwhile."""
+    async def try_action(self, what: str, doing: Awaitable[Any]) -> Any:
+        """Do an action of a person: it succeeds, is refused, or its process is killed meanwhile."""
         task = asyncio.ensure_future(doing)
-        await self.quiet()
+        await self.run_until_idle()
         if not task.done():
             assert self.store.dead is False
             self.note(f"{what}: unheard")
@@ -367,19 +367,19 @@ class World:
             raise problem
         return None if problem else task.result()
 
-    async def _furnish(self) -> None:
+    async def _create_records(self) -> None:
         for key, agent in (("chat:1", "ann"), ("chat:2", "eve")):
-            await self.tried("session", self.desk.sessions.create(agent=agent, key=key))
+            await self.try_action("session", self.desk.sessions.create(agent=agent, key=key))
         for _ in range(self.chance.randint(2, 3)):
             await self.new_automation()
         for _ in range(self.chance.randint(1, 2)):
             await self.new_goal()
 
-    # -- what people do --------------------------------------------------------------------------------------------
+    # -- actions of people -----------------------------------------------------------------------------------------
 
     async def act(self) -> None:
-        """One of them."""
-        names = [name for name, weight in DEEDS.items() for _ in range(weight)]
+        """Do one random action."""
+        names = [name for name, weight in PERSON_ACTIONS.items() for _ in range(weight)]
         await getattr(self, self.chance.choice(names))()
 
     async def new_automation(self) -> None:
@@ -396,7 +396,7 @@ class World:
         }  # fmt: skip
         if chance.random() < 0.4:
             wish["session_key"] = "chat:1" if wish["agent"] == "ann" else "chat:9"
-        await self.tried(f"automation {when}", self.desk.automations.create("look {{date}}", **wish))
+        await self.try_action(f"automation {when}", self.desk.automations.create("look {{date}}", **wish))
 
     async def new_goal(self) -> None:
         chance = self.chance
@@ -408,15 +408,15 @@ class World:
         wish |= chance.choice(
             ({"agent": "bob"}, {"agent": "eve"}, {"session_key": "chat:1"}, {"session_key": "chat:2"})
         )
-        await self.tried("goal", self.desk.goals.create("reach it", **wish))
+        await self.try_action("goal", self.desk.goals.create("reach it", **wish))
 
-    async def goal_deed(self) -> None:
+    async def change_goal(self) -> None:
         chance, goals = self.chance, self.desk.goals
         found = await self.store.list_goals((), 200)
         if not found:
             return await self.new_goal()
         goal_id = chance.choice([one for one in found if one.open] * 4 + found).id
-        deed, doing = chance.choice((
+        action, doing = chance.choice((
             ("pause", lambda: goals.pause(goal_id)), ("resume", lambda: goals.resume(goal_id)),
             ("resume", lambda: goals.resume(goal_id)), ("step", lambda: goals.step(goal_id)),
             ("delay", lambda: goals.delay(goal_id, chance.choice((0, 3600.0)), "a person")),
@@ -426,16 +426,16 @@ class World:
                 {"deadline_at": self.clock.now() + int(chance.uniform(MINUTE, DAY) * SECOND)},
             )))),
         ))  # fmt: skip
-        await self.tried(f"goal {deed} {goal_id}", doing())
+        await self.try_action(f"goal {action} {goal_id}", doing())
         return None
 
-    async def automation_deed(self) -> None:
+    async def change_automation(self) -> None:
         chance, automations = self.chance, self.desk.automations
         found = await self.store.list_automations(statuses=("active", "paused", "deleted"), limit=200)
         if not found:
             return await self.new_automation()
         name = chance.choice(found).id
-        deed, doing = chance.choice((
+        action, doing = chance.choice((
             ("pause", lambda: automations.pause(name)), ("resume", lambda: automations.resume(name)),
             ("resume", lambda: automations.resume(name)), ("run", lambda: automations.run(name)),
             ("run", lambda: automations.run(name)), ("delete", lambda: automations.delete(name)),
@@ -443,34 +443,34 @@ class World:
                 {"every": chance.choice((3, 7)) * HOUR}, {"cron": "15 */6 * * *"}, {"title": "x"}, {"max_runs": 9},
             )))),
         ))  # fmt: skip
-        await self.tried(f"automation {deed} {name}", doing())
+        await self.try_action(f"automation {action} {name}", doing())
         return None
 
     async def message(self) -> None:
         key = self.chance.choice(("chat:1", "chat:1", "chat:2"))
-        await self.tried(f"message in {key}", self.desk.sessions.send(key, "hello"))
+        await self.try_action(f"message in {key}", self.desk.sessions.send(key, "hello"))
 
     async def submit(self) -> None:
         wish: dict[str, Any] = {"agent": self.chance.choice(("bob", "eve")), "route": "there"}
-        await self.tried("submit", self.desk.tasks.submit("do it", **wish))
+        await self.try_action("submit", self.desk.tasks.submit("do it", **wish))
 
     async def cancel(self) -> None:
-        await self._to_a_task("cancel", ("pending", "running"), self.desk.tasks.cancel)
+        await self._act_on_task("cancel", ("pending", "running"), self.desk.tasks.cancel)
 
     async def retry(self) -> None:
-        await self._to_a_task("retry", ("failed", "cancelled"), self.desk.tasks.retry)
+        await self._act_on_task("retry", ("failed", "cancelled"), self.desk.tasks.retry)
 
-    async def _to_a_task(self, what: str, statuses: Any, doing: Callable[[str], Awaitable[Any]]) -> None:
+    async def _act_on_task(self, what: str, statuses: Any, doing: Callable[[str], Awaitable[Any]]) -> None:
         marks = ", ".join(f"'{status}'" for status in statuses)
         found = self.connection.execute(f"SELECT id FROM tasks WHERE status IN ({marks}) ORDER BY id").fetchall()
         if found:
             task_id = self.chance.choice(found)[0]
-            await self.tried(f"{what} {task_id}", doing(task_id))
+            await self.try_action(f"{what} {task_id}", doing(task_id))
 
     async def answer(self) -> None:
         for question in await self.store.list_approvals("pending"):
             choice = self.chance.choice(("yes", "no"))
-            await self.tried("answer", self.desk.approvals.answer(question.id, choice))
+            await self.try_action("answer", self.desk.approvals.answer(question.id, choice))
 
     async def kill(self) -> None:
         self.dies_in = self.chance.choice((self.chance.randint(1, 30), self.chance.randint(1, 1000)))
@@ -483,11 +483,11 @@ class World:
                 await self.advance(self.chance.uniform(0, 20 * HOUR))
             await self.open()
 
-    async def second_leader(self) -> None:
-        """For a moment there are two who look at what is due."""
+    async def add_second_scheduler(self) -> None:
+        """Run a second scheduler for a moment."""
         if (due := self.clock.next_due) is not None:
             self.clock.tick(due)
-            await self.tried("another leader", self.desk.led_by_two())
+            await self.try_action("another leader", self.desk.run_second_scheduler())
 
     async def jump(self) -> None:
         by = self.chance.choice((-2 * HOUR, -MINUTE, 10 * MINUTE, 5 * HOUR, 30 * HOUR)) * self.chance.random()
@@ -495,15 +495,15 @@ class World:
         self.clock.set(self.clock.now() + int(by * SECOND))
 
 
-DEEDS = {
-    "goal_deed": 8, "automation_deed": 7, "message": 6, "submit": 2, "cancel": 4, "retry": 2, "answer": 3, "kill": 5,
-    "restart": 1, "jump": 2, "new_goal": 2, "new_automation": 1, "second_leader": 3,
+PERSON_ACTIONS = {
+    "change_goal": 8, "change_automation": 7, "message": 6, "submit": 2, "cancel": 4, "retry": 2, "answer": 3,
+    "kill": 5, "restart": 1, "jump": 2, "new_goal": 2, "new_automation": 1, "add_second_scheduler": 3,
 }  # fmt: skip
 
 
 @asynccontextmanager
-async def nothing_left() -> AsyncIterator[None]:
-    """End what abandoned lives left waiting for ever."""
+async def end_waiting_tasks() -> AsyncIterator[None]:
+    """End the tasks that abandoned processes left waiting."""
     try:
         yield
     finally:
@@ -517,13 +517,13 @@ async def nothing_left() -> AsyncIterator[None]:
             await asyncio.wait(left, timeout=1)
 
 
-def live_through(seed: int, home: Path) -> None:
-    """The week of a seed. When it goes wrong, what happened is told."""
+def simulate_week(seed: int, home: Path) -> None:
+    """Simulate the week of a seed, and print its history if it fails."""
     settings = Settings(home=home, detect_agents=False, shutdown_grace=0.0, notify=None, default_agent="bob")
     Home(home).prepare()
 
     async def week() -> None:
-        async with nothing_left():
+        async with end_waiting_tasks():
             world = World(seed, settings)
             try:
                 await world.run()
@@ -536,5 +536,5 @@ def live_through(seed: int, home: Path) -> None:
                 world.abandon()
                 world.connection.close()
 
-    with quietly():
+    with without_logs():
         asyncio.run(week())

@@ -1,4 +1,4 @@
-"""`midwatch agentapi server` and `midwatch attach` as people start them: flags, files, signals, ends, terminals."""
+"""Test `midwatch agentapi server` and `midwatch attach` as people start them: flags, files, signals and terminals."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from alone import ECHO, Alone, alone
 from commands import run
 from midwatch.base.home import Home
 from midwatch.cli.attach import SessionTerminal
 from midwatch.cli.connection import Desk
 from midwatch.client import Client
 from servers import PROGRAM, Server, environment, eventually, processes_with
+from standalone import ECHO, StandaloneServer, start_standalone
 
-# -- how it ends -------------------------------------------------------------------------------------------------------
+# -- ends of the server ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_stops_the_server_cleanly(tmp_path: Path, number: int) -> None:
-    async with alone(tmp_path) as server:
-        await server.stable()
+    async with start_standalone(tmp_path) as server:
+        await server.wait_until_stable()
         await server.send("start a child")
-        await server.stable()
+        await server.wait_until_stable()
         assert re.match(r"started \d+", (await server.messages())[-1])
         reply = await server.http.post("/upload", files={"file": ("a", b"x")})
         assert Path(reply.json()["filePath"]).exists()
-        assert await server.ended(number) == 0
+        assert await server.wait_for_exit(number) == 0
 
 
 async def test_the_server_stops_when_the_agent_exits(tmp_path: Path) -> None:
-    async with alone(tmp_path) as server:
-        await server.stable()
+    async with start_standalone(tmp_path) as server:
+        await server.wait_until_stable()
         await server.send("leave 0\r", "raw")
-        assert await server.ended() == 0
+        assert await server.wait_for_exit() == 0
         assert "====" not in server.errors.read_text()
-    async with alone(tmp_path) as server:
-        await server.stable()
+    async with start_standalone(tmp_path) as server:
+        await server.wait_until_stable()
         await server.send("leave 3\r", "raw")
-        assert await server.ended() == 1
+        assert await server.wait_for_exit() == 1
         said = server.errors.read_text()
         assert re.search(r"^={8}\nWelcome to echo 80\n> leave 3\n={8}$", said, re.M), said
 
 
 async def test_the_server_stops_when_the_agent_exits_during_a_turn(tmp_path: Path) -> None:
-    async with alone(tmp_path) as server:
-        await server.stable()
+    async with start_standalone(tmp_path) as server:
+        await server.wait_until_stable()
         await server.http.post("/message", json={"content": "leave 4", "type": "user"})
-        assert await server.ended() == 1
+        assert await server.wait_for_exit() == 1
         assert "> leave 4" in server.errors.read_text()
 
 
@@ -85,20 +85,23 @@ def test_wrong_options_print_one_line_and_exit_with_status_1(tmp_path: Path) -> 
     assert "the list must not be empty" in run_refused(tmp_path, "-a", "", "--", "true")
     assert "'a:80' must not include a port" in run_refused(tmp_path, "--", "true", AGENTAPI_ALLOWED_HOSTS="b a:80")
     assert "--term-width" in run_refused(tmp_path, "-W", "5", "--", "true")
-    told = run_refused(tmp_path, "--", "no-such-program")
-    assert "program 'no-such-program' is not installed or not executable; install it or name another after --" in told
+    wait_for_size = run_refused(tmp_path, "--", "no-such-program")
+    assert (
+        "program 'no-such-program' is not installed or not executable; install it or name another after --"
+        in wait_for_size
+    )
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
         assert "`midwatch agentapi server --port N`" in run_refused(tmp_path, "--port", taken, "--", "true")
     running = tmp_path / "pid"
     running.write_text(f"{os.getpid()}\n")
-    told = run_refused(tmp_path, "--pid-file", str(running), "--", "true")
-    assert f"another instance is already running with PID {os.getpid()} (PID file: {running})" in told
+    wait_for_size = run_refused(tmp_path, "--pid-file", str(running), "--", "true")
+    assert f"another instance is already running with PID {os.getpid()} (PID file: {running})" in wait_for_size
     assert running.read_text() == f"{os.getpid()}\n"
 
 
 async def test_an_agent_that_exits_at_once_is_reported(tmp_path: Path) -> None:
-    """The server runs as a program here, as people start it; elsewhere it is forked."""
+    """Start the server as a program, as people do; the other tests fork it."""
     agent = [sys.executable, "-c", "print('no key'); raise SystemExit(2)"]
     ran = await asyncio.to_thread(
         subprocess.run, [PROGRAM, "agentapi", "server", "--port", "0", "--", *agent], cwd=tmp_path, input="",
@@ -118,7 +121,7 @@ STUBBORN = "import signal, time\nfor n in (1, 2, 3, 15): signal.signal(n, signal
 
 @pytest.mark.parametrize("program", [FLOOD, NOISE, ENDLESS, STUBBORN], ids=["flood", "noise", "endless", "stubborn"])
 async def test_a_misbehaving_agent_does_no_harm(tmp_path: Path, program: str) -> None:
-    async with alone(tmp_path, agent=[sys.executable, "-c", program]) as server:
+    async with start_standalone(tmp_path, agent=[sys.executable, "-c", program]) as server:
         async with server.http.stream("GET", "/internal/screen") as reply:
             async for line in reply.aiter_lines():
                 assert len(line) < 128 * 1024
@@ -127,14 +130,14 @@ async def test_a_misbehaving_agent_does_no_harm(tmp_path: Path, program: str) ->
         for path in ("/status", "/messages"):
             assert (await server.http.get(path)).status_code == 200
         assert (await server.http.post("/message", json={"content": "x", "type": "raw"})).status_code == 200
-        assert await server.ended(signal.SIGTERM) == 0
+        assert await server.wait_for_exit(signal.SIGTERM) == 0
 
 
 def test_the_openapi_document_is_printed() -> None:
     ran = subprocess.run([PROGRAM, "agentapi", "server", "-P", "dummy"], capture_output=True, text=True, check=True)
-    told = json.loads(ran.stdout)
-    assert told["openapi"] == "3.0.3"
-    assert list(told) == sorted(told)
+    wait_for_size = json.loads(ran.stdout)
+    assert wait_for_size["openapi"] == "3.0.3"
+    assert list(wait_for_size) == sorted(wait_for_size)
 
 
 # -- files and prompts -------------------------------------------------------------------------------------------------
@@ -143,49 +146,53 @@ def test_the_openapi_document_is_printed() -> None:
 async def test_the_conversation_is_saved_to_a_file_and_resumed(tmp_path: Path) -> None:
     state, pid = tmp_path / "deep" / "state.json", tmp_path / "run" / "pid"
     flags = ("--state-file", str(state), "--pid-file", str(pid), "--initial-prompt", "do it")
-    async with alone(tmp_path, *flags) as server:
+    async with start_standalone(tmp_path, *flags) as server:
         assert pid.read_text() == f"{server.process.pid}\n"
         await wait_for_messages(server, 3)
         assert await eventually(lambda: state.exists() and '"you said do it"' in state.read_text())
         kept = state.read_text()
         await server.send("more")
-        await server.stable()
+        await server.wait_until_stable()
         server.process.send_signal(signal.SIGUSR1)
         assert await eventually(lambda: "you said more" in state.read_text())
         assert state.read_text() != kept
-        assert await server.ended(signal.SIGKILL) != 0
-    told = json.loads(state.read_text())
-    assert list(told) == ["version", "messages", "initial_prompt", "initial_prompt_sent"]
-    assert (told["version"], told["initial_prompt"], told["initial_prompt_sent"]) == (1, "do it", True)
-    async with alone(tmp_path, *flags) as server:
-        await server.stable()
+        assert await server.wait_for_exit(signal.SIGKILL) != 0
+    wait_for_size = json.loads(state.read_text())
+    assert list(wait_for_size) == ["version", "messages", "initial_prompt", "initial_prompt_sent"]
+    assert (wait_for_size["version"], wait_for_size["initial_prompt"], wait_for_size["initial_prompt_sent"]) == (
+        1,
+        "do it",
+        True,
+    )
+    async with start_standalone(tmp_path, *flags) as server:
+        await server.wait_until_stable()
         await server.send("again")
-        await server.stable()
+        await server.wait_until_stable()
         texts = await server.messages()
         assert texts == [
             "Welcome to echo 80", "do it", "you said do it", "more", "you said more", "again", "you said again"
         ]  # fmt: skip
-        assert await server.ended(signal.SIGTERM) == 0
+        assert await server.wait_for_exit(signal.SIGTERM) == 0
     assert not pid.exists()
     assert len(json.loads(state.read_text())["messages"]) == 7
-    async with alone(tmp_path, *flags, "--load-state=false", "--no-save-state") as server:
+    async with start_standalone(tmp_path, *flags, "--load-state=false", "--no-save-state") as server:
         await wait_for_messages(server, 3)
     assert len(json.loads(state.read_text())["messages"]) == 7
 
 
-async def wait_for_messages(server: Alone, count: int) -> None:
-    """Wait until there are so many messages, and the agent waits."""
+async def wait_for_messages(server: StandaloneServer, count: int) -> None:
+    """Wait until there are so many messages and the agent waits for input."""
     async with asyncio.timeout(60):
         while len(await server.messages()) < count:
             await asyncio.sleep(0.02)
-    await server.stable()
+    await server.wait_until_stable()
 
 
 async def test_a_broken_state_file_is_reported_and_kept(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     state.write_text("{broken")
-    async with alone(tmp_path, "-s", str(state)) as server:
-        await server.stable()
+    async with start_standalone(tmp_path, "-s", str(state)) as server:
+        await server.wait_until_stable()
         async with server.http.stream("GET", "/events") as reply:
             text = ""
             async for piece in reply.aiter_text():
@@ -201,16 +208,16 @@ async def test_a_broken_state_file_is_reported_and_kept(tmp_path: Path) -> None:
 
 
 async def test_the_initial_prompt_may_come_from_a_pipe(tmp_path: Path) -> None:
-    async with alone(tmp_path, stdin="from a pipe\n") as server:
+    async with start_standalone(tmp_path, stdin="from a pipe\n") as server:
         await wait_for_messages(server, 3)
         assert (await server.messages())[1:] == ["from a pipe", "you said from a pipe"]
 
 
 async def test_a_pipe_that_stays_open_does_not_delay_the_start(tmp_path: Path) -> None:
-    async with alone(tmp_path, stdin=None) as server:
-        await server.stable()
+    async with start_standalone(tmp_path, stdin=None) as server:
+        await server.wait_until_stable()
         await server.send("hello")
-        assert await server.ended(signal.SIGTERM) == 0
+        assert await server.wait_for_exit(signal.SIGTERM) == 0
         server.stdin.close()
 
 
@@ -219,8 +226,8 @@ async def test_flags_can_be_set_in_the_environment(tmp_path: Path) -> None:
         "AGENTAPI_TYPE": "goose", "AGENTAPI_TERM_WIDTH": "100", "AGENTAPI_ALLOWED_HOSTS": "127.0.0.1 a.example",
         "AGENTAPI_CHAT_BASE_PATH": "/x/chat", "AGENTAPI_INITIAL_PROMPT": "",
     }  # fmt: skip
-    async with alone(tmp_path, "--type", "custom", **wish) as server:
-        await server.stable()
+    async with start_standalone(tmp_path, "--type", "custom", **wish) as server:
+        await server.wait_until_stable()
         assert (await server.http.get("/status")).json()["agent_type"] == "custom", "a flag is stronger"
         assert await server.messages() == ["Welcome to echo 100"]
         assert (await server.http.get("/", headers={"host": "a.example"})).headers["location"] == "/x/chat/embed"
@@ -230,10 +237,10 @@ async def test_flags_can_be_set_in_the_environment(tmp_path: Path) -> None:
 
 async def test_a_home_set_in_the_environment_keeps_the_session(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    async with alone(tmp_path, MIDWATCH_HOME=str(home)) as server:
-        await server.stable()
+    async with start_standalone(tmp_path, MIDWATCH_HOME=str(home)) as server:
+        await server.wait_until_stable()
         await server.send("remember")
-        await server.stable()
+        await server.wait_until_stable()
     ran = subprocess.run(
         [PROGRAM, "sessions", "--json"], env=environment(home), capture_output=True, text=True, check=True, timeout=120
     )
@@ -245,7 +252,7 @@ async def test_a_home_set_in_the_environment_keeps_the_session(tmp_path: Path) -
 
 
 class Person:
-    """Somebody at a terminal who attaches."""
+    """A person at a terminal who attaches."""
 
     def __init__(self, home: Path, *arguments: str, columns: int = 90, lines: int = 21) -> None:
         self.master, slave = pty.openpty()
@@ -273,11 +280,11 @@ class Person:
             pass
         return self.shown
 
-    async def sees(self, seen: str | Callable[[str], bool]) -> None:
+    async def wait_for(self, seen: str | Callable[[str], bool]) -> None:
         look = seen if callable(seen) else (lambda shown: seen in shown)
         assert await eventually(lambda: look(self.read()), 60), self.shown[-2000:]
 
-    async def leaves(self) -> int:
+    async def detach(self) -> int:
         self.type("\x1d")
         deadline = time.monotonic() + 60
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -303,8 +310,8 @@ prompt = "^> $"
 
 
 @asynccontextmanager
-async def desk_of_echo(home: Path) -> AsyncIterator[Server]:
-    """A server whose agent answers in a terminal."""
+async def serve_echo(home: Path) -> AsyncIterator[Server]:
+    """Start a server whose agent answers in a terminal."""
     home.mkdir()
     (home / "midwatch.toml").write_text(SETTINGS.format(python=sys.executable, echo=ECHO))
     server = Server(home)
@@ -317,34 +324,34 @@ async def desk_of_echo(home: Path) -> AsyncIterator[Server]:
 
 async def test_a_terminal_attaches_to_a_session(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    async with desk_of_echo(home) as server, server.client() as http:
+    async with serve_echo(home) as server, server.client() as http:
         key = (await http.post("/sessions", json={})).json()["key"]
         person = Person(home, key)
-        welcome = r"Welcome to echo (120|90)\b"  # it may ask for its size before that is changed, or after
-        await person.sees(lambda shown: bool(re.search(welcome, shown)) and "Ctrl-] leaves" in shown)
+        welcome = r"Welcome to echo (120|90)\b"  # the program may read the size before or after the change
+        await person.wait_for(lambda shown: bool(re.search(welcome, shown)) and "Ctrl-] leaves" in shown)
         assert person.shown.startswith("\x1b[?1049h")
         person.type("hello ü\r")
-        await person.sees("you said hello ü")
+        await person.wait_for("you said hello ü")
         person.type("half\x03")
-        await person.sees("interrupted")
+        await person.wait_for("interrupted")
         person.type("size\r")
-        await person.sees("size 90 20")
+        await person.wait_for("size 90 20")
         person.resize(100, 31)
         os.kill(person.process.pid, signal.SIGWINCH)
         assert await eventually_is(http, key, (100, 30))
         person.type("size\r")
-        await person.sees("size 100 30")
-        assert await person.leaves() == 0
+        await person.wait_for("size 100 30")
+        assert await person.detach() == 0
         assert await eventually_is(http, key, (120, 40)), "it is left as it was found"
         task = (await http.post(f"/sessions/{key}/messages", json={"text": "still there"})).json()
         async with asyncio.timeout(60):
-            while (told := (await http.get(f"/tasks/{task['id']}")).json())["status"] != "done":
+            while (wait_for_size := (await http.get(f"/tasks/{task['id']}")).json())["status"] != "done":
                 await asyncio.sleep(0.05)
-        assert told["result"] == "you said still there"
+        assert wait_for_size["result"] == "you said still there"
         person = Person(home, key)
-        await person.sees("you said still there")
+        await person.wait_for("you said still there")
         person.type("leave 0\r")
-        await person.sees("The terminal is closed.")
+        await person.wait_for("The terminal is closed.")
         assert await asyncio.to_thread(person.process.wait, 60) == 0
         os.close(person.master)
         os.close(person.slave)
@@ -352,13 +359,13 @@ async def test_a_terminal_attaches_to_a_session(tmp_path: Path) -> None:
 
 async def test_changes_before_the_attach_are_painted(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    async with desk_of_echo(home), Client.for_home(home) as client, asyncio.timeout(60):
+    async with serve_echo(home), Client.for_home(home) as client, asyncio.timeout(60):
         far = SessionTerminal(Desk(client, Home(home), None, None), (await client.create_session())["key"])
         await far.begin(90, 20)
         while "> " not in (await far.view()).painted:
             await asyncio.sleep(0.02)
         async with aclosing(far.changes()) as changes:
-            await anext(changes)  # though nothing changes: what is shown may be another than before
+            await anext(changes)  # although nothing changes, the screen may differ from the earlier one
 
 
 async def eventually_is(http: httpx2.AsyncClient, key: str, size: tuple[int, int]) -> bool:
@@ -371,24 +378,24 @@ async def eventually_is(http: httpx2.AsyncClient, key: str, size: tuple[int, int
 
 
 async def test_a_terminal_attaches_to_an_agentapi_server(tmp_path: Path) -> None:
-    async with alone(tmp_path) as server:
-        await server.stable()
+    async with start_standalone(tmp_path) as server:
+        await server.wait_until_stable()
         person = Person(tmp_path / "home", "--url", str(server.http.base_url))
-        await person.sees("Welcome to echo 80")
+        await person.wait_for("Welcome to echo 80")
         person.type("hello\r")
-        await person.sees("you said hello")
+        await person.wait_for("you said hello")
         person.type("x\x03")
-        await person.sees("interrupted")
-        assert await person.leaves() == 0
+        await person.wait_for("interrupted")
+        assert await person.detach() == 0
         assert (await server.http.get("/status")).status_code == 200
 
 
 def test_attaching_without_a_terminal_or_server_is_refused(tmp_path: Path) -> None:
-    def told(*arguments: str) -> str:
+    def wait_for_size(*arguments: str) -> str:
         ran = run(("attach", *arguments), env=environment(tmp_path / "home"))
         assert ran.returncode == 2
         return ran.stderr
 
-    assert "name a session" in told()
-    assert "name a session" in told("chat:1", "--url", "x")
-    assert "attach needs a terminal" in told("chat:1")
+    assert "name a session" in wait_for_size()
+    assert "name a session" in wait_for_size("chat:1", "--url", "x")
+    assert "attach needs a terminal" in wait_for_size("chat:1")

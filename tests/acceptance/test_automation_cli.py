@@ -1,4 +1,4 @@
-"""Automations and goals from the command line: with a server, and without one; and an agent that speaks for itself."""
+"""Test automations and goals on the command line, with and without a server, and an agent that uses its own token."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PATIENCE = 120.0
 
 
 class Desk:
-    """A home and the program on it."""
+    """A home and the commands run on it."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -76,14 +76,14 @@ class Desk:
     def __call__(self, *arguments: str, said: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         return run(arguments, env=environment(self.home, **env), cwd=self.work, said=said, timeout=PATIENCE)
 
-    def told(self, *arguments: str, **more: Any) -> dict[str, Any]:
+    def run_json(self, *arguments: str, **more: Any) -> dict[str, Any]:
         ran = self(*arguments, "--json", **more)
         assert ran.returncode == 0, ran.stderr
         found: dict[str, Any] = json.loads(ran.stdout)
         return found
 
-    def refused(self, status: int, *arguments: str, **more: Any) -> str:
-        """Run a command that must fail with one line; returns the line."""
+    def run_refused(self, status: int, *arguments: str, **more: Any) -> str:
+        """Run a command that must fail with one line and return the line."""
         ran = self(*arguments, **more)
         assert (ran.returncode, ran.stdout) == (status, ""), ran.stderr
         assert ran.stderr.startswith("midwatch: ")
@@ -92,21 +92,21 @@ class Desk:
         return ran.stderr
 
     async def until(self, look: Callable[[], dict[str, Any]], good: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """What `look` finds, once it is good."""
+        """Return the result of `look` once `good` accepts it."""
         found: dict[str, Any] = {}
 
-        def seen() -> bool:
+        def check() -> bool:
             nonlocal found
             found = look()
             return good(found)
 
-        assert await eventually(seen, PATIENCE), found
+        assert await eventually(check, PATIENCE), found
         return found
 
 
 @pytest.fixture
 def offline(home: Path) -> Desk:
-    """A home that no server serves."""
+    """Return a home without a server."""
     home.mkdir()
     (home / "midwatch.toml").write_text(CONFIG.replace("HOME", str(home)))
     (home / "passer.py").write_text(PASSER)
@@ -142,7 +142,7 @@ async def test_an_automation_is_added_paused_resumed_and_deleted(either: Desk) -
         "automation", "add", "--cron", "0 9 * * *", "--tz", "Europe/Berlin", "--agent", "shell", "--json", "echo it"
     )
     made = json.loads(ran.stdout)
-    assert ("midwatch up" in ran.stderr) == (either.told("status")["server"] is None)
+    assert ("midwatch up" in ran.stderr) == (either.run_json("status")["server"] is None)
     assert set(made) == set(AutomationInfo.__annotations__)
     key = made["id"]
     assert (made["prompt"], made["status"], made["agent"], made["workdir"]) == (
@@ -154,12 +154,12 @@ async def test_an_automation_is_added_paused_resumed_and_deleted(either: Desk) -
     assert made["schedule"] == {"cron": "0 9 * * *", "zone": "Europe/Berlin"}
     assert len(made["next_runs"]) == 5
     assert all("T09:00:00+0" in moment for moment in made["next_runs"])
-    assert either.told("automation", "show", key) == made
-    assert either.told("automation", "list")["automations"] == [made]
+    assert either.run_json("automation", "show", key) == made
+    assert either.run_json("automation", "list")["automations"] == [made]
     shown = either("automation", "show", key).stdout
     assert all(text in shown for text in (key, "at 09:00 every day (Europe/Berlin)", made["next_runs"][4]))
 
-    edited = either.told(
+    edited = either.run_json(
         "automation", "edit", key, "--title", "Morning", "--every", "24h", "--tag", "a", "--max-runs", "2"
     )
     assert (edited["title"], edited["schedule"]["every"], edited["tags"], edited["max_runs"]) == (
@@ -169,36 +169,36 @@ async def test_an_automation_is_added_paused_resumed_and_deleted(either: Desk) -
         2,
     )
     assert edited["zone"] == "Europe/Berlin"
-    cleared = either.told("automation", "edit", key, "--title", "", "--tag", "", "--route", "")
+    cleared = either.run_json("automation", "edit", key, "--title", "", "--tag", "", "--route", "")
     assert (cleared["title"], cleared["tags"], cleared["route"], cleared["max_runs"]) == ("", [], None, 2)
-    assert "revision" in either.refused(4, "automation", "edit", key, "--title", "x", "--revision", "0")
+    assert "revision" in either.run_refused(4, "automation", "edit", key, "--title", "x", "--revision", "0")
     assert "every 1d" in either("automation", "list").stdout
-    once = either.told("automation", "edit", key, "--at", "2998-01-01T09:00")  # in its own zone
+    once = either.run_json("automation", "edit", key, "--at", "2998-01-01T09:00")  # in the zone of the automation
     assert once["schedule"] == {"at": "2998-01-01T08:00:00.000000Z", "zone": "Europe/Berlin"}
 
     assert f"midwatch automation resume {key}" in either("automation", "pause", key).stdout
-    assert either.told("status")["automations"] == {"active": [], "paused": [key]}
+    assert either.run_json("status")["automations"] == {"active": [], "paused": [key]}
     assert "Automations: 1 paused" in either("status").stdout
-    assert either.told("automation", "show", key)["next_runs"] == []
-    assert either.told("automation", "resume", key)["status"] == "active"
+    assert either.run_json("automation", "show", key)["next_runs"] == []
+    assert either.run_json("automation", "resume", key)["status"] == "active"
 
     waited = either("automation", "run", key, "--wait")
     assert (waited.returncode, waited.stdout) == (0, "it\n"), waited.stderr
-    (run,) = either.told("automation", "history", key)["runs"]
+    (run,) = either.run_json("automation", "history", key)["runs"]
     assert (run["outcome"], run["result"], run["scheduled_for"]) == ("ok", "it", None)
     assert run["task_id"] in either("automation", "history", key).stdout
-    assert either.told("automation", "show", key)["run_count"] == 1
+    assert either.run_json("automation", "show", key)["run_count"] == 1
 
     removed = either("automation", "rm", key)
     assert f"midwatch automation resume {key}" in removed.stdout
-    assert either.told("automation", "list")["automations"] == []
-    assert [one["id"] for one in either.told("automation", "list", "--status", "deleted")["automations"]] == [key]
-    assert "midwatch automation resume" in either.refused(4, "automation", "run", key)
-    assert either.told("automation", "resume", key)["run_count"] == 1
+    assert either.run_json("automation", "list")["automations"] == []
+    assert [one["id"] for one in either.run_json("automation", "list", "--status", "deleted")["automations"]] == [key]
+    assert "midwatch automation resume" in either.run_refused(4, "automation", "run", key)
+    assert either.run_json("automation", "resume", key)["run_count"] == 1
 
 
 async def test_add_accepts_every_option(either: Desk) -> None:
-    made = either.told(
+    made = either.run_json(
         "automation", "add", "echo {{date}}", "--at", "tomorrow 09:00", "--tz", "Asia/Tokyo", "--title", "Once",
         "--timeout", "90m", "--route", "console", "--max-runs", "3", "--fresh", "--jitter", "5m", "--missed", "once",
         "--missed-window", "2h", "--quiet", "OK", "--tag", "a", "--tag", "b", "--session", "chat:1", "--on-crash",
@@ -215,46 +215,45 @@ async def test_add_accepts_every_option(either: Desk) -> None:
     text = either("automation", "add", "echo x", "--every", "90m").stdout.splitlines()
     assert text[0].endswith("every 1h30m, by shell")
     assert len(text) == 6
-    piped = either.told("automation", "add", "-", "--every", "1h", said="from a pipe\n")
+    piped = either.run_json("automation", "add", "-", "--every", "1h", said="from a pipe\n")
     assert piped["prompt"] == "from a pipe"
 
 
 async def test_an_automation_fires_on_time_with_its_own_environment(served: Desk) -> None:
     prompt = 'test -n "$MIDWATCH_TOKEN" && echo {{date}} $MIDWATCH_AUTOMATION $MIDWATCH_SESSION'
-    made = served.told("automation", "add", prompt, "--at", "in 1s", "--tz", "UTC")
-    history = lambda: served.told("automation", "history", made["id"])  # noqa: E731
+    made = served.run_json("automation", "add", prompt, "--at", "in 1s", "--tz", "UTC")
+    history = lambda: served.run_json("automation", "history", made["id"])  # noqa: E731
     (run,) = (await served.until(history, lambda found: any(one["outcome"] for one in found["runs"])))["runs"]
     day = run["scheduled_for"].partition("T")[0]
     assert (run["outcome"], run["result"]) == ("ok", f"{day} {made['id']} auto:{made['id']}")
-    spent = served.told("automation", "show", made["id"])
+    spent = served.run_json("automation", "show", made["id"])
     assert (spent["status"], spent["next_run_at"], spent["run_count"]) == ("paused", None, 1)
-    assert "midwatch automation edit" in served.refused(2, "automation", "resume", made["id"])
+    assert "midwatch automation edit" in served.run_refused(2, "automation", "resume", made["id"])
 
 
 async def test_automations_are_exported_and_imported(either: Desk, tmp_path: Path) -> None:
-    first = either.told("automation", "add", "echo one", "--every", "90m", "--tag", "a", "--route", "console:here")
-    second = either.told("automation", "add", "echo two", "--cron", "@daily", "--tz", "UTC", "--paused")
+    first = either.run_json("automation", "add", "echo one", "--every", "90m", "--tag", "a", "--route", "console:here")
+    second = either.run_json("automation", "add", "echo two", "--cron", "@daily", "--tz", "UTC", "--paused")
     file = tmp_path / "all.json"
     file.write_text(either("automation", "export").stdout)
     assert [one["id"] for one in json.loads(file.read_text())["automations"]] == [second["id"], first["id"]]
-    assert [one["id"] for one in either.told("automation", "export", first["id"])["automations"]] == [first["id"]]
+    assert [one["id"] for one in either.run_json("automation", "export", first["id"])["automations"]] == [first["id"]]
     assert either("automation", "import", str(file)).stdout.count("skipped: no difference") == 2
 
-    either.told("automation", "edit", first["id"], "--title", "changed", "--every", "2h")
-    either.told("automation", "rm", second["id"])
+    either.run_json("automation", "edit", first["id"], "--title", "changed", "--every", "2h")
+    either.run_json("automation", "rm", second["id"])
     lines = either("automation", "import", str(file)).stdout.splitlines()
     assert lines[0].startswith(f"{second['id']} skipped: it is deleted here")
     assert lines[1] == f"{first['id']} changed"
-    back = either.told("automation", "show", first["id"])
+    back = either.run_json("automation", "show", first["id"])
     assert (back["title"], back["schedule"], back["next_run_at"]) == ("", first["schedule"], first["next_run_at"])
 
     other = Desk(tmp_path / "other" / "home")
     other.home.mkdir(parents=True)
     (other.home / "midwatch.toml").write_text(CONFIG)
-    assert [one["what"] for one in other.told("automation", "import", "-", said=file.read_text())["automations"]] == [
-        "made", "made",
-    ]  # fmt: skip
-    taken = other.told("automation", "export")["automations"]
+    imported = other.run_json("automation", "import", "-", said=file.read_text())["automations"]
+    assert [one["what"] for one in imported] == ["made", "made"]
+    taken = other.run_json("automation", "export")["automations"]
     kept = ("id", "prompt", "schedule", "status", "tags", "route", "workdir", "next_runs", "session_key", "creator")
     assert [{name: one[name] for name in kept} for one in taken] == [
         {name: one[name] for name in kept} for one in json.loads(file.read_text())["automations"]
@@ -262,8 +261,8 @@ async def test_automations_are_exported_and_imported(either: Desk, tmp_path: Pat
 
 
 async def test_an_invalid_import_changes_nothing(either: Desk, tmp_path: Path) -> None:
-    good = either.told("automation", "add", "echo one", "--cron", "@daily", "--tz", "UTC")
-    either.told("automation", "edit", good["id"], "--title", "as it is")
+    good = either.run_json("automation", "add", "echo one", "--cron", "@daily", "--tz", "UTC")
+    either.run_json("automation", "edit", good["id"], "--title", "as it is")
     fresh = {**good, "id": "am_0123456789a", "session_key": ""}
     for wrong, says in (
         ({"agent": "nobody"}, "midwatch agents"),
@@ -279,25 +278,25 @@ async def test_an_invalid_import_changes_nothing(either: Desk, tmp_path: Path) -
     ):
         file = tmp_path / "bad.json"
         file.write_text(json.dumps({"automations": [good, {**fresh, **wrong}]}))
-        assert says in either.refused(2, "automation", "import", str(file)), wrong
+        assert says in either.run_refused(2, "automation", "import", str(file)), wrong
     for text in ("", "[]", "{}", '{"automations": 1}', '{"automations": [1]}', "[" * 100_000):
         (tmp_path / "bad.json").write_text(text)
-        either.refused(2, "automation", "import", str(tmp_path / "bad.json"))
-    assert "No such file" in either.refused(2, "automation", "import", str(tmp_path / "none.json"))
-    (left,) = either.told("automation", "list", "--status", "all")["automations"]
+        either.run_refused(2, "automation", "import", str(tmp_path / "bad.json"))
+    assert "No such file" in either.run_refused(2, "automation", "import", str(tmp_path / "none.json"))
+    (left,) = either.run_json("automation", "list", "--status", "all")["automations"]
     assert (left["id"], left["title"]) == (good["id"], "as it is")
 
 
 def test_preview_prints_the_next_runs(offline: Desk) -> None:
     asked = ("automation", "preview", "--cron", "30 2 * * *", "--tz", "Europe/Berlin", "--after", "2026-03-28T12:00")
-    assert offline.told(*asked, "--count", "3") == {
+    assert offline.run_json(*asked, "--count", "3") == {
         "next_runs": ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00", "2026-03-31T02:30:00+02:00"]
     }
-    every = offline.told(
+    every = offline.run_json(
         "automation", "preview", "--every", "24h", "--tz", "UTC", "--after", "2026-01-01", "--count", "2"
     )
     assert every == {"next_runs": ["2026-01-02T00:00:00+00:00", "2026-01-03T00:00:00+00:00"]}
-    once = offline.told("automation", "preview", "--at", "in 20m", "--tz", "UTC", "--after", "2026-01-01T00:00Z")
+    once = offline.run_json("automation", "preview", "--at", "in 20m", "--tz", "UTC", "--after", "2026-01-01T00:00Z")
     assert once == {"next_runs": ["2026-01-01T00:20:00+00:00"]}
     assert not (offline.home / "midwatch.db").exists()
 
@@ -306,105 +305,106 @@ def test_preview_prints_the_next_runs(offline: Desk) -> None:
 
 
 def notices(desk: Desk, goal_id: str) -> list[str]:
-    """What was said about a goal itself, not about its steps."""
-    found = desk.told("deliveries", "--limit", "200")["deliveries"]
+    """Return the notices about a goal itself, without those of its steps."""
+    found = desk.run_json("deliveries", "--limit", "200")["deliveries"]
     return [one["notice"] for one in found if one["task_id"] == goal_id]
 
 
 async def test_an_agent_completes_its_goal_with_its_own_token(served: Desk) -> None:
-    made = served.told("goal", "set", "reach it", "--agent", "claimer", "--deadline", "in 2h")
+    made = served.run_json("goal", "set", "reach it", "--agent", "claimer", "--deadline", "in 2h")
     assert set(made) == set(GoalInfo.__annotations__)
     ended = await served.until(
-        lambda: served.told("goal", "show", made["id"]), lambda found: found["status"] != "active"
+        lambda: served.run_json("goal", "show", made["id"]), lambda found: found["status"] != "active"
     )
     assert (ended["status"], ended["evidence"], ended["step"]) == ("complete", "it is so", 1)
     assert [one["outcome"] for one in ended["steps"]] == ["ok"]
     assert "will be complete when this step has ended" in ended["steps"][0]["result"]
     assert notices(served, made["id"]) == ["goal_completed"]
     assert "complete" in served("goal", "list").stdout
-    assert "create a new goal" in served.refused(4, "goal", "complete", made["id"])
+    assert "create a new goal" in served.run_refused(4, "goal", "complete", made["id"])
     assert notices(served, made["id"]) == ["goal_completed"]
 
 
 async def test_an_agent_that_takes_over_a_step_may_complete_the_goal(served: Desk) -> None:
-    made = served.told("goal", "set", "reach it", "--agent", "passer")
+    made = served.run_json("goal", "set", "reach it", "--agent", "passer")
     ended = await served.until(
-        lambda: served.told("goal", "show", made["id"]), lambda found: found["status"] != "active"
+        lambda: served.run_json("goal", "show", made["id"]), lambda found: found["status"] != "active"
     )
     assert (ended["status"], ended["evidence"], ended["step"]) == ("complete", "it is so", 1)
-    (task,) = (one for one in served.told("tasks")["tasks"] if one["agent"] == "claimer")
+    (task,) = (one for one in served.run_json("tasks")["tasks"] if one["agent"] == "claimer")
     assert (task["cause"], task["outcome"]) == ("handoff", "ok")
     assert notices(served, made["id"]) == ["goal_completed"]
 
 
 async def test_an_agent_delays_its_goal(served: Desk) -> None:
-    made = served.told("goal", "set", "wait for it", "--agent", "sleeper", "--max-steps", "5", "--max-time", "90m")
-    look = lambda: served.told("goal", "show", made["id"])  # noqa: E731
+    made = served.run_json("goal", "set", "wait for it", "--agent", "sleeper", "--max-steps", "5", "--max-time", "90m")
+    look = lambda: served.run_json("goal", "show", made["id"])  # noqa: E731
     waits = await served.until(look, lambda found: found["step"] == 1 and not found["running"])
     assert (waits["status"], waits["delay_reason"], waits["max_seconds"]) == ("active", "the build runs", 5400.0)
     assert waits["next_run_at"] > waits["created_at"]
     assert "the build runs" in served("goal", "show", made["id"]).stdout
-    assert served.told("goal", "step", made["id"])["next_run_at"] is None
+    assert served.run_json("goal", "step", made["id"])["next_run_at"] is None
     await served.until(look, lambda found: found["step"] == 2 and not found["running"])
 
 
 async def test_an_agent_token_allows_nothing_but_its_goal(served: Desk) -> None:
-    other = served.told("goal", "set", "not yours", "--session", "chat:1")
+    other = served.run_json("goal", "set", "not yours", "--session", "chat:1")
     assert other["status"] == "waiting_for_session"
     (served.work / "other").write_text(other["id"])
-    made = served.told("goal", "set", "meddle", "--agent", "intruder")
-    look = lambda: served.told("goal", "show", made["id"])  # noqa: E731
+    made = served.run_json("goal", "set", "meddle", "--agent", "intruder")
+    look = lambda: served.run_json("goal", "show", made["id"])  # noqa: E731
     failed = (await served.until(look, lambda found: found["errors"] == 1))["steps"][0]
     told = failed["error"]
     for line in ("other goal: 6", "submit: 6", "automation: 6", "pause: 6", "no evidence: 2"):
         assert line in told, told
     assert "only the goal it works on" in told
-    assert served.told("goal", "show", other["id"])["status"] == "waiting_for_session"
-    assert "echo free" not in [task["prompt"] for task in served.told("tasks", "--limit", "50")["tasks"]]
-    assert served.told("automation", "list")["automations"] == []
+    assert served.run_json("goal", "show", other["id"])["status"] == "waiting_for_session"
+    assert "echo free" not in [task["prompt"] for task in served.run_json("tasks", "--limit", "50")["tasks"]]
+    assert served.run_json("automation", "list")["automations"] == []
 
 
 async def test_a_second_agent_must_verify_the_goal(served: Desk) -> None:
-    made = served.told("goal", "set", "prove it", "--agent", "claimer", "--verifier", "doubter")
+    made = served.run_json("goal", "set", "prove it", "--agent", "claimer", "--verifier", "doubter")
     ended = await served.until(
-        lambda: served.told("goal", "show", made["id"], "--steps", "20"), lambda found: found["status"] == "complete"
+        lambda: served.run_json("goal", "show", made["id"], "--steps", "20"),
+        lambda found: found["status"] == "complete",
     )
     assert ended["step"] == 2
-    assert len(ended["steps"]) == 4  # claimed, doubted, claimed again, agreed
+    assert len(ended["steps"]) == 4  # claimed, refused, claimed again, verified
     assert notices(served, made["id"]) == ["goal_completed"]
 
 
 async def test_a_person_manages_a_goal(either: Desk) -> None:
     assert "midwatch goal set" in either("goal", "list").stdout
-    made = either.told(
+    made = either.run_json(
         "goal", "set", "talk first", "--session", "chat:1", "--deadline", "2999-01-01T09:00", "--tz", "UTC"
     )
     key = made["id"]
     assert (made["status"], made["deadline_at"]) == ("waiting_for_session", "2999-01-01T09:00:00.000000Z")
-    assert "has an open goal already" in either.refused(4, "goal", "set", "another", "--session", "chat:1")
-    edited = either.told("goal", "edit", key, "--objective", "talk", "--max-tokens", "9", "--deadline", "in 3h")
+    assert "has an open goal already" in either.run_refused(4, "goal", "set", "another", "--session", "chat:1")
+    edited = either.run_json("goal", "edit", key, "--objective", "talk", "--max-tokens", "9", "--deadline", "in 3h")
     assert (edited["objective"], edited["max_tokens"]) == ("talk", 9)
     assert edited["deadline_at"] < made["deadline_at"]
-    assert "session" in either.refused(4, "goal", "step", key)
+    assert "session" in either.run_refused(4, "goal", "step", key)
     assert f"midwatch goal resume {key}" in either("goal", "pause", key).stdout
-    assert either.told("status")["goals"]["paused"] == [key]
+    assert either.run_json("status")["goals"]["paused"] == [key]
     assert "Goals: 1 paused" in either("status").stdout
     assert f"midwatch goal resume {key}" in either("goal", "show", key).stdout
-    assert either.told("goal", "resume", key)["status"] == "waiting_for_session"
-    assert [one["id"] for one in either.told("goal", "list", "--status", "waiting_for_session")["goals"]] == [key]
-    done = either.told("goal", "complete", key, "--evidence", "I saw it")
+    assert either.run_json("goal", "resume", key)["status"] == "waiting_for_session"
+    assert [one["id"] for one in either.run_json("goal", "list", "--status", "waiting_for_session")["goals"]] == [key]
+    done = either.run_json("goal", "complete", key, "--evidence", "I saw it")
     assert (done["status"], done["evidence"]) == ("complete", "I saw it")
-    again = either.told("goal", "set", "another", "--session", "chat:1")
+    again = either.run_json("goal", "set", "another", "--session", "chat:1")
     assert "is removed" in either("goal", "clear", again["id"]).stdout
-    assert "midwatch goal list" in either.refused(3, "goal", "show", again["id"])
+    assert "midwatch goal list" in either.run_refused(3, "goal", "show", again["id"])
 
 
 async def test_commands_use_the_goal_from_the_environment(either: Desk) -> None:
-    made = either.told("goal", "set", "x", "--session", "chat:1")
-    assert either.told("goal", "show", MIDWATCH_GOAL=made["id"])["id"] == made["id"]
-    assert either.told("goal", "complete", MIDWATCH_GOAL=made["id"])["status"] == "complete"
-    assert "only an active goal" in either.refused(4, "goal", "delay", "30m", "why", MIDWATCH_GOAL=made["id"])
-    assert "midwatch goal list" in either.refused(2, "goal", "complete", "--evidence", "x")
+    made = either.run_json("goal", "set", "x", "--session", "chat:1")
+    assert either.run_json("goal", "show", MIDWATCH_GOAL=made["id"])["id"] == made["id"]
+    assert either.run_json("goal", "complete", MIDWATCH_GOAL=made["id"])["status"] == "complete"
+    assert "only an active goal" in either.run_refused(4, "goal", "delay", "30m", "why", MIDWATCH_GOAL=made["id"])
+    assert "midwatch goal list" in either.run_refused(2, "goal", "complete", "--evidence", "x")
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -452,8 +452,8 @@ BAD_INPUT = [
 
 
 async def test_bad_input_prints_one_line_with_a_remedy(either: Desk) -> None:
-    served = either.told("status")["server"] is not None
+    served = either.run_json("status")["server"] is not None
     for status, arguments, says in BAD_INPUT if served else BAD_INPUT[::5]:
-        assert says in either.refused(status, *arguments), arguments
-    assert either.told("automation", "list", "--status", "all")["automations"] == []
-    assert either.told("goal", "list")["goals"] == []
+        assert says in either.run_refused(status, *arguments), arguments
+    assert either.run_json("automation", "list", "--status", "all")["automations"] == []
+    assert either.run_json("goal", "list")["goals"] == []

@@ -1,4 +1,4 @@
-"""The program as people use it: real processes, a home of their own, real signals."""
+"""Test the program as people use it: real processes, a home for each test, real signals."""
 
 import json
 import os
@@ -45,7 +45,7 @@ PATIENCE = 120.0
 
 
 class Desk:
-    """A home directory and the program working on it."""
+    """A home directory and the commands run on it."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -67,8 +67,8 @@ class Desk:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def refused(self, status: int, *arguments: str) -> str:
-        """Run a command that must fail with one line; returns the line."""
+    def run_refused(self, status: int, *arguments: str) -> str:
+        """Run a command that must fail with one line and return the line."""
         done = self(*arguments)
         assert done.returncode == status, (done.stdout, done.stderr)
         assert done.stdout == ""
@@ -85,19 +85,19 @@ class Desk:
 
     @contextmanager
     def up(self) -> Iterator[dict]:
-        """A server in the background, stopped at the end whatever happened."""
+        """Start a server in the background and stop it at the end."""
         told = self.json("up", "--detach")
         try:
             yield told
         finally:
             self("down")
 
-    def ended(self, task_id: str) -> dict:
+    def wait_for_end(self, task_id: str) -> dict:
         return poll_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process has ended; one that waits to be collected has."""
+    """Return whether a process has ended; a zombie has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -111,7 +111,7 @@ def desk(tmp_path: Path) -> Desk:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory) -> Iterator[Desk]:
-    """One server for all tests that only need some server."""
+    """Start one server for all tests that need any server."""
     made = Desk(tmp_path_factory.mktemp("live") / "home").prepare()
     with made.up():
         yield made
@@ -119,7 +119,7 @@ def live(tmp_path_factory) -> Iterator[Desk]:
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory) -> Desk:
-    """A home that no server ever serves."""
+    """Return a home that never has a server."""
     return Desk(tmp_path_factory.mktemp("offline") / "home").prepare()
 
 
@@ -140,7 +140,7 @@ def test_a_task_submitted_without_a_server_runs_when_one_starts(desk: Desk) -> N
     assert (before["pending"], before["server"]) == (1, None)
     assert "midwatch up" in desk("status").stdout
     with desk.up() as server:
-        assert desk.ended(task_id)["result"].strip() == "later"
+        assert desk.wait_for_end(task_id)["result"].strip() == "later"
         assert desk.json("status")["server"]["pid"] == server["pid"]
     poll_until(lambda: {"gone": has_ended(server["pid"])}, lambda found: found["gone"])
     assert desk("result", task_id).stdout.strip() == "later"
@@ -151,7 +151,7 @@ def test_show_prints_the_task(live: Desk) -> None:
         "submit", "echo $((6*7))", "--agent", "shell", "--timeout", "10m", "--priority", "5", "--session", "chat:1",
         "--origin-channel", "web", "--origin-session", "chat:2", "--on-crash", "fail", "--route", "console",
     )["id"]  # fmt: skip
-    task = live.ended(task_id)
+    task = live.wait_for_end(task_id)
     expected = {
         "id": task_id, "status": "done", "status_text": "done", "outcome": "ok", "prompt": "echo $((6*7))",
         "error": None, "agent": "shell", "session_key": "chat:1", "origin_channel": "web", "origin_session": "chat:2",
@@ -163,7 +163,7 @@ def test_show_prints_the_task(live: Desk) -> None:
     assert task["started_at"] < task["completed_at"]
     shown = live("show", task_id).stdout
     assert "42" in shown
-    assert "unknown" in shown  # nobody told how many tokens it took
+    assert "unknown" in shown  # the agent reported no tokens
 
 
 def test_status_prints_the_six_counts(either: Desk) -> None:
@@ -176,7 +176,7 @@ def test_status_prints_the_six_counts(either: Desk) -> None:
 def test_tasks_are_listed(live: Desk) -> None:
     first = live.json("submit", "echo 1", "--agent", "shell", "--session", "list:1")["id"]
     second = live.json("submit", "echo 2", "--agent", "shell", "--session", "list:1")["id"]
-    live.ended(second)
+    live.wait_for_end(second)
     listed = live.json("tasks", "--session", "list:1")
     assert [task["id"] for task in listed["tasks"]] == [second, first]
     page = live.json("tasks", "--session", "list:1", "--limit", "1")
@@ -189,7 +189,7 @@ def test_tasks_are_listed(live: Desk) -> None:
 
 def test_the_log_is_printed_as_one_object_per_line(live: Desk) -> None:
     task_id = live.json("submit", "echo logged", "--agent", "shell")["id"]
-    live.ended(task_id)
+    live.wait_for_end(task_id)
     told = [json.loads(line) for line in live("events", "--json").stdout.splitlines()]
     assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
     assert all({"seq", "kind", "time", "task_id", "payload"} <= set(event) for event in told)
@@ -207,38 +207,38 @@ def test_the_log_is_printed_as_one_object_per_line(live: Desk) -> None:
 
 def test_a_prompt_is_read_from_standard_input(live: Desk) -> None:
     task_id = live.json("submit", "-", "--agent", "shell", said="echo one\necho two\n")["id"]
-    assert live.ended(task_id)["result"].split() == ["one", "two"]
+    assert live.wait_for_end(task_id)["result"].split() == ["one", "two"]
 
 
 def test_a_budget_stops_a_task_and_a_larger_one_continues_it(live: Desk) -> None:
-    assert "a budget has no token" in live.refused(2, "submit", "x", "--budget", "token=5")
+    assert "a budget has no token" in live.run_refused(2, "submit", "x", "--budget", "token=5")
     task_id = live.json("submit", "sleep 300", "--agent", "shell", "--budget", "seconds=0.5,tokens=900")["id"]
-    assert live.ended(task_id)["outcome"] == "budget"
+    assert live.wait_for_end(task_id)["outcome"] == "budget"
     shown = live("show", task_id).stdout
     assert f"midwatch retry {task_id} --budget tokens=900,seconds=" in shown
     assert "0 tokens of 900 tokens" in shown
-    assert f"midwatch retry {task_id} --budget" in live.refused(4, "retry", task_id)
+    assert f"midwatch retry {task_id} --budget" in live.run_refused(4, "retry", task_id)
     more = live.json("retry", task_id, "--budget", "seconds=1h")
     assert (more["retry_of"], more["budget"]["seconds"], more["budget"]["tokens"]) == (task_id, 3600.0, 900)
     live("cancel", more["id"])
-    live.ended(more["id"])
+    live.wait_for_end(more["id"])
 
 
 def test_a_task_is_cancelled_and_retried(live: Desk) -> None:
     task_id = live.json("submit", "sleep 300", "--agent", "shell")["id"]
     poll_until(lambda: live.json("show", task_id), lambda task: task["status"] == "running")
     assert "stopped" in live("cancel", task_id).stdout
-    assert live.ended(task_id)["outcome"] == "cancelled"
+    assert live.wait_for_end(task_id)["outcome"] == "cancelled"
     retried = live.json("retry", task_id)
     assert retried["retry_of"] == task_id
     assert live.json("cancel", retried["id"])["id"] == retried["id"]
-    live.ended(retried["id"])
+    live.wait_for_end(retried["id"])
 
 
 def test_submitting_the_same_key_twice_makes_one_task(either: Desk) -> None:
     wishes = ("submit", "echo once", "--agent", "shell", "--key", "k1", "--delay", "1h")
     assert either.json(*wishes)["id"] == either.json(*wishes)["id"]
-    assert "a different request" in either.refused(4, "submit", "echo twice", "--agent", "shell", "--key", "k1")
+    assert "a different request" in either.run_refused(4, "submit", "echo twice", "--agent", "shell", "--key", "k1")
 
 
 def test_questions_are_answered_on_the_command_line(live: Desk) -> None:
@@ -246,46 +246,46 @@ def test_questions_are_answered_on_the_command_line(live: Desk) -> None:
         task_id = live.json("submit", "demo:ask", "--agent", "demo")["id"]
         waiting = poll_until(lambda: live.json("show", task_id), lambda task: task["wait"] == "approval")  # noqa: B023
         assert "waits for an answer" in waiting["status_text"]
-        asked = next(one for one in live.json("approvals")["approvals"] if one["task_id"] == task_id)
-        assert asked["id"] in live("show", task_id).stdout
-        assert asked["id"] in live("status").stdout
-        assert live.json(command, asked["id"], "--why", "because")["answer"] == choice
-        assert f"the answer was: {choice}" in live.ended(task_id)["result"]
-        live.refused(4, command, asked["id"])
+        find_question = next(one for one in live.json("approvals")["approvals"] if one["task_id"] == task_id)
+        assert find_question["id"] in live("show", task_id).stdout
+        assert find_question["id"] in live("status").stdout
+        assert live.json(command, find_question["id"], "--why", "because")["answer"] == choice
+        assert f"the answer was: {choice}" in live.wait_for_end(task_id)["result"]
+        live.run_refused(4, command, find_question["id"])
     assert "No questions" in live("approvals").stdout
 
 
 def test_an_always_rule_is_made_and_revoked(live: Desk) -> None:
-    def asked() -> dict:
+    def find_question() -> dict:
         live.json("submit", "git status", "--agent", "asks", "--workdir", str(live.work))
         return poll_until(lambda: live.json("approvals")["approvals"], bool)[0]
 
-    first = asked()
+    first = find_question()
     listed, shown = live("approvals").stdout, live("approval", first["id"]).stdout
     assert "git status" in listed and "medium" in listed and "execute" in listed and "in 12h" in listed
     assert "always allow `git status` for asks" in shown and "+new" in shown
     assert live.json("approval", first["id"])["diff"] == "-old\n+new\n"
     assert "always allow" in live("approve", first["id"], "--always").stdout
-    live.ended(first["task_id"])
+    live.wait_for_end(first["task_id"])
     again = live.json("submit", "git status", "--agent", "asks", "--workdir", str(live.work))["id"]
-    assert live.ended(again)["result"] == "Allow"
+    assert live.wait_for_end(again)["result"] == "Allow"
     (rule,) = live.json("rules")["rules"]
     assert rule["id"] in live("rules").stdout and rule["approval_id"] == first["id"]
     assert "revoked" in live("rules", "revoke", rule["id"]).stdout
     assert "No rules" in live("rules").stdout
     assert "was allow" in live("rules", "--all").stdout
-    live.refused(4, "rules", "revoke", rule["id"])
-    live.refused(3, "rules", "revoke", "r_none")
-    second = asked()
+    live.run_refused(4, "rules", "revoke", rule["id"])
+    live.run_refused(3, "rules", "revoke", "r_none")
+    second = find_question()
     told = live.json("deny", second["id"], "--always", "--why", "never")
     assert (told["status"], told["why"]) == ("denied", "never")
-    assert live.ended(second["task_id"])["result"] == "Reject"
+    assert live.wait_for_end(second["task_id"])["result"] == "Reject"
     live.json("rules", "revoke", live.json("rules")["rules"][0]["id"])
     plain = live.json("submit", "demo:ask", "--agent", "demo")["id"]
     question = poll_until(lambda: live.json("approvals")["approvals"], bool)[0]
-    assert "answer without always" in live.refused(2, "approve", question["id"], "--always")
+    assert "answer without always" in live.run_refused(2, "approve", question["id"], "--always")
     live("deny", question["id"])
-    live.ended(plain)
+    live.wait_for_end(plain)
 
 
 def test_agents_version_and_doctor_print_their_reports(either: Desk) -> None:
@@ -309,11 +309,11 @@ def test_agents_version_and_doctor_print_their_reports(either: Desk) -> None:
 
 def test_attention_lists_failed_tasks(live: Desk) -> None:
     task_id = live.json("submit", "echo broken >&2; exit 3", "--agent", "shell")["id"]
-    assert live.ended(task_id)["status"] == "failed"
+    assert live.wait_for_end(task_id)["status"] == "failed"
     assert task_id in [task["id"] for task in live.json("status")["attention"]["failed"]]
     assert task_id in live("status").stdout
     assert f"midwatch retry {task_id}" in live("show", task_id).stdout
-    live.refused(4, "result", task_id)
+    live.run_refused(4, "result", task_id)
 
 
 # -- run -----------------------------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def test_an_interrupted_run_continues_on_the_server(live: Desk) -> None:
     assert f"midwatch cancel {task_id}" in said
     assert live.json("show", task_id)["status"] == "running"
     live("cancel", task_id)
-    live.ended(task_id)
+    live.wait_for_end(task_id)
 
 
 def test_an_interrupted_run_without_a_server_is_cancelled(offline: Desk) -> None:
@@ -357,7 +357,7 @@ def test_an_interrupted_run_without_a_server_is_cancelled(offline: Desk) -> None
 
 
 def read_task_id(runner: subprocess.Popen[str]) -> str:
-    """The id of the task a `run` has begun."""
+    """Return the id of the task that a `run` has started."""
     assert runner.stderr is not None
     task_id = runner.stderr.readline().split()[0]
     assert runner.stderr.readline().startswith("started")
@@ -420,16 +420,16 @@ BAD_INPUT = [
 def test_bad_input_prints_one_line_and_changes_nothing(either: Desk) -> None:
     before = either.json("status")["total"]
     for status, arguments, says in BAD_INPUT:
-        assert says in either.refused(status, *arguments), arguments
+        assert says in either.run_refused(status, *arguments), arguments
     assert either.json("status")["total"] == before
 
 
 def test_a_finished_task_cannot_be_cancelled_and_an_open_task_has_no_result(either: Desk) -> None:
     task_id = either.json("submit", "echo x", "--agent", "shell", "--delay", "1h")["id"]
-    assert task_id in either.refused(4, "result", task_id)
-    assert "cancel it first" in either.refused(4, "retry", task_id)
+    assert task_id in either.run_refused(4, "result", task_id)
+    assert "cancel it first" in either.run_refused(4, "retry", task_id)
     assert either.json("cancel", task_id)["status"] == "cancelled"
-    assert "already cancelled" in either.refused(4, "cancel", task_id)
+    assert "already cancelled" in either.run_refused(4, "cancel", task_id)
 
 
 def test_errors_are_printed_as_json_on_request(either: Desk) -> None:
@@ -441,7 +441,7 @@ def test_errors_are_printed_as_json_on_request(either: Desk) -> None:
 def test_submitting_above_max_open_is_refused(desk: Desk) -> None:
     desk.env["MIDWATCH_MAX_OPEN"] = "1"
     desk.json("submit", "echo 1", "--agent", "shell")
-    desk.refused(5, "submit", "echo 2", "--agent", "shell")
+    desk.run_refused(5, "submit", "echo 2", "--agent", "shell")
 
 
 @pytest.mark.parametrize("home", ["file/home", "/proc/midwatch"])
@@ -450,7 +450,7 @@ def test_an_unusable_home_is_reported(tmp_path: Path, home: str) -> None:
     desk = Desk(tmp_path / home)
     desk.work = tmp_path
     for arguments in (("submit", "x"), ("run", "x"), ("status",), ("up",), ("up", "-d"), ("events",)):
-        assert "MIDWATCH_HOME" in desk.refused(7, *arguments)
+        assert "MIDWATCH_HOME" in desk.run_refused(7, *arguments)
     checked = desk("doctor")
     assert checked.returncode == 1
     assert checked.stdout.startswith("bad ")
@@ -460,7 +460,7 @@ def test_an_unusable_home_is_reported(tmp_path: Path, home: str) -> None:
 def test_a_damaged_database_is_reported_and_not_changed(desk: Desk, arguments: tuple[str, ...]) -> None:
     database = desk.home / "midwatch.db"
     database.write_bytes(b"this is no database" * 1000)
-    assert "midwatch.db" in desk.refused(7, *arguments)
+    assert "midwatch.db" in desk.run_refused(7, *arguments)
     assert database.read_bytes() == b"this is no database" * 1000
     assert desk("doctor").returncode == 1
 
@@ -471,14 +471,14 @@ def test_a_newer_database_is_reported_and_not_changed(desk: Desk, arguments: tup
     with sqlite3.connect(desk.home / "midwatch.db") as database:
         database.execute("PRAGMA user_version = 999")
     database.close()
-    assert "newer" in desk.refused(7, *arguments)
+    assert "newer" in desk.run_refused(7, *arguments)
 
 
 @pytest.mark.parametrize("text", ["port = 'x'", "prot = 1", "[agents.x]\nkind = 'nonsense'", "= broken"])
 def test_a_wrong_configuration_is_reported(desk: Desk, text: str) -> None:
     (desk.home / "midwatch.toml").write_text(text)
     for arguments in (("submit", "x"), ("up",)):
-        desk.refused(2, *arguments)
+        desk.run_refused(2, *arguments)
     assert desk("doctor").returncode == 1
 
 
@@ -499,17 +499,17 @@ def test_a_full_disk_loses_nothing(desk: Desk) -> None:
 def test_a_second_server_is_refused_with_the_first_ones_pid(desk: Desk) -> None:
     with desk.up() as server:
         for arguments in (("up",), ("up", "--detach"), ("up", "--port", "0")):
-            told = desk.refused(4, *arguments)
+            told = desk.run_refused(4, *arguments)
             assert f"pid {server['pid']}" in told
             assert "midwatch down" in told
-    assert "nothing to stop" in desk.refused(8, "down")
+    assert "nothing to stop" in desk.run_refused(8, "down")
 
 
 def test_a_port_in_use_is_reported(desk: Desk) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         for arguments in (("up", "--port", port), ("up", "--detach", "--port", port)):
-            told = desk.refused(4, *arguments)
+            told = desk.run_refused(4, *arguments)
             assert port in told
             assert "--port" in told
     with desk.up():
@@ -535,7 +535,7 @@ def test_a_server_stops_cleanly_and_its_tasks_continue_at_the_next_start(desk: D
     assert "Traceback" not in said
     assert desk.json("show", task_id)["status"] == "pending"
     with desk.up():
-        assert desk.ended(task_id)["result"].strip() == "second"
+        assert desk.wait_for_end(task_id)["result"].strip() == "second"
         told = {"kind": ""}
         while told["kind"] != "task_finished":
             told = next_event(follower)
@@ -557,9 +557,9 @@ def test_a_killed_server_is_not_reported_as_running(desk: Desk) -> None:
         assert desk.json("status")["server"] is None
         assert "it has ended" in desk("doctor").stdout
         task_id = desk.json("submit", "echo on", "--agent", "shell")["id"]
-        desk.refused(8, "down")
+        desk.run_refused(8, "down")
         with desk.up():
-            assert desk.ended(task_id)["result"].strip() == "on"
+            assert desk.wait_for_end(task_id)["result"].strip() == "on"
 
 
 def test_tasks_are_accepted_while_the_server_is_suspended(desk: Desk) -> None:
@@ -569,13 +569,13 @@ def test_tasks_are_accepted_while_the_server_is_suspended(desk: Desk) -> None:
             task_id = desk.json("submit", "echo patient", "--agent", "shell")["id"]
         finally:
             os.kill(server["pid"], signal.SIGCONT)
-        assert desk.ended(task_id)["result"].strip() == "patient"
+        assert desk.wait_for_end(task_id)["result"].strip() == "patient"
 
 
 def test_a_wrong_token_is_reported(desk: Desk) -> None:
     with desk.up():
         (desk.home / "token").write_text("something else\n")
-        assert "token" in desk.refused(6, "status")
+        assert "token" in desk.run_refused(6, "status")
         assert desk("doctor").returncode == 1
 
 

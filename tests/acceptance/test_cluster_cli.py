@@ -1,4 +1,4 @@
-"""Many machines as people use them: servers and workers as processes, each with its own home, on one PostgreSQL."""
+"""Test clusters as people use them: servers and workers as processes, each with its own home, on one PostgreSQL."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PATIENCE = 120.0
 
 
 def address(conninfo: str, **other: str) -> str:
-    """A database's address as people write it, with a password that must never be seen again."""
+    """Return a database's address as people write it, with a password that must never be printed."""
     parts = {**conninfo_to_dict(conninfo), "password": SECRET, **other}
     user, password = quote(str(parts["user"]), safe=""), quote(str(parts["password"]), safe="")
     return f"postgresql://{user}:{password}@{parts['host']}:{parts['port']}/{parts['dbname']}"
@@ -62,7 +62,7 @@ def url(database: str) -> str:
 
 
 class Machine:
-    """A home and the commands run on it. What they say never holds the password."""
+    """A home and the commands run on it, whose output never contains the password."""
 
     def __init__(self, home: Path, db: str | None = None) -> None:
         self.home = home
@@ -81,14 +81,14 @@ class Machine:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def refused(self, status: int, *arguments: str) -> str:
+    def run_refused(self, status: int, *arguments: str) -> str:
         done = self(*arguments)
         assert (done.returncode, done.stdout) == (status, ""), done
-        return one_line(done.stderr)
+        return check_one_line(done.stderr)
 
     @contextmanager
     def process(self, *arguments: str) -> Iterator[dict[str, Any]]:
-        """A server or worker; what it says when it has started, as JSON. It is ended by SIGTERM and must end well."""
+        """Start a server or worker and yield the JSON it prints at the start. SIGTERM must end it with status 0."""
         with (self.home / "process.log").open("w+") as log:
             started = subprocess.Popen(
                 [PROGRAM, *arguments, "--json"], env=self.env, cwd=self.home, stdout=subprocess.PIPE, stderr=log,
@@ -108,11 +108,11 @@ class Machine:
             assert SECRET not in told and quote(SECRET, safe="") not in told
             assert "Traceback" not in told
 
-    def ended(self, task_id: str) -> dict[str, Any]:
+    def wait_for_end(self, task_id: str) -> dict[str, Any]:
         return poll_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
 
 
-def one_line(said: str) -> str:
+def check_one_line(said: str) -> str:
     assert said.startswith("midwatch: ")
     assert said.count("\n") == 1
     assert said.rstrip().endswith(".")
@@ -128,20 +128,20 @@ def test_a_server_and_a_worker_share_the_work(url: str, tmp_path: Path) -> None:
         server = running.enter_context(one.process("up", "--db", url))
         worker = running.enter_context(two.process("worker", "--agents", "shell", "--slots", "3"))
         assert (worker["role"], worker["agents"], worker["slots"]) == ("worker", ["shell"], 3)
-        assert not (two.home / "run" / "server.json").exists()  # it serves nothing
+        assert not (two.home / "run" / "server.json").exists()  # a worker serves no HTTP
         listed = poll_until(lambda: three.json("cluster"), lambda found: any(p["leader"] for p in found["processes"]))
         check_cluster(listed, server["pid"], worker)
-        assert one.json("cluster")["processes"][0]["pid"] == server["pid"]  # over HTTP it is the same
+        assert one.json("cluster")["processes"][0]["pid"] == server["pid"]  # the same over HTTP
         shown = three("cluster").stdout
         assert "leader" in shown and "0/3" in shown and " ago" in shown
 
         submitted = three("submit", "echo $MIDWATCH_HOME", "--agent", "shell", "--json")
-        assert submitted.stderr == ""  # no server runs on that machine, but somewhere
-        ran_in = three.ended(json.loads(submitted.stdout)["id"])["result"].strip()
+        assert submitted.stderr == ""  # no server runs on that machine, but one runs elsewhere
+        ran_in = three.wait_for_end(json.loads(submitted.stdout)["id"])["result"].strip()
         assert ran_in in (str(one.home), str(two.home))
         assert "other processes run tasks" in three("status").stdout
         check_doctor(three, worker["id"])
-        busy_on_another_database(one, tmp_path)
+        check_other_database(one, tmp_path)
     assert three.json("cluster")["processes"] == []
     assert "No process runs tasks" in three("cluster").stdout
     warned = {one["what"]: one for one in three.json("doctor")["checks"] if one["state"] == "warn"}
@@ -172,9 +172,9 @@ def check_doctor(machine: Machine, worker_id: str) -> None:
     assert told[f"process {worker_id}"]["state"] == "ok"
 
 
-def busy_on_another_database(machine: Machine, tmp_path: Path) -> None:
-    """A server that was told of the database on its command line only: other commands notice."""
-    assert "MIDWATCH_DB" in machine.refused(2, "backup", str(tmp_path / "wrong.db"))
+def check_other_database(machine: Machine, tmp_path: Path) -> None:
+    """Start a server that knows the database from its command line only, and check that other commands notice it."""
+    assert "MIDWATCH_DB" in machine.run_refused(2, "backup", str(tmp_path / "wrong.db"))
     checked = machine("doctor")
     assert checked.returncode == 1
     assert "MIDWATCH_DB" in checked.stdout
@@ -191,7 +191,7 @@ def test_a_task_moves_to_another_worker_when_its_worker_is_stopped(url: str, tmp
         assert [process["running"] for process in held] == [1]
     assert one.json("show", task_id)["status"] == "pending"
     with two.process("worker"):
-        assert two.ended(task_id)["status"] == "done"
+        assert two.wait_for_end(task_id)["status"] == "done"
     assert marks.read_text().split() == [str(one.home), str(two.home)]
 
 
@@ -209,7 +209,7 @@ def test_a_detached_server_does_not_show_the_password(url: str, tmp_path: Path) 
 
 def test_a_dead_worker_is_distinguished_from_a_live_one(url: str, tmp_path: Path) -> None:
     machine = Machine(tmp_path / "home", url)
-    machine.json("cluster")  # makes the tables
+    machine.json("cluster")  # creates the tables
     with psycopg.connect(url) as connection:
         connection.execute(
             "INSERT INTO instances VALUES ('i_old', 'worker', 'gone', '', 7, '[\"demo\"]', '{}', 2, 0, "
@@ -225,7 +225,7 @@ def test_a_dead_worker_is_distinguished_from_a_live_one(url: str, tmp_path: Path
 
 def test_on_sqlite_there_is_one_server_and_no_worker(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "home")
-    told = machine.refused(2, "worker")
+    told = machine.run_refused(2, "worker")
     assert "--db" in told and "midwatch migrate" in told
     with machine.process("up") as server:
         (only,) = machine.json("cluster")["processes"]
@@ -236,9 +236,9 @@ def test_on_sqlite_there_is_one_server_and_no_worker(tmp_path: Path) -> None:
 
 def test_unknown_agents_and_impossible_slots_are_refused(url: str, tmp_path: Path) -> None:
     machine = Machine(tmp_path / "home", url)
-    assert "'nobody'" in machine.refused(2, "worker", "--agents", "shell,nobody")
-    assert "--agents is empty" in machine.refused(2, "worker", "--agents", ", ")
-    assert "--slots" in machine.refused(2, "worker", "--slots", "0")
+    assert "'nobody'" in machine.run_refused(2, "worker", "--agents", "shell,nobody")
+    assert "--agents is empty" in machine.run_refused(2, "worker", "--agents", ", ")
+    assert "--slots" in machine.run_refused(2, "worker", "--slots", "0")
 
 
 # -- moving, backing up, restoring -------------------------------------------------------------------------------------
@@ -249,24 +249,24 @@ def test_a_desk_moves_to_postgres_and_back_from_its_backup(url: str, tmp_path: P
     done = json.loads(machine("run", "echo before", "--agent", "shell", "--json").stdout)
     waiting = machine.json("submit", "echo after", "--agent", "shell", "--key", "k")
     with machine.process("up"):
-        assert machine.ended(waiting["id"])["status"] == "done"
+        assert machine.wait_for_end(waiting["id"])["status"] == "done"
         later = machine.json("submit", "echo later", "--agent", "shell", "--delay", "1s")["id"]
-        told = machine.refused(4, "migrate", "--to", url)
+        told = machine.run_refused(4, "migrate", "--to", url)
         assert "midwatch down" in told
     moved = machine("migrate", "--to", url)
     assert moved.returncode == 0, moved.stderr
     assert 'db = "postgresql://' in moved.stdout
     assert "3 tasks" in moved.stdout
-    assert machine.json("tasks")["tasks"][0]["id"] == later  # the file was left as it was
+    assert machine.json("tasks")["tasks"][0]["id"] == later  # the file was not changed
     machine.env["MIDWATCH_DB"] = url
     log = machine("events", "--json").stdout
     with machine.process("up"):
-        assert machine.ended(later)["result"].strip() == "later"
+        assert machine.wait_for_end(later)["result"].strip() == "later"
         assert machine.json("show", done["id"])["result"].strip() == "before"
         backed_up = machine.json("backup", str(tmp_path / "backup.db"))
-        assert "exists already" in machine.refused(4, "backup", str(tmp_path / "backup.db"))
-        assert "midwatch down" in machine.refused(4, "restore", str(tmp_path / "backup.db"), "--force")
-    assert "has data" in machine.refused(4, "migrate", "--to", url)
+        assert "exists already" in machine.run_refused(4, "backup", str(tmp_path / "backup.db"))
+        assert "midwatch down" in machine.run_refused(4, "restore", str(tmp_path / "backup.db"), "--force")
+    assert "has data" in machine.run_refused(4, "migrate", "--to", url)
     assert backed_up["rows"]["tasks"] == 3
     restored = small("restore", str(tmp_path / "backup.db"))
     assert "3 tasks" in restored.stdout
@@ -274,7 +274,7 @@ def test_a_desk_moves_to_postgres_and_back_from_its_backup(url: str, tmp_path: P
     told = [json.loads(line)["seq"] for line in small("events", "--json").stdout.splitlines()]
     assert told == list(range(1, backed_up["last_seq"] + 1))
     assert small("events", "--json").stdout.startswith(log)
-    assert "--force" in small.refused(4, "restore", str(tmp_path / "backup.db"))
+    assert "--force" in small.run_refused(4, "restore", str(tmp_path / "backup.db"))
     again = small("restore", str(tmp_path / "backup.db"), "--force")
     assert str(small.home / "midwatch.db.") in again.stdout
 
@@ -282,17 +282,17 @@ def test_a_desk_moves_to_postgres_and_back_from_its_backup(url: str, tmp_path: P
 def test_progress_goes_to_standard_error_and_an_interrupted_backup_leaves_nothing(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "home")
     machine.json("status")
-    long_log(machine.home / "midwatch.db", 120_000)
+    write_long_log(machine.home / "midwatch.db", 120_000)
     made = machine("backup", str(tmp_path / "backup.db"))
     assert made.stderr == "events: 50000 rows so far\nevents: 100000 rows so far\n"
     assert "the log up to seq 120000" in made.stdout
-    with room_for_a_line() as (ours, theirs, before):
+    with open_nearly_full_pipe() as (ours, theirs, before):
         cut = subprocess.Popen(
             [PROGRAM, "backup", str(tmp_path / "cut.db")], env=machine.env, stdout=subprocess.PIPE, stderr=theirs,
             text=True,
         )  # fmt: skip
         theirs.close()
-        poll_until(lambda: waiting_in(ours), lambda found: found > before)
+        poll_until(lambda: count_unread(ours), lambda found: found > before)
         cut.send_signal(signal.SIGINT)
         told = ours.read()[before:]
     said, _ = cut.communicate(timeout=PATIENCE)
@@ -302,9 +302,10 @@ def test_progress_goes_to_standard_error_and_an_interrupted_backup_leaves_nothin
 
 
 @contextmanager
-def room_for_a_line() -> Iterator[tuple[BinaryIO, BinaryIO, int]]:
-    """A pipe that takes one more line, both its ends, and what is in it: whoever writes the next line waits until
-    somebody reads."""
+def open_nearly_full_pipe() -> Iterator[tuple[BinaryIO, BinaryIO, int]]:
+    """Yield both ends of a pipe with room for one line, and the number of bytes in it: the writer of a second line must
+    wait for a reader.
+    """
     ends = os.pipe()
     with os.fdopen(ends[0], "rb") as ours, os.fdopen(ends[1], "wb", buffering=0) as theirs:
         before = fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096) - len("events: 100000 rows so far\n")
@@ -312,12 +313,12 @@ def room_for_a_line() -> Iterator[tuple[BinaryIO, BinaryIO, int]]:
         yield ours, theirs, before
 
 
-def waiting_in(pipe: BinaryIO) -> int:
-    """How many bytes nobody has read yet."""
+def count_unread(pipe: BinaryIO) -> int:
+    """Return the number of unread bytes."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-def long_log(database: Path, events: int) -> None:
+def write_long_log(database: Path, events: int) -> None:
     connection = sqlite3.connect(database)
     rows = ((n, f"e_{n}", "task_progress", n, 1, "{}") for n in range(1, events + 1))
     connection.executemany("INSERT INTO events (seq, id, kind, time, version, payload) VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -329,8 +330,8 @@ def long_log(database: Path, events: int) -> None:
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
-class Here:
-    """Runs commands in this process, for the many that fail early."""
+class InProcessCommands:
+    """Commands run in this process, for the many cases that fail early."""
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.home = home
@@ -341,7 +342,7 @@ class Here:
                 monkeypatch.delenv(name)
         monkeypatch.setenv("MIDWATCH_HOME", str(home))
 
-    def refused(self, status: int, command: str, db: str) -> str:
+    def run_refused(self, status: int, command: str, db: str) -> str:
         if "{url}" in command:
             self.patch.delenv("MIDWATCH_DB", raising=False)
         else:
@@ -350,13 +351,15 @@ class Here:
         said = self.capsys.readouterr()
         assert (got, said.out) == (status, ""), said
         assert SECRET not in said.err and quote(SECRET, safe="") not in said.err and "s3cr3t" not in said.err
-        return one_line(said.err)
+        return check_one_line(said.err)
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
-    made = Here(tmp_path / "home", monkeypatch, capsys)
-    assert execute(["submit", "wait"]) == 0  # there is something to move
+def in_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> InProcessCommands:
+    made = InProcessCommands(tmp_path / "home", monkeypatch, capsys)
+    assert execute(["submit", "wait"]) == 0  # creates data to move
     capsys.readouterr()
     return made
 
@@ -364,9 +367,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 COMMANDS = ("up --port 0 --db {url}", "worker --db {url}", "worker", "migrate --to {url}", "status", "backup b.db")
 
 
-def every(here: Here, status: int, db: str, says: str, commands: tuple[str, ...] = COMMANDS) -> None:
+def check_all_refused(
+    in_process: InProcessCommands, status: int, db: str, says: str, commands: tuple[str, ...] = COMMANDS
+) -> None:
     for command in commands:
-        assert says in here.refused(status, command, db), command
+        assert says in in_process.run_refused(status, command, db), command
 
 
 @pytest.mark.parametrize(
@@ -379,21 +384,23 @@ def every(here: Here, status: int, db: str, says: str, commands: tuple[str, ...]
         ("postgresql://u:s3cr3t@127.0.0.1/x?colour=blue", "special characters"),
     ],
 )
-def test_an_invalid_address_is_reported(here: Here, db: str, says: str) -> None:
-    every(here, 2, db, says)
+def test_an_invalid_address_is_reported(in_process: InProcessCommands, db: str, says: str) -> None:
+    check_all_refused(in_process, 2, db, says)
 
 
-def test_an_address_without_a_database_is_reported(here: Here) -> None:
+def test_an_address_without_a_database_is_reported(in_process: InProcessCommands) -> None:
     for place in (f"127.0.0.1:{free_port()}", "nowhere.invalid:5432"):
-        every(here, 7, f"postgresql://u:{quote(SECRET, safe='')}@{place}/x", "cannot be reached")
+        check_all_refused(in_process, 7, f"postgresql://u:{quote(SECRET, safe='')}@{place}/x", "cannot be reached")
 
 
-def test_a_missing_database_and_an_unknown_user_are_reported(here: Here, database: str) -> None:
-    every(here, 7, address(database, dbname="nothing"), '"nothing" does not exist')
-    every(here, 7, address(database, user="stranger"), '"stranger"', COMMANDS[:1])
+def test_a_missing_database_and_an_unknown_user_are_reported(in_process: InProcessCommands, database: str) -> None:
+    check_all_refused(in_process, 7, address(database, dbname="nothing"), '"nothing" does not exist')
+    check_all_refused(in_process, 7, address(database, user="stranger"), '"stranger"', COMMANDS[:1])
 
 
-def test_a_wrong_password_is_reported_but_not_printed(here: Here, postgres: Cluster | str, database: str) -> None:
+def test_a_wrong_password_is_reported_but_not_printed(
+    in_process: InProcessCommands, postgres: Cluster | str, database: str
+) -> None:
     if isinstance(postgres, str):
         pytest.skip("needs a cluster whose rules of access can be changed")
     rules = postgres.folder / "data" / "pg_hba.conf"
@@ -403,16 +410,16 @@ def test_a_wrong_password_is_reported_but_not_printed(here: Here, postgres: Clus
         rules.write_text("host all guarded 127.0.0.1/32 scram-sha-256\n" + before)
         admin.execute("SELECT pg_reload_conf()")
         try:
-            poll_until(lambda: refuses(database), bool)
-            every(here, 7, address(database, user="guarded"), "password authentication failed")
+            poll_until(lambda: are_rules_active(database), bool)
+            check_all_refused(in_process, 7, address(database, user="guarded"), "password authentication failed")
         finally:
             rules.write_text(before)
             admin.execute("SELECT pg_reload_conf()")
             admin.execute("DROP ROLE guarded")
 
 
-def refuses(database: str) -> bool:
-    """Whether the new rules hold."""
+def are_rules_active(database: str) -> bool:
+    """Return whether the new rules apply."""
     try:
         psycopg.connect(make_conninfo(database, user="guarded", password="wrong")).close()
     except psycopg.OperationalError:
@@ -420,51 +427,53 @@ def refuses(database: str) -> bool:
     return False
 
 
-def test_a_user_without_rights_is_reported(here: Here, database: str) -> None:
+def test_a_user_without_rights_is_reported(in_process: InProcessCommands, database: str) -> None:
     role = f"guest_{os.getpid()}"
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute(f"CREATE ROLE {role} LOGIN")
         admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         try:
-            every(here, 7, address(database, user=role), "no permission")
-            here_tables(here, database)
-            every(here, 7, address(database, user=role), "no permission", ("status", "backup b.db"))
+            check_all_refused(in_process, 7, address(database, user=role), "no permission")
+            create_tables(in_process, database)
+            check_all_refused(in_process, 7, address(database, user=role), "no permission", ("status", "backup b.db"))
         finally:
             admin.execute(f"DROP OWNED BY {role}")
             admin.execute(f"DROP ROLE {role}")
 
 
-def here_tables(here: Here, database: str) -> None:
-    """Have the tables made by one who may."""
-    here.patch.setenv("MIDWATCH_DB", database)
+def create_tables(in_process: InProcessCommands, database: str) -> None:
+    """Create the tables as a user with the necessary rights."""
+    in_process.patch.setenv("MIDWATCH_DB", database)
     assert execute(["status"]) == 0
-    here.capsys.readouterr()
+    in_process.capsys.readouterr()
 
 
-def test_a_newer_schema_is_reported_and_not_changed(here: Here, database: str) -> None:
-    here_tables(here, database)
+def test_a_newer_schema_is_reported_and_not_changed(in_process: InProcessCommands, database: str) -> None:
+    create_tables(in_process, database)
     with psycopg.connect(database) as connection:
         connection.execute("UPDATE midwatch_schema SET version = 999")
-    every(here, 7, address(database), "schema 999")
+    check_all_refused(in_process, 7, address(database), "schema 999")
 
 
-def test_an_older_postgres_is_reported(here: Here, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_postgres_is_reported(
+    in_process: InProcessCommands, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postgres, "OLDEST_SERVER", 990000)
-    every(here, 7, address(database), "needs 14 or newer")
+    check_all_refused(in_process, 7, address(database), "needs 14 or newer")
 
 
-def test_unusable_files_are_reported(here: Here, database: str, tmp_path: Path) -> None:
+def test_unusable_files_are_reported(in_process: InProcessCommands, database: str, tmp_path: Path) -> None:
     no_backup = tmp_path / "notes.txt"
     no_backup.write_text("nothing of the kind")
     db = address(database)
-    assert "not a backup" in here.refused(7, f"restore {no_backup}", db)
-    assert "no backup" in here.refused(3, f"restore {tmp_path / 'missing'}", db)
-    assert "cannot be written" in here.refused(7, f"backup {no_backup}/b.db", db)
-    assert "cannot be written" in here.refused(7, "backup /proc/b.db", db)
+    assert "not a backup" in in_process.run_refused(7, f"restore {no_backup}", db)
+    assert "no backup" in in_process.run_refused(3, f"restore {tmp_path / 'missing'}", db)
+    assert "cannot be written" in in_process.run_refused(7, f"backup {no_backup}/b.db", db)
+    assert "cannot be written" in in_process.run_refused(7, "backup /proc/b.db", db)
 
 
 def test_a_wrong_clock_is_reported(
-    here: Here, database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    in_process: InProcessCommands, database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cluster, "time", SimpleNamespace(time=lambda: time.time() - 5))
     monkeypatch.setenv("MIDWATCH_DB", database)
@@ -472,7 +481,7 @@ def test_a_wrong_clock_is_reported(
     (clock,) = [one for one in json.loads(capsys.readouterr().out)["checks"] if one["what"] == "clock"]
     assert clock["state"] == "warn"
     told = re.fullmatch(r"this machine's clock is ([\d.]+) s behind", clock["told"])
-    assert told and 4 < float(told[1]) < 6, clock["told"]  # it is exact to the time that one question takes
+    assert told and 4 < float(told[1]) < 6, clock["told"]  # exact to the duration of one query
     assert doctor.MOST_SKEW == 1.0
 
 
@@ -487,11 +496,11 @@ def test_the_compose_file_starts_a_database_a_server_and_two_workers() -> None:
     for name in ("server", "worker"):
         service = services[name]
         command, *options = service["command"]
-        commands[command].make_context(command, options)  # raises for what does not exist
+        commands[command].make_context(command, options)  # raises an error for a missing name
         assert service["depends_on"]["database"]["condition"] == "service_healthy"
         assert service["environment"]["MIDWATCH_DB"].endswith("@database:5432/midwatch")
     assert "healthcheck" in services["database"]
-    assert services["server"]["ports"] == ["127.0.0.1:7171:7171"]  # reached from this machine only
+    assert services["server"]["ports"] == ["127.0.0.1:7171:7171"]  # reachable from this machine only
     for mounted in (*services["database"]["volumes"], *services["server"]["volumes"]):
         assert mounted.partition(":")[0] in yaml.safe_load((ROOT / "compose.yaml").read_text())["volumes"]
 

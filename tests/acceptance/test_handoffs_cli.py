@@ -1,4 +1,4 @@
-"""Handoffs from the command line: with a server, and without one."""
+"""Test handoffs on the command line, with and without a server."""
 
 from __future__ import annotations
 

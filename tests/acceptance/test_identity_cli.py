@@ -1,4 +1,4 @@
-"""The commands `token` and `open`, and commands that speak to a server elsewhere, as a person runs them."""
+"""Test the commands `token` and `open`, and commands that use a remote server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parse_output(ran: subprocess.CompletedProcess[str]) -> dict:
 
 
 def code_of(ran: subprocess.CompletedProcess[str]) -> str:
-    """The code of the error that a command with --json ended with."""
+    """Return the error code of a failed command with --json."""
     assert ran.returncode != 0
     return json.loads(ran.stderr)["error"]["code"]
 
@@ -122,5 +122,5 @@ async def test_commands_use_a_remote_server(server: Server, tmp_path: Path) -> N
     address = midwatch(nowhere, "status", "--json", **{**there, "MIDWATCH_URL": "desk.example"})
     assert (address.returncode, code_of(address)) == (2, "bad_config")
     assert not nowhere.exists()
-    alone = midwatch(nowhere, "down", "--json", **there)  # it is about this machine
+    alone = midwatch(nowhere, "down", "--json", **there)  # it concerns this machine only
     assert (alone.returncode, code_of(alone)) == (8, "not_running")

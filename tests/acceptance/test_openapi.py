@@ -1,5 +1,6 @@
-"""The interface is what its description says: thousands of requests made from the OpenAPI document, right ones and
-wrong ones, against a real server."""
+"""Test that the API matches its description: thousands of requests made from the OpenAPI document, valid and invalid,
+against a real server.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from servers import Server
 
 REQUESTS = 4000
 EXAMPLES_EACH = 25
-SELDOM = {
+RARELY_ACCEPTED = {
     "POST /api/v1/sign-in",
     "POST /api/v1/sessions/{key}/keys",
     "POST /api/v1/sessions/{key}/resize",
     "GET /api/v1/sessions/{key}/screen",
 }
-"""What is accepted only at the right moment: with a link that was not used, or while nobody has closed the terminal."""
+"""Requests that are accepted only at the right moment: with an unused link, or while nobody has closed the terminal."""
 CHECKS = (
     "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
     "response_schema_conformance", "negative_data_rejection", "missing_required_header", "unsupported_method",
@@ -34,7 +35,7 @@ CHECKS = (
 )  # fmt: skip
 STREAM = "/api/v1/sessions/{key}/live"
 OPEN_RECORDS = frozenset({"ProblemInfo", "AgentInfo"})
-"""What may have further members: an error those of its kind, an agent those of its own."""
+"""Objects with additional members: those of each kind of error, and those of each kind of agent."""
 SETTINGS = """
 default_agent = "quick"
 detect_agents = false
@@ -57,8 +58,8 @@ APPROVE = "POST /api/v1/approvals/{approval_id}/approve"
 COMPLETE = "POST /api/v1/goals/{goal_id}/complete"
 DELAY = "POST /api/v1/goals/{goal_id}/delay"
 RETRY = "POST /api/v1/tasks/{task_id}/retry"
-CALL_OFF = "POST /api/v1/handoffs/{handoff_id}/cancel"
-"""These have things of their own: other requests would have ended all there are before."""
+CANCEL_HANDOFF = "POST /api/v1/handoffs/{handoff_id}/cancel"
+"""These requests get records of their own: other requests would have ended all records before."""
 HALF = '{{ dictionary = "{}", probability = 0.5 }}'
 ASKING = """
 from midwatch.domain.agent import Question
@@ -150,7 +151,7 @@ async def test_every_body_and_record_has_a_valid_example(document: Document) -> 
 
 
 def strict(document: Document) -> Document:
-    """The description for somebody who does not expect members that it does not name."""
+    """Return the description with all undocumented members forbidden."""
     made: Document = json.loads(json.dumps(document))
     for name, schema in made["components"]["schemas"].items():
         if schema.get("properties") and name not in OPEN_RECORDS:
@@ -158,40 +159,40 @@ def strict(document: Document) -> Document:
     return made
 
 
-# -- requests made from it ---------------------------------------------------------------------------------------------
+# -- requests made from the document -----------------------------------------------------------------------------------
 
 
-async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]:
-    """Tasks, sessions, questions, notices and tokens in all their states, so that requests find something."""
+async def create_records(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]:
+    """Create tasks, sessions, questions, notices and tokens in all their states, so that requests find records."""
 
-    async def made(path: str, **body: Any) -> Document:
+    async def post(path: str, **body: Any) -> Document:
         reply = await http.post(path, json=body)
         assert reply.is_success, reply.text
         return reply.json()
 
-    done = await made("/tasks", prompt="hello", origin_session="chat:a", session_key="chat:b")
-    failed = [await made("/tasks", prompt="demo:fail", route="webhook", session_key="chat:a") for _ in range(30)]
-    alone = [await made("/tasks", prompt="demo:fail") for _ in range(10)]
-    waits = [await made("/tasks", prompt="later", delay="1h") for _ in range(5)]
-    hangs = await made("/tasks", prompt="demo:hang")
-    asks = [await made("/tasks", prompt="demo:ask") for _ in range(60)]
+    done = await post("/tasks", prompt="hello", origin_session="chat:a", session_key="chat:b")
+    failed = [await post("/tasks", prompt="demo:fail", route="webhook", session_key="chat:a") for _ in range(30)]
+    alone = [await post("/tasks", prompt="demo:fail") for _ in range(10)]
+    waits = [await post("/tasks", prompt="later", delay="1h") for _ in range(5)]
+    hangs = await post("/tasks", prompt="demo:hang")
+    asks = [await post("/tasks", prompt="demo:ask") for _ in range(60)]
     for key in ("chat:plain", "chat:x/y|thread:1", "chat:ü/messages"):
-        await made("/sessions", key=key)
+        await post("/sessions", key=key)
     await open_screens(http)
-    trees = await worktrees(http, made, folder)
-    tokens = [(await made("/tokens", name=f"made-{n}", role="viewer"))["id"] for n in range(10)]
-    automations = [(await made("/automations", prompt="look", every="1h"))["id"] for _ in range(10)]
-    goals = [(await made("/goals", objective="demo:hang", scope_id=f"s{n}", agent="demo"))["id"] for n in range(30)]
+    trees = await create_worktrees(http, post, folder)
+    tokens = [(await post("/tokens", name=f"made-{n}", role="viewer"))["id"] for n in range(10)]
+    automations = [(await post("/automations", prompt="look", every="1h"))["id"] for _ in range(10)]
+    goals = [(await post("/goals", objective="demo:hang", scope_id=f"s{n}", agent="demo"))["id"] for n in range(30)]
     for goal in goals[:15]:
-        await made(f"/goals/{goal}/pause")
-    passed = await handoffs(made, ["demo:hang"] * 4 + ["demo:fail"] * 20 + ["hello"] * 10)
+        await post(f"/goals/{goal}/pause")
+    passed = await create_handoffs(post, ["demo:hang"] * 4 + ["demo:fail"] * 20 + ["hello"] * 10)
     await until(http, "/approvals?limit=500", "approvals", len(asks))
     await until(http, "/deliveries?status=failed&limit=500", "deliveries", 2 * len(failed))
-    leave = [await made("/tasks", prompt=f"ls {n}", agent="asks", workdir=str(Path.cwd())) for n in range(10)]
+    leave = [await post("/tasks", prompt=f"ls {n}", agent="asks", workdir=str(Path.cwd())) for n in range(10)]
     await until(http, "/approvals?limit=500", "approvals", len(asks) + len(leave))
     for one in (await http.get("/approvals?limit=500")).json()["approvals"]:
         if one["agent"] == "asks":
-            await made(f"/approvals/{one['id']}/approve", always=True)
+            await post(f"/approvals/{one['id']}/approve", always=True)
     rules = [rule["id"] for rule in (await http.get("/rules")).json()["rules"]]
     assert len(rules) == len(leave)
     approvals = (await http.get("/approvals?limit=500")).json()["approvals"]
@@ -211,7 +212,7 @@ async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]
         f"{COMPLETE} path.goal_id": goals[20:25],
         f"{DELAY} path.goal_id": goals[25:],
         "path.handoff_id": passed,
-        f"{CALL_OFF} path.handoff_id": await handoffs(made, ["demo:hang"] * 5),
+        f"{CANCEL_HANDOFF} path.handoff_id": await create_handoffs(post, ["demo:hang"] * 5),
         "path.name": ["quick", "demo"],
         "path.worktree_id": trees,
         "path.key": ["chat:plain", "chat:x/y|thread:1", "chat:ü/messages", "chat:a", "chat:b", *SCREENS, *tokens],
@@ -220,10 +221,10 @@ async def things(http: httpx2.AsyncClient, folder: Path) -> dict[str, list[str]]
     }
 
 
-async def handoffs(made: Callable[..., Awaitable[Document]], prompts: list[str]) -> list[str]:
-    """Handoffs of these prompts."""
+async def create_handoffs(post: Callable[..., Awaitable[Document]], prompts: list[str]) -> list[str]:
+    """Create a handoff for each prompt."""
     wish = {"to": "quick", "wait": 0, "timeout": "1h"}  # longer than all requests take
-    return [(await made("/handoffs", task={"description": one}, **wish))["id"] for one in prompts]
+    return [(await post("/handoffs", task={"description": one}, **wish))["id"] for one in prompts]
 
 
 async def open_screens(http: httpx2.AsyncClient) -> None:
@@ -234,20 +235,22 @@ async def open_screens(http: httpx2.AsyncClient) -> None:
 
 
 async def keep_screens_open(http: httpx2.AsyncClient) -> None:
-    """As long as requests close them."""
+    """Reopen terminals while requests close them."""
     while True:
-        with suppress(httpx2.HTTPError):  # it may be slow among so many; then it is tried again
+        with suppress(httpx2.HTTPError):  # opening may fail under this load; then it is tried again
             await open_screens(http)
         await asyncio.sleep(0.2)
 
 
-async def worktrees(http: httpx2.AsyncClient, made: Callable[..., Awaitable[Document]], folder: Path) -> list[str]:
-    """Worktrees of a small repository, as tasks leave them."""
+async def create_worktrees(
+    http: httpx2.AsyncClient, post: Callable[..., Awaitable[Document]], folder: Path
+) -> list[str]:
+    """Create worktrees of a small repository, as tasks leave them."""
     repository = folder / "repository"
     git = ("git", "-C", repository, "-c", "user.name=me", "-c", "user.email=me@example.org")
     await asyncio.to_thread(subprocess.run, ("git", "init", "-q", repository), check=True)
     await asyncio.to_thread(subprocess.run, (*git, "commit", "-q", "--allow-empty", "-m", "first"), check=True)
-    tasks = [await made("/tasks", prompt="look", workdir=str(repository), worktree=True) for _ in range(10)]
+    tasks = [await post("/tasks", prompt="look", workdir=str(repository), worktree=True) for _ in range(10)]
     for task in tasks:
         async with asyncio.timeout(120):
             while (await http.get(f"/tasks/{task['id']}")).json()["status"] != "done":
@@ -256,14 +259,14 @@ async def worktrees(http: httpx2.AsyncClient, made: Callable[..., Awaitable[Docu
 
 
 async def until(http: httpx2.AsyncClient, path: str, name: str, count: int) -> None:
-    """Wait until a list is that long."""
+    """Wait until a list has so many entries."""
     async with asyncio.timeout(120):
         while len((await http.get(path)).json()[name]) < count:
             await asyncio.sleep(0.05)
 
 
 def configuration(known: dict[str, list[str]]) -> str:
-    """Where the tool finds what there is; half of the time it makes something up instead."""
+    """Return the configuration of schemathesis: it uses existing ids half of the time and random ones otherwise."""
     bound = {name: f"d{number}" for number, name in enumerate(known)}
     lines = ["[parameters]"]
     lines += [f'"{name}" = {HALF.format(place)}' for name, place in bound.items() if " " not in name]
@@ -287,7 +290,7 @@ async def test_thousands_of_random_requests_are_answered_as_documented(
     place.mkdir()
     (place / "openapi.json").write_text(json.dumps(strict(document)))
     async with server.client() as http:
-        known = await things(http, tmp_path)
+        known = await create_records(http, tmp_path)
         (place / "schemathesis.toml").write_text(configuration(known))
         token = http.headers["authorization"]
         opening = asyncio.create_task(keep_screens_open(http))
@@ -303,13 +306,13 @@ async def test_thousands_of_random_requests_are_answered_as_documented(
         assert report["test_cases"]["errored"] == 0
         rates = report["valid_rates"]
         never = {name for name, phases in rates.items() if not sum(phase["accepted"] for phase in phases.values())}
-        assert never <= SELDOM, "these never came to anything"
+        assert never <= RARELY_ACCEPTED, "these never came to anything"
         assert (await http.get("/health")).status_code == 200
     assert "Traceback" not in (tmp_path / "server.log").read_text()
 
 
 def fuzz(place: Path, url: str, token: str) -> subprocess.CompletedProcess[str]:
-    """Streams are left out: they do not end. Of the log the JSON pages are asked for."""
+    """Send the requests. Streams are left out because they do not end; the log is read as JSON pages."""
     return subprocess.run(
         [
             Path(sys.executable).with_name("schemathesis"), "run", "openapi.json", "--url", url,

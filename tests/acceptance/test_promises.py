@@ -1,4 +1,4 @@
-"""Promises about time, processes and bad agents, kept by a real server with real processes."""
+"""Test promises about time, processes and misbehaving agents with a real server and real processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from midwatch import Runtime
 from servers import Server, eventually, processes_with
 
 MARK = f"MIDWATCH_PROMISE={uuid.uuid4().hex}"
-"""Of this test process: another one may run the same tests beside it."""
+"""The mark of this test process: another one may run the same tests at the same time."""
 CONFIG = """
 detect_agents = false
 [agents.shell]
@@ -33,13 +33,13 @@ env = { MIDWATCH_PROMISE = "MARKED" }
 """
 STUBBORN = "trap '' INT TERM; (trap '' INT TERM; touch {mark}; sleep 60) & sleep 60"
 SOON = 10.0
-"""Seconds. It takes a fraction of one where nobody else works, and a minute where nothing is ended early."""
-AWAY = "setsid sleep 60 > /dev/null 2>&1 & sleep 60"
+"""Seconds. Usually it takes a fraction of one second; without an early end it would take a minute."""
+LEAVE_GROUP = "setsid sleep 60 > /dev/null 2>&1 & sleep 60"
 
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    """A running server with two shell agents."""
+    """Start a server with two shell agents."""
     home = tmp_path / "home"
     home.mkdir()
     (home / "midwatch.toml").write_text(CONFIG.replace("MARKED", MARK.partition("=")[2]))
@@ -54,7 +54,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def http(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
-    """The owner's client."""
+    """Yield the owner's client."""
     async with server.client() as client:
         yield client
 
@@ -67,7 +67,7 @@ async def submit(http: httpx2.AsyncClient, prompt: str, **wish: Any) -> dict[str
 
 
 async def wait_for_end(http: httpx2.AsyncClient, task: dict[str, Any], seconds: float = 60) -> dict[str, Any]:
-    """The task, once it has ended."""
+    """Return the task once it has ended."""
     async with asyncio.timeout(seconds):
         while True:
             found: dict[str, Any] = (await http.get(f"/tasks/{task['id']}")).json()
@@ -76,7 +76,7 @@ async def wait_for_end(http: httpx2.AsyncClient, task: dict[str, Any], seconds: 
             await asyncio.sleep(0.01)
 
 
-async def at_work(number: int = 1) -> None:
+async def wait_for_agents(number: int = 1) -> None:
     """Wait until so many agent processes run."""
     assert await eventually(lambda: len(processes_with(MARK)) >= number)
 
@@ -85,12 +85,12 @@ async def test_a_timeout_ends_the_whole_process_group_quickly(
     server: Server, http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
     mark = tmp_path / "both-are-there"
-    for timeout in (0.5, 5.0, 30.0):  # a slow machine may not start both in a moment
+    for timeout in (0.5, 5.0, 30.0):  # a slow machine may not start both at once
         task = await submit(http, STUBBORN.format(mark=mark), timeout=timeout, route="console")
         found = await wait_for_end(http, task)
         assert (found["status"], found["outcome"]) == ("failed", "timeout")
         assert not processes_with(MARK)
-        assert _took(found) < timeout + SOON
+        assert _get_seconds(found) < timeout + SOON
         if mark.exists():
             break
     assert mark.exists()
@@ -98,7 +98,7 @@ async def test_a_timeout_ends_the_whole_process_group_quickly(
     assert {d["notice"] for d in sent} == {"started", "timed_out"}
 
 
-def _took(task: dict[str, Any]) -> float:
+def _get_seconds(task: dict[str, Any]) -> float:
     from datetime import datetime
 
     start, stop = (datetime.fromisoformat(task[name]) for name in ("started_at", "completed_at"))
@@ -107,7 +107,7 @@ def _took(task: dict[str, Any]) -> float:
 
 async def test_a_cancel_written_to_the_store_takes_effect_quickly(server: Server, http: httpx2.AsyncClient) -> None:
     task = await submit(http, "sleep 60")
-    await at_work()
+    await wait_for_agents()
     async with Runtime.open(server.home, work=False) as other:
         began = time.monotonic()
         await other.tasks.cancel(task["id"])
@@ -122,7 +122,7 @@ async def test_an_agent_that_ignores_signals_is_killed(
     server: Server, http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
     task = await submit(http, STUBBORN.format(mark=tmp_path / "mark"))
-    await at_work(2)
+    await wait_for_agents(2)
     await http.post(f"/tasks/{task['id']}/cancel")
     found = await wait_for_end(http, task)
     assert found["status"] == "cancelled"
@@ -162,10 +162,10 @@ async def test_a_failing_agent_reports_its_error(http: httpx2.AsyncClient, promp
 async def test_a_killed_server_leaves_no_agent_and_its_tasks_follow_their_crash_rule(
     server: Server, http: httpx2.AsyncClient, agent: str, status: str, tmp_path: Path
 ) -> None:
-    """Also an agent's helper that has left its process group is ended, at the latest by the next server."""
+    """A helper of the agent that left its process group is ended too, at the latest by the next server."""
     again = tmp_path / "again"
-    task = await submit(http, f"if [ -e {again} ]; then echo fine; else touch {again}; {AWAY}; fi", agent=agent)
-    await at_work(3)
+    task = await submit(http, f"if [ -e {again} ]; then echo fine; else touch {again}; {LEAVE_GROUP}; fi", agent=agent)
+    await wait_for_agents(3)
     await server.kill()
     await server.start()
     found = await wait_for_end(http, task)
@@ -180,7 +180,7 @@ async def test_a_killed_server_leaves_no_agent_and_its_tasks_follow_their_crash_
 
 async def test_sigterm_ends_agents_and_exits_cleanly(server: Server, http: httpx2.AsyncClient) -> None:
     task = await submit(http, "sleep 60")
-    await at_work()
+    await wait_for_agents()
     server.signal(signal.SIGTERM)
     assert server.process is not None
     assert await asyncio.to_thread(server.process.wait, 60) == 0

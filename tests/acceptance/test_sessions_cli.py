@@ -1,4 +1,4 @@
-"""Conversations, notices, usage and the log from the command line: with a server, and without one."""
+"""Test sessions, notices, usage and the log on the command line, with and without a server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_json(home: Path, *arguments: str) -> dict:
 
 
 def run_refused(home: Path, status: int, *arguments: str) -> str:
-    """Run a command that must fail with one line; returns the line."""
+    """Run a command that must fail with one line and return the line."""
     ran = midwatch(home, *arguments)
     assert (ran.returncode, ran.stdout) == (status, ""), ran.stderr
     assert ran.stderr.startswith("midwatch: ")
@@ -58,7 +58,7 @@ def run_refused(home: Path, status: int, *arguments: str) -> str:
 
 @pytest.fixture
 def offline(home: Path) -> Path:
-    """A home that no server serves."""
+    """Return a home without a server."""
     home.mkdir()
     (home / "midwatch.toml").write_text(CONFIG)
     return home
@@ -144,7 +144,7 @@ async def test_status_shows_a_running_turn_and_interrupt_stops_it(server: Server
             "interrupted": first, "mode": "abort", "resume": None,
         }  # fmt: skip
 
-        await until(client, "approval_requested", second)  # what waited goes on
+        await until(client, "approval_requested", second)  # the waiting messages continue
         assert run_json(home, "status")["sessions"] == {"busy": [], "asking": ["chat:1"]}
         assert second in midwatch(home, "session", "interrupt", "chat:1").stdout
         await until(client, "task_finished", second)
@@ -158,7 +158,7 @@ async def until(client: Client, kind: str, task_id: str) -> None:
 
 
 async def test_a_watcher_misses_nothing_over_a_crash_of_the_server(server: Server) -> None:
-    """The state, what is written, and after the crash what was missed and the state again."""
+    """The watcher gets the state and the text, and after the crash the missed events and the state again."""
     async with Client.for_home(server.home) as client, asyncio.timeout(PATIENCE):
         await client.create_session(key="chat:1", agent="demo")
         states, seqs, killed = [], [], False
@@ -174,7 +174,7 @@ async def test_a_watcher_misses_nothing_over_a_crash_of_the_server(server: Serve
                 killed = True
                 await server.kill()
                 await server.start()
-                await client.send("chat:1", "third")  # the others may have been answered before
+                await client.send("chat:1", "third")  # the other messages may have been answered before
             if one["kind"] == "task_finished" and one["payload"]["result"].count("third"):
                 break
         log = await client.events(session_key="chat:1")
@@ -197,7 +197,7 @@ async def test_piped_lines_are_answered_in_order(either: Path) -> None:
 
 
 async def test_a_session_and_its_events_are_printed_as_json(either: Path) -> None:
-    later = "demo:sleep=2 hello\n"  # it listens by then
+    later = "demo:sleep=2 hello\n"  # the session is connected by then
     ran = midwatch(either, "chat", "--agent", "demo", "--title", "x", "--json", said=later)
     session, *events = [json.loads(line) for line in ran.stdout.splitlines()]
     assert (ran.returncode, ran.stderr, session["title"]) == (0, "", "x")
@@ -218,7 +218,7 @@ async def test_a_closed_session_is_reopened_but_not_with_another_agent(either: P
 
 
 class Terminal:
-    """A program on a terminal, and a person who reads and types."""
+    """A program in a terminal, and a person who reads and types."""
 
     def __init__(self, program: subprocess.Popen[bytes], screen: int) -> None:
         self.program = program
@@ -237,18 +237,18 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All it has shown. It comes in pieces that may end within a line's end or a character."""
+        """Return all output so far. It comes in pieces that may end within a line break or a character."""
         return self._shown.decode(errors="replace").replace("\r\n", "\n")
 
     def type(self, text: str) -> None:
         os.write(self._screen, text.encode())
 
-    async def shows(self, text: str) -> None:
-        """Wait until it is there, after what was waited for before."""
+    async def wait_for(self, text: str) -> None:
+        """Wait until the text appears after the text waited for before."""
         assert await eventually(lambda: text in self.text[self._seen :], PATIENCE), self.text
         self._seen = self.text.index(text, self._seen) + len(text)
 
-    async def ended(self) -> int:
+    async def wait_for_exit(self) -> int:
         return await asyncio.to_thread(self.program.wait, PATIENCE)
 
     def close(self) -> None:
@@ -276,63 +276,63 @@ def terminal(home: Path, *arguments: str) -> Iterator[Terminal]:
 
 async def test_chat_works_in_a_terminal(either: Path) -> None:
     with terminal(either, "chat", "chat:1", "--agent", "demo") as screen:
-        await screen.shows("Ctrl-D leaves.\n> ")
+        await screen.wait_for("Ctrl-D leaves.\n> ")
         screen.type("hello\n")
-        await screen.shows("You asked: hello\n")
-        await screen.shows("lists what there is.\n> ")
+        await screen.wait_for("You asked: hello\n")
+        await screen.wait_for("lists what there is.\n> ")
         screen.type("demo:ask may you\n")
-        await screen.shows("May it? Type yes or no.")
+        await screen.wait_for("May it? Type yes or no.")
         screen.type("yes\n")
-        await screen.shows("and the answer was: yes.")
-        await screen.shows("lists what there is.\n> ")
+        await screen.wait_for("and the answer was: yes.")
+        await screen.wait_for("lists what there is.\n> ")
         screen.type("\x04")
-        assert await screen.ended() == 0
+        assert await screen.wait_for_exit() == 0
     assert screen.text.count("You asked: hello") == 1
     assert "goes on" not in screen.text
     with terminal(either, "chat", "chat:1") as screen:
-        await screen.shows("You asked: hello")  # what was said before
+        await screen.wait_for("You asked: hello")  # the earlier messages
         screen.program.send_signal(signal.SIGINT)
-        assert await screen.ended() == 130
+        assert await screen.wait_for_exit() == 130
 
 
 async def test_ctrl_c_stops_the_answer_and_the_conversation_continues(either: Path) -> None:
     with terminal(either, "chat", "chat:1", "--agent", "demo") as screen:
-        await screen.shows("> ")
+        await screen.wait_for("> ")
         screen.type("demo:hang\n")
-        await screen.shows("hanging until interrupted")
+        await screen.wait_for("hanging until interrupted")
         screen.type("and then this\n")
-        await screen.shows("The message is queued.")
+        await screen.wait_for("The message is queued.")
         screen.program.send_signal(signal.SIGINT)
-        await screen.shows("cancelled")
-        await screen.shows("You asked: and then this\n")
-        await screen.shows("lists what there is.\n> ")
+        await screen.wait_for("cancelled")
+        await screen.wait_for("You asked: and then this\n")
+        await screen.wait_for("lists what there is.\n> ")
         screen.program.send_signal(signal.SIGINT)
-        assert await screen.ended() == 130
+        assert await screen.wait_for_exit() == 130
     assert [task["status"] for task in run_json(either, "tasks")["tasks"]] == ["done", "cancelled"]
 
 
 async def test_the_server_continues_after_the_user_leaves_the_chat(server: Server) -> None:
     with terminal(server.home, "chat", "chat:1", "--agent", "demo") as screen:
-        await screen.shows("> ")
+        await screen.wait_for("> ")
         screen.type("demo:hang\n")
-        await screen.shows("hanging until interrupted")
+        await screen.wait_for("hanging until interrupted")
         screen.type("\x04")
-        assert await screen.ended() == 0
+        assert await screen.wait_for_exit() == 0
     assert "The agent continues; come back with `midwatch chat 'chat:1'`" in screen.text
     assert run_json(server.home, "session", "show", "chat:1")["status"] == "busy"
     with terminal(server.home, "chat", "chat:1") as screen:
-        await screen.shows("The agent works on t_")
+        await screen.wait_for("The agent works on t_")
         screen.program.send_signal(signal.SIGINT)
-        await screen.shows("cancelled")
+        await screen.wait_for("cancelled")
 
 
 async def test_leaving_a_chat_without_a_server_leaves_nothing_behind(offline: Path) -> None:
     with terminal(offline, "chat", "chat:1", "--agent", "demo") as screen:
-        await screen.shows("> ")
+        await screen.wait_for("> ")
         screen.type("demo:hang\n")
-        await screen.shows("hanging until interrupted")
+        await screen.wait_for("hanging until interrupted")
         screen.type("/quit\n")
-        assert await screen.ended() == 0
+        assert await screen.wait_for_exit() == 0
     assert [task["status"] for task in run_json(offline, "tasks")["tasks"]] == ["cancelled"]
 
 
@@ -352,39 +352,39 @@ async def test_typed_lines_reach_a_busy_agent(offline: Path) -> None:
     with (offline / "midwatch.toml").open("a") as settings:
         settings.write(f'[agents.listener]\nkind = "function"\ntarget = "listening:listen"\npath = ["{offline}"]\n')
     with terminal(offline, "chat", "chat:1", "--agent", "listener") as screen:
-        await screen.shows("> ")
+        await screen.wait_for("> ")
         screen.type("begin\n")
-        await screen.shows("listening")
+        await screen.wait_for("listening")
         screen.type("/now left a bit\n/then right a bit\n/stop that will do\n")
-        await screen.shows("heard: left a bit, right a bit, that will do")
-        await screen.shows("> ")
+        await screen.wait_for("heard: left a bit, right a bit, that will do")
+        await screen.wait_for("> ")
         screen.type("/exit\n")
-        assert await screen.ended() == 0
+        assert await screen.wait_for_exit() == 0
     assert [task["status"] for task in run_json(offline, "tasks")["tasks"]] == ["done"]
 
 
 async def test_a_chat_survives_a_restart_of_the_server(server: Server) -> None:
     with terminal(server.home, "chat", "chat:1", "--agent", "demo") as screen:
-        await screen.shows("> ")
+        await screen.wait_for("> ")
         await server.kill()
         screen.type("lost\n")
-        await screen.shows("midwatch: no server answers")
+        await screen.wait_for("midwatch: no server answers")
         await server.start()
         screen.type("hello again\n")
-        await screen.shows("You asked: hello again\n")
+        await screen.wait_for("You asked: hello again\n")
         screen.type("\x04")
-        assert await screen.ended() == 0
+        assert await screen.wait_for_exit() == 0
     assert "lost" not in [task["prompt"] for task in run_json(server.home, "tasks")["tasks"]]
 
 
 async def test_a_chat_shows_messages_of_other_users(server: Server) -> None:
     with terminal(server.home, "chat", "chat:1", "--agent", "demo") as screen:
-        await screen.shows("> ")
+        await screen.wait_for("> ")
         assert midwatch(server.home, "session", "send", "chat:1", "from afar").returncode == 0
-        await screen.shows("owner says: from afar")
-        await screen.shows("You asked: from afar\n")
+        await screen.wait_for("owner says: from afar")
+        await screen.wait_for("You asked: from afar\n")
         midwatch(server.home, "session", "close", "chat:1")
-        assert await screen.ended() == 0
+        assert await screen.wait_for_exit() == 0
 
 
 # -- notices -------------------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ async def test_a_chat_shows_messages_of_other_users(server: Server) -> None:
 
 @asynccontextmanager
 async def hook(*statuses: int) -> AsyncIterator[str]:
-    """An address that answers with these, one after the other."""
+    """Serve an address that answers with these statuses, one after the other."""
     waiting = list(statuses)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -469,18 +469,18 @@ async def test_the_log_is_filtered_and_read_backwards(either: Path) -> None:
     midwatch(either, "run", "true")
     log = [json.loads(line) for line in midwatch(either, "events", "--json").stdout.splitlines()]
 
-    def some(*arguments: str) -> list[int]:
+    def list_some(*arguments: str) -> list[int]:
         return [
             json.loads(line)["seq"] for line in midwatch(either, "events", *arguments, "--json").stdout.splitlines()
         ]
 
-    assert some("--session", "chat:1") == [e["seq"] for e in log if e.get("session_key") == "chat:1"]
-    assert some("--agent", "shell") == [e["seq"] for e in log if e.get("agent_id") == "shell"]
-    assert some("--actor", "owner") == [e["seq"] for e in log if e.get("actor") == "owner"]
-    assert some("--actor", "nobody") == []
-    assert some("--before", "10", "--limit", "3") == [7, 8, 9]
+    assert list_some("--session", "chat:1") == [e["seq"] for e in log if e.get("session_key") == "chat:1"]
+    assert list_some("--agent", "shell") == [e["seq"] for e in log if e.get("agent_id") == "shell"]
+    assert list_some("--actor", "owner") == [e["seq"] for e in log if e.get("actor") == "owner"]
+    assert list_some("--actor", "nobody") == []
+    assert list_some("--before", "10", "--limit", "3") == [7, 8, 9]
     assert "midwatch events --before 7" in midwatch(either, "events", "--before", "10", "-n", "3").stderr
-    assert some("--before", "3") == [1, 2]
+    assert list_some("--before", "3") == [1, 2]
 
 
 async def test_the_answer_is_shown_while_it_is_written(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Worktrees from the command line and over HTTP: with a server, and without one."""
+"""Test worktrees on the command line and over HTTP, with and without a server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def home(home: Path) -> Path:
 
 @asynccontextmanager
 async def serve_client(home: Path) -> AsyncIterator[Client]:
-    """A client of a live server."""
+    """Yield a client of a live server."""
     server = Server(home)
     await server.start()
     try:

@@ -1,6 +1,6 @@
-"""The real agents: what points each at the fake model, and how its program is called.
+"""The real agents: their configuration for the fake model, and the names of their programs.
 
-Each gets a HOME of its own. Nothing of the machine's own configuration or keys is seen by it.
+Each gets its own HOME. None of them sees the configuration or the keys of this machine.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ KEY = "fake-key"
 
 
 def cache() -> Path:
-    """Where `tests/agents/install` has put them."""
+    """Return the directory where `tests/agents/install` has put them."""
     given = os.environ.get("MIDWATCH_AGENTS_DIR")
     return Path(given) if given else Path("~/.cache/midwatch/agents").expanduser()
 
 
 def program(name: str) -> str | None:
-    """The path of an installed program."""
+    """Return the path of an installed program."""
     path = cache() / "bin" / name
     return str(path) if path.exists() else None
 
@@ -142,24 +142,24 @@ class Known:
 
     name: str
     prepare: Callable[[Path, str, str], dict[str, str]]
-    """Writes its configuration into a HOME and returns what its environment needs."""
+    """Writes its configuration into a HOME and returns the environment it needs."""
     ways: tuple[str, ...]
-    """The kinds of agent it is tried as."""
+    """The kinds of agent it is tested as."""
     acp: str
-    """The program that speaks ACP."""
+    """The program that supports ACP."""
     options: dict[str, str] = field(default_factory=dict)
-    """What its settings need beside the kind."""
+    """The settings it needs besides the kind."""
     limit: str = "limit 4 {name}"
-    """What the fake model does for it to say that a usage limit is reached."""
+    """The script of the fake model that makes it report a usage limit."""
     waits: bool = False
-    """Whether it waits for the end of a usage limit by itself and tells nobody."""
+    """Whether it waits for the end of a usage limit by itself without a report."""
     terminal: dict[str, Any] = field(default_factory=dict)
-    """What its settings need in a terminal, beside the profile: there it is to ask."""
+    """The settings it needs in a terminal besides the profile: there it must ask for permission."""
     hides_tools: bool = False
-    """Whether its program, with nobody to ask, offers the model no tool that would need asking."""
+    """Whether its program hides tools from the model that would need permission when nobody can be asked."""
 
     def environment(self, home: Path, url: str, key: str = KEY) -> dict[str, str]:
-        """A whole environment for it."""
+        """Return a whole environment for it."""
         scratch = home / "tmp"
         scratch.mkdir(parents=True, exist_ok=True)
         path = f"{cache() / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -168,18 +168,18 @@ class Known:
         return {**plain, "NO_PROXY": "127.0.0.1", **self.prepare(home, url, key)}
 
     def settings(self, way: str) -> dict[str, Any]:
-        """Its settings in midwatch."""
+        """Return its settings in midwatch."""
         if way == "terminal":
             return {"kind": way, "profile": self.name, **self.terminal}
         return {"kind": way, **self.options}
 
     def program(self, way: str) -> str:
-        """What must be installed."""
+        """Return the program that must be installed."""
         return self.acp if way == "acp" else self.name
 
     @property
     def version(self) -> str:
-        """The pinned version."""
+        """Return the pinned version."""
         return str(PINS[self.name]["version"])
 
 
@@ -208,7 +208,7 @@ AGENTS = (
         prepare=_copilot,
         ways=("acp", "headless"),
         acp="copilot",
-        limit="limit 3600 {name}",  # it waits for shorter ones by itself
+        limit="limit 3600 {name}",  # it waits for shorter limits by itself
     ),
     Known(
         name="goose",
@@ -216,6 +216,6 @@ AGENTS = (
         terminal={"env": {"GOOSE_MODE": "approve"}},
         ways=("acp",),
         acp="goose",
-        limit="quota 3600 {name}",  # where the end is told it waits by itself, however long
+        limit="quota 3600 {name}",  # if the end is known it waits by itself, however long
     ),
 )

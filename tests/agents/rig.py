@@ -1,4 +1,4 @@
-"""One real agent under a real `midwatch up`, against a fake model; all of it in one folder."""
+"""One real agent under a real `midwatch up` with a fake model, all in one folder."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PATIENCE = 90.0
 
 
 def toml(value: Any) -> str:
-    """A value as TOML writes it."""
+    """Return a value in TOML."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items()) + " }"
     return json.dumps(value)
 
 
-async def becomes(look: Callable[[], Awaitable[Any]], what: str, seconds: float = PATIENCE) -> Any:
-    """The first true answer of `look`."""
+async def wait_for(look: Callable[[], Awaitable[Any]], what: str, seconds: float = PATIENCE) -> Any:
+    """Return the first true result of `look`."""
     deadline = time.monotonic() + seconds
     while not (found := await look()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -40,7 +40,7 @@ async def becomes(look: Callable[[], Awaitable[Any]], what: str, seconds: float 
 
 
 class Rig:
-    """The server, a client of it, and what the agent's model has seen."""
+    """The server, a client of it, and the requests that the agent's model received."""
 
     def __init__(self, known: Known, way: str, folder: Path, url: str, model: Model, options: Json) -> None:
         self.known, self.model = known, model
@@ -52,7 +52,7 @@ class Rig:
         home.mkdir()
         env = {**environment, "AGENT_RIG": self.mark}
         settings = {**known.settings(way), **options}
-        if way == "terminal":  # it has one, with colours
+        if way == "terminal":  # programs find a terminal with colours
             env = {name: value for name, value in env.items() if name not in ("TERM", "NO_COLOR")}
         settings["env"] = {**env, **settings.get("env", {})}
         lines = [f"{name} = {toml(value)}" for name, value in settings.items()]
@@ -71,18 +71,18 @@ class Rig:
         self.client = Client(self.server.url, token)
 
     async def kill(self) -> None:
-        """SIGKILL the server, and nothing else."""
+        """Kill the server, and no other process."""
         await self.client.close()
         await self.server.kill()
 
     async def stop(self) -> None:
-        """Stop the server; nothing of the agent may be left."""
+        """Stop the server; no process of the agent may remain."""
         await self.client.close()
         assert await self.server.stop() == 0, self.log()
-        assert await self.nobody_left(), self.leftovers()
+        assert await self.has_no_processes(), self.leftovers()
 
-    async def time_passes(self, task_id: str) -> None:
-        """Stop the server, let a waiting task's time come, and start it again."""
+    async def make_due(self, task_id: str) -> None:
+        """Stop the server, make a waiting task due, and start the server again."""
         await self.stop()
         with closing(sqlite3.connect(self.server.home / "midwatch.db")) as database, database:
             moved = database.execute("UPDATE tasks SET due_at = ? WHERE id = ?", (time.time_ns() // 1000, task_id))
@@ -90,15 +90,15 @@ class Rig:
         await self.start()
 
     def log(self) -> str:
-        """The end of what the server has printed."""
+        """Return the end of the server's output."""
         return self.server.log.read_text()[-3000:]
 
-    async def nobody_left(self) -> bool:
-        """Whether all processes of the agent are gone soon."""
+    async def has_no_processes(self) -> bool:
+        """Return whether all processes of the agent end soon."""
         return await eventually(lambda: not processes_with(f"AGENT_RIG={self.mark}"), 60.0)
 
     def leftovers(self) -> list[str]:
-        """The command lines of processes that are left."""
+        """Return the command lines of the remaining processes."""
         found = []
         for pid in processes_with(f"AGENT_RIG={self.mark}"):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -106,22 +106,22 @@ class Rig:
         return found
 
     async def open(self) -> str:
-        """Begin a conversation; its key."""
+        """Open a conversation and return its key."""
         return (await self.client.create_session(agent=self.known.name, workdir=str(self.work)))["key"]
 
-    async def say(self, key: str, text: str) -> str:
-        """Say something; the id of its task."""
+    async def send(self, key: str, text: str) -> str:
+        """Send a message and return the id of its task."""
         return (await self.client.send(key, text))["id"]
 
-    async def ended(self, task_id: str, seconds: float = PATIENCE) -> Json:
-        """The task once it has ended."""
+    async def wait_for_end(self, task_id: str, seconds: float = PATIENCE) -> Json:
+        """Return the task once it has ended."""
 
         async def look() -> Json | None:
             task = await self.client.get(task_id)
             return dict(task) if task["status"] in ENDED else None
 
         try:
-            found: Json = await becomes(look, "the task has ended", seconds)
+            found: Json = await wait_for(look, "the task has ended", seconds)
         except AssertionError as late:
             raise AssertionError(
                 f"{late}\n{json.dumps(await self.client.get(task_id), indent=1)}\n{self.log()}"
@@ -129,33 +129,33 @@ class Rig:
         return found
 
     async def turn(self, key: str, text: str) -> str:
-        """Say something and have it answered well; the answer."""
-        task = await self.ended(await self.say(key, text))
+        """Send a message, wait for a successful answer, and return it."""
+        task = await self.wait_for_end(await self.send(key, text))
         assert (task["status"], task["outcome"]) == ("done", "ok"), (task["outcome"], task["error"], self.log())
         return task["result"] or ""
 
-    async def asked(self, task_id: str, status: str = "pending") -> Json:
-        """The question a task waits with, or with the status `all` its newest."""
+    async def wait_for_question(self, task_id: str, status: str = "pending") -> Json:
+        """Return the question of a waiting task, or with the status `all` its newest question."""
 
         async def look() -> Json | None:
             found = [dict(one) for one in await self.client.approvals(status) if one["task_id"] == task_id]
             return found[0] if found else None
 
-        question: Json = await becomes(look, "the agent asks")
+        question: Json = await wait_for(look, "the agent asks")
         return question
 
-    async def holds(self, name: str) -> None:
-        """Return once the model holds an answer."""
+    async def wait_for_hold(self, name: str) -> None:
+        """Return once the model delays an answer."""
         await self.model.until(lambda seen: name in seen.held, PATIENCE)
 
-    def fresh(self) -> str:
-        """A name nobody has used."""
+    def make_name(self) -> str:
+        """Return an unused name."""
         return uuid.uuid4().hex[:8]
 
 
 @asynccontextmanager
-async def rigged(known: Known, way: str, folder: Path, **options: Any) -> AsyncIterator[Rig]:
-    """A rig that runs. At its end nothing is left of it."""
+async def start_rig(known: Known, way: str, folder: Path, **options: Any) -> AsyncIterator[Rig]:
+    """Start a rig and check that no process remains at its end."""
     async with serve() as (url, model):
         rig = Rig(known, way, folder, url, model, options)
         await rig.start()
@@ -166,6 +166,6 @@ async def rigged(known: Known, way: str, folder: Path, **options: Any) -> AsyncI
 
 
 def missing(known: Known, way: str) -> str | None:
-    """What is not installed."""
+    """Return the missing programs."""
     needed = known.program(way)
     return None if program(needed) else f"{needed} is not installed: run tests/agents/install"

@@ -1,4 +1,4 @@
-"""Real agents in their terminals, run by a real midwatch, against a fake model."""
+"""Test real agents in their terminals under a real midwatch with a fake model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from agents.known import Known
-from agents.rig import PATIENCE, Rig, becomes, rigged
+from agents.rig import PATIENCE, Rig, start_rig, wait_for
 from midwatch.base.errors import Conflict, NotFound
 
 pytestmark = pytest.mark.timeout(400)
@@ -21,32 +21,32 @@ Json = dict[str, Any]
 
 
 async def grant(rig: Rig) -> None:
-    """Grant whatever the program asks, such as to trust a directory."""
+    """Grant every request of the program, such as to trust a directory."""
     while True:
         for question in await rig.client.approvals():
-            with suppress(Conflict, NotFound):  # it may be over since it was read
+            with suppress(Conflict, NotFound):  # the question may have ended since it was read
                 await rig.client.approve(question["id"])
         await asyncio.sleep(0.1)
 
 
 async def wait_for_end(rig: Rig, task_id: str, seconds: float = PATIENCE) -> Json:
-    """The task once it has ended; what the program asks meanwhile, such as to trust a directory, is granted."""
+    """Return the task once it has ended; grant requests of the program meanwhile, such as to trust a directory."""
     answering = asyncio.create_task(grant(rig))
     try:
-        return await rig.ended(task_id, seconds)
+        return await rig.wait_for_end(task_id, seconds)
     finally:
         answering.cancel()
 
 
 async def turn(rig: Rig, key: str, text: str, seconds: float = PATIENCE) -> str:
-    """Say something and have it answered well."""
-    task = await wait_for_end(rig, await rig.say(key, text), seconds)
+    """Send a message and wait for a successful answer."""
+    task = await wait_for_end(rig, await rig.send(key, text), seconds)
     assert (task["status"], task["outcome"]) == ("done", "ok"), (task["error"], rig.log())
     return str(task["result"])
 
 
 async def test_three_turns_with_a_pause_and_a_long_reply(known: Known, way: str, tmp_path: Path) -> None:
-    async with rigged(known, way, tmp_path) as rig:
+    async with start_rig(known, way, tmp_path) as rig:
         key = await rig.open()
         assert await turn(rig, key, "My name is Ada. [[say noted]]") == "noted"
         assert await turn(rig, key, "Take your time. [[pause 3]] [[say after it]]") == (
@@ -61,7 +61,7 @@ async def test_three_turns_with_a_pause_and_a_long_reply(known: Known, way: str,
 
 
 async def test_repeated_prompts_and_replies_and_long_replies_are_read(known: Known, way: str, tmp_path: Path) -> None:
-    async with rigged(known, way, tmp_path) as rig:
+    async with start_rig(known, way, tmp_path) as rig:
         key = await rig.open()
         for _ in range(3):
             assert await turn(rig, key, "Again [[say the same reply]]") == "the same reply"
@@ -73,32 +73,32 @@ async def test_repeated_prompts_and_replies_and_long_replies_are_read(known: Kno
 
 async def test_a_dialog_is_recognised_and_answered(known: Known, way: str, tmp_path: Path) -> None:
     made, not_made = tmp_path / "work" / "made.txt", tmp_path / "work" / "unmade.txt"
-    async with rigged(known, way, tmp_path) as rig:
+    async with start_rig(known, way, tmp_path) as rig:
         key = await rig.open()
         await turn(rig, key, "[[say ready]]")
-        task_id = await rig.say(key, f"[[escalate touch {made.name}]] [[say tool used]]")
-        question = await rig.asked(task_id)
+        task_id = await rig.send(key, f"[[escalate touch {made.name}]] [[say tool used]]")
+        question = await rig.wait_for_question(task_id)
         assert len(question["choices"]) >= 2 and not made.exists()
         await rig.client.approve(question["id"])
         task = await wait_for_end(rig, task_id)
         assert (task["outcome"], made.exists()) == ("ok", True), (task, rig.log())
         assert "tool used" in task["result"]
-        task_id = await rig.say(key, f"[[escalate touch {not_made.name}]] [[say tool refused]]")
-        question = await rig.asked(task_id)
+        task_id = await rig.send(key, f"[[escalate touch {not_made.name}]] [[say tool refused]]")
+        question = await rig.wait_for_question(task_id)
         await rig.client.deny(question["id"], "not today")
-        await rig.ended(task_id)
+        await rig.wait_for_end(task_id)
         assert not not_made.exists()
         assert await turn(rig, key, "Go on [[say still here]]"), "it goes on, with whatever it makes of the refusal"
 
 
 async def test_a_turn_is_cancelled_and_the_program_keeps_running(known: Known, way: str, tmp_path: Path) -> None:
-    async with rigged(known, way, tmp_path) as rig:
-        key, name = await rig.open(), rig.fresh()
+    async with start_rig(known, way, tmp_path) as rig:
+        key, name = await rig.open(), rig.make_name()
         await turn(rig, key, "My name is Ada. [[say noted]]")
-        task_id = await rig.say(key, f"[[hold {name}]]")
-        await rig.holds(name)
+        task_id = await rig.send(key, f"[[hold {name}]]")
+        await rig.wait_for_hold(name)
         await rig.client.cancel(task_id)
-        task = await rig.ended(task_id)
+        task = await rig.wait_for_end(task_id)
         assert (task["status"], task["outcome"]) == ("cancelled", "cancelled")
         rig.model.release(name)
         assert "Ada" in await turn(rig, key, "[[recall]]")
@@ -106,29 +106,29 @@ async def test_a_turn_is_cancelled_and_the_program_keeps_running(known: Known, w
 
 
 async def test_a_conversation_continues_after_the_server_was_killed(known: Known, way: str, tmp_path: Path) -> None:
-    async with rigged(known, way, tmp_path) as rig:
+    async with start_rig(known, way, tmp_path) as rig:
         key = await rig.open()
         await turn(rig, key, "My name is Ada. [[say noted]]")
         await rig.kill()
-        assert await rig.nobody_left(), rig.leftovers()
+        assert await rig.has_no_processes(), rig.leftovers()
         await rig.start()
         assert "Ada" in await turn(rig, key, "[[recall]]")
 
         async def live() -> bool:
             return bool((await rig.client.session(key))["epoch"] == 2)
 
-        assert await becomes(live, "it was opened again")
+        assert await wait_for(live, "it was opened again")
 
 
 async def test_an_agentapi_client_talks_to_the_terminal(known: Known, way: str, tmp_path: Path) -> None:
-    async with rigged(known, way, tmp_path) as rig:
+    async with start_rig(known, way, tmp_path) as rig:
         key = await rig.open()
         token = (rig.server.home / "token").read_text().strip()
         base = f"{rig.server.url}/sessions/{quote(key, safe='')}/agentapi"
         granting = asyncio.create_task(grant(rig))
         async with httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=60.0) as http:
 
-            async def stable() -> bool:
+            async def is_stable() -> bool:
                 return bool((await http.get(f"{base}/status")).json()["status"] == "stable")
 
             async def last() -> Json:
@@ -137,10 +137,10 @@ async def test_an_agentapi_client_talks_to_the_terminal(known: Known, way: str, 
 
             says = (("[[say first]]", "first"), ("[[say first]]", "first"), ("[[say a => b]]", "a => b"))
             for number, (said, told) in enumerate(says, 1):
-                await becomes(stable, "it waits for input")
+                await wait_for(is_stable, "it waits for input")
                 reply = await http.post(f"{base}/message", json={"content": said, "type": "user"})
                 assert reply.status_code == 200, reply.text
-                while (await last())["id"] < 2 * number or not await stable():
+                while (await last())["id"] < 2 * number or not await is_stable():
                     await asyncio.sleep(0.05)
                 found = await last()
                 assert (found["id"], found["role"], found["content"]) == (2 * number, "agent", told)

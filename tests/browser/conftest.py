@@ -1,5 +1,7 @@
-"""One browser for each worker. A test has a server of its own, or with `usefixtures("shared")` one that others used
-before it: then it looks only at what is its own, and need not wait for a server and for pages nobody has loaded yet."""
+"""Fixtures of browser tests. Each worker process has one browser. A test has its own server, or with
+`usefixtures("shared")` a server that earlier tests used: then it checks only its own records, and need not wait for a
+server to start and pages to load.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,17 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from browsing import AGENTS, DESKTOP, PHONE, SCREEN_AGENT, Desk, launch, live, program
+from browsing import AGENTS, DESKTOP, PHONE, SCREEN_AGENT, Desk, launch, program, wait_for_stream
 from servers import Server
 
 HERE = Path(__file__).parent
 PICTURES = HERE.parents[1] / "build" / "screenshots"
-SANE, CONTRAST = (HERE / "sane.js").read_text(), (HERE / "contrast.js").read_text()
+STRUCTURE, CONTRAST = (HERE / "structure.js").read_text(), (HERE / "contrast.js").read_text()
 WIDTHS: dict[str, dict[str, Any]] = {
     "desktop": {"viewport": DESKTOP},
     "phone": {"viewport": PHONE, "has_touch": True, "device_scale_factor": 2},
 }
-GO = """async (path) => {
+NAVIGATE = """async (path) => {
   const { go } = await import("/web/app.js");
   for (const node of document.querySelector("main").children) node.classList.add("left");
   go(path);
@@ -37,7 +39,7 @@ MISSING = "chromium is not installed: run tests/install-services as root, or set
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    """A browser without a window. Where there is none its tests are skipped, and in CI they fail."""
+    """Yield a headless browser. Without one, its tests are skipped, and in CI they fail."""
     path = program()
     if path is None:
         if os.environ.get("CI"):
@@ -51,26 +53,26 @@ async def browser() -> AsyncIterator[Browser]:
 
 @dataclass(frozen=True)
 class Shared:
-    """A server that is used by one test after the other, and a browser that is signed in to it."""
+    """A server that several tests use one after the other, and a browser that is signed in to it."""
 
     server: Server
     context: BrowserContext
 
 
 class Console(Desk):
-    """A desk whose pages open at once: that people come in by a link is tested with those who come in."""
+    """A desk whose pages open without a sign-in link; other tests cover the links."""
 
     shared: Shared | None = None
 
     async def open(self, path: str = "/", role: str = "owner", **options: Any) -> Page:
-        """A page of a browser that is signed in; of one of its own where there is something special about it."""
+        """Open a page in the shared browser, or in a browser of its own for another role or other options."""
         if self.shared and role == "owner" and not options:
             return await self.tab(self.shared.context, path)
         context = await self.context(**options)
-        await self.enter(context, role)
+        await self.sign_in(context, role)
         return await self.tab(context, path)
 
-    async def enter(self, context: BrowserContext, role: str = "owner") -> None:
+    async def sign_in(self, context: BrowserContext, role: str = "owner") -> None:
         """Sign a browser in."""
         if role == "owner":
             secret = (self.server.home / "token").read_text().strip()
@@ -81,42 +83,42 @@ class Console(Desk):
         assert reply.ok, await reply.text()
 
     def share(self, shared: Shared) -> None:
-        """Use a browser that others used before; what it asks for and complains of is this test's from now on."""
+        """Use a shared browser; from now on its requests and console messages count for this test."""
         self.shared = shared
-        self._heard = {
+        self._listeners = {
             "request": lambda request: self.requests.append(request),
             "console": lambda said: said.type in ("error", "warning") and self._problems.append(said.text),
             "weberror": lambda told: self._problems.append(f"not caught: {told.error}"),
         }
-        for name, hear in self._heard.items():
+        for name, hear in self._listeners.items():
             shared.context.on(name, hear)  # type: ignore[call-overload]
 
-    async def leave(self) -> None:
-        """Close the pages and stop what runs, so that the next test finds nothing under way."""
+    async def reset(self) -> None:
+        """Close the pages and cancel all tasks, so that the next test finds nothing running."""
         assert self.shared is not None
-        for name, hear in self._heard.items():
+        for name, hear in self._listeners.items():
             self.shared.context.remove_listener(name, hear)
         for page in self.shared.context.pages:
             await page.close()
         going = "/tasks?status=running&status=pending&limit=200"
         while found := (await self.get(going))["tasks"]:
             await asyncio.gather(*(self.post(f"/tasks/{one['id']}/cancel") for one in found))
-            await asyncio.gather(*(self.ended(one["id"]) for one in found))
+            await asyncio.gather(*(self.wait_for_end(one["id"]) for one in found))
 
 
 @pytest.fixture(scope="module")
 def settings() -> str:
-    """What is set in `midwatch.toml`; modules may have their own."""
+    """Return the content of `midwatch.toml`; modules may have their own."""
     return AGENTS
 
 
 @pytest.fixture
 def shared() -> None:
-    """Asked for by tests that do not mind what others did at their desk."""
+    """Request a server and a browser that other tests have used."""
 
 
 def server_at(folder: Path, settings: str) -> Server:
-    """A server that has not started, with its home in a folder."""
+    """Return a server that has not started, with its home in the folder."""
     home = folder / "home"
     home.mkdir(mode=0o700)
     (home / "midwatch.toml").write_text(settings.replace("HOME", str(home)))
@@ -126,8 +128,8 @@ def server_at(folder: Path, settings: str) -> Server:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def sharing(browser: Browser) -> AsyncIterator[Callable[[str], Awaitable[Shared]]]:
-    """What is shared under each settings, made when it is wanted first."""
+async def get_shared(browser: Browser) -> AsyncIterator[Callable[[str], Awaitable[Shared]]]:
+    """Return a function that returns the shared server for the settings, and starts it at its first use."""
     kept: dict[str, Shared] = {}
     async with AsyncExitStack() as stack:
 
@@ -140,7 +142,7 @@ async def sharing(browser: Browser) -> AsyncIterator[Callable[[str], Awaitable[S
                 maker = Console(server, browser, folder)
                 stack.push_async_callback(maker.close)
                 context = await maker.context(reduced_motion="reduce")
-                await maker.enter(context)
+                await maker.sign_in(context)
                 kept[settings] = Shared(server, context)
             return kept[settings]
 
@@ -153,10 +155,10 @@ async def desk(
     browser: Browser,
     settings: str,
     tmp_path: Path,
-    sharing: Callable[[str], Awaitable[Shared]],
+    get_shared: Callable[[str], Awaitable[Shared]],
 ) -> AsyncIterator[Desk]:
-    """A server and a browser; no test may leave a complaint on the browser's console."""
-    common = await sharing(settings) if "shared" in request.fixturenames else None
+    """Yield a server and a browser; the test fails if the browser's console has errors or warnings."""
+    common = await get_shared(settings) if "shared" in request.fixturenames else None
     server = common.server if common else server_at(tmp_path, settings)
     made = Console(server, browser, tmp_path)
     try:
@@ -168,7 +170,7 @@ async def desk(
         made.check()
     finally:
         if common:
-            await made.leave()
+            await made.reset()
         await made.close()
         if not common:
             await server.stop()
@@ -176,7 +178,9 @@ async def desk(
 
 @pytest.fixture
 def faults() -> Callable[..., Awaitable[list[str]]]:
-    """What is wrong with the looks of a page; `light` and `dark` name the pictures that are taken in that light."""
+    """Return a function that lists the visual faults of a page; `light` and `dark` are names of screenshots in that
+    colour scheme.
+    """
     PICTURES.mkdir(parents=True, exist_ok=True)
 
     async def find(page: Page, full: bool = False, **pictures: str) -> list[str]:
@@ -184,31 +188,35 @@ def faults() -> Callable[..., Awaitable[list[str]]]:
         for light, picture in pictures.items():
             await page.emulate_media(color_scheme=light)  # type: ignore[arg-type]
             await page.screenshot(path=PICTURES / f"{picture}.png", full_page=full, animations="disabled")
-            told = [*await page.evaluate(SANE), *await page.evaluate(CONTRAST)]
+            told = [*await page.evaluate(STRUCTURE), *await page.evaluate(CONTRAST)]
             wrong += [f"{light}: {one}" for one in told]
         return wrong
 
     return find
 
 
-async def settled(page: Page, title: str) -> None:
+async def wait_for_data(page: Page, title: str) -> None:
     """Wait until the page has its data."""
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.locator("main h1")).to_be_visible()
     await expect(page.locator("main .skeleton")).to_have_count(0)
 
 
 @pytest.fixture
 def look(desk: Desk, faults: Callable[..., Awaitable[list[str]]]) -> Callable[..., Awaitable[None]]:
-    """Go through pages in light, in dark and at phone width: what must hold on each, and a picture of it."""
+    """Return a function that opens pages in light mode, dark mode and at phone width, checks each, and takes
+    screenshots.
+    """
 
-    async def go(pages: dict[str, str], name: str, ready: Callable[[Page, str], Awaitable[None]] = settled) -> None:
+    async def go(
+        pages: dict[str, str], name: str, ready: Callable[[Page, str], Awaitable[None]] = wait_for_data
+    ) -> None:
         wrong = {}
         for width, options in WIDTHS.items():
             page = None
             for title, path in pages.items():
                 if page:
-                    await page.evaluate(GO, path)  # as people do, and far quicker than to load it all again
+                    await page.evaluate(NAVIGATE, path)  # as people do, and much faster than a new load
                     await expect(page.locator("main > .left")).to_have_count(0)
                 else:
                     page = await desk.open(path, **options)

@@ -1,4 +1,4 @@
-// Texts of this page that stand out from their ground by less than 4.5 to 1.
+// Return the texts of this page whose contrast with their background is below 4.5 to 1.
 () => {
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
   const rgba = (colour) => {

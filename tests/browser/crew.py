@@ -1,4 +1,4 @@
-"""Agents that look busy: what they say and use is made up, so that pages can be looked at with something in them."""
+"""Agents with invented output, so that pages have content to show."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PLAIN = "All 412 links answer. Three are slow (more than two seconds): /archive,
 
 
 def run(prompt: str, turn: Any) -> TurnResult:
-    """One turn; words in the prompt decide what it does."""
+    """Run one turn; words in the prompt decide its behaviour."""
     use(turn, "read_file", {"path": "src/midwatch/worker.py"}, "412 lines", 0.06)
     if "quota" in prompt:
         return TurnResult(
@@ -67,14 +67,14 @@ def run(prompt: str, turn: Any) -> TurnResult:
 
 
 def use(turn: Any, tool: str, arguments: dict[str, Any], result: str, seconds: float) -> None:
-    """A tool that takes its time."""
+    """Use a tool that takes some time."""
     turn.emit(ToolExecStart(tool=tool, arguments=arguments, tool_call_id=tool))
     time.sleep(seconds)
     turn.emit(ToolExecEnd(tool=tool, tool_call_id=tool, duration=seconds, for_llm_len=len(result), result=result))
 
 
 def write(turn: Any, text: str) -> None:
-    """The answer, in two pieces."""
+    """Write the answer in two pieces."""
     half = len(text) // 2
     name = f"{turn.task_id}.{turn.attempt}"
     turn.emit(MessageDelta(message_id=name, offset=0, text=text[:half]))
@@ -82,15 +82,15 @@ def write(turn: Any, text: str) -> None:
 
 
 def listen(prompt: str, turn: Any) -> str:
-    """Hears what it is sent when its tool has returned, until somebody says enough or asks it to stop."""
+    """Take messages after its tool returned, until a message says enough or asks it to stop."""
     heard = []
     while not heard or not heard[-1].startswith(("enough", "Stop")):
         heard.append(turn.receive())
     return f"heard: {', '.join(heard)}"
 
 
-def deaf(prompt: str, turn: Any) -> str:
-    """Hears nothing, though it could, until a file is there."""
+def ignore_messages(prompt: str, turn: Any) -> str:
+    """Take no message, although it could, until a file exists."""
     place = Path(prompt)
     while not place.exists() and not turn.stopping:
         time.sleep(0.02)

@@ -1,4 +1,6 @@
-"""What a person does at the desk: answer, cancel, retry, talk, look through the log, test agents, hand out tokens."""
+"""Test actions of a person in the console: answer, cancel, retry, send messages, read the log, test agents, create
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ import asyncio
 import pytest
 from playwright.async_api import Route, expect
 
-from browsing import Desk, live, session_path
+from browsing import Desk, session_path, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_question_is_answered_from_now(desk: Desk) -> None:
+async def test_a_question_is_answered_on_the_now_page(desk: Desk) -> None:
     page = await desk.open("/")
     await expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()
     task = await desk.submit("demo:ask clean the decks")
@@ -27,12 +29,12 @@ async def test_a_question_is_answered_from_now(desk: Desk) -> None:
     await expect(question).to_have_count(0)
     await expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()
     await expect(page).to_have_title("Now · midwatch")
-    assert (await desk.ended(task))["status"] == "done"
+    assert (await desk.wait_for_end(task))["status"] == "done"
     await expect(page.locator(".now-recent .row-title", has_text="clean the decks")).to_have_count(1)
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_question_answered_elsewhere_goes_away_here(desk: Desk) -> None:
+async def test_a_question_answered_elsewhere_disappears(desk: Desk) -> None:
     task = await desk.submit("demo:ask sail on")
     page = await desk.open(f"/tasks/{task}")
     await expect(page.locator(".approval")).to_be_visible()
@@ -63,9 +65,9 @@ async def test_a_task_is_cancelled_and_retried_from_its_page(desk: Desk) -> None
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_failure_says_why_and_can_be_tried_again(desk: Desk) -> None:
+async def test_a_failed_task_shows_its_reason_and_can_be_retried(desk: Desk) -> None:
     task = await desk.submit("demo:fail to count the gulls")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open("/")
     await page.locator(".now-failed a.row", has_text="count the gulls").click()
     await expect(page.locator(".task-output .problem")).to_contain_text("told to fail")
@@ -77,7 +79,7 @@ async def test_a_failure_says_why_and_can_be_tried_again(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_form_says_what_is_wrong_where_it_is_wrong(desk: Desk) -> None:
+async def test_a_form_shows_each_error_at_its_field(desk: Desk) -> None:
     desk.expect_problem(r"status of 422")
     page = await desk.open("/tasks/new")
     await page.get_by_role("button", name="Submit").click()
@@ -91,7 +93,7 @@ async def test_a_form_says_what_is_wrong_where_it_is_wrong(desk: Desk) -> None:
     await expect(page.get_by_label("Timeout")).to_be_focused()
 
 
-async def test_a_session_takes_messages_while_it_works_and_can_be_interrupted_and_closed(desk: Desk) -> None:
+async def test_a_busy_session_takes_messages_and_can_be_interrupted_and_closed(desk: Desk) -> None:
     page = await desk.open("/sessions")
     await expect(page.get_by_text("No sessions yet")).to_be_visible()
     await page.get_by_role("button", name="New session").first.click()
@@ -125,7 +127,7 @@ async def test_a_session_takes_messages_while_it_works_and_can_be_interrupted_an
 
 
 @pytest.mark.usefixtures("shared")
-async def test_messages_are_sent_in_order_and_none_is_lost_while_the_server_is_slow_or_refuses(desk: Desk) -> None:
+async def test_messages_are_sent_in_order_and_none_is_lost_although_the_server_is_slow_or_refuses(desk: Desk) -> None:
     desk.expect_problem("status of 503")
     session = (await desk.post("/sessions", {"agent": "demo"}))["key"]
     page = await desk.open(session_path(session))
@@ -156,7 +158,7 @@ async def test_messages_are_sent_in_order_and_none_is_lost_while_the_server_is_s
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_session_streams_and_keeps_its_text_over_a_reload(desk: Desk) -> None:
+async def test_a_session_streams_its_text_and_keeps_it_after_a_reload(desk: Desk) -> None:
     pipe = desk.pipe()
     session = (await desk.post("/sessions", {"agent": "pipe", "key": "chat:a/b|c d"}))["key"]
     page = await desk.open(session_path(session))
@@ -166,7 +168,7 @@ async def test_a_session_streams_and_keeps_its_text_over_a_reload(desk: Desk) ->
     writing = page.locator(".message.writing .plain-text")
     await expect(writing).to_have_text("one **two** ")
     await page.reload()
-    await live(page)
+    await wait_for_stream(page)
     await expect(writing).to_have_text("one **two** ")
     pipe.write("three")
     await expect(writing).to_have_text("one **two** three")
@@ -196,7 +198,7 @@ async def test_screens_warnings_and_questions_of_an_agent_are_shown_in_its_sessi
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_picture_of_the_agent_is_shown_on_its_task(desk: Desk) -> None:
+async def test_the_agents_avatar_is_shown_on_its_task(desk: Desk) -> None:
     task = await desk.submit("draw", "screen")
     page = await desk.open(f"/tasks/{task}")
     await page.locator(".approval", has_text="Shall I draw?").get_by_role("button").first.click()

@@ -1,4 +1,4 @@
-"""Automations and goals at the console: made, watched, stopped and brought back, without anything being polled."""
+"""Test automations and goals in the console: created, watched, stopped and restored, without polling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import AGENTS, PATIENT, Desk, live, press_together
+from browsing import AGENTS, PATIENT, Desk, press_together, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -19,26 +19,26 @@ new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifted += entry.value;
 }).observe({ type: "layout-shift", buffered: true });
 """
-ACTS = re.compile(r"^(Run|Pause|Resume|Delete|New|Edit|Clear|Complete|Step now|Delay)\b")
+ACTION_BUTTONS = re.compile(r"^(Run|Pause|Resume|Delete|New|Edit|Clear|Complete|Step now|Delay)\b")
 
 
 @pytest.fixture(scope="module")
 def settings() -> str:
-    """The watchdog finds soon that a task is silent, once it is asked to look."""
+    """Return settings with a watchdog that soon reports a silent task when it is asked to check."""
     return f"silent_after = 0.2\n{AGENTS}"
 
 
 async def add(desk: Desk, prompt: str, **more: object) -> str:
-    """An automation, made beside the browser; its id."""
+    """Create an automation over HTTP and return its id."""
     return str((await desk.post("/automations", {"prompt": prompt, "agent": "demo", **more}))["id"])
 
 
-async def pursue(desk: Desk, objective: str, **more: object) -> str:
-    """A goal, set beside the browser; its id."""
+async def set_goal(desk: Desk, objective: str, **more: object) -> str:
+    """Create a goal over HTTP and return its id."""
     return str((await desk.post("/goals", {"objective": objective, "agent": "demo", **more}))["id"])
 
 
-async def test_an_automation_is_made_with_a_preview_run_paused_deleted_and_brought_back(desk: Desk) -> None:
+async def test_an_automation_is_created_with_a_preview_run_paused_deleted_and_restored(desk: Desk) -> None:
     page = await desk.open("/automations", timezone_id="Europe/Berlin")
     await expect(page.locator(".empty")).to_contain_text("midwatch automation add")
     await page.get_by_role("link", name="New automation").first.click()
@@ -90,7 +90,7 @@ async def test_an_automation_is_made_with_a_preview_run_paused_deleted_and_broug
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_schedule_says_what_is_wrong_with_it(desk: Desk) -> None:
+async def test_an_invalid_schedule_shows_its_error(desk: Desk) -> None:
     desk.expect_problem("status of 422")
     page = await desk.open("/automations/new")
     await page.get_by_label("Prompt", exact=True).fill("anything")
@@ -111,7 +111,7 @@ async def test_a_schedule_says_what_is_wrong_with_it(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_an_edit_changes_what_was_changed_and_nothing_else(desk: Desk) -> None:
+async def test_an_edit_changes_only_the_edited_fields(desk: Desk) -> None:
     key = await add(desk, "look around", cron="15 6 * * *", zone="UTC", quiet="NOTHING", max_runs=7)
     page = await desk.open(f"/automations/{key}")
     await page.get_by_role("link", name="Edit").click()
@@ -125,7 +125,7 @@ async def test_an_edit_changes_what_was_changed_and_nothing_else(desk: Desk) -> 
     assert kept["quiet"] is None and kept["max_runs"] == 7 and kept["schedule"] == {"cron": "15 6 * * *", "zone": "UTC"}
 
 
-async def test_the_list_of_automations_follows_what_happens_elsewhere(desk: Desk) -> None:
+async def test_the_list_of_automations_shows_changes_made_elsewhere(desk: Desk) -> None:
     pipe = desk.pipe()
     page = await desk.open("/automations")
     key = await add(desk, str(pipe.path), agent="pipe", every=3600, title="Gulls")
@@ -133,7 +133,7 @@ async def test_the_list_of_automations_follows_what_happens_elsewhere(desk: Desk
     await expect(row).to_have_count(1)
     await page.context.add_init_script(WATCH_SHIFTS)
     await page.reload()
-    await settled(page)
+    await wait_for_data(page)
     await expect(row.locator(".row-title")).to_have_text("Gulls")
     await expect(row.locator(".when")).to_have_text("every 1h")
     await expect(page.locator(".strip .mark")).to_have_count(24)
@@ -152,18 +152,18 @@ async def test_the_list_of_automations_follows_what_happens_elsewhere(desk: Desk
     await desk.post(f"/automations/{key}/resume")
     await expect(row.locator(".status")).to_have_text("active")
     assert await page.evaluate("() => window.shifted") < 0.02
-    before = await desk.silent()
-    await page.evaluate("() => new Promise((done) => setTimeout(done, 2500))")  # an idle page asks for nothing
+    before = await desk.wait_until_silent()
+    await page.evaluate("() => new Promise((done) => setTimeout(done, 2500))")  # an idle page sends no requests
     assert [r.url for r in desk.requests[before:]] == []
 
 
-async def test_what_rests_by_itself_waits_for_me(desk: Desk) -> None:
+async def test_an_automation_that_paused_itself_needs_attention(desk: Desk) -> None:
     key = await add(desk, "demo:fail always", every=3600, title="Gulls")
     page = await desk.open("/")
     await expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()
     for _ in range(3):
         await desk.until(f"/automations/{key}", lambda one: not one["running"])
-        await desk.ended((await desk.post(f"/automations/{key}/run"))["id"])
+        await desk.wait_for_end((await desk.post(f"/automations/{key}/run"))["id"])
     waiting = page.locator(".now-waiting")
     await expect(waiting.locator(".attention-row")).to_contain_text("Paused: Gulls")
     await expect(waiting.locator(".count")).to_have_text("1")
@@ -174,13 +174,13 @@ async def test_what_rests_by_itself_waits_for_me(desk: Desk) -> None:
     await expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()
 
 
-async def test_what_the_watchdog_finds_is_told_on_now_and_in_the_list(desk: Desk) -> None:
+async def test_alerts_of_the_watchdog_are_shown_on_the_now_page_and_in_the_list(desk: Desk) -> None:
     key = await add(desk, "demo:hang watch the tide", every=3600, title="Tide")
     task = (await desk.post(f"/automations/{key}/run"))["id"]
     now = await desk.open("/")
     listed = await desk.tab(now.context, "/automations")
     found: list[str] = []
-    while task not in found:  # told now, or by the watchdog itself a moment ago
+    while task not in found:  # reported now, or by the watchdog itself a moment ago
         looked = await desk.post("/watchdog")
         found = [one["subject"] for one in looked["told"] + looked["known"]]
     await expect(listed.locator(".automation-list .row-sub")).to_contain_text(f"Silent: {task} has emitted no event")
@@ -236,7 +236,7 @@ async def test_a_goal_is_set_watched_paused_edited_and_completed(desk: Desk) -> 
 
 
 async def test_a_goal_is_delayed_stepped_and_cleared(desk: Desk) -> None:
-    key = await pursue(desk, "demo:sleep=1 the harbour is quiet")
+    key = await set_goal(desk, "demo:sleep=1 the harbour is quiet")
     listed = await desk.open("/goals")
     row = listed.locator(".goal-list li")
     await expect(row.locator(".row-sub")).to_contain_text("is running")
@@ -257,15 +257,15 @@ async def test_a_goal_is_delayed_stepped_and_cleared(desk: Desk) -> None:
 
 
 async def press(page: Page, name: str) -> None:
-    """Press a mouse button on a button of the page, and do not let it go."""
+    """Press the mouse on a button of the page without releasing it."""
     box = await page.get_by_role("button", name=name).bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     await page.mouse.down()
 
 
-async def test_a_button_that_is_pressed_while_a_step_or_a_run_ends_does_what_it_says(desk: Desk) -> None:
-    goal = await pursue(desk, "demo:ask the harbour is quiet")
+async def test_a_button_pressed_while_a_step_or_run_ends_does_what_its_label_says(desk: Desk) -> None:
+    goal = await set_goal(desk, "demo:ask the harbour is quiet")
     page = await desk.open(f"/goals/{goal}")
     await expect(page.locator(".steps .row-title")).to_have_text(["Step 1"])
     await press(page, "Delay")
@@ -291,26 +291,26 @@ async def test_a_button_that_is_pressed_while_a_step_or_a_run_ends_does_what_it_
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_viewer_sees_both_and_can_do_nothing(desk: Desk) -> None:
+async def test_a_viewer_sees_automations_and_goals_and_cannot_change_them(desk: Desk) -> None:
     key = await add(desk, "count the gulls", every=3600)
-    goal = await pursue(desk, "every gull is counted", max_steps=1)
+    goal = await set_goal(desk, "every gull is counted", max_steps=1)
     await desk.until(f"/goals/{goal}", lambda one: one["status"] == "paused")
     page = await desk.open("/automations", role="viewer")
     for path in ("/automations", f"/automations/{key}", "/goals", f"/goals/{goal}"):
         await page.goto(path)
-        await settled(page)
+        await wait_for_data(page)
         main = page.locator("main")
-        acting = main.get_by_role("button", name=ACTS).or_(main.get_by_role("link", name=ACTS))
+        acting = main.get_by_role("button", name=ACTION_BUTTONS).or_(main.get_by_role("link", name=ACTION_BUTTONS))
         await expect(acting).to_have_count(0)
-    await expect((await desk.open(f"/goals/{goal}")).get_by_role("button", name=ACTS)).to_have_count(4)
+    await expect((await desk.open(f"/goals/{goal}")).get_by_role("button", name=ACTION_BUTTONS)).to_have_count(4)
     for path in ("/automations/new", "/goals/new", f"/automations/{key}?edit=1"):
         await page.goto(path)
-        await settled(page)
+        await wait_for_data(page)
         await expect(page.locator("form")).to_have_count(0)
 
 
 @pytest.mark.usefixtures("shared")
-async def test_the_keys_lead_to_both(desk: Desk) -> None:
+async def test_keyboard_shortcuts_open_automations_and_goals(desk: Desk) -> None:
     page = await desk.open("/")
     for keys, name in (("ga", "Automations"), ("go", "Goals"), ("gw", "Agents")):
         await press_together(page, keys)
@@ -318,7 +318,7 @@ async def test_the_keys_lead_to_both(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_the_day_of_automations_is_read_over_http(desk: Desk) -> None:
+async def test_the_automations_of_a_day_are_read_over_http(desk: Desk) -> None:
     tried = await desk.get("/schedules/preview?cron=0%209%20*%20*%20*&zone=Europe/Berlin&count=3")
     assert tried["when"] == "at 09:00 every day (Europe/Berlin)"
     assert [at[10:22] for at in tried["next_runs"]] == ["T09:00:00+01"] * 3 or "+02" in str(tried)
@@ -332,31 +332,33 @@ async def test_the_day_of_automations_is_read_over_http(desk: Desk) -> None:
     assert one == days[hourly]
 
 
-async def settled(page: Page) -> None:
+async def wait_for_data(page: Page) -> None:
     """Wait until the page has its data."""
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.locator("main h1")).to_be_visible()
     await expect(page.locator("main .skeleton")).to_have_count(0)
 
 
 @PATIENT
 @pytest.mark.parametrize("busy", [False, True], ids=["empty", "busy"])
-async def test_both_look_right_in_every_light_and_width(desk: Desk, look: Look, busy: bool) -> None:
+async def test_automations_and_goals_look_right_in_light_dark_and_at_phone_width(
+    desk: Desk, look: Look, busy: bool
+) -> None:
     pages = {"automations": "/automations", "goals": "/goals"}
     if busy:
         pages |= await fill(desk)
-    await look(pages, "busy" if busy else "empty", previewed)
+    await look(pages, "busy" if busy else "empty", wait_for_preview)
 
 
-async def previewed(page: Page, title: str) -> None:
-    """Wait until the page has its data, and the next times if it shows them."""
-    await settled(page)
+async def wait_for_preview(page: Page, title: str) -> None:
+    """Wait until the page has its data and, if it shows them, the next run times."""
+    await wait_for_data(page)
     if title.startswith("new-auto"):
         await expect(page.locator(".preview li")).to_have_count(5)
 
 
 async def fill(desk: Desk) -> dict[str, str]:
-    """Automations and goals in every state, and the pages to look at."""
+    """Create automations and goals in every state, and return the pages to check."""
     news = await add(
         desk, "Sum up what is new in the repository since yesterday", cron="30 7 * * *", title="Morning news"
     )
@@ -368,18 +370,18 @@ async def fill(desk: Desk) -> dict[str, str]:
     await desk.post(f"/automations/{resting}/pause")
     for key, times in ((news, 2), (failing, 3)):
         for _ in range(times):
-            await desk.ended((await desk.post(f"/automations/{key}/run"))["id"])
+            await desk.wait_for_end((await desk.post(f"/automations/{key}/run"))["id"])
             await desk.until(f"/automations/{key}", lambda one: not one["running"])
     hung = next(one for one in (await desk.get("/automations"))["automations"] if one["title"] == "Queue watch")
     await desk.post(f"/automations/{hung['id']}/run")
-    reached = await pursue(desk, "Every link of the site answers within two seconds", max_steps=2, scope_id="a")
+    reached = await set_goal(desk, "Every link of the site answers within two seconds", max_steps=2, scope_id="a")
     await desk.until(f"/goals/{reached}", lambda one: one["status"] == "paused")
     await desk.post(f"/goals/{reached}/complete", {"evidence": "all 412 links answer, the slowest in 1.4 s"})
-    spent = await pursue(
+    spent = await set_goal(
         desk, "The test suite passes on the three oldest supported versions", max_steps=2, max_seconds="2h",
         max_tokens=200_000, scope_id="b",
     )  # fmt: skip
-    goes_on = await pursue(
+    goes_on = await set_goal(
         desk, "demo:hang Move the archive to the new store, and prove that nothing was lost", max_steps=20, scope_id="c"
     )
     await desk.until(f"/goals/{spent}", lambda one: one["status"] == "paused")

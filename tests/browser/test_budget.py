@@ -1,4 +1,4 @@
-"""Budgets at the console: what is spent of them, and how a task whose budget is spent goes on."""
+"""Test budgets in the console: how much is spent, and how a task with a spent budget continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chat page: the console for one conversation, of a server for one agent and below a desk."""
+"""Test the chat page: the console for one conversation, of a server for one agent and of a desk."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from urllib.parse import quote
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 
-from alone import Alone, alone
-from browsing import AGENTS, DESKTOP, PHONE, Desk, live, session_path, slowed
+from browsing import AGENTS, DESKTOP, PHONE, Desk, session_path, slow_down, wait_for_stream
+from standalone import StandaloneServer, start_standalone
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -41,15 +41,16 @@ def settings() -> str:
 
 
 @asynccontextmanager
-async def chatting(
+async def open_chat(
     browser: Browser, folder: Path, *flags: str, behind: str = "", **options: Any
-) -> AsyncIterator[tuple[Page, Alone]]:
-    """A server for one agent and a browser on its page, found below `behind`. It asks nobody else and complains of
-    nothing."""
-    async with alone(folder, *flags, agent=AGENT) as server:
-        await server.stable()
+) -> AsyncIterator[tuple[Page, StandaloneServer]]:
+    """Start a server for one agent and open its page below the path `behind`. The page sends no other requests and logs
+    no errors.
+    """
+    async with start_standalone(folder, *flags, agent=AGENT) as server:
+        await server.wait_until_stable()
         url = str(server.http.base_url).rstrip("/")
-        context = await slowed(await browser.new_context(base_url=url, **{"viewport": DESKTOP, **options}))
+        context = await slow_down(await browser.new_context(base_url=url, **{"viewport": DESKTOP, **options}))
         asked: list[str] = []
         problems: list[str] = []
         context.on("request", lambda request: asked.append(request.url))
@@ -64,7 +65,7 @@ async def chatting(
         page = await context.new_page()
         try:
             await page.goto(f"{behind}/chat/embed" if behind else "/")
-            await live(page)
+            await wait_for_stream(page)
             yield page, server
             assert [one for one in asked if not one.startswith((f"{url}{behind}/", "data:", "blob:"))] == []
             assert problems == []
@@ -73,7 +74,7 @@ async def chatting(
 
 
 async def talk(page: Page, text: str) -> None:
-    """Say something and see it answered."""
+    """Send a message and wait for its answer."""
     box = page.get_by_label("Message", exact=True)
     await box.fill(text)
     await box.press("Control+Enter")
@@ -82,8 +83,8 @@ async def talk(page: Page, text: str) -> None:
     await expect(page.locator(".status")).to_have_text("idle")
 
 
-async def test_a_conversation_with_one_agent(browser: Browser, tmp_path: Path) -> None:
-    async with chatting(browser, tmp_path) as (page, server):
+async def test_a_person_chats_with_one_agent(browser: Browser, tmp_path: Path) -> None:
+    async with open_chat(browser, tmp_path) as (page, server):
         screen = page.get_by_role("application")
         await expect(screen).to_contain_text("Welcome\n>")
         await expect(page.locator("h1")).to_have_text("agentapi")
@@ -111,32 +112,32 @@ async def test_a_conversation_with_one_agent(browser: Browser, tmp_path: Path) -
         await expect(page.locator(".message")).to_have_count(2)
 
 
-async def test_what_was_said_before_is_on_the_page(browser: Browser, tmp_path: Path) -> None:
+async def test_earlier_messages_are_on_the_page(browser: Browser, tmp_path: Path) -> None:
     state = tmp_path / "state.json"
-    async with alone(tmp_path, "--state-file", str(state), agent=AGENT) as server:
-        await server.stable()
+    async with start_standalone(tmp_path, "--state-file", str(state), agent=AGENT) as server:
+        await server.wait_until_stable()
         await server.send("remember me")
-        await server.stable()
-    async with chatting(browser, tmp_path, "--state-file", str(state)) as (page, _):
+        await server.wait_until_stable()
+    async with open_chat(browser, tmp_path, "--state-file", str(state)) as (page, _):
         await expect(page.locator(".message.user")).to_contain_text("remember me")
         await talk(page, "once more")
         await expect(page.locator(".message.user")).to_have_count(2)
 
 
-async def test_the_page_behind_a_proxy(browser: Browser, tmp_path: Path) -> None:
-    async with chatting(browser, tmp_path, "--chat-base-path", "/@me/app/chat", behind="/@me/app") as (page, _):
+async def test_the_chat_page_works_behind_a_proxy(browser: Browser, tmp_path: Path) -> None:
+    async with open_chat(browser, tmp_path, "--chat-base-path", "/@me/app/chat", behind="/@me/app") as (page, _):
         await talk(page, "from afar")
         await expect(page.get_by_role("application")).to_contain_text("you said</b> from afar")
 
 
-async def test_it_looks_right(browser: Browser, tmp_path: Path, faults: Faults) -> None:
-    async with chatting(browser, tmp_path) as (page, _):
+async def test_the_chat_page_looks_right(browser: Browser, tmp_path: Path, faults: Faults) -> None:
+    async with open_chat(browser, tmp_path) as (page, _):
         await talk(page, "hello " * 30 + "end")
         await expect(page.get_by_role("application")).to_contain_text("Welcome")
         assert await faults(page, light="chat-light", dark="chat-dark") == []
         await page.set_viewport_size(PHONE)  # type: ignore[arg-type]
         await page.reload()
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator(".message.agent")).to_be_visible()
         await expect(page.get_by_role("button", name="Terminal", exact=True)).to_be_visible()
         await expect(page.get_by_role("application")).to_have_count(0)
@@ -147,18 +148,18 @@ async def test_it_looks_right(browser: Browser, tmp_path: Path, faults: Faults) 
 
 
 @pytest.mark.usefixtures("shared")
-async def test_the_same_page_below_a_desk(desk: Desk) -> None:
+async def test_the_chat_page_works_below_a_desk(desk: Desk) -> None:
     key = (await desk.post("/sessions", {"agent": "talker"}))["key"]
     page = await desk.open()
     await page.goto(f"/sessions/{quote(key, safe='')}/agentapi/")
-    await live(page)
+    await wait_for_stream(page)
     await talk(page, "hello desk")
     await expect(page.get_by_role("application")).to_contain_text("you said</b> hello desk")
     assert await page.locator("#nav a").count() == 0
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_terminal_on_the_page_of_a_session(desk: Desk) -> None:
+async def test_the_page_of_a_session_shows_its_terminal(desk: Desk) -> None:
     key = (await desk.post("/sessions", {"agent": "talker"}))["key"]
     page = await desk.open(session_path(key))
     await talk(page, "first")
@@ -172,6 +173,6 @@ async def test_a_terminal_on_the_page_of_a_session(desk: Desk) -> None:
     assert page.url.endswith(session_path(key)), "what is typed into a terminal is no shortcut"
     other = (await desk.post("/sessions", {"agent": "echo"}))["key"]
     await page.goto(session_path(other))
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.get_by_role("button", name="Interrupt")).to_be_visible()
     await expect(page.get_by_role("button", name="Terminal", exact=True)).to_be_hidden()

@@ -1,4 +1,4 @@
-"""Handoffs at the console: drawn and listed as they happen, opened, stopped, tried again; a task handed over."""
+"""Test handoffs in the console: drawn and listed as they happen, opened, cancelled, retried; and a task handed off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import AGENTS, Desk, live
+from browsing import AGENTS, Desk, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -21,11 +21,11 @@ name = "talking"
 task_types = ["say"]
 
 [agents.picky]
-kind = "passing_agents:Picky"
+kind = "transfer_agents:RefusingAgent"
 
 [agents.giver]
 kind = "function"
-target = "passing_agents:gives"
+target = "transfer_agents:transfer"
 
 [agents.shut]
 kind = "demo"
@@ -38,13 +38,13 @@ def settings() -> str:
     return AGENTS + CAPABLE
 
 
-async def hand(desk: Desk, to: str, text: str, **more: Any) -> Any:
-    """A handoff, made beside the browser."""
+async def hand_off(desk: Desk, to: str, text: str, **more: Any) -> Any:
+    """Create a handoff over HTTP."""
     return await desk.post("/handoffs", {"to": to, "task": {"description": text}, "wait": 10, **more})
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_task_is_handed_over_from_its_page_and_shows_its_lineage(desk: Desk) -> None:
+async def test_a_task_is_handed_off_from_its_page_and_shows_its_lineage(desk: Desk) -> None:
     task = await desk.submit("demo:hang count the gulls", agent="demo")
     page = await desk.open(f"/tasks/{task}")
     await page.get_by_role("button", name="Hand over").click()
@@ -58,7 +58,7 @@ async def test_a_task_is_handed_over_from_its_page_and_shows_its_lineage(desk: D
     await expect(page.locator(".task-line .status")).to_have_text("completed")
     await expect(page.locator(".handoff-answer")).to_contain_text("count them for me")
     await expect(page.locator(".history")).to_contain_text("demo:hang count the gulls")
-    assert (await desk.ended(task))["status"] == "cancelled"
+    assert (await desk.wait_for_end(task))["status"] == "cancelled"
     await page.locator(".facts").get_by_role("link", name=task).click()
     row = page.locator(".handoff-row")
     await expect(row).to_contain_text("demo")
@@ -70,10 +70,10 @@ async def test_a_task_is_handed_over_from_its_page_and_shows_its_lineage(desk: D
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_refusal_is_told_in_the_form_and_another_agent_can_be_chosen(desk: Desk) -> None:
+async def test_a_refusal_is_shown_in_the_form_and_another_agent_can_be_chosen(desk: Desk) -> None:
     desk.expect_problem("status of 409")
     task = await desk.submit("count the gulls", agent="echo")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     await page.get_by_role("button", name="Hand over").click()
     dialog = page.get_by_role("dialog")
@@ -90,18 +90,18 @@ async def test_a_refusal_is_told_in_the_form_and_another_agent_can_be_chosen(des
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_task_that_gave_its_work_away_leads_to_where_it_went(desk: Desk) -> None:
+async def test_a_transferred_task_links_to_the_task_that_continues(desk: Desk) -> None:
     task = await desk.submit("count the gulls", agent="giver")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     await expect(page.locator(".handoff-row .row-sub")).to_contain_text("transfer")
     await page.get_by_role("link", name="view its task").click()
     await expect(page.locator(".relative")).to_have_text(re.compile("parent.*giver.*count the gulls"))
 
 
-async def test_many_are_drawn_below_names_that_stay_and_listed_page_by_page(desk: Desk) -> None:
+async def test_many_handoffs_are_drawn_below_fixed_names_and_listed_in_pages(desk: Desk) -> None:
     for number in range(101):
-        await hand(desk, "demo", f"demo:hang watch {number}", wait=0)
+        await hand_off(desk, "demo", f"demo:hang watch {number}", wait=0)
     page = await desk.open("/handoffs")
     rows = page.locator(".handoff-row")
     await expect(rows).to_have_count(100)
@@ -114,10 +114,10 @@ async def test_many_are_drawn_below_names_that_stay_and_listed_page_by_page(desk
     await expect(page.get_by_role("button", name="Load more")).to_have_count(0)
 
 
-async def test_the_page_draws_and_lists_what_happens_elsewhere(desk: Desk) -> None:
+async def test_the_page_draws_and_lists_handoffs_made_elsewhere(desk: Desk) -> None:
     page = await desk.open("/handoffs")
     await expect(page.get_by_text("No handoffs yet")).to_be_visible()
-    made = await hand(desk, "demo", "demo:hang watch the tide", wait=0)
+    made = await hand_off(desk, "demo", "demo:hang watch the tide", wait=0)
     arrow = page.locator(".handoff-arrow")
     await expect(arrow).to_have_count(1)
     await expect(arrow.locator("a")).to_have_attribute(
@@ -146,8 +146,8 @@ async def test_the_page_draws_and_lists_what_happens_elsewhere(desk: Desk) -> No
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_viewer_looks_and_changes_nothing(desk: Desk) -> None:
-    made = await hand(desk, "demo", "demo:hang watch", wait=0)
+async def test_a_viewer_sees_handoffs_and_cannot_change_them(desk: Desk) -> None:
+    made = await hand_off(desk, "demo", "demo:hang watch", wait=0)
     page = await desk.open(f"/handoffs/{made['id']}", "viewer")
     await expect(page.locator(".task-line .status")).to_have_text("in progress")
     await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
@@ -156,17 +156,19 @@ async def test_a_viewer_looks_and_changes_nothing(desk: Desk) -> None:
     await expect(page.get_by_role("button", name="Hand over")).to_have_count(0)
 
 
-async def a_busy_day(desk: Desk) -> dict[str, str]:
-    """Handoffs of every kind, and the pages to look at."""
+async def create_handoffs(desk: Desk) -> dict[str, str]:
+    """Create handoffs of every kind and return the pages to check."""
     task = await desk.submit("Find out why the nightly build is red, and mend it", agent="echo")
-    await desk.ended(task)
-    first = await hand(desk, "shell", "sleep 0.2; echo the cause is a missing import in worker.py", source_task=task)
-    back = await hand(desk, "echo", "Write it down for the release notes", source_task=first["task_id"])
-    await hand(desk, "demo", "demo:fail Compare with the build of the day before yesterday", source_task=task)
-    await hand(desk, "demo", "demo:hang Watch the build and say when it is green again", source_task=task, wait=0)
-    gone = await hand(desk, "shell", "sleep 60", wait=0)
+    await desk.wait_for_end(task)
+    first = await hand_off(
+        desk, "shell", "sleep 0.2; echo the cause is a missing import in worker.py", source_task=task
+    )
+    back = await hand_off(desk, "echo", "Write it down for the release notes", source_task=first["task_id"])
+    await hand_off(desk, "demo", "demo:fail Compare with the build of the day before yesterday", source_task=task)
+    await hand_off(desk, "demo", "demo:hang Watch the build and say when it is green again", source_task=task, wait=0)
+    gone = await hand_off(desk, "shell", "sleep 60", wait=0)
     await desk.post(f"/handoffs/{gone['id']}/cancel")
-    await hand(desk, "coder", "Say what you would do", wait=0)
+    await hand_off(desk, "coder", "Say what you would do", wait=0)
     await desk.post("/handoffs", {"task": {"type": "say", "description": "good morning"}, "wait": 10})
     return {
         "handoffs": "/handoffs", "handoff": f"/handoffs/{back['id']}", "handoff-ended": f"/handoffs/{gone['id']}",
@@ -174,13 +176,13 @@ async def a_busy_day(desk: Desk) -> dict[str, str]:
     }  # fmt: skip
 
 
-async def test_the_pages_look_right(desk: Desk, look: Look) -> None:
-    await look(await a_busy_day(desk), "busy", settled)
+async def test_the_pages_of_handoffs_look_right(desk: Desk, look: Look) -> None:
+    await look(await create_handoffs(desk), "busy", wait_for_data)
 
 
-async def settled(page: Page, name: str) -> None:
-    """Until the page has what it shows."""
-    await live(page)
+async def wait_for_data(page: Page, name: str) -> None:
+    """Wait until the page has its data."""
+    await wait_for_stream(page)
     await expect(page.locator("main h1")).to_be_visible()
     await expect(page.locator(".skeleton")).to_have_count(0)
     if name == "handoffs":

@@ -1,11 +1,11 @@
-"""Whatever an agent or a prompt says, it is text: nothing runs, nothing is loaded, nothing leads astray."""
+"""Test that texts of agents and prompts are only text: they run nothing, load nothing and cannot mislead."""
 
 from __future__ import annotations
 
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import Desk, live, session_path
+from browsing import Desk, session_path, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,8 +24,8 @@ EVIL = """# <script>window.stolen = 1</script>
 """
 
 
-async def harmless(page: Page) -> None:
-    """Nothing of it ran, was loaded, or covers the page."""
+async def check_harmless(page: Page) -> None:
+    """Check that no script ran, nothing was loaded, and nothing covers the page."""
     assert await page.evaluate("window.stolen") is None
     main = page.locator("main")
     for made in (
@@ -46,15 +46,15 @@ async def harmless(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_prompt_and_result_are_harmless_on_every_page(desk: Desk) -> None:
+async def test_a_hostile_prompt_and_result_do_no_harm_on_any_page(desk: Desk) -> None:
     task = await desk.submit(EVIL, "echo")
     failed = await desk.submit(EVIL + " demo:fail", "demo")
     for one in (task, failed):
-        await desk.ended(one)
+        await desk.wait_for_end(one)
     asked = await desk.submit(EVIL + " demo:ask", "demo")
     session = (await desk.post("/sessions", {"agent": "echo", "title": "<img src=x onerror='window.stolen=9'>"}))["key"]
     sent = await desk.post(f"{session_path(session)}/messages", {"text": EVIL})
-    await desk.ended(sent["id"])
+    await desk.wait_for_end(sent["id"])
     await desk.until("/approvals", lambda found: found["approvals"])
     page = await desk.open(f"/tasks/{task}")
     await expect(page.locator(".task-output .page-text")).to_contain_text("<script>window.stolen = 2</script>")
@@ -73,60 +73,60 @@ async def test_prompt_and_result_are_harmless_on_every_page(desk: Desk) -> None:
     )
     for path in paths:
         await page.goto(path)
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main .skeleton")).to_have_count(0)
-        await harmless(page)
+        await check_harmless(page)
     await page.goto(session_path(session))
     await expect(page.locator(".message.agent .page-text")).to_contain_text("<script>window.stolen = 2</script>")
-    await harmless(page)
+    await check_harmless(page)
 
 
 @pytest.mark.usefixtures("shared")
-async def test_text_is_harmless_while_it_streams(desk: Desk) -> None:
+async def test_hostile_text_does_no_harm_while_it_streams(desk: Desk) -> None:
     pipe = desk.pipe()
     task = await desk.submit(str(pipe.path), "pipe")
     page = await desk.open(f"/tasks/{task}")
     pipe.write(EVIL)
     await expect(page.locator(".task-output .plain-text")).to_contain_text("<script>window.stolen = 2</script>")
-    await harmless(page)
+    await check_harmless(page)
     pipe.close()
     await expect(page.locator(".task-output .page-text")).to_contain_text("<script>window.stolen = 2</script>")
-    await harmless(page)
+    await check_harmless(page)
 
 
-async def test_whatever_an_agent_does_is_harmless(desk: Desk) -> None:
-    """Thoughts, plans, tools, diffs, commands, file names, questions, models: each says what it should not."""
+async def test_hostile_text_in_any_event_of_an_agent_does_no_harm(desk: Desk) -> None:
+    """Thoughts, plans, tools, diffs, commands, file names, questions, models: each contains hostile text."""
     session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:evil"}))["key"]
     sent = await desk.post(f"{session_path(session)}/messages", {"text": f"say:{EVIL}"})
     await desk.until("/approvals", lambda found: found["approvals"])
     page = await desk.open(session_path(session))
     for path in (session_path(session), f"/tasks/{sent['id']}", "/inbox", "/", "/events"):
         await page.goto(path)
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main .skeleton")).to_have_count(0)
         await page.evaluate("() => { for (const one of document.querySelectorAll('main details')) one.open = true; }")
         await expect(page.locator("main")).to_contain_text("<script>window.stolen = 2</script>")
-        await harmless(page)
+        await check_harmless(page)
     await page.goto("/inbox")
     card = page.locator(".inbox-open .approval")
     await expect(card.locator(".diff .line.added")).to_contain_text("<script>window.stolen = 2</script>")
-    await harmless(page)
+    await check_harmless(page)
     await card.locator(".approval-buttons button").last.click()
     await expect(card).to_have_count(0)
     await expect(page.locator(".answered-row")).to_contain_text("<script>")
-    await harmless(page)
-    await desk.ended(sent["id"])
+    await check_harmless(page)
+    await desk.wait_for_end(sent["id"])
     for path in (session_path(session), f"/tasks/{sent['id']}", "/usage?by=model", "/usage?by=session"):
         await page.goto(path)
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main .skeleton")).to_have_count(0)
         await page.evaluate("() => { for (const one of document.querySelectorAll('main details')) one.open = true; }")
-        await harmless(page)
+        await check_harmless(page)
     await expect(page.locator(".usage-table tbody tr")).to_have_count(1)
 
 
 @pytest.mark.usefixtures("shared")
-async def test_the_policy_forbids_what_must_not_be(desk: Desk) -> None:
+async def test_the_content_security_policy_forbids_inline_code_and_other_hosts(desk: Desk) -> None:
     desk.expect_problem(r"Content Security Policy|status of 404|net::ERR")
     page = await desk.open("/")
     said = await page.evaluate(

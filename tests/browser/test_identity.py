@@ -1,4 +1,4 @@
-"""Coming in, going out, and what those who may only look can do."""
+"""Test signing in, signing out, and the permissions of viewers in the console."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import subprocess
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import DESKTOP, Desk, live, session_path
+from browsing import DESKTOP, Desk, session_path, wait_for_stream
 from servers import PROGRAM, environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_link_signs_in_once_and_its_code_does_not_stay_in_the_address(desk: Desk) -> None:
+async def test_a_link_signs_in_once_and_its_code_is_removed_from_the_address(desk: Desk) -> None:
     desk.expect_problem(r"status of 401")
     made = await asyncio.to_thread(
         subprocess.run, [PROGRAM, "open", "--print"], env=environment(desk.server.home), capture_output=True, text=True
@@ -24,7 +24,7 @@ async def test_a_link_signs_in_once_and_its_code_does_not_stay_in_the_address(de
     first, second = await desk.context(), await desk.context()
     page = await first.new_page()
     await page.goto(address)
-    await live(page)
+    await wait_for_stream(page)
     assert page.url == f"{desk.server.url}/"
     cookie = (await first.cookies())[0]
     assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == ("midwatch", True, "Strict")
@@ -36,7 +36,7 @@ async def test_a_link_signs_in_once_and_its_code_does_not_stay_in_the_address(de
 
 
 @pytest.mark.usefixtures("shared")
-async def test_who_is_not_signed_in_is_asked_for_a_token_and_comes_back_to_the_page(desk: Desk) -> None:
+async def test_without_a_sign_in_a_token_is_requested_and_then_the_page_opens(desk: Desk) -> None:
     desk.expect_problem(r"status of 401")
     page = await (await desk.context()).new_page()
     await page.goto("/agents")
@@ -53,11 +53,11 @@ async def test_who_is_not_signed_in_is_asked_for_a_token_and_comes_back_to_the_p
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_link_to_sign_in_leads_nowhere_else(desk: Desk) -> None:
+async def test_a_sign_in_link_redirects_only_to_pages_of_the_console(desk: Desk) -> None:
     page = await (await desk.context()).new_page()
     for elsewhere in ("//evil.example/", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"):
         await page.goto((await desk.link()).replace("#", f"?next={elsewhere}#"))
-        await live(page)
+        await wait_for_stream(page)
         assert page.url == f"{desk.server.url}/"
 
 
@@ -75,7 +75,7 @@ async def test_signing_out_ends_every_tab(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_viewer_sees_everything_and_has_nothing_that_acts(desk: Desk) -> None:
+async def test_a_viewer_sees_everything_and_has_no_controls_that_change_data(desk: Desk) -> None:
     task = await desk.submit("demo:ask may a viewer answer")
     session = (await desk.post("/sessions", {"agent": "demo", "title": "Looked at"}))["key"]
     await desk.post(f"{session_path(session)}/messages", {"text": "demo:hang"})
@@ -95,32 +95,32 @@ async def test_a_viewer_sees_everything_and_has_nothing_that_acts(desk: Desk) ->
         "/settings",
     ):
         await page.goto(path)
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main h1")).to_be_visible()
         await expect(page.locator("main .skeleton")).to_have_count(0)
-        assert await acting(page) == [], path
+        assert await list_actions(page) == [], path
     await expect(page.get_by_text("Only the owner can see tokens")).to_be_visible()
-    await page.keyboard.press("n")  # also the shortcut leads to nothing that could be sent
+    await page.keyboard.press("n")  # the keyboard shortcut opens no form either
     await expect(page.get_by_text("Read-only access")).to_be_visible()
-    assert await acting(page) == []
+    assert await list_actions(page) == []
 
 
 BUTTONS = """(all) => all.filter((one) => !one.closest("[role=search]"))
   .map((one) => one.getAttribute("aria-label") || one.innerText)"""
-"""The names of buttons that are no filters."""
+"""The names of buttons that are not filters."""
 
 
-async def acting(page: Page) -> list[str]:
-    """Names of the visible controls that would change something."""
+async def list_actions(page: Page) -> list[str]:
+    """Return the names of the visible controls that would change data."""
     harmless = {"Sign out", "Refresh", "Pause", "Load older", "Waterfall", "List", "Show all", "all", "Expand"}
-    harmless |= {"cost", "tokens", "tasks"}  # what the bars count
+    harmless |= {"cost", "tokens", "tasks"}  # the numbers in the navigation bars
     buttons = await page.locator("main").get_by_role("button").evaluate_all(BUTTONS)
     found = [name for name in buttons if name not in harmless and not name.startswith("Copy")]
     return found + await page.locator("main textarea:visible").all_inner_texts()
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_viewer_who_asks_for_more_is_refused_with_a_reason(desk: Desk) -> None:
+async def test_a_viewer_that_sends_a_change_is_refused_with_a_reason(desk: Desk) -> None:
     desk.expect_problem(r"status of 403")
     task = await desk.submit("demo:hang")
     page = await desk.open(f"/tasks/{task}", role="viewer")

@@ -1,4 +1,6 @@
-"""The inbox: every open question, answered by mouse or keyboard, here or elsewhere, and how soon its agent hears."""
+"""Test the inbox: every open question, answered by mouse or keyboard, here or elsewhere, and how soon its agent gets
+the answer.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ async def test_all_open_questions_are_in_the_inbox_and_counted_everywhere(desk: 
     await expect(past).to_contain_text("by owner")
 
 
-async def test_a_question_shows_all_that_is_needed_to_answer_it(desk: Desk) -> None:
+async def test_a_question_shows_all_its_details(desk: Desk) -> None:
     task = await desk.submit("with asks", "coder", workdir=str(desk.server.home.parent))
     page = await desk.open("/inbox")
     card = page.locator(".inbox-open .approval")
@@ -44,7 +46,7 @@ async def test_a_question_shows_all_that_is_needed_to_answer_it(desk: Desk) -> N
     await expect(card.locator(".approval-from")).to_contain_text("coder")
     await expect(card.locator(".approval-from")).to_contain_text("wants to run")
     yes, no = card.locator(".approval-buttons button").nth(0), card.locator(".approval-buttons button").nth(1)
-    await expect(yes).to_have_text("Allow")  # though its agent named it last
+    await expect(yes).to_have_text("Allow")  # although its agent named it last
     await expect(no).to_have_text("Reject")
     await card.get_by_role("button", name="Allow", exact=True).click()
     write = page.locator(".inbox-open .approval", has_text="Write src/worker.py?")
@@ -55,22 +57,22 @@ async def test_a_question_shows_all_that_is_needed_to_answer_it(desk: Desk) -> N
     plain = page.locator(".inbox-open .approval", has_text="Which name")
     await expect(plain.get_by_role("button")).to_have_text(["release/0.2", "release/next", "none of them"])
     await plain.get_by_role("button", name="release/next").click()
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     await expect(page.locator(".answered-row")).to_have_count(3)
 
 
-async def test_a_standing_rule_is_spelled_out_answers_and_is_revoked(desk: Desk) -> None:
+async def test_a_standing_rule_is_described_answers_questions_and_is_revoked(desk: Desk) -> None:
     first = await desk.submit("clock", "coder", workdir=str(desk.server.home.parent))
     page = await desk.open("/inbox")
     always = page.locator(".inbox-open .approval .always", has_text="make release").first
     await expect(always).to_contain_text("lways allow")
     await always.click()
-    await desk.ended(first)
+    await desk.wait_for_end(first)
     rule = page.locator(".inbox-rules .rule-row")
     await expect(rule).to_contain_text("make release")
     await expect(rule).to_contain_text("allow")
     second = await desk.submit("clock", "coder", workdir=str(desk.server.home.parent))
-    assert (await desk.ended(second))["status"] == "done", "the rule has answered"
+    assert (await desk.wait_for_end(second))["status"] == "done", "the rule has answered"
     await expect(page.locator(".answered-row")).to_have_count(2)
     await expect(page.locator(".answered-row").first).to_contain_text("by rule")
     await rule.get_by_role("button", name="Revoke").click()
@@ -90,7 +92,7 @@ async def test_questions_are_answered_without_a_mouse(desk: Desk) -> None:
         await expect(cards).to_have_count(number + 1)
     await page.keyboard.press("a")
     await expect(cards.nth(0)).to_be_focused()
-    await expect(cards).to_have_count(3)  # nothing is answered that had no focus
+    await expect(cards).to_have_count(3)  # no question without focus is answered
     for key, place in (("j", 1), ("j", 2), ("k", 1)):
         await page.keyboard.press(key)
         await expect(cards.nth(place)).to_be_focused()
@@ -99,7 +101,7 @@ async def test_questions_are_answered_without_a_mouse(desk: Desk) -> None:
     await page.keyboard.press("k")
     await expect(cards.nth(0)).to_be_focused()
     await page.keyboard.press("r")
-    await page.keyboard.type("jade")  # letters in a field are letters
+    await page.keyboard.type("jade")  # in a text field, letters are text
     await page.keyboard.press("Escape")
     await cards.nth(0).focus()
     await page.keyboard.press("d")
@@ -115,7 +117,7 @@ async def test_questions_are_answered_without_a_mouse(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_question_answered_elsewhere_says_by_whom_and_goes(desk: Desk) -> None:
+async def test_a_question_answered_elsewhere_shows_by_whom_and_disappears(desk: Desk) -> None:
     await desk.submit("demo:ask sail on")
     page = await desk.open("/inbox")
     card = page.locator(".inbox-open .approval")
@@ -129,7 +131,7 @@ async def test_a_question_answered_elsewhere_says_by_whom_and_goes(desk: Desk) -
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_viewer_sees_questions_and_cannot_answer(desk: Desk) -> None:
+async def test_a_viewer_sees_questions_and_cannot_answer_them(desk: Desk) -> None:
     await desk.submit("demo:ask may it")
     page = await desk.open("/inbox", role="viewer")
     card = page.locator(".inbox-open .approval")
@@ -143,7 +145,7 @@ async def test_a_viewer_sees_questions_and_cannot_answer(desk: Desk) -> None:
 @pytest.mark.usefixtures("shared")
 @QUICK
 async def test_an_answer_in_the_browser_reaches_the_agent_at_once(desk: Desk) -> None:
-    """From the click to the agent's next step, by the clock of this machine."""
+    """Measure from the click to the agent's next step, by the clock of this machine."""
     page = await desk.open("/inbox")
     took = []
     for _ in range(7):
@@ -151,7 +153,7 @@ async def test_an_answer_in_the_browser_reaches_the_agent_at_once(desk: Desk) ->
         button = page.locator(".inbox-open .approval").get_by_role("button", name="Allow", exact=True)
         await expect(button).to_be_visible()
         clicked = await button.evaluate("(node) => { const at = Date.now(); node.click(); return at / 1000; }")
-        ended = await desk.ended(task)
+        ended = await desk.wait_for_end(task)
         took.append(float(ended["result"]) - clicked)
         await expect(button).to_have_count(0)
     took.sort()

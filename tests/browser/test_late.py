@@ -1,4 +1,4 @@
-"""A slow network: answers come late, overtake each other, or come when nobody waits for them any more."""
+"""Test a slow network: responses that come late, overtake each other, or come when the page no longer needs them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from browsing import Desk, live, session_path
+from browsing import Desk, session_path, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,12 +24,12 @@ HOLD_STATES = """(() => {
     return reply;
   };
 })();"""
-"""What a session's page is told first is on its way until the page is told to take it."""
+"""Delays the first state of a session's page until the test releases it."""
 REFUSAL = {"detail": "too much at once", "code": "store_unavailable"}
 
 
-class Late:
-    """Answers that were given, and have not come yet."""
+class DelayedResponses:
+    """Responses of the server that have not reached the page yet."""
 
     def __init__(self) -> None:
         self._go = asyncio.Event()
@@ -41,35 +41,37 @@ class Late:
         await self._go.wait()
         await route.fulfill(response=answer)
 
-    async def given(self) -> None:
-        """Wait until there is one that was not waited for before."""
+    async def wait_for_next(self) -> None:
+        """Wait for the next response that was not waited for before."""
         await asyncio.wait_for(self._left.acquire(), 60)
 
-    def come(self) -> None:
+    def deliver(self) -> None:
         self._go.set()
 
 
-async def drawn(page: Page) -> None:
-    """Wait until what has come is drawn."""
+async def wait_until_drawn(page: Page) -> None:
+    """Wait until received data is drawn."""
     await page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 @pytest.mark.usefixtures("shared")
-async def test_an_older_answer_that_comes_last_is_not_taken(desk: Desk) -> None:
+async def test_an_older_response_that_arrives_last_is_ignored(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "coder"}))["key"]
     page = await desk.open("/")
-    late = Late()
+    late = DelayedResponses()
     await page.route("**/api/v1/usage?*", late, times=1)
     await page.goto(session_path(session))
-    await late.given()
-    await desk.ended((await desk.post(f"{session_path(session)}/messages", {"text": "put a ceiling on it"}))["id"])
+    await late.wait_for_next()
+    await desk.wait_for_end(
+        (await desk.post(f"{session_path(session)}/messages", {"text": "put a ceiling on it"}))["id"]
+    )
     used = page.locator(".session-sub", has_text="used 48.2K tokens in")
     await expect(used).to_be_visible()
     async with page.expect_response("**/api/v1/usage?*") as answered:
-        late.come()
+        late.deliver()
     await (await answered.value).finished()
-    await expect(page.get_by_label("Message")).to_be_focused()  # when all is read
-    await drawn(page)
+    await expect(page.get_by_label("Message")).to_be_focused()  # when everything has been read
+    await wait_until_drawn(page)
     assert await used.count() == 1
 
 
@@ -92,32 +94,32 @@ async def rest(desk: Desk) -> str:
     ("path", "prepare", "status"),
     [("/automations", pause, "paused"), ("/sessions", close, "closed"), ("/goals", rest, "paused")],
 )
-async def test_what_happens_while_a_list_is_on_its_way_is_seen(
+async def test_changes_while_a_list_is_loading_are_shown(
     desk: Desk, path: str, prepare: Callable[[Desk], Awaitable[str]], status: str
 ) -> None:
     act = await prepare(desk)
     page = await desk.open("/")
-    late = Late()
+    late = DelayedResponses()
     await page.route(re.compile(rf"/api/v1{path}\?.*limit="), late, times=1)
     await page.goto(path)
-    await live(page)
-    await late.given()
+    await wait_for_stream(page)
+    await late.wait_for_next()
     seq = await desk.last_seq()
     await desk.post(act)
     assert (await desk.get(f"/events?after={seq}"))["events"], "something happened"
-    late.come()
+    late.deliver()
     await expect(page.locator(".rows .status")).to_have_text(status)
 
 
 @pytest.mark.usefixtures("shared")
-async def test_words_that_come_before_the_page_is_read_stay(desk: Desk) -> None:
+async def test_text_that_arrives_before_the_page_is_loaded_is_kept(desk: Desk) -> None:
     pipe = desk.pipe()
     session = (await desk.post("/sessions", {"agent": "pipe"}))["key"]
     page = await desk.open("/")
     await page.add_init_script(HOLD_STATES)
     await page.goto(session_path(session))
     await page.wait_for_function("() => window.held")
-    await live(page)
+    await wait_for_stream(page)
     sent = await desk.post(f"{session_path(session)}/messages", {"text": str(pipe.path)})
     await desk.until(f"/tasks/{sent['id']}", lambda task: task["status"] == "running")
     pipe.write("first words")
@@ -125,30 +127,30 @@ async def test_words_that_come_before_the_page_is_read_stay(desk: Desk) -> None:
     await expect(watching.locator(".task-output .plain-text")).to_have_text("first words")
     await page.evaluate("() => window.release()")
     await expect(page.locator(".message.writing .plain-text")).to_have_text("first words")
-    await drawn(page)
+    await wait_until_drawn(page)
     await expect(page.locator(".message.writing .plain-text")).to_have_text("first words")
 
 
 @pytest.mark.usefixtures("shared")
-async def test_who_left_a_page_is_not_led_on_by_its_answer(desk: Desk) -> None:
+async def test_a_late_response_does_not_navigate_after_the_user_left_the_page(desk: Desk) -> None:
     page = await desk.open("/tasks/new?prompt=hello")
-    late = Late()
+    late = DelayedResponses()
     await page.route("**/api/v1/tasks", late)
     await page.get_by_role("button", name="Submit").click()
-    await late.given()
+    await late.wait_for_next()
     await page.get_by_role("link", name="Agents").click()
     await expect(page.get_by_role("heading", name="Agents", level=1)).to_be_visible()
     async with page.expect_response("**/api/v1/tasks") as answered:
-        late.come()
+        late.deliver()
     await (await answered.value).finished()
-    await drawn(page)
+    await wait_until_drawn(page)
     await expect(page.locator("[data-agent=demo]")).to_be_visible()
     assert page.url.endswith("/agents")
     await expect(page).to_have_title("Agents · midwatch")
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_dialog_goes_with_its_page(desk: Desk) -> None:
+async def test_a_dialog_closes_with_its_page(desk: Desk) -> None:
     task = await desk.submit("demo:hang in the harbour")
     page = await desk.open("/tasks")
     await page.locator(".task-list a", has_text="in the harbour").click()
@@ -161,19 +163,19 @@ async def test_a_dialog_goes_with_its_page(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_task_goes_to_the_agent_that_was_chosen_though_the_others_are_not_known_yet(desk: Desk) -> None:
+async def test_a_task_goes_to_the_chosen_agent_although_the_list_of_agents_is_still_loading(desk: Desk) -> None:
     page = await desk.open("/")
-    late = Late()
+    late = DelayedResponses()
     await page.route("**/api/v1/agents", late)
     await page.goto("/tasks/new?agent=echo&prompt=hello")
     await page.get_by_role("button", name="Submit").click()
     await expect(page.locator(".task-line .status")).to_have_text("done")
     await expect(page.locator(".facts .fact").first).to_have_text("Agentecho")
-    late.come()
+    late.deliver()
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_new_token_stays_in_sight_when_the_others_cannot_be_read(desk: Desk) -> None:
+async def test_a_new_token_stays_visible_when_the_list_of_tokens_cannot_be_read(desk: Desk) -> None:
     desk.expect_problem("status of 503")
     page = await desk.open("/settings")
     await page.get_by_label("Name").fill("tablet")
@@ -194,7 +196,7 @@ SEEN = """(node) => {
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_notice_is_seen_above_a_dialog_and_outlives_it(desk: Desk) -> None:
+async def test_a_notice_is_shown_above_a_dialog_and_stays_after_it_closes(desk: Desk) -> None:
     desk.expect_problem("status of 503")
     task = await desk.submit("demo:hang")
     page = await desk.open(f"/tasks/{task}")

@@ -1,4 +1,4 @@
-"""What happens is seen as it happens: in one tab, in two, after a reload, and when the server goes and comes back."""
+"""Test that events are shown as they happen: in one tab, in two, after a reload, and after a restart of the server."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from playwright.async_api import expect
 
-from browsing import LOST, Desk, caught_up, count_text, live
+from browsing import LOST, Desk, count_text, wait_for_log, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_task_is_submitted_and_seen_to_finish_without_a_reload(desk: Desk) -> None:
+async def test_a_submitted_task_is_shown_as_finished_without_a_reload(desk: Desk) -> None:
     pipe = desk.pipe()
     page = await desk.open("/")
     await page.get_by_role("link", name="New task").first.click()
@@ -33,11 +33,11 @@ async def test_a_task_is_submitted_and_seen_to_finish_without_a_reload(desk: Des
     await page.get_by_role("link", name="Now").first.click()
     await expect(page.locator(".now-recent .row-title", has_text=str(pipe.path))).to_have_count(1)
     documents = [request.url for request in desk.requests if request.resource_type == "document"]
-    assert len(documents) == 1, documents  # the page that was never loaded again
+    assert len(documents) == 1, documents  # this page was never reloaded
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_reload_in_mid_stream_loses_nothing(desk: Desk) -> None:
+async def test_a_reload_during_a_stream_loses_nothing(desk: Desk) -> None:
     pipe = desk.pipe()
     task = await desk.submit(str(pipe.path), "pipe")
     page = await desk.open(f"/tasks/{task}")
@@ -45,7 +45,7 @@ async def test_a_reload_in_mid_stream_loses_nothing(desk: Desk) -> None:
     pipe.write("first words, ")
     await expect(output).to_have_text("first words, ")
     await page.reload()
-    await live(page)
+    await wait_for_stream(page)
     await expect(output).to_have_text("first words, ")
     pipe.write("then ☕ more, ")
     await expect(output).to_have_text("first words, then ☕ more, ")
@@ -58,7 +58,7 @@ async def test_a_reload_in_mid_stream_loses_nothing(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_two_tabs_show_the_same(desk: Desk) -> None:
+async def test_two_tabs_show_the_same_events(desk: Desk) -> None:
     pipe = desk.pipe()
     task = await desk.submit(str(pipe.path), "pipe")
     one = await desk.open(f"/tasks/{task}")
@@ -79,7 +79,7 @@ async def test_two_tabs_show_the_same(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-async def test_a_server_that_goes_and_comes_back_is_told_and_caught_up_with(desk: Desk, how: str) -> None:
+async def test_a_lost_server_is_shown_and_missed_events_are_loaded_when_it_returns(desk: Desk, how: str) -> None:
     desk.expect_problem(LOST)
     pipe = desk.pipe()
     page = await desk.open("/events")
@@ -97,14 +97,14 @@ async def test_a_server_that_goes_and_comes_back_is_told_and_caught_up_with(desk
         await expect(one.locator("#link-state")).to_have_text("offline")
     await desk.server.start()
     meanwhile = await desk.submit("happened meanwhile")
-    await desk.ended(meanwhile)
+    await desk.wait_for_end(meanwhile)
     pipe.write("a whole sentence")
     await expect(watched.locator(".task-output .plain-text")).to_have_text("a whole sentence")
     for one in (page, watching, watched):
-        await live(one)
+        await wait_for_stream(one)
         await expect(one.locator("#banner")).to_be_hidden()
     pipe.close()
     await expect(watched.locator(".task-output .page-text")).to_have_text("a whole sentence")
     await expect(watching.locator(".now-recent .row-title")).to_have_count(2)
-    seqs = await caught_up(desk, page)
+    seqs = await wait_for_log(desk, page)
     assert seqs == list(range(seqs[0], seqs[-1] + 1))

@@ -1,4 +1,4 @@
-"""Every page, empty and busy, in light, dark and at phone width: what must hold on all of them, and their pictures."""
+"""Test every page, empty and busy, in light mode, dark mode and at phone width, and take screenshots."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ argv = ["no-such-program", "{prompt}"]
 description = "compares backups"
 """
 LONG = "\n".join(["averylongwordwithoutanyblanks" * 12, *("many lines of words that go on and on " * 5,) * 40])
-"""What breaks a layout if anything does."""
+"""A text that is likely to break a layout."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ async def test_a_busy_desk_looks_right(desk: Desk, look: Look) -> None:
     await look(pages, "busy")
 
 
-async def test_signing_in_looks_right(desk: Desk, faults: Look) -> None:
+async def test_the_sign_in_page_looks_right(desk: Desk, faults: Look) -> None:
     desk.expect_problem("status of 401")
     for viewport, pictures in (
         (DESKTOP, {"light": "sign-in-light", "dark": "sign-in-dark"}),
@@ -92,7 +92,7 @@ async def test_signing_in_looks_right(desk: Desk, faults: Look) -> None:
 
 
 async def fill(desk: Desk) -> tuple[dict[str, str], str]:
-    """A desk in the middle of its day: ids of tasks by what became of them, and a conversation."""
+    """Fill a desk and return the ids of its tasks by their status, and a conversation."""
     done = await desk.submit(
         "Review the retry logic in worker.py and say whether it can be released", "claude", route="console"
     )
@@ -103,9 +103,9 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
         "Compare the backups of Monday and Tuesday", "nightly", route="webhook:http://127.0.0.1:9/"
     )
     for one in (done, failed, refused):
-        await desk.ended(one)
+        await desk.wait_for_end(one)
     retried = (await desk.post(f"/tasks/{failed}/retry"))["id"]
-    await desk.ended(retried)
+    await desk.wait_for_end(retried)
     running = await desk.submit(
         "Compare the nightly export with the one before and explain every difference you find", "claude"
     )
@@ -119,9 +119,9 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
     ):
         sent = await desk.post(f"{session_path(talk)}/messages", {"text": text})
         if "review" in text:
-            await desk.ended(sent["id"])
+            await desk.wait_for_end(sent["id"])
     worked = await desk.submit("Put a ceiling on the back-off", "coder", session_key="chat:worker")
-    await desk.ended(worked)
+    await desk.wait_for_end(worked)
     await desk.submit("Now with asks, please", "coder", session_key="chat:worker")
     held = await desk.submit("Put a ceiling on the back-off, and hold", "coder", session_key="chat:held")
     await desk.submit(f"say:{LONG}", "coder", session_key="chat:long")
@@ -129,12 +129,12 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
     branched = await desk.submit(
         prompt, "shell", workdir=str(a_repository(desk.server.home.parent / "repo")), worktree=True
     )
-    await desk.ended(branched)
+    await desk.wait_for_end(branched)
     ruled = await desk.submit("Take the time by the clock", "coder", workdir="/tmp")
     asked = await desk.until("/approvals", lambda found: [one for one in found["approvals"] if one["task_id"] == ruled])
     mine = next(one["id"] for one in asked["approvals"] if one["task_id"] == ruled)
     await desk.post(f"/approvals/{mine}/approve", {"always": True, "why": "it is asked every night"})
-    await desk.ended(await desk.submit("Take the time by the clock once more", "coder", workdir="/tmp"))
+    await desk.wait_for_end(await desk.submit("Take the time by the clock once more", "coder", workdir="/tmp"))
     await desk.submit("Take the time by the clock of another place", "coder", workdir="/")
     await desk.post("/sessions", {"agent": "codex", "key": "chat:ideas/harbour|2", "workdir": "/tmp"})
     await desk.post("/tokens", {"name": "phone", "role": "operator", "actor": "anna"})

@@ -1,4 +1,4 @@
-"""What the console's modules compute, tested by JavaScript in the browser: `unit/NAME.test.js` for each module."""
+"""Test the functions of the console's modules by JavaScript in the browser: `unit/NAME.test.js` for each module."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ RUN = """async ([file, name]) => {
 }"""
 
 
-async def from_disk(route: Route) -> None:
-    """Answer with a file; there is no server, and the page to sign in needs none."""
+async def serve_from_disk(route: Route) -> None:
+    """Answer with a file; there is no server, and the sign-in page needs none."""
     path = urlsplit(route.request.url).path
     if path == "/sign-in":
         return await route.fulfill(path=WEB / "index.html")
@@ -41,9 +41,9 @@ async def from_disk(route: Route) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def page(browser: Browser) -> AsyncIterator[Page]:
-    """One page for all tests, where clocks are changed twice a year."""
+    """Yield one page for all tests, in a zone with summer time."""
     context = await browser.new_context(timezone_id="Europe/Berlin", locale="en-US", base_url="http://127.0.0.1")
-    await context.route("**", from_disk)
+    await context.route("**", serve_from_disk)
     opened = await context.new_page()
     await opened.goto("/sign-in")
     yield opened
@@ -51,12 +51,12 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
 
 
 @pytest.mark.parametrize(("file", "name"), [(file, name) for file, names in NAMES.items() for name in names])
-async def test_module(page: Page, file: str, name: str) -> None:
+async def test_the_unit_tests_of_a_module_pass(page: Page, file: str, name: str) -> None:
     told = await page.evaluate(RUN, [file, name])
     assert told is None, f"{file}, {name}: {told}"
 
 
 @pytest.mark.parametrize("file", NAMES)
-async def test_none_is_left_out(page: Page, file: str) -> None:
+async def test_every_unit_test_of_a_file_is_collected(page: Page, file: str) -> None:
     found = await page.evaluate("async (file) => Object.keys((await import(file)).default)", f"/unit/{file}")
     assert found == NAMES[file]

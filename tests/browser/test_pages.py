@@ -1,4 +1,4 @@
-"""The pages beside the desk: the log, lists and filters, agents, tokens, directories, addresses that lead nowhere."""
+"""Test the other pages: the log, lists and filters, agents, tokens, directories, unknown addresses."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Route, expect
 
-from browsing import Desk, caught_up, live
+from browsing import Desk, wait_for_log, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_the_log_grows_by_itself_can_be_stopped_filtered_and_entered_anywhere(desk: Desk) -> None:
+async def test_the_log_follows_new_events_and_can_be_paused_filtered_and_opened_at_any_event(desk: Desk) -> None:
     page = await desk.open("/events")
     rows = page.locator(".log > li")
-    await desk.ended(await desk.submit("first"))
+    await desk.wait_for_end(await desk.submit("first"))
     await expect(page.locator(".log-text", has_text="submitted to demo: first")).to_be_visible()
     await page.keyboard.press("p")
     go_on = page.get_by_role("button", name="Resume")
     await expect(go_on).to_have_attribute("aria-pressed", "true")
     before = await rows.count()
-    await desk.ended(await desk.submit("second"))
+    await desk.wait_for_end(await desk.submit("second"))
     await expect(go_on).to_contain_text("new")
     assert await rows.count() == before
     await go_on.click()
     await expect(page.locator(".log-text", has_text="submitted to demo: second")).to_be_visible()
-    await caught_up(desk, page)
+    await wait_for_log(desk, page)
 
     await page.get_by_label("Kind").select_option("task_finished")
     await expect(rows).to_have_count(2)
     await expect(page).to_have_url(re.compile(r"kind=task_finished"))
-    await desk.ended(await desk.submit("third"))
+    await desk.wait_for_end(await desk.submit("third"))
     await expect(rows).to_have_count(3)
     assert set(await page.locator(".log-kind").all_inner_texts()) == {"task_finished"}
 
@@ -48,7 +48,7 @@ async def test_the_log_grows_by_itself_can_be_stopped_filtered_and_entered_anywh
     await expect(page.locator(".task-line .status")).to_have_text("done")
 
 
-async def test_older_events_are_loaded_above_without_moving_what_is_read(desk: Desk) -> None:
+async def test_older_events_are_loaded_above_without_moving_the_visible_ones(desk: Desk) -> None:
     for number in range(220):
         await desk.submit(f"number {number}", delay="1h")
     page = await desk.open("/events")
@@ -64,7 +64,7 @@ async def test_older_events_are_loaded_above_without_moving_what_is_read(desk: D
 
 async def test_tasks_are_filtered_and_the_filter_is_in_the_address(desk: Desk) -> None:
     for prompt, agent in (("good", "demo"), ("demo:fail bad", "demo"), ("said", "echo")):
-        await desk.ended(await desk.submit(prompt, agent))
+        await desk.wait_for_end(await desk.submit(prompt, agent))
     page = await desk.open("/tasks")
     rows = page.locator(".task-list .row-title")
     await expect(rows).to_have_text(["said", "demo:fail bad", "good"])
@@ -98,7 +98,7 @@ async def test_many_tasks_are_loaded_page_by_page(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_an_agent_is_tested(desk: Desk) -> None:
+async def test_an_agent_is_tested_from_its_page(desk: Desk) -> None:
     page = await desk.open("/agents")
     card = page.locator("[data-agent=demo]")
     await expect(card.locator(".status")).to_have_text("live")
@@ -108,7 +108,7 @@ async def test_an_agent_is_tested(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_token_is_shown_once_works_and_is_revoked(desk: Desk) -> None:
+async def test_a_new_token_is_shown_once_works_and_is_revoked(desk: Desk) -> None:
     desk.expect_problem(r"status of (409|422)")
     page = await desk.open("/settings")
     await page.get_by_label("Name").fill("phone")
@@ -135,7 +135,7 @@ async def test_a_token_is_shown_once_works_and_is_revoked(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_directory_is_chosen_by_looking_around(desk: Desk, tmp_path: Path) -> None:
+async def test_a_directory_is_chosen_in_the_directory_list(desk: Desk, tmp_path: Path) -> None:
     desk.expect_problem(r"status of (404|422)")
     place = tmp_path / "work"
     (place / "deep <b>er").mkdir(parents=True)
@@ -159,7 +159,7 @@ async def test_a_directory_is_chosen_by_looking_around(desk: Desk, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("shared")
-async def test_an_answer_that_comes_late_leaves_alone_what_was_typed_meanwhile(desk: Desk) -> None:
+async def test_a_late_response_does_not_overwrite_typed_text(desk: Desk) -> None:
     desk.expect_problem(r"status of (404|422)")
     page = await desk.open("/tasks/new")
     asked, go = asyncio.Event(), asyncio.Event()
@@ -192,7 +192,7 @@ async def test_an_answer_that_comes_late_leaves_alone_what_was_typed_meanwhile(d
 
 
 @pytest.mark.usefixtures("shared")
-async def test_addresses_that_lead_nowhere_say_so(desk: Desk) -> None:
+async def test_unknown_addresses_show_an_error(desk: Desk) -> None:
     desk.expect_problem(r"status of 404")
     page = await desk.open("/tasks/t_0000000000000000000000000")
     told = page.get_by_role("heading", name="Not found", level=1)
@@ -203,5 +203,5 @@ async def test_addresses_that_lead_nowhere_say_so(desk: Desk) -> None:
     await expect(told).to_be_visible()
     await expect(page).to_have_title("Not found · midwatch")
     await page.get_by_role("link", name="Go to Now", exact=True).click()
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()

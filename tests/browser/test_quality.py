@@ -1,4 +1,4 @@
-"""How it feels: quick to paint, still while data arrives, silent when idle, usable without a mouse and on a phone."""
+"""Test quality: a fast first paint, no layout shifts, no requests when idle, and use without a mouse and on a phone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 from playwright.async_api import Page, Request, expect
 
-from browsing import PHONE, Desk, live, press_together, session_path
+from browsing import PHONE, Desk, press_together, session_path, wait_for_stream
 from midwatch.api.web import FOLDER
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -37,33 +37,33 @@ FOCUS = """() => {
 }"""
 
 
-def of_page(desk: Desk, page: Page) -> list[Request]:
-    """What a page has asked for."""
+def list_requests(desk: Desk, page: Page) -> list[Request]:
+    """Return the requests of a page."""
     return [request for request in desk.requests if request.frame.page == page]
 
 
-async def test_an_idle_page_says_nothing(desk: Desk) -> None:
+async def test_an_idle_page_sends_no_requests(desk: Desk) -> None:
     task = await desk.submit("demo:hang")
     session = (await desk.post("/sessions", {"agent": "demo"}))["key"]
     first = await desk.open("/")
-    await desk.ended(await desk.submit("put a ceiling on it", "coder", session_key=session))
+    await desk.wait_for_end(await desk.submit("put a ceiling on it", "coder", session_key=session))
     for path in (f"/tasks/{task}", session_path(session), "/events", "/inbox"):  # a browser has six connections
         await desk.tab(first.context, path)
     modules = {f"/web/{path.relative_to(FOLDER).as_posix()}" for path in FOLDER.rglob("*.js")}
-    async with asyncio.timeout(90):  # a page fetches all of them ahead, so that it goes on while it is offline
+    async with asyncio.timeout(90):  # the page preloads all modules, so that it works while it is offline
         for page in first.context.pages:
-            while modules - {request.url.removeprefix(desk.server.url) for request in of_page(desk, page)}:
+            while modules - {request.url.removeprefix(desk.server.url) for request in list_requests(desk, page)}:
                 await asyncio.sleep(0.05)
-    before = await desk.silent()
-    await asyncio.sleep(IDLE_SECONDS)  # the one thing that only time can show
+    before = await desk.wait_until_silent()
+    await asyncio.sleep(IDLE_SECONDS)  # only time shows that no request comes
     assert [request.url for request in desk.requests[before:]] == []
     for page in first.context.pages:
         await expect(page.locator("#link-state")).to_have_text("live")
 
 
 @pytest.mark.usefixtures("shared")
-async def test_the_first_paint_comes_within_a_second(desk: Desk) -> None:
-    await desk.ended(await desk.submit("something to show"))
+async def test_the_first_paint_happens_within_a_second(desk: Desk) -> None:
+    await desk.wait_for_end(await desk.submit("something to show"))
     page = await desk.open("/")
     paints = []
     for _ in range(3):
@@ -76,7 +76,7 @@ async def test_the_first_paint_comes_within_a_second(desk: Desk) -> None:
     assert median(paints) <= 1000, paints
 
 
-async def test_nothing_moves_while_tasks_start_and_finish(desk: Desk) -> None:
+async def test_the_layout_does_not_shift_while_tasks_start_and_finish(desk: Desk) -> None:
     watched = await desk.submit("demo:ask may it")
     await desk.until("/approvals", lambda found: found["approvals"])
     now = await desk.open("/")
@@ -84,7 +84,7 @@ async def test_nothing_moves_while_tasks_start_and_finish(desk: Desk) -> None:
     for page in (now, task):
         await page.context.add_init_script(WATCH_SHIFTS)
         await page.reload()
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main .skeleton")).to_have_count(0)
     for number in range(4):
         await desk.submit(f"demo:sleep=0.{number} number {number}")
@@ -100,7 +100,7 @@ async def test_nothing_moves_while_tasks_start_and_finish(desk: Desk) -> None:
         assert shifted < 0.02, (page.url, shifted, moved)
 
 
-async def test_nothing_moves_while_an_agent_thinks_works_and_asks(desk: Desk) -> None:
+async def test_the_layout_does_not_shift_while_an_agent_thinks_works_and_asks(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:still"}))["key"]
     sent = await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
     await desk.until("/approvals", lambda found: found["approvals"])
@@ -111,11 +111,11 @@ async def test_nothing_moves_while_an_agent_thinks_works_and_asks(desk: Desk) ->
     for page in (talk, task, inbox, usage):
         await page.add_init_script(WATCH_SHIFTS)
         await page.reload()
-        await live(page)
+        await wait_for_stream(page)
         await expect(page.locator("main .skeleton")).to_have_count(0)
     asked = (await desk.get("/approvals"))["approvals"][0]["id"]
     await desk.post(f"/approvals/{asked}/approve")
-    await desk.ended(sent["id"])
+    await desk.wait_for_end(sent["id"])
     await desk.submit("with asks", "coder")
     await expect(talk.locator(".message.agent .page-text")).to_contain_text("ceiling")
     await expect(task.locator(".task-output .page-text")).to_contain_text("ceiling")
@@ -127,28 +127,28 @@ async def test_nothing_moves_while_an_agent_thinks_works_and_asks(desk: Desk) ->
         assert shifted < 0.02, (page.url, shifted, moved)
 
 
-async def focused(page: Page) -> str:
-    """The text of what has the focus, which must be seen to have it."""
+async def get_focused_text(page: Page) -> str:
+    """Return the text of the focused element, which must have a visible focus style."""
     found = await page.evaluate(FOCUS)
     assert found["seen"], found
     return str(found["text"])
 
 
-async def test_a_task_is_handed_in_and_opened_without_a_mouse(desk: Desk) -> None:
+async def test_a_task_is_submitted_and_opened_without_a_mouse(desk: Desk) -> None:
     page = await desk.open("/")
     await expect(page.get_by_role("heading", name="Now", level=1)).to_be_visible()
     await page.keyboard.press("Tab")
-    assert await focused(page) == "Skip to content"
+    assert await get_focused_text(page) == "Skip to content"
     await page.keyboard.press("Enter")
     await expect(page.locator("main")).to_be_focused()
     await page.keyboard.press("Tab")
-    assert await focused(page) == "New task"
+    assert await get_focused_text(page) == "New task"
     await page.keyboard.press("Enter")
     await expect(page.get_by_label("Prompt", exact=True)).to_be_focused()
     await page.keyboard.type("typed, gn not a shortcut")
     for _ in range(8):  # every control on the way to the button shows its focus
         await page.keyboard.press("Tab")
-        if await focused(page) == "Submit":
+        if await get_focused_text(page) == "Submit":
             break
     await page.keyboard.press("Enter")
     await expect(page.locator(".task-line .status")).to_have_text("done")
@@ -156,7 +156,7 @@ async def test_a_task_is_handed_in_and_opened_without_a_mouse(desk: Desk) -> Non
     await expect(page.get_by_role("heading", name="Tasks", level=1)).to_be_visible()
     await expect(page.locator(".task-list .row-title")).to_have_count(1)
     await page.keyboard.press("j")
-    assert "typed, gn not a shortcut" in await focused(page)
+    assert "typed, gn not a shortcut" in await get_focused_text(page)
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", name="typed, gn not a shortcut", level=1)).to_be_visible()
     await page.locator("mw-waterfall .step").first.focus()
@@ -165,7 +165,7 @@ async def test_a_task_is_handed_in_and_opened_without_a_mouse(desk: Desk) -> Non
 
 
 @pytest.mark.usefixtures("shared")
-async def test_dialogs_keep_the_focus_and_give_it_back(desk: Desk) -> None:
+async def test_dialogs_keep_the_focus_and_return_it_when_they_close(desk: Desk) -> None:
     task = await desk.submit("demo:hang")
     page = await desk.open(f"/tasks/{task}")
     await expect(page.locator(".task-line .status")).to_have_text("running")
@@ -190,7 +190,7 @@ async def test_dialogs_keep_the_focus_and_give_it_back(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_the_theme_is_changed_and_kept(desk: Desk) -> None:
+async def test_the_chosen_theme_is_kept(desk: Desk) -> None:
     page = await desk.open("/", color_scheme="light")
     ground = "() => getComputedStyle(document.body).backgroundColor"
     light = await page.evaluate(ground)
@@ -203,7 +203,7 @@ async def test_the_theme_is_changed_and_kept(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_phone_reaches_every_page_and_can_hand_in_a_task(desk: Desk) -> None:
+async def test_every_page_opens_and_a_task_can_be_submitted_on_a_phone(desk: Desk) -> None:
     page = await desk.open("/", viewport=PHONE, has_touch=True, is_mobile=True)
     pages = page.get_by_role("navigation", name="Pages")
     for name in ("Inbox", "Tasks", "Sessions", "Events", "Usage", "Agents", "Settings", "Now"):
@@ -221,7 +221,7 @@ async def test_a_phone_reaches_every_page_and_can_hand_in_a_task(desk: Desk) -> 
     await expect(page.locator(".task-line .status")).to_have_text("done")
     await expect(page).to_have_url(re.compile(r"/tasks/t_"))
     worked = await desk.submit("put a ceiling on it", "coder", session_key="chat:phone")
-    await desk.ended(worked)
+    await desk.wait_for_end(worked)
     await desk.submit("with asks", "coder", session_key="chat:phone")
     await desk.until("/approvals", lambda found: found["approvals"])
     more = (f"/tasks/{worked}", session_path("chat:phone"), "/inbox", "/usage", "/usage?by=model")

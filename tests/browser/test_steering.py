@@ -1,4 +1,4 @@
-"""Speaking to an agent while it works: when it hears a message, what it has not heard yet, and two ways to stop."""
+"""Test messages to a working agent: when it takes them, which it has not taken yet, and two ways to stop it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ path = "HERE"
 
 [agents.deaf]
 kind = "function"
-target = "crew:deaf"
+target = "crew:ignore_messages"
 path = "HERE"
 """
 
@@ -33,7 +33,7 @@ def settings() -> str:
     return SETTINGS.replace("HERE", str(Path(__file__).parent))
 
 
-async def test_a_message_is_heard_in_the_running_turn(desk: Desk) -> None:
+async def test_a_message_reaches_the_running_turn(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "listener"}))["key"]
     page = await desk.open(session_path(session))
     modes = page.get_by_role("group", name="When the agent receives it")
@@ -57,7 +57,7 @@ async def test_a_message_is_heard_in_the_running_turn(desk: Desk) -> None:
     await expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
 
 
-async def test_who_else_speaks_is_told_by_name(desk: Desk) -> None:
+async def test_messages_of_other_people_show_their_names(desk: Desk) -> None:
     other = (await desk.post("/tokens", {"name": "sam", "role": "operator"}))["secret"]
     session = (await desk.post("/sessions", {"agent": "listener", "prompt": "begin"}))["key"]
     page = await desk.open(session_path(session))
@@ -69,7 +69,7 @@ async def test_who_else_speaks_is_told_by_name(desk: Desk) -> None:
     await expect(names).to_have_text(["you", "sam"])
 
 
-async def test_it_closes_with_an_answer_when_asked_to_stop(desk: Desk) -> None:
+async def test_an_agent_that_is_asked_to_stop_ends_with_an_answer(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "listener", "prompt": "begin"}))["key"]
     page = await desk.open(session_path(session))
     await page.get_by_role("button", name="Stop after this step").click()
@@ -78,7 +78,7 @@ async def test_it_closes_with_an_answer_when_asked_to_stop(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("width", ["desktop", "phone"])
-async def test_what_is_not_heard_yet_says_so_and_goes_on_when_the_turn_ends(
+async def test_a_message_not_taken_yet_is_marked_and_continues_after_the_turn(
     desk: Desk, tmp_path: Path, width: str
 ) -> None:
     done = tmp_path / "done"

@@ -1,4 +1,4 @@
-"""The page's one stream when things go wrong: events that are gone, another past, and more tabs than connections."""
+"""Test failures of the page's event stream: pruned events, a restored store, and more tabs than connections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 from playwright.async_api import Page, expect
 
-from browsing import LOST, Desk, live
+from browsing import LOST, Desk, wait_for_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -16,27 +16,27 @@ HIDE = """(hidden) => {
   Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
-"""A browser without windows does not hide its tabs, so the page is told."""
+"""A headless browser does not hide its tabs, so the test reports it to the page."""
 
 
 async def offline(page: Page) -> None:
     await expect(page.locator("#link-state")).to_have_attribute("data-state", "offline")
 
 
-async def test_events_that_were_removed_meanwhile_are_made_up_for(desk: Desk) -> None:
+async def test_the_page_reloads_its_data_when_missed_events_were_pruned(desk: Desk) -> None:
     desk.expect_problem(LOST)
     page = await desk.open("/")
     tasks = await desk.tab(page.context, "/tasks")
-    await desk.ended(await desk.submit("seen"))
+    await desk.wait_for_end(await desk.submit("seen"))
     await expect(page.locator(".now-recent .row-title")).to_have_text("seen")
     await desk.server.stop()
     for one in (page, tasks):
         await offline(one)
     await desk.server.start()
     for one in (page, tasks):
-        await one.context.set_offline(True)  # it comes back later than what it misses is kept
+        await one.context.set_offline(True)  # it returns after the events it missed were pruned
     missed = await desk.submit("missed")
-    await desk.ended(missed)
+    await desk.wait_for_end(missed)
     await desk.server.stop()
     with sqlite3.connect(desk.server.home / "midwatch.db") as store:
         last = store.execute("SELECT last_seq FROM event_head").fetchone()[0]
@@ -46,33 +46,33 @@ async def test_events_that_were_removed_meanwhile_are_made_up_for(desk: Desk) ->
     await desk.server.start()
     await page.context.set_offline(False)
     for one in (page, tasks):
-        await live(one)
+        await wait_for_stream(one)
     await expect(page.locator(".now-recent .row-title")).to_have_text(["missed", "seen"])
     await expect(tasks.locator(".row-title")).to_have_text(["missed", "seen"])
 
 
-async def test_a_store_that_was_put_back_is_read_anew(desk: Desk) -> None:
+async def test_a_restored_store_is_loaded_again(desk: Desk) -> None:
     desk.expect_problem(LOST)
     store = desk.server.home / "midwatch.db"
     page = await desk.open("/tasks")
-    await desk.ended(await desk.submit("kept"))
+    await desk.wait_for_end(await desk.submit("kept"))
     await desk.server.stop()
     shutil.copy(store, store.with_suffix(".copy"))
     await desk.server.start()
-    await desk.ended(await desk.submit("undone"))
-    await live(page)
+    await desk.wait_for_end(await desk.submit("undone"))
+    await wait_for_stream(page)
     await expect(page.locator(".row-title")).to_have_text(["undone", "kept"])
     await desk.server.stop()
     shutil.copy(store.with_suffix(".copy"), store)
     await offline(page)
     await desk.server.start()
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.locator(".row-title")).to_have_text(["kept"])
     await desk.submit("after")
     await expect(page.locator(".row-title")).to_have_text(["after", "kept"])
 
 
-async def test_hidden_tabs_make_room_for_newer_ones_and_catch_up(desk: Desk) -> None:
+async def test_hidden_tabs_close_their_streams_for_newer_tabs_and_catch_up_later(desk: Desk) -> None:
     oldest = await desk.open("/tasks")
     tabs = [oldest]
     for _ in range(7):  # one more than a browser has connections
@@ -80,15 +80,15 @@ async def test_hidden_tabs_make_room_for_newer_ones_and_catch_up(desk: Desk) -> 
         tabs.append(await desk.tab(oldest.context, "/"))
     await expect(oldest.locator("#link-state")).to_have_text("paused")
     await expect(oldest.locator("#banner")).to_be_hidden()
-    await desk.ended(await desk.submit("while it rested"))
+    await desk.wait_for_end(await desk.submit("while it rested"))
     await expect(tabs[-1].locator(".now-recent .row-title")).to_have_text("while it rested")
     await expect(oldest.locator(".row-title")).to_have_count(0)
     await oldest.evaluate(HIDE, False)
-    await live(oldest)
+    await wait_for_stream(oldest)
     await expect(oldest.locator(".row-title")).to_have_text(["while it rested"])
 
 
-async def test_a_burst_of_events_is_taken_in_whole(desk: Desk) -> None:
+async def test_a_burst_of_events_is_shown_completely(desk: Desk) -> None:
     page = await desk.open("/events")
     for number in range(150):
         await desk.submit(f"number {number}", delay="1h")

@@ -1,4 +1,4 @@
-"""What agents do between a prompt and its answer: thoughts, plans, tools, diffs, and what it cost."""
+"""Test how the work of agents is shown: thoughts, plans, tools, diffs and costs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Route, expect
 
-from browsing import Desk, live, session_path
+from browsing import Desk, session_path, wait_for_stream
 from coder import PLAN, THOUGHT
 from repositories import a_repository
 
@@ -28,8 +28,8 @@ async def test_a_session_shows_what_its_agent_thinks_plans_and_does(desk: Desk) 
     for again in (False, True):
         if again:
             await page.reload()
-            await live(page)
-        await expect(steps).to_have_class([re.compile(rf"\b{kind}\b") for kind in kinds])  # in the order they came
+            await wait_for_stream(page)
+        await expect(steps).to_have_class([re.compile(rf"\b{kind}\b") for kind in kinds])  # in order of arrival
         await expect(page.locator(".plan-list li")).to_have_text(list(PLAN))
         await expect(page.locator(".plan-head")).to_contain_text("4 of 4 done")
         order = ["message user", "work", "message agent", "work"]
@@ -42,7 +42,7 @@ async def test_a_session_shows_what_its_agent_thinks_plans_and_does(desk: Desk) 
 @pytest.mark.usefixtures("shared")
 async def test_a_tasks_timeline_shows_model_calls_and_tools_with_tokens_and_money(desk: Desk) -> None:
     task = await desk.submit("put a ceiling on it", "coder")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     model = page.get_by_role("listitem", name=re.compile("^large-4, "))
     await expect(model).to_have_accessible_name(re.compile(r"48\.2K tokens in · 2904 out · \$0\.2113$"))
@@ -55,12 +55,12 @@ async def test_a_tasks_timeline_shows_model_calls_and_tools_with_tokens_and_mone
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_thought_stands_where_it_was_had_though_the_clock_here_is_off(desk: Desk) -> None:
+async def test_a_thought_is_shown_at_its_place_although_the_browsers_clock_is_wrong(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:clock"}))["key"]
     page = await desk.open(session_path(session))
     await page.add_init_script("const rightly = Date.now; Date.now = () => rightly() + 2000")
     await page.reload()
-    await live(page)
+    await wait_for_stream(page)
     await expect(page.get_by_label("Message")).to_be_focused()
     await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
     await expect(page.locator(".step.thought")).to_have_count(2)
@@ -72,9 +72,9 @@ async def test_a_thought_stands_where_it_was_had_though_the_clock_here_is_off(de
 
 
 @pytest.mark.usefixtures("shared")
-async def test_thoughts_and_tools_are_folded_and_open_by_keyboard(desk: Desk) -> None:
+async def test_thoughts_and_tools_are_collapsed_and_open_by_keyboard(desk: Desk) -> None:
     task = await desk.submit("put a ceiling on it", "coder", session_key="chat:folded")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     for path in (session_path("chat:folded"), f"/tasks/{task}"):
         page = await desk.open(path)
         thought = page.locator(".step.thought")
@@ -93,9 +93,9 @@ async def test_thoughts_and_tools_are_folded_and_open_by_keyboard(desk: Desk) ->
 
 
 @pytest.mark.usefixtures("shared")
-async def test_the_work_of_a_task_is_shown_though_its_events_come_late(desk: Desk) -> None:
+async def test_the_work_of_a_task_is_shown_although_its_events_arrive_late(desk: Desk) -> None:
     task = await desk.submit("put a ceiling on it", "coder")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open("/")
     held: asyncio.Queue[Route] = asyncio.Queue()
     await page.route("**/api/v1/events?task_id=*", held.put)
@@ -108,9 +108,9 @@ async def test_the_work_of_a_task_is_shown_though_its_events_come_late(desk: Des
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_diff_is_coloured_counted_and_folded_when_it_is_long(desk: Desk) -> None:
+async def test_a_diff_is_coloured_and_counted_and_a_long_one_is_collapsed(desk: Desk) -> None:
     task = await desk.submit("put a ceiling on it", "coder")
-    await desk.ended(task)
+    await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     short, long = page.locator(".diff").first, page.locator(".diff").last
     await expect(short.locator("summary")).to_contain_text("src/worker.py")
@@ -125,10 +125,10 @@ async def test_a_diff_is_coloured_counted_and_folded_when_it_is_long(desk: Desk)
 
 
 @pytest.mark.usefixtures("shared")
-async def test_work_is_seen_while_it_happens(desk: Desk) -> None:
+async def test_work_is_shown_while_it_happens(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:held"}))["key"]
     page = await desk.open(session_path(session))
-    await expect(page.get_by_label("Message")).to_be_focused()  # live thoughts are told once, to those who are there
+    await expect(page.get_by_label("Message")).to_be_focused()  # live thoughts are sent once, to present watchers only
     sent = await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
     watched = await desk.tab(page.context, f"/tasks/{sent['id']}")
     thinking = page.locator(".step.thought[data-state=open]")
@@ -150,13 +150,13 @@ async def test_work_is_seen_while_it_happens(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_thought_is_kept_that_came_before_the_page_was_read(desk: Desk) -> None:
+async def test_a_thought_that_arrives_before_the_page_is_loaded_is_kept(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:early"}))["key"]
     page = await desk.open("/")
     held: asyncio.Queue[Route] = asyncio.Queue()
     await page.route("**/api/v1/events?*kind=thought_update*", held.put)
     await page.goto(session_path(session))
-    await live(page)
+    await wait_for_stream(page)
     reading = await asyncio.wait_for(held.get(), 60)
     await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
     await expect(page.locator("#nav .badge")).to_have_text("1")
@@ -164,10 +164,10 @@ async def test_a_thought_is_kept_that_came_before_the_page_was_read(desk: Desk) 
     await expect(page.locator(".step.thought[data-state=open]")).to_contain_text("Thinking")
 
 
-async def test_what_a_task_used_is_shown_and_what_it_did_not_tell_is_unknown(desk: Desk) -> None:
+async def test_the_usage_of_a_task_is_shown_and_missing_values_are_unknown(desk: Desk) -> None:
     for prompt, says in (("do it", "48.2K tokens in · 2904 out · $0.2113 · large-4"), ("untold", "unknown")):
         task = await desk.submit(prompt, "coder")
-        await desk.ended(task)
+        await desk.wait_for_end(task)
         page = await desk.open(f"/tasks/{task}")
         await expect(page.locator(".facts .fact", has_text="Usage")).to_contain_text(says)
     page = await desk.open("/usage")
@@ -181,7 +181,7 @@ async def test_what_a_task_used_is_shown_and_what_it_did_not_tell_is_unknown(des
     await expect(untold.locator("td.unknown")).to_have_text(["unknown", "unknown", "unknown"])
     await page.reload()
     await expect(untold).to_have_count(1)
-    await desk.ended(await desk.submit("once more", "coder"))
+    await desk.wait_for_end(await desk.submit("once more", "coder"))
     await expect(page.locator("[data-tile=cost] dd")).to_have_text("$0.4226")
     await page.get_by_role("group", name="Group by", exact=True).get_by_role("button", name="agent").click()
     await page.get_by_role("link", name="coder").click()
@@ -190,11 +190,11 @@ async def test_what_a_task_used_is_shown_and_what_it_did_not_tell_is_unknown(des
 
 @pytest.mark.usefixtures("shared")
 async def test_the_branch_of_a_task_is_shown_compared_merged_and_removed(desk: Desk, tmp_path: Path) -> None:
-    desk.expect_problem("status of 409")  # the diff that is open may be read again just when its branch is removed
+    desk.expect_problem("status of 409")  # the open diff may be loaded again just when its branch is removed
     repo = a_repository(tmp_path / "repo")
     prompt = "echo '<b>new</b>' > fresh.txt; git add fresh.txt; git commit -qm fresh; echo rest > 'and <i>.txt'"
     task = await desk.submit(prompt, "shell", workdir=str(repo), worktree=True)
-    ended = await desk.ended(task)
+    ended = await desk.wait_for_end(task)
     assert ended["status"] == "done", ended
     page = await desk.open(f"/tasks/{task}")
     branch = page.locator(".worktree")
@@ -215,11 +215,13 @@ async def test_the_branch_of_a_task_is_shown_compared_merged_and_removed(desk: D
 
 
 @pytest.mark.usefixtures("shared")
-async def test_work_that_would_be_lost_is_removed_only_when_it_is_said_twice(desk: Desk, tmp_path: Path) -> None:
+async def test_a_worktree_with_unmerged_work_is_removed_only_after_a_second_confirmation(
+    desk: Desk, tmp_path: Path
+) -> None:
     desk.expect_problem("status of 409")
     repo = a_repository(tmp_path / "repo")
     task = await desk.submit("echo lost > lost.txt", "shell", workdir=str(repo), worktree=True)
-    ended = await desk.ended(task)
+    ended = await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     branch = page.locator(".worktree")
     await branch.get_by_role("button", name="Remove").click()

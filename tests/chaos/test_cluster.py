@@ -1,6 +1,6 @@
-"""Two servers and three workers on one PostgreSQL, killed, stopped and cut off under load.
+"""Test two servers and three workers on one PostgreSQL that are killed, stopped and disconnected under load.
 
-The oracle is the same as for one server: a file the agents write, the acknowledgements, and the log as it was followed.
+The oracle is the same as for one server: a file the agents write, the acknowledgements, and the events of a follower.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class Desk:
             await process.stop()
 
     async def harm(self, rng: random.Random, elapsed: float, seconds: float, database: Cluster) -> None:
-        """Something bad, chosen by chance; a long stop and a restart of the database happen at least once each."""
+        """Do random harm; a long stop and a restart of the database happen at least once each."""
         chance = rng.random()
         if self.stopped is None and (chance < 0.1 or (not self.done["stops"] and elapsed > seconds * 0.2)):
             self.done["stops"] += 1
             self.stopped = rng.choice(self.workers)
             self.stopped.signal(signal.SIGSTOP)
-            asyncio.get_running_loop().call_later(STOP_SECONDS, self._go_on)
+            asyncio.get_running_loop().call_later(STOP_SECONDS, self._continue_process)
         elif chance > 0.9 or (not self.done["restarts"] and elapsed > seconds * 0.5):
             self.done["restarts"] += 1
             await asyncio.to_thread(database.stop, rng.choice(("fast", "immediate")))
@@ -101,9 +101,9 @@ class Desk:
             await server.kill()
             await server.start()
 
-    def _go_on(self) -> None:
+    def _continue_process(self) -> None:
         assert self.stopped is not None
-        with suppress(ProcessLookupError):  # the test is over
+        with suppress(ProcessLookupError):  # the test has ended
             self.stopped.signal(signal.SIGCONT)
         self.stopped = None
 
@@ -111,7 +111,7 @@ class Desk:
 async def client(
     desk: Desk, number: int, until: float, accepted: dict[str, dict[str, Any]], rng: random.Random
 ) -> None:
-    """Submit tasks to either server, each with a key, trying again until it is acknowledged."""
+    """Submit tasks to either server, each with a key, and repeat each request until it is acknowledged."""
     count = 0
     while time.monotonic() < until:
         count += 1
@@ -136,7 +136,7 @@ async def client(
 
 
 async def follow(desk: Desk, seen: list[dict[str, Any]], stop: asyncio.Event) -> None:
-    """Follow the log at whichever server answers, resuming by id."""
+    """Follow the log at any server that answers, and resume by event id."""
     turn = 0
     while not stop.is_set():
         turn += 1
@@ -154,7 +154,7 @@ async def follow(desk: Desk, seen: list[dict[str, Any]], stop: asyncio.Event) ->
 
 
 async def get_json(http: httpx2.AsyncClient, path: str, **wish: Any) -> Any:
-    """What the server says as soon as it can: its database may have just come back."""
+    """Return the reply of the server as soon as it can answer: its database may have just returned."""
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(httpx2.HTTPError):
@@ -166,7 +166,7 @@ async def get_json(http: httpx2.AsyncClient, path: str, **wish: Any) -> Any:
 
 
 async def wait_for_all_ends(desk: Desk) -> None:
-    """Wait until nothing is open."""
+    """Wait until no task is open."""
     async with desk.servers[0].client() as http:
         while True:
             counts = await get_json(http, "/summary")
@@ -176,7 +176,7 @@ async def wait_for_all_ends(desk: Desk) -> None:
 
 
 def runs(oracle: Path) -> dict[str, dict[int, dict[str, int]]]:
-    """By task and attempt: when its agent started and ended."""
+    """Return by task and attempt when its agent started and ended."""
     found: dict[str, dict[int, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     for line in oracle.read_text().splitlines():
         who, what, when = line.split()
@@ -187,7 +187,7 @@ def runs(oracle: Path) -> dict[str, dict[int, dict[str, int]]]:
 
 
 def check(desk: Desk, accepted: dict[str, Any], seen: list[dict[str, Any]], tasks: dict[str, Any]) -> None:
-    """Everything that must hold, judged from outside."""
+    """Check everything that must hold, from outside of the product."""
     seqs = [event["seq"] for event in seen]
     assert seqs == list(range(1, len(seqs) + 1)), "the followed log has holes or repeats"
     ended = Counter(e["task_id"] for e in seen if e["kind"] == "task_finished")

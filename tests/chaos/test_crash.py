@@ -1,7 +1,8 @@
-"""The server is killed again and again under load. Nothing is lost, nothing is done twice, nobody survives it.
+"""Test a server that is killed again and again under load: nothing is lost, nothing is done twice, and no agent
+survives.
 
-The oracle is outside of the product: a file the agents write, the acknowledgements the clients got, and the log as it
-was followed over HTTP.
+The oracle is outside of the product: a file the agents write, the acknowledgements of the clients, and the events of a
+follower over HTTP.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from insides import engine_of
+from internals import engine_of
 from midwatch import Runtime
 from servers import PATIENCE, Server, eventually, processes_with
 
@@ -49,7 +50,7 @@ SCRIPT = f'{SAY % "start"}; sleep \\"$1\\"; {SAY % "end"}; echo ok'
 
 
 def make_home(tmp_path: Path) -> tuple[Path, Path]:
-    """A home with two agents that write to the oracle file."""
+    """Make a home with two agents that write to the oracle file."""
     home, oracle = tmp_path / "home", tmp_path / "oracle"
     home.mkdir()
     oracle.touch()
@@ -58,7 +59,7 @@ def make_home(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def runs(oracle: Path) -> dict[str, dict[int, list[str]]]:
-    """By task and attempt, what the agents wrote."""
+    """Return the lines of the agents by task and attempt."""
     found: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for line in oracle.read_text().splitlines():
         who, what = line.split()
@@ -68,12 +69,12 @@ def runs(oracle: Path) -> dict[str, dict[int, list[str]]]:
 
 
 def in_flight(oracle: Path) -> int:
-    """How many agents have begun and not ended."""
+    """Return the number of agents that have started and not ended."""
     return sum(lines == ["start"] for attempts in runs(oracle).values() for lines in attempts.values())
 
 
 async def client(server: Server, number: int, until: float, accepted: dict[str, str], rng: random.Random) -> None:
-    """Submit tasks, with a key each, until time is up; go on trying what was not acknowledged."""
+    """Submit tasks, each with a key, until time is up; repeat requests that were not acknowledged."""
     count = 0
     async with server.client() as http:
         while time.monotonic() < until:
@@ -93,7 +94,7 @@ async def client(server: Server, number: int, until: float, accepted: dict[str, 
 
 
 async def follow(server: Server, seen: list[dict[str, Any]], stop: asyncio.Event) -> None:
-    """Follow the log over SSE, resuming by id after each crash."""
+    """Follow the log over SSE, and resume by event id after each crash."""
     async with server.client() as http:
         while not stop.is_set():
             after = {"Last-Event-ID": str(seen[-1]["seq"])} if seen else {}
@@ -109,7 +110,7 @@ async def follow(server: Server, seen: list[dict[str, Any]], stop: asyncio.Event
 
 
 async def wait_for_all_ends(server: Server) -> dict[str, Any]:
-    """The counts, once nothing is open."""
+    """Return the counts once no task is open."""
     async with server.client() as http:
         while True:
             counts: dict[str, Any] = (await http.get("/summary")).json()
@@ -119,7 +120,7 @@ async def wait_for_all_ends(server: Server) -> dict[str, Any]:
 
 
 def check(accepted: dict[str, str], seen: list[dict[str, Any]], tasks: dict[str, Any], oracle: Path) -> None:
-    """Everything that must hold, judged from outside."""
+    """Check everything that must hold, from outside of the product."""
     seqs = [event["seq"] for event in seen]
     assert seqs == list(range(1, len(seqs) + 1)), "the followed log has holes or repeats"
     ended = Counter(e["task_id"] for e in seen if e["kind"] == "task_finished")
@@ -163,7 +164,7 @@ async def test_a_server_survives_repeated_kills(tmp_path: Path, pytestconfig: py
             await server.kill()
             kills += 1
             cut, before = in_flight(oracle), cut
-            hits += cut > before  # an agent that was cut off has begun and will never end
+            hits += cut > before  # an interrupted agent has started and never ends
             assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its server"
             await server.start()
         await asyncio.gather(*clients)
@@ -191,7 +192,7 @@ async def test_a_server_survives_repeated_kills(tmp_path: Path, pytestconfig: py
 
 @pytest.mark.timeout(180)
 async def test_a_stopped_server_is_not_treated_as_dead(tmp_path: Path) -> None:
-    """Another process leads and looks at the server's life once a second; time alone proves nothing."""
+    """Another process leads and checks every second whether the server is alive; time alone proves nothing."""
     home, _ = make_home(tmp_path)
     async with Runtime.open(home) as leader:
         assert engine_of(leader).leads()

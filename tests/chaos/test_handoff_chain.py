@@ -1,7 +1,7 @@
-"""A job goes through agents of four kinds and back, and the server is killed at every step of it.
+"""Test a job through agents of four kinds and back, with the server killed at every step.
 
-Two crews do the same: one whose agents begin anew, which must always bring the answer, and one whose programs may not
-be run twice, which brings it or fails cleanly. Nothing is done twice, and nobody is left.
+Two crews do the same: one whose agents may start again, which must always return the answer, and one whose programs
+must not run twice, which returns it or fails cleanly. Nothing is done twice, and no process remains.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ POINTS = (
     ("task_started model",), ("handoff_started screen", "task_started screen"), ("task_finished screen",),
     ("handoff_completed model",), ("task_finished program", "handoff_completed program"), ("task_finished lead",),
 )  # fmt: skip
-"""What has just happened when the server is killed, on the way of the job: one of each row."""
+"""The events after which the server is killed, in the order of the job: one of each row."""
 ENDS = {f"handoff_{status}" for status, following in TRANSITIONS.items() if not following}
-LIVES = 2
-"""So many jobs share these points: none has more deaths than a task is rescued from."""
+JOBS = 2
+"""Several jobs share these points: no job has more crashes than a task may be recovered from."""
 
 
 def make_config(url: str, folder: Path) -> str:
-    """The agents of both crews."""
+    """Return the agents of both crews."""
     env = {"MIDWATCH_CHAOS": MARK.partition("=")[2]}
     agents: dict[str, dict[str, Any]] = {}
     for crew, on_crash in CREWS.items():
@@ -76,7 +76,7 @@ def make_config(url: str, folder: Path) -> str:
 
 
 async def follow_events(server: Server, after: int) -> AsyncIterator[dict[str, Any]]:
-    """What happens, as it happens."""
+    """Yield events as they happen."""
     async with (
         server.client() as http,
         http.stream("GET", "/events", headers={"Last-Event-ID": str(after)}, timeout=None) as stream,
@@ -86,8 +86,8 @@ async def follow_events(server: Server, after: int) -> AsyncIterator[dict[str, A
                 yield json.loads(line[5:])
 
 
-async def handed_in(server: Server, crew: str, jobs: dict[str, str]) -> int:
-    """A job for a crew; where the log ended before."""
+async def submit_job(server: Server, crew: str, jobs: dict[str, str]) -> int:
+    """Submit a job for a crew and return the last seq of the log before."""
     async with server.client() as http:
         page = await http.get("/events", params={"after": 0, "limit": 1}, headers={"Accept": "application/json"})
         wish = f'[[tool delegate_to_screen_{crew} {{"task": "ping"}}]]'
@@ -99,7 +99,7 @@ async def handed_in(server: Server, crew: str, jobs: dict[str, str]) -> int:
 
 
 async def wait_for_point(server: Server, point: str, after: int) -> None:
-    """Return when the job of the sturdy crew has come there."""
+    """Return when the job of the sturdy crew has reached the point."""
     kind, who = point.split()
     async with asyncio.timeout(120):
         async for one in follow_events(server, after):
@@ -108,15 +108,15 @@ async def wait_for_point(server: Server, point: str, after: int) -> None:
                 return
 
 
-async def idle(server: Server) -> None:
-    """Return when nothing is open."""
+async def wait_until_idle(server: Server) -> None:
+    """Return when no task is open."""
     async with asyncio.timeout(300), server.client() as http:
         while (counts := (await http.get("/summary")).json())["pending"] + counts["running"]:
             await asyncio.sleep(0.1)
 
 
 def check_records(made: list[Handoff], tasks: dict[str, Task]) -> None:
-    """Each has ended, in a state of the table, and nothing of it was made twice."""
+    """Check that each handoff has ended in a valid status and nothing was created twice."""
     assert not [one.id for one in made if one.status in OPEN or TRANSITIONS[one.status]]
     assert not [task.id for task in tasks.values() if task.open]
     children = Counter(task.cause_id for task in tasks.values() if task.cause == "handoff")
@@ -129,7 +129,7 @@ def check_records(made: list[Handoff], tasks: dict[str, Task]) -> None:
 
 
 async def read_log(desk: Runtime) -> AsyncIterator[Event]:
-    """The log."""
+    """Return the log."""
     last = 0
     while page := await desk.store.read_events(last, EventFilter(), 500):
         for one in page:
@@ -138,7 +138,7 @@ async def read_log(desk: Runtime) -> AsyncIterator[Event]:
 
 
 async def check_answers(desk: Runtime, jobs: dict[str, str]) -> Counter[str]:
-    """Each source has one answer or one clean failure; how often which."""
+    """Check that each source has one answer or one clean failure, and count both."""
     found: Counter[str] = Counter()
     tasks = {task.id: task for task in await desk.tasks.list(TaskFilter(limit=500))}
     made = await desk.handoffs.list(HandoffFilter(limit=500))
@@ -176,16 +176,16 @@ async def test_a_chain_of_four_agents_ends_once_wherever_the_server_is_killed(tm
         server = Server(home, OPENAI_API_KEY="x")
         await server.start()
         try:
-            for first in range(LIVES):
-                began = await handed_in(server, "sturdy", jobs)
-                for points in POINTS[first::LIVES]:
-                    await handed_in(server, "fragile", jobs)
+            for first in range(JOBS):
+                began = await submit_job(server, "sturdy", jobs)
+                for points in POINTS[first::JOBS]:
+                    await submit_job(server, "fragile", jobs)
                     await wait_for_point(server, rng.choice(points), began)
-                    await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, 0.4))))  # a moment, not synchronisation
+                    await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, 0.4))))  # random, not synchronisation
                     await server.kill()
                     assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its server"
                     await server.start()
-                await idle(server)
+                await wait_until_idle(server)
         finally:
             assert await server.stop() == 0
     async with Runtime.open(home, work=False) as desk:

@@ -1,4 +1,4 @@
-"""The process of agents that hand work over is killed at random moments: each source has its answer, exactly once."""
+"""Test a process of agents that hand off work, killed at random moments: each source gets its answer exactly once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import handing_over
+import handoff_desk
 from midwatch import Runtime, TaskFilter
 from midwatch.domain.event import EventFilter
 from midwatch.domain.handoff import HandoffFilter
@@ -19,8 +19,8 @@ COUNT, DEATHS = 30, 4
 
 
 async def run_desk(home: Path, notes: Path, until: int | None) -> None:
-    """Have the desk work to its end, or kill it soon after so many pieces of work were begun."""
-    command = (sys.executable, handing_over.__file__, home, notes, COUNT)
+    """Run the desk to its end, or kill it soon after so many pieces of work were started."""
+    command = (sys.executable, handoff_desk.__file__, home, notes, COUNT)
     child = await asyncio.create_subprocess_exec(*map(str, command), stderr=asyncio.subprocess.PIPE)
     try:
         if until is not None:
@@ -60,7 +60,7 @@ async def test_a_source_gets_its_answer_once_although_the_process_is_killed(tmp_
             ends = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("task_finished",)))
             assert len(ends) == 1
         assert {one.status for one in made} <= {"completed", "failed", "cancelled"}
-        # One that was being prepared when its process died has failed, and another was made in its place.
+        # A handoff that was being prepared when its process died has failed, and another one replaces it.
         assert all(one.task_id is None for one in made if one.status != "completed")
         children = Counter(task.cause_id for task in everything if task.cause == "handoff")
         assert not children or max(children.values()) == 1

@@ -1,4 +1,4 @@
-"""The process of a model's turns is killed at random points of them. Nothing completed is done or paid for twice."""
+"""Test a process with turns of a model, killed at random points: no completed step is done or paid for twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import turning
+import llm_desk
 from fakes.model_server import Model, serve
 from midwatch import Runtime
 from midwatch.domain.event import Event, EventFilter
@@ -23,13 +23,13 @@ STARTS = {"turn_start": "turn_end", "llm_request": "llm_response", "tool_exec_st
 
 
 def name_of(event: Event) -> tuple[Any, ...]:
-    """What a start and its end have in common."""
+    """Return the name that a start and its end have in common."""
     told = event.payload
     return event.turn_id, told.get("request_id"), told.get("tool_call_id")
 
 
 def check_balance(events: list[Event]) -> None:
-    """Every start has exactly one end, after it."""
+    """Check that every start has exactly one end, after it."""
     opened: Counter[tuple[Any, ...]] = Counter()
     for event in events:
         for start, end in STARTS.items():
@@ -43,21 +43,21 @@ def check_balance(events: list[Event]) -> None:
 
 
 def count_model_calls(model: Model, number: int) -> Counter[int]:
-    """How often the model was asked at each step of a turn."""
+    """Return how often the model was called at each step of a turn."""
     return Counter(len(seen["results"]) for seen in model.requests if seen["said"][0].startswith(f"turn-{number}:"))
 
 
-async def killed_turns(folder: Path, url: str, model: Model, rng: random.Random) -> int:
-    """Some turns, killed together several times. How many points of turns that was."""
+async def kill_turns(folder: Path, url: str, model: Model, rng: random.Random) -> int:
+    """Run some turns, kill their process several times, and return the number of interrupted points."""
     folder.mkdir()
     home, notes, points = folder / "home", folder / "notes", 0
     notes.touch()
     model.requests.clear()
-    total = TASKS * (turning.STEPS + 1)
+    total = TASKS * (llm_desk.STEPS + 1)
     targets = sorted(rng.sample(range(TASKS, total - 20), DEATHS))
     hit: Counter[int] = Counter()
     for death in range(DEATHS + 1):
-        command = (sys.executable, turning.__file__, home, url, notes, str(TASKS))
+        command = (sys.executable, llm_desk.__file__, home, url, notes, str(TASKS))
         child = await asyncio.create_subprocess_exec(*map(str, command), stderr=asyncio.subprocess.PIPE)
         try:
             if death < DEATHS:
@@ -75,7 +75,7 @@ async def killed_turns(folder: Path, url: str, model: Model, rng: random.Random)
                 child.kill()
                 await child.wait()
         open_turns = [
-            n for n in range(TASKS) if turning.STEPS not in count_model_calls(model, n) and count_model_calls(model, n)
+            n for n in range(TASKS) if llm_desk.STEPS not in count_model_calls(model, n) and count_model_calls(model, n)
         ]
         if death < DEATHS:
             hit.update(open_turns)
@@ -87,7 +87,7 @@ async def killed_turns(folder: Path, url: str, model: Model, rng: random.Random)
 
 
 async def check(home: Path, notes: Path, model: Model, hit: Counter[int]) -> None:
-    """What must hold after it."""
+    """Check what must hold afterwards."""
     written = Counter(notes.read_text().splitlines())
     async with Runtime.open(home, agents={}) as desk:
         tasks = {task.prompt.partition(":")[0]: task for task in await desk.tasks.list()}
@@ -96,7 +96,7 @@ async def check(home: Path, notes: Path, model: Model, hit: Counter[int]) -> Non
             assert (task.outcome, (task.result or "").split()[-2:]) == ("ok", ["the", "end"])
             steps = [step.data for step in await desk.store.list_task_steps(task.id)]
             told = [step["request"]["parts"][0]["content"] for step in steps if step["kind"] == "tool"]
-            assert len(told) == turning.STEPS
+            assert len(told) == llm_desk.STEPS
             for place, text in enumerate(told):
                 line = f"{number} {place}"
                 if text == f"wrote {line}":
@@ -104,9 +104,9 @@ async def check(home: Path, notes: Path, model: Model, hit: Counter[int]) -> Non
                 else:
                     assert text.startswith("Whether it ran is not known"), text
                     assert written[line] <= 1, line
-            assert sum(step["kind"] == "model" for step in steps) == turning.STEPS + 1
+            assert sum(step["kind"] == "model" for step in steps) == llm_desk.STEPS + 1
             again = count_model_calls(model, number)
-            assert again.total() <= turning.STEPS + 1 + task.rescues, again
+            assert again.total() <= llm_desk.STEPS + 1 + task.rescues, again
             check_balance(list(await desk.store.read_events(0, EventFilter(task_id=task.id), 10_000)))
     assert max(written.values()) == 1
 
@@ -118,6 +118,6 @@ async def test_a_turn_killed_at_any_point_ends_as_if_uninterrupted(tmp_path: Pat
     print(f"\nseed {seed}")
     async with serve() as (url, model):
         while points < POINTS:
-            points += await killed_turns(tmp_path / str(batch), url, model, rng)
+            points += await kill_turns(tmp_path / str(batch), url, model, rng)
             batch += 1
     print(f"{points} points in {batch * TASKS} turns, {time.monotonic() - began:.0f} s")

@@ -1,4 +1,4 @@
-"""What every kind of agent promises, checked on every kind. A new kind is one more `Sample`."""
+"""Test the contract of agents with every kind. A new kind adds one `Sample`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ while True:
 
 @dataclass(frozen=True)
 class Sample:
-    """One kind: agents that echo, fail and hang, and whether they keep a thread and can be stopped politely."""
+    """One kind of agent: agents that echo, fail and hang, and whether it keeps a thread and can be interrupted."""
 
     echo: Agent
     fail: Agent
@@ -72,7 +72,7 @@ class Sample:
     keeps_thread: bool = True
     names_thread: bool = False
     counts: bool = False
-    """Whether it knows what a turn consumed."""
+    """Whether the kind reports the usage of a turn."""
     prompts: tuple[str, str, str] = ("hello", "fail", "hang")
 
 
@@ -163,7 +163,7 @@ SAMPLES: tuple[Callable[[Path], Sample], ...] = (
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[str]:
-    """The address of a model."""
+    """Yield the address of a fake model."""
     with serve_beside() as url:
         yield f"{url}/v1"
 
@@ -177,7 +177,7 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Sample:
 
 
 OTHERS: set[int] = set()
-"""Children that other tests of this process keep, such as a browser."""
+"""Child processes that belong to other tests of this process, such as a browser."""
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +187,7 @@ def others() -> None:
 
 
 def children() -> set[int]:
-    """Our child processes, the guard and what was there before aside."""
+    """Return our child processes without the guard and those of other tests."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return {int(pid) for pid in listed} - {guard.pid} - OTHERS
 
@@ -201,7 +201,7 @@ async def run(agent: Agent, turn: RecordingTurn) -> TurnResult:
 
 
 async def start_hanging_turn(sample: Sample) -> tuple[Any, RecordingTurn, asyncio.Task[TurnResult]]:
-    """A turn that hangs, after it has shown that it does."""
+    """Start a turn that hangs, and wait until it does."""
     turn = RecordingTurn(sample.prompts[2])
     talk = await sample.hang.open(turn.session(sample.hang.name))
     working = asyncio.create_task(talk.turn(turn))
@@ -210,7 +210,7 @@ async def start_hanging_turn(sample: Sample) -> tuple[Any, RecordingTurn, asynci
 
 
 async def await_interrupted(working: Awaitable[TurnResult]) -> None:
-    """An interrupted turn may return or raise an error of ours, nothing else."""
+    """Wait for an interrupted turn, which may return or raise an error of midwatch."""
     with suppress(MidwatchError):
         assert isinstance(await working, TurnResult)
 
@@ -219,7 +219,7 @@ def test_every_registered_kind_is_in_this_suite() -> None:
     tested = {make.__name__.partition("_")[0] for make in SAMPLES}
     assert {"demo" if name == "demonstration" else name for name in tested} - {"scripted"} == set(KINDS) - {
         "local"
-    }  # it is llm with another model
+    }  # it is kind llm with another model
 
 
 def test_every_option_and_known_program_is_documented() -> None:

@@ -1,4 +1,4 @@
-"""What every kind of store promises about automations and goals."""
+"""Test the contract of stores for automations and goals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DAILY = Automation(
     scope_id="ann", session_key="auto:am_1", budget={"tokens": 5}, tags=("a", "b"), created_at=NOW, updated_at=NOW,
     next_run_at=NOW,
 )  # fmt: skip
-AIM = Goal(
+GOAL = Goal(
     id="g_1", objective="reach it", agent="demo", scope_id="ann", session_key="goal:g_1", created_at=NOW,
     updated_at=NOW, deadline_at=NOW + 3600 * SECOND,
 )  # fmt: skip
@@ -98,28 +98,28 @@ async def test_automations_deleted_long_ago_are_removed(store: Store) -> None:
 
 
 async def test_a_scope_has_one_open_goal(store: Store) -> None:
-    await put(store, AIM)
+    await put(store, GOAL)
     with pytest.raises(Conflict):
-        await put(store, replace(AIM, id="g_2"))
-    await put(store, replace(AIM, id="g_3", scope_id="bob"), replace(AIM, id="g_4", status="complete"))
-    assert await store.find_open_goal(("user", "ann")) == AIM
+        await put(store, replace(GOAL, id="g_2"))
+    await put(store, replace(GOAL, id="g_3", scope_id="bob"), replace(GOAL, id="g_4", status="complete"))
+    assert await store.find_open_goal(("user", "ann")) == GOAL
     assert await store.find_open_goal(("chat", "ann")) is None
-    assert await store.get_goal("g_1") == AIM
+    assert await store.get_goal("g_1") == GOAL
     assert {one.id for one in await store.list_goals()} == {"g_1", "g_3", "g_4"}
     assert [one.id for one in await store.list_goals(("complete",))] == ["g_4"]
-    assert not await store.delete_goal("g_1", AIM.revision + 1, Changes())
-    assert await store.delete_goal("g_1", AIM.revision, Changes())
-    assert not await store.delete_goal("g_1", AIM.revision, Changes())
+    assert not await store.delete_goal("g_1", GOAL.revision + 1, Changes())
+    assert await store.delete_goal("g_1", GOAL.revision, Changes())
+    assert not await store.delete_goal("g_1", GOAL.revision, Changes())
 
 
 async def test_goals_are_woken_by_time_by_a_thread_and_by_their_deadline(store: Store) -> None:
     await put(
         store,
-        replace(AIM, id="g_now", scope_id="1"),
-        replace(AIM, id="g_later", scope_id="2", next_run_at=NOW + 9),
-        replace(AIM, id="g_waits", scope_id="3", status="waiting_for_session", session_key="chat:1"),
-        replace(AIM, id="g_rests", scope_id="4", status="paused", deadline_at=NOW + 50),
-        replace(AIM, id="g_done", scope_id="5", status="complete", deadline_at=NOW + 1),
+        replace(GOAL, id="g_now", scope_id="1"),
+        replace(GOAL, id="g_later", scope_id="2", next_run_at=NOW + 9),
+        replace(GOAL, id="g_waits", scope_id="3", status="waiting_for_session", session_key="chat:1"),
+        replace(GOAL, id="g_rests", scope_id="4", status="paused", deadline_at=NOW + 50),
+        replace(GOAL, id="g_done", scope_id="5", status="complete", deadline_at=NOW + 1),
     )
     assert [one.id for one in await store.list_due_goals(NOW)] == ["g_now"]
     assert await store.find_next_goal_at() == NOW + 9
@@ -131,26 +131,26 @@ async def test_goals_are_woken_by_time_by_a_thread_and_by_their_deadline(store: 
 
 
 async def test_a_goal_with_an_open_task_is_not_due_before_its_deadline(store: Store) -> None:
-    await put(store, AIM)
-    await store.apply(goal.wake(AIM, NOW, MEANS))
+    await put(store, GOAL)
+    await store.apply(goal.wake(GOAL, NOW, MEANS))
     with pytest.raises(Conflict):
-        await store.apply(goal.wake(AIM, NOW, MEANS))
-    assert await store.list_due_goals(AIM.deadline_at - 1) == []
-    assert await store.find_next_goal_at() == AIM.deadline_at
-    assert [one.id for one in await store.list_due_goals(AIM.deadline_at)] == ["g_1"]
+        await store.apply(goal.wake(GOAL, NOW, MEANS))
+    assert await store.list_due_goals(GOAL.deadline_at - 1) == []
+    assert await store.find_next_goal_at() == GOAL.deadline_at
+    assert [one.id for one in await store.list_due_goals(GOAL.deadline_at)] == ["g_1"]
     (step,) = await store.list_goal_steps("g_1")
     assert (step.cause, step.cause_id, step.status) == ("goal", "g_1", "pending")
     await store.claim(claim_request(), NOW)
     await store.apply(Changes(updates=(Update("task", step.id, {"stop_requested": "cancel"}),)))
-    assert await store.list_due_goals(AIM.deadline_at) == []  # it is being stopped; its end decides
+    assert await store.list_due_goals(GOAL.deadline_at) == []  # it is being stopped; its end decides
     assert await store.find_next_goal_at() is None
 
 
 @pytest.mark.parametrize("work", ["verify", "wrap_up"])
 async def test_the_last_tasks_of_a_goal_may_run_beyond_its_deadline(store: Store, work: Work) -> None:
-    aim = replace(AIM, step=1)
+    aim = replace(GOAL, step=1)
     await put(store, aim)
-    begun = AIM.deadline_at - 5 * SECOND
+    begun = GOAL.deadline_at - 5 * SECOND
     await store.apply(goal.begin(aim, work, begun, MEANS))
     last = begun + int(goal.LAST_SECONDS * SECOND)
     assert await store.find_next_goal_at() == last
@@ -184,16 +184,16 @@ async def test_the_position_of_a_follower_is_stored(store: Store) -> None:
 
 
 async def test_the_open_step_of_a_goal_is_found(store: Store) -> None:
-    await put(store, AIM)
+    await put(store, GOAL)
     assert await store.find_open_step("g_1") is None
-    await store.apply(goal.wake(AIM, NOW, MEANS))
+    await store.apply(goal.wake(GOAL, NOW, MEANS))
     step = await store.find_open_step("g_1")
     assert step is not None
     assert step.cause_id == "g_1"
 
 
-async def passed_on(store: Store, number: int) -> Task:
-    """What runs is given to another agent; its task."""
+async def transfer_running_task(store: Store, number: int) -> Task:
+    """Transfer the running task to another agent and return the task of the transfer."""
     ((running, _),) = (await store.claim(claim_request(), NOW + number)).taken
     root = running.root_id or running.id
     made = Handoff(id=f"h_{number}", form="transfer", status="accepted", source_task=running.id, root_id=root)
@@ -205,7 +205,7 @@ async def passed_on(store: Store, number: int) -> Task:
 
 
 async def end_run_and_handoff(store: Store) -> None:
-    """What runs is done, and so is the handoff that brought it."""
+    """End the running task and the handoff that started it."""
     ((running, _),) = (await store.claim(claim_request(), NOW + 9)).taken
     over, step = end(running, NOW + 9, outcome="ok", result="")
     brought = await store.get_handoff(running.cause_id or "")
@@ -217,19 +217,19 @@ async def test_a_transferred_run_is_open_until_its_last_task_ends(store: Store) 
     await put(store, DAILY)
     await store.apply(automation.fire(DAILY, NOW, TERMS, runs=False))
     for number in (1, 2):
-        following = await passed_on(store, number)
+        following = await transfer_running_task(store, number)
         assert await store.find_open_run("am_1") == following
     await end_run_and_handoff(store)
     assert await store.find_open_run("am_1") is None
 
 
 async def test_a_goal_with_a_transferred_step_waits_for_its_end_or_deadline(store: Store) -> None:
-    await put(store, AIM)
-    await store.apply(goal.wake(AIM, NOW, MEANS))
-    following = await passed_on(store, 1)
+    await put(store, GOAL)
+    await store.apply(goal.wake(GOAL, NOW, MEANS))
+    following = await transfer_running_task(store, 1)
     assert await store.find_open_step("g_1") == following
     assert await store.list_due_goals(NOW + 5) == []
-    assert await store.find_next_goal_at() == AIM.deadline_at
-    assert [one.id for one in await store.list_due_goals(AIM.deadline_at)] == ["g_1"]
+    assert await store.find_next_goal_at() == GOAL.deadline_at
+    assert [one.id for one in await store.list_due_goals(GOAL.deadline_at)] == ["g_1"]
     await end_run_and_handoff(store)
     assert [one.id for one in await store.list_due_goals(NOW + 9)] == ["g_1"]

@@ -1,4 +1,4 @@
-"""The contract of channels, held against every kind; then what is particular to one kind.
+"""Test the contract of channels with every kind, then the particular behaviour of each kind.
 
 A new kind adds one `Case` to CASES.
 """
@@ -28,8 +28,8 @@ from midwatch.domain.channel import Channel, Delivery
 from midwatch.testing import RecordingChannel
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
-HUSH = "hush-8c1f"
-"""Part of every address and header that must not be told."""
+SECRET_PART = "hush-8c1f"
+"""Part of every address and header that must stay secret."""
 
 
 class Request(NamedTuple):
@@ -42,7 +42,7 @@ class Request(NamedTuple):
 
 
 class Receiver:
-    """A web server on loopback that keeps what it gets and answers as it is told."""
+    """A web server on loopback that records requests and answers as the test requests."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -55,7 +55,7 @@ class Receiver:
         self._handlers: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._on_connect, "127.0.0.1", 0)
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -65,10 +65,10 @@ class Receiver:
         if self._handlers:
             await asyncio.wait(self._handlers)
 
-    def address(self, path: str = f"/{HUSH}") -> str:
+    def address(self, path: str = f"/{SECRET_PART}") -> str:
         return f"http://127.0.0.1:{self.port}{path}"
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._handlers.add(task)
@@ -76,7 +76,7 @@ class Receiver:
         try:
             await self._answer(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the sender went away
+            pass  # the sender closed the connection
         finally:
             writer.close()
 
@@ -103,7 +103,7 @@ class Receiver:
             await writer.drain()
 
     async def _drip(self, writer: asyncio.StreamWriter) -> None:
-        """An answer of which a little always comes and whose head never ends."""
+        """Send a reply slowly whose header never ends."""
         writer.write(b"HTTP/1.1 200 Answer\r\n")
         while not self._over.is_set():
             writer.write(b"x: y\r\n")
@@ -139,16 +139,16 @@ def delivery(number: int = 1, **fields: Any) -> Delivery:
 
 
 class Case(Protocol):
-    """A kind of channel, and how to see and disturb what it does."""
+    """A kind of channel, with ways to read what it sent and to make it fail."""
 
     channel: Channel
 
     def received(self) -> list[str]:
-        """The text of everything that arrived."""
+        """Return the texts of all messages that arrived."""
         ...
 
-    def broken(self, broken: bool) -> None:
-        """Make sending fail, or work again."""
+    def set_broken(self, broken: bool) -> None:
+        """Make sending fail, or succeed again."""
         ...
 
 
@@ -160,7 +160,7 @@ class ConsoleCase:
     def received(self) -> list[str]:
         return ["Done" + rest.replace("[it] ", "") for rest in self.stream.getvalue().split("[it] Done")[1:]]
 
-    def broken(self, broken: bool) -> None:
+    def set_broken(self, broken: bool) -> None:
         if broken:
             self.stream.close()
         else:
@@ -170,25 +170,27 @@ class ConsoleCase:
 class WebhookCase:
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
-        options = {"url": receiver.address(), "secret": SECRET, "headers": {"authorization": f"Bearer {HUSH}"}}
+        options = {"url": receiver.address(), "secret": SECRET, "headers": {"authorization": f"Bearer {SECRET_PART}"}}
         self.channel = build("it", "webhook", options)
 
     def received(self) -> list[str]:
         return [request.json()["data"]["text"] for request in self.receiver.requests]
 
-    def broken(self, broken: bool) -> None:
+    def set_broken(self, broken: bool) -> None:
         self.receiver.status = 500 if broken else 200
 
 
 class AppriseCase:
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
-        self.channel = build("it", "apprise", {"url": f"json://{HUSH}:{HUSH}@127.0.0.1:{receiver.port}/{HUSH}"})
+        self.channel = build(
+            "it", "apprise", {"url": f"json://{SECRET_PART}:{SECRET_PART}@127.0.0.1:{receiver.port}/{SECRET_PART}"}
+        )
 
     def received(self) -> list[str]:
         return ["\n".join((r.json()["title"], r.json()["message"])) for r in self.receiver.requests]
 
-    def broken(self, broken: bool) -> None:
+    def set_broken(self, broken: bool) -> None:
         self.receiver.status = 500 if broken else 200
 
 
@@ -199,7 +201,7 @@ class RecordingCase:
     def received(self) -> list[str]:
         return [one.text for one in self.channel.delivered]
 
-    def broken(self, broken: bool) -> None:
+    def set_broken(self, broken: bool) -> None:
         self.channel.fail = 1000 if broken else 0
 
 
@@ -229,13 +231,13 @@ async def test_concurrent_messages_arrive_whole(case: Case) -> None:
 
 
 async def test_a_failure_is_a_temporary_delivery_error(case: Case) -> None:
-    case.broken(True)
+    case.set_broken(True)
     with pytest.raises(DeliveryError) as caught:
         await case.channel.deliver(delivery())
     assert not caught.value.permanent
     assert str(caught.value).startswith("channel it")
     assert "\n" not in str(caught.value)
-    case.broken(False)
+    case.set_broken(False)
     before = len(case.received())
     await case.channel.deliver(delivery())
     assert len(case.received()) == before + 1
@@ -244,13 +246,13 @@ async def test_a_failure_is_a_temporary_delivery_error(case: Case) -> None:
 async def test_errors_contain_no_secret(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
     await case.channel.deliver(delivery())
-    case.broken(True)
+    case.set_broken(True)
     with pytest.raises(DeliveryError) as caught:
         await case.channel.deliver(delivery(target="team"))
     shown = [repr(case.channel), repr(caught.value), str(caught.value), caplog.text]
     shown += [record.getMessage() for record in caplog.records]
     assert caught.value.__cause__ is None
-    assert not [text for text in shown if HUSH in text or SECRET in text or SECRET[6:] in text]
+    assert not [text for text in shown if SECRET_PART in text or SECRET in text or SECRET[6:] in text]
 
 
 async def test_typing_wraps_a_run(case: Case) -> None:
@@ -359,11 +361,11 @@ async def test_webhook_distinguishes_permanent_from_temporary_failures(
         await channel.deliver(delivery())
     await channel.close()
     assert caught.value.permanent is permanent
-    assert len(receiver.requests) == 1  # a redirect is not followed
+    assert len(receiver.requests) == 1  # redirects are not followed
 
 
 async def test_webhook_posts_to_a_target_that_is_an_address(receiver: Receiver) -> None:
-    options = {"url": receiver.address("/usual"), "secret": SECRET, "headers": {"authorization": HUSH}}
+    options = {"url": receiver.address("/usual"), "secret": SECRET, "headers": {"authorization": SECRET_PART}}
     channel = build("hook", "webhook", options)
     await channel.deliver(delivery(target=receiver.address("/other")))
     await channel.deliver(delivery(target="not an address"))
@@ -371,8 +373,8 @@ async def test_webhook_posts_to_a_target_that_is_an_address(receiver: Receiver) 
     other, usual = receiver.requests
     assert (other.path, usual.path) == ("/other", "/usual")
     Webhook(SECRET).verify(other.body, other.headers)
-    assert "authorization" not in other.headers  # meant for the configured address only
-    assert usual.headers["authorization"] == HUSH
+    assert "authorization" not in other.headers  # the headers are for the configured address only
+    assert usual.headers["authorization"] == SECRET_PART
 
 
 @pytest.mark.parametrize("target", [None, "team", "http://", "http://[", "ftp://127.0.0.1/"])
@@ -402,7 +404,7 @@ async def test_webhook_stops_reading_an_endless_reply(receiver: Receiver) -> Non
 @pytest.mark.usefixtures("receiver")
 async def test_webhook_refused_connections_are_temporary_failures() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens, nor can anybody else
+        taken.bind(("127.0.0.1", 0))  # nobody listens there, and no other process can take the port
         channel = build("hook", "webhook", {"url": f"http://127.0.0.1:{taken.getsockname()[1]}/"})
         with pytest.raises(DeliveryError, match="cannot be reached") as caught:
             await channel.deliver(delivery())
@@ -443,7 +445,7 @@ async def test_apprise_sends_to_a_target_that_is_an_address(receiver: Receiver) 
     assert [request.path for request in receiver.requests] == ["/target"]
 
 
-@pytest.mark.parametrize("target", [None, "me", f"nosuchservice://{HUSH}"])
+@pytest.mark.parametrize("target", [None, "me", f"nosuchservice://{SECRET_PART}"])
 async def test_apprise_without_a_usable_address_fails_permanently(
     target: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -451,7 +453,7 @@ async def test_apprise_without_a_usable_address_fails_permanently(
     with pytest.raises(DeliveryError, match="address") as caught:
         await build("phone", "apprise", {}).deliver(delivery(target=target))
     assert caught.value.permanent
-    assert HUSH not in str(caught.value) + caplog.text
+    assert SECRET_PART not in str(caught.value) + caplog.text
 
 
 def test_apprise_log_lines_of_other_code_are_kept(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,6 @@
-"""Handoffs under random steps, stale writers and crashes: nothing leaves the table, nothing that ended comes back."""
+"""Test handoffs with random steps, outdated writers and crashes: all transitions are in the table, and an ended handoff
+never changes.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +25,25 @@ from midwatch.stores.sqlite import SqliteStore
 from records import a_task
 
 NOW = 1_700_000_000 * SECOND
-ENDED_STAYS = ("status", "answer", "reason", "completed_at", "task_id", "to_agent", "retry_count", "accepted_at")
-PLACE = st.integers(0, 3)
-HOW = st.sampled_from([("done", "ok"), ("failed", "error"), ("failed", "timeout"), ("cancelled", "cancelled")])
+FINAL_FIELDS = ("status", "answer", "reason", "completed_at", "task_id", "to_agent", "retry_count", "accepted_at")
+INDEX = st.integers(0, 3)
+TASK_ENDS = st.sampled_from([("done", "ok"), ("failed", "error"), ("failed", "timeout"), ("cancelled", "cancelled")])
 
 Step = Callable[[Handoff], tuple[Handoff, Changes] | Changes]
 
 
 class Handoffs(RuleBasedStateMachine):
-    """Writers that may hold an old copy of a handoff: the store refuses what does not follow."""
+    """Writers that may have an outdated copy of a handoff: the store refuses invalid transitions."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.store = self.run(SqliteStore.open(":memory:"))
-        self.seen: dict[str, Handoff] = {}
-        """How the store had each after the last step."""
-        self.held: dict[str, Handoff] = {}
-        """The copy a writer has, perhaps an old one."""
-        self.moves = 0
+        self.stored: dict[str, Handoff] = {}
+        """The state of each handoff in the store after the last step."""
+        self.copies: dict[str, Handoff] = {}
+        """The copy of each handoff that a writer has, perhaps outdated."""
+        self.transitions = 0
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(work)
@@ -51,11 +53,11 @@ class Handoffs(RuleBasedStateMachine):
         self.loop.close()
 
     def write(self, place: int, step: Step) -> None:
-        """One writer's step, computed of its copy; afterwards it knows what is stored."""
-        if not self.held:
+        """Write one step computed from the writer's copy, then give the writer the stored state."""
+        if not self.copies:
             return
-        name = sorted(self.held)[place % len(self.held)]
-        held, before = self.held[name], self.seen[name]
+        name = sorted(self.copies)[place % len(self.copies)]
+        held, before = self.copies[name], self.stored[name]
         made = step(held)
         changes = made if isinstance(made, Changes) else made[1]
         if not changes.updates:
@@ -66,73 +68,73 @@ class Handoffs(RuleBasedStateMachine):
             self.run(self.store.apply(changes))
         except Conflict:
             assert held.revision != before.revision or not follows
-            self.held[name] = before
+            self.copies[name] = before
             return
         assert held.revision == before.revision and follows
-        self.moves += "status" in changes.updates[0].fields
+        self.transitions += "status" in changes.updates[0].fields
         after = self.run(self.store.get_handoff(name))
         if before.status not in OPEN:
-            assert all(getattr(after, field) == getattr(before, field) for field in ENDED_STAYS)
+            assert all(getattr(after, field) == getattr(before, field) for field in FINAL_FIELDS)
         else:
             assert after.status in TRANSITIONS[before.status] | {before.status}
-        self.seen[name] = self.held[name] = after
+        self.stored[name] = self.copies[name] = after
 
     @rule(first=st.sampled_from(["coder", "tester"]))
     def ask(self, first: str) -> None:
         made = Handoff(
-            id=f"h_{len(self.seen)}", to_agent=first, request=HandoffTask(description="x").data(),
+            id=f"h_{len(self.stored)}", to_agent=first, request=HandoffTask(description="x").data(),
             context=HandoffContext().data(), created_at=NOW, deadline_at=NOW + SECOND,
         )  # fmt: skip
         self.run(self.store.apply(steps.request_handoff(made, NOW)))
-        self.moves += 1
-        self.seen[made.id] = self.held[made.id] = self.run(self.store.get_handoff(made.id))
+        self.transitions += 1
+        self.stored[made.id] = self.copies[made.id] = self.run(self.store.get_handoff(made.id))
 
-    @rule(place=PLACE)
+    @rule(place=INDEX)
     def accept(self, place: int) -> None:
         self.write(place, lambda one: steps.accept_handoff(one, NOW))
 
-    @rule(place=PLACE, following=st.sampled_from([None, "tester"]))
+    @rule(place=INDEX, following=st.sampled_from([None, "tester"]))
     def reject(self, place: int, following: str | None) -> None:
         self.write(place, lambda one: steps.refuse_handoff(one, "busy", NOW, following))
 
-    @rule(place=PLACE)
+    @rule(place=INDEX)
     def start(self, place: int) -> None:
         self.write(place, lambda one: steps.start_handoff(one, a_task(cause="handoff", cause_id=one.id), NOW))
 
-    @rule(place=PLACE, how=HOW)
+    @rule(place=INDEX, how=TASK_ENDS)
     def finish(self, place: int, how: tuple[Any, Any]) -> None:
-        """Also of one that ended before: a late result."""
+        """End the task of a handoff, also of one that has ended: a late result."""
         self.write(place, lambda one: steps.settle(one, _task(one, status=how[0], outcome=how[1], result="r"), NOW))
 
-    @rule(place=PLACE)
-    def again(self, place: int) -> None:
+    @rule(place=INDEX)
+    def retry(self, place: int) -> None:
         self.write(place, lambda one: steps.settle(one, _task(one, failures=1, wait="backoff"), NOW))
 
-    @rule(place=PLACE)
+    @rule(place=INDEX)
     def cancel(self, place: int) -> None:
         self.write(place, lambda one: steps.cancel_handoff(one, "no", NOW))
 
-    @rule(place=PLACE)
+    @rule(place=INDEX)
     def expire(self, place: int) -> None:
         self.write(place, lambda one: steps.expire_handoff(one, NOW))
 
-    @rule(place=PLACE)
+    @rule(place=INDEX)
     def crash_while_preparing(self, place: int) -> None:
         self.write(place, lambda one: steps.fail_handoff(one, "its process died", NOW, "choose", once=None))
 
-    @rule(place=PLACE, steps_back=st.sampled_from(["pending", "accepted", "in_progress"]))
-    def a_writer_with_an_old_copy(self, place: int, steps_back: Any) -> None:
-        """What somebody would write who believes in an earlier state."""
+    @rule(place=INDEX, steps_back=st.sampled_from(["pending", "accepted", "in_progress"]))
+    def use_an_outdated_copy(self, place: int, steps_back: Any) -> None:
+        """Give a writer a copy in an earlier status."""
         with suppress(IndexError):
-            name = sorted(self.held)[place % max(1, len(self.held))]
-            found = self.seen[name]
+            name = sorted(self.copies)[place % max(1, len(self.copies))]
+            found = self.stored[name]
             if found.revision:
-                self.held[name] = replace(found, status=steps_back, revision=found.revision - 1)
+                self.copies[name] = replace(found, status=steps_back, revision=found.revision - 1)
 
     @invariant()
-    def each_move_is_told_once(self) -> None:
+    def each_transition_has_one_event(self) -> None:
         told = [one for one in self.run(self.store.read_events(0)) if one.kind.startswith("handoff_")]
-        assert len(told) == self.moves
+        assert len(told) == self.transitions
 
 
 def _task(one: Handoff, **fields: Any) -> Task:

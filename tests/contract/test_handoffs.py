@@ -1,4 +1,4 @@
-"""What every kind of store promises about handoffs."""
+"""Test the contract of stores for handoffs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_the_same_request_returns_the_existing_handoff(store: Store) -> No
     with pytest.raises(Conflict):
         await put(store, source_task="t_1", once="c1")
     await put(store, source_task="t_1")
-    await put(store, source_task="t_1")  # without a name they are different
+    await put(store, source_task="t_1")  # without a key they are separate handoffs
 
 
 async def test_a_step_is_refused_when_the_handoff_changed_since(store: Store) -> None:
@@ -149,7 +149,7 @@ async def test_orphaned_handoffs_are_found(store: Store) -> None:
     after = a_task(cause="handoff", cause_id=moves.id)
     ended = end(running[other.id], CLOCK.now(), outcome="transferred", transferred_to=after.id)[1]
     await store.apply(ended.plus(start_handoff(taken, after, CLOCK.now())[1]))
-    assert await store.list_orphaned_handoffs() == []  # its work goes on there
+    assert await store.list_orphaned_handoffs() == []  # its work continues in that task
 
 
 async def test_ended_handoffs_are_pruned(store: Store) -> None:

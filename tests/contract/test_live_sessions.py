@@ -1,4 +1,4 @@
-"""Sessions whose conversation is open in a process: only that process takes their tasks, while it lives."""
+"""Test sessions whose conversation is open in a process: only that process claims their tasks while it lives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from midwatch.domain.store import Store
 from records import CLOCK, OWNER, claim_tasks, fence, put, submit_and_claim
 
 
-async def sign_on(store: Store, owner: str) -> None:
+async def register_process(store: Store, owner: str) -> None:
     made = Instance(
         id=owner, role="up", host="h", boot_id="b", pid=1, agents=("demo",), slots=4, started_at=CLOCK.now()
     )
@@ -18,7 +18,7 @@ async def sign_on(store: Store, owner: str) -> None:
 
 
 async def test_only_the_owner_of_a_session_claims_its_tasks(store: Store) -> None:
-    await sign_on(store, "i_holder")
+    await register_process(store, "i_holder")
     first = await submit_and_claim(store, session_key="chat:1", gate_key="other")
     assert await store.hold_session("chat:1", "i_holder", fence(first)) == 1
     held = await put(store, session_key="chat:1")
@@ -28,7 +28,7 @@ async def test_only_the_owner_of_a_session_claims_its_tasks(store: Store) -> Non
 
 
 async def test_a_session_of_a_dead_process_is_released_with_a_new_epoch(store: Store) -> None:
-    await sign_on(store, "i_holder")
+    await register_process(store, "i_holder")
     first = await submit_and_claim(store, session_key="chat:1", gate_key="other")
     await store.hold_session("chat:1", "i_holder", fence(first))
     await store.remove_instances(["i_holder"])
@@ -40,10 +40,10 @@ async def test_a_session_of_a_dead_process_is_released_with_a_new_epoch(store: S
 
 
 async def test_a_released_session_can_be_claimed_by_any_process(store: Store) -> None:
-    await sign_on(store, "i_holder")
+    await register_process(store, "i_holder")
     first = await submit_and_claim(store, session_key="chat:1", gate_key="other")
     await store.hold_session("chat:1", "i_holder", fence(first))
-    await store.release_session("chat:1", "i_somebody")  # who does not hold it
+    await store.release_session("chat:1", "i_somebody")  # a process that does not hold the session
     waiting = await put(store, session_key="chat:1")
     assert await claim_tasks(store) == []
     await store.release_session("chat:1", "i_holder")

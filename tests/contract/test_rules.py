@@ -1,4 +1,4 @@
-"""Rules, and questions with all that is known of them, in every kind of store."""
+"""Test approval rules and approvals with all their fields in every kind of store."""
 
 from __future__ import annotations
 

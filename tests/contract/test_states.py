@@ -1,4 +1,4 @@
-"""What every kind of store promises about sessions and the moments it shows to those who begin to watch."""
+"""Test the contract of stores for sessions and for the states that new watchers receive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPENED = event(SessionOpened(agent="demo"), 1, session_key="chat:1")
 
 
 async def kinds(store: Store) -> list[str]:
-    return [made.kind for made in await store.read_events(0)]
+    return [event.kind for event in await store.read_events(0)]
 
 
 async def test_a_session_is_opened_once_and_again_after_closing(store: Store) -> None:

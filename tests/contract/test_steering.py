@@ -1,4 +1,4 @@
-"""What every store promises of messages for running turns."""
+"""Test the contract of stores for messages to running turns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def send_steer(store: Store, text: str, **fields: Any) -> Steer:
     return found.steer
 
 
-async def now(store: Store, task: Task) -> Task:
+async def read_task(store: Store, task: Task) -> Task:
     found = await store.get_task(task.id)
     assert found is not None
     return found
@@ -45,7 +45,7 @@ async def test_messages_wait_for_the_turn_in_order_and_are_delivered_once(store:
         steer = await send_steer(store, text, mode="interrupt", actor="ann")
         assert (steer.task_id, steer.number, steer.status) == (task.id, number, "queued")
     assert [one.text for one in await store.list_queued_steers(task.id)] == ["one", "two"]
-    assert (await now(store, task)).steers == 2
+    assert (await read_task(store, task)).steers == 2
     told = [e for e in await store.read_events(0, EventFilter(session_key=KEY)) if e.actor == "ann"]
     assert [e.kind for e in told] == ["interrupt_received", "message_update"] * 2
     assert told[2].payload == {"reason": "interrupt", "content_len": 3, "queue_depth": 2, "steer_id": steer.id}
@@ -57,7 +57,7 @@ async def test_messages_wait_for_the_turn_in_order_and_are_delivered_once(store:
 
 
 async def test_a_message_to_an_idle_session_becomes_a_task(store: Store) -> None:
-    await submit_and_claim(store, session_key="chat:2")  # another session's turn is not asked
+    await submit_and_claim(store, session_key="chat:2")  # the turn of another session gets nothing
     found = await send(store, "hello")
     assert found is not None
     assert (found.task.status, found.steer, found.mode) == ("pending", None, "after_turn")
@@ -77,7 +77,7 @@ async def test_too_many_waiting_messages_are_refused(store: Store) -> None:
         await send_steer(store, f"{number}")
     with pytest.raises(LimitReached):
         await send(store, "one more")
-    assert (await now(store, task)).steers == MOST_QUEUED, "nothing of it is left"
+    assert (await read_task(store, task)).steers == MOST_QUEUED, "nothing of it is left"
     assert (await send_steer(store, "", mode="stop")).number == MOST_QUEUED + 1, "a stop is never kept out by messages"
     first = (await store.list_queued_steers(task.id))[0]
     taken = Update("steer", first.id, {"status": "injected", "attempt": 1}, {"status": "queued"})
@@ -111,7 +111,7 @@ async def test_concurrent_requests_with_one_key_make_one_message(store: Store) -
     task = await submit_and_claim(store, session_key=KEY)
     found = await asyncio.gather(*(send_steer(store, "one", idempotency_key="k") for _ in range(8)))
     assert len({one.id for one in found}) == 1
-    assert (await now(store, task)).steers == 1
+    assert (await read_task(store, task)).steers == 1
 
 
 async def test_an_end_that_missed_a_message_is_a_conflict(store: Store) -> None:
@@ -119,10 +119,10 @@ async def test_an_end_that_missed_a_message_is_a_conflict(store: Store) -> None:
     steer = await send_steer(store, "wait")
     with pytest.raises(Conflict):
         await store.apply(end(task, CLOCK.now(), outcome="ok", result="done")[1])
-    seen = await now(store, task)
+    seen = await read_task(store, task)
     over = end(seen, CLOCK.now(), outcome="ok", result="done")[1]
     await store.apply(over.plus(requeue_steers(seen, [steer], CLOCK.now(), closed=False)))
-    became = await now(store, task._replace(id=steer.id))
+    became = await read_task(store, task._replace(id=steer.id))
     assert (became.status, became.prompt, became.cause, became.session_key) == ("pending", "wait", "message", KEY)
     assert await store.list_queued_steers(task.id) == []
     again = await send(store, "wait", idempotency_key=None)
@@ -135,7 +135,7 @@ async def test_an_end_that_missed_a_message_is_a_conflict(store: Store) -> None:
 async def test_a_repeated_message_returns_its_present_state(store: Store) -> None:
     task = await submit_and_claim(store, session_key=KEY)
     steer = await send_steer(store, "wait", idempotency_key="k")
-    seen = await now(store, task)
+    seen = await read_task(store, task)
     over = end(seen, CLOCK.now(), outcome="ok", result="done")[1]
     await store.apply(over.plus(requeue_steers(seen, [steer], CLOCK.now(), closed=False)))
     again = await send(store, "wait", idempotency_key="k")

@@ -1,4 +1,4 @@
-"""What every store promises. One suite for all kinds; `tests/conftest.py` lists them."""
+"""Test the contract of stores with every kind; `tests/conftest.py` lists the kinds."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from records import CLOCK, OWNER, a_steer, a_task, claim_request, claim_tasks, f
 
 
 def test_the_suite_calls_every_method_of_every_port() -> None:
-    """A promise that is not exercised here is not a promise."""
+    """A method that is not called here has no contract."""
     methods = {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")}
     here = Path(__file__).parent
     text = "".join(path.read_text() for path in (*here.glob("test_*.py"), here.parent / "records.py"))
-    called = set(re.findall(r"store\.(\w+)\(", text)) | {"close"}  # the fixture closes
+    called = set(re.findall(r"store\.(\w+)\(", text)) | {"close"}  # the fixture closes the store
     assert methods - called == set()
 
 
@@ -259,8 +259,10 @@ async def test_concurrent_claims_never_take_a_task_twice(store: Store) -> None:
 # -- actors ------------------------------------------------------------------------------------------------------
 
 
-async def takers(store: Store, free: int = 1, *, agents: dict[str, int] | None = None, **shares: Any) -> list[str]:
-    """Claim, with everybody's slots of the agent demo as they are said; whose tasks were taken, in order."""
+async def claim_actors(
+    store: Store, free: int = 1, *, agents: dict[str, int] | None = None, **shares: Any
+) -> list[str]:
+    """Claim tasks with the given slots of each actor, and return the actors of the claimed tasks in order."""
     held = {("demo", actor): count for actor, count in shares.pop("held", {}).items()}
     started = {("demo", actor): number for number, actor in enumerate(shares.pop("started", ""), 1)}
     room = agents if agents is not None else {"demo": free}
@@ -271,10 +273,10 @@ async def takers(store: Store, free: int = 1, *, agents: dict[str, int] | None =
 async def test_a_slot_is_reserved_for_each_waiting_actor_without_one(store: Store) -> None:
     for actor in "aaaaaabc":
         await put(store, creator=actor)
-    assert await takers(store, 4) == ["a", "a", "b", "c"]
+    assert await claim_actors(store, 4) == ["a", "a", "b", "c"]
     await put(store, creator="b")
-    assert await takers(store, held={"a": 2, "c": 1}) == ["b"]
-    assert await takers(store, held={"a": 3}) == ["a"]
+    assert await claim_actors(store, held={"a": 2, "c": 1}) == ["b"]
+    assert await claim_actors(store, held={"a": 3}) == ["a"]
 
 
 async def test_a_single_slot_alternates_between_actors(store: Store) -> None:
@@ -282,7 +284,7 @@ async def test_a_single_slot_alternates_between_actors(store: Store) -> None:
         await put(store, creator=actor)
     order = ""
     for _ in range(6):
-        (taker,) = await takers(store, started="".join(dict.fromkeys(reversed(order)))[::-1])
+        (taker,) = await claim_actors(store, started="".join(dict.fromkeys(reversed(order)))[::-1])
         order += taker
     assert order == "abcaba"
 
@@ -308,15 +310,15 @@ async def test_slots_of_one_agent_are_reserved_while_others_are_free(store: Stor
     for actor in "aaaab":
         await put(store, creator=actor)
     await put(store, creator="a", agent="other")
-    assert await takers(store, 40, agents={"demo": 2, "other": 20}) == ["a", "b", "a"]
+    assert await claim_actors(store, 40, agents={"demo": 2, "other": 20}) == ["a", "b", "a"]
 
 
 async def test_slots_of_the_process_are_reserved_across_all_agents(store: Store) -> None:
     for _ in range(3):
         await put(store, creator="a")
     await put(store, creator="b", agent="other")
-    assert await takers(store, 2, agents={"demo": 20, "other": 20}) == ["a", "b"]
-    assert await takers(store, 1, agents={"demo": 20}, held={"a": 1}) == ["a"]
+    assert await claim_actors(store, 2, agents={"demo": 20, "other": 20}) == ["a", "b"]
+    assert await claim_actors(store, 1, agents={"demo": 20}, held={"a": 1}) == ["a"]
 
 
 async def test_messages_and_priority_decide_within_an_actors_tasks(store: Store) -> None:
@@ -334,24 +336,24 @@ async def test_messages_and_priority_decide_within_an_actors_tasks(store: Store)
 async def test_no_actor_exceeds_the_limit_per_actor(store: Store) -> None:
     for actor in "aaaaab":
         await put(store, creator=actor)
-    assert await takers(store, 9, most=3, held={"a": 1}) == ["a", "a", "b"]
-    assert await takers(store, 9, most=3, held={"a": 3}) == []
-    assert await takers(store, 9, most=3) == ["a", "a", "a"]
+    assert await claim_actors(store, 9, most=3, held={"a": 1}) == ["a", "a", "b"]
+    assert await claim_actors(store, 9, most=3, held={"a": 3}) == []
+    assert await claim_actors(store, 9, most=3) == ["a", "a", "a"]
 
 
 async def test_tasks_without_an_actor_count_as_one_actor(store: Store) -> None:
     await put(store)
     await put(store)
     await put(store, creator="a")
-    assert await takers(store, held={"": 3}) == ["a"]
-    assert await takers(store, 2, most=1) == [""]
+    assert await claim_actors(store, held={"": 3}) == ["a"]
+    assert await claim_actors(store, 2, most=1) == [""]
 
 
 async def test_tasks_of_several_actors_in_one_gate_are_claimed_one_by_one(store: Store) -> None:
     for actor in "abc":
         await put(store, creator=actor, session_key="chat:1")
     await put(store, creator="c")
-    assert await takers(store, 3) == ["a", "c"]
+    assert await claim_actors(store, 3) == ["a", "c"]
 
 
 async def test_open_tasks_are_limited_per_actor(store: Store) -> None:
@@ -361,7 +363,7 @@ async def test_open_tasks_are_limited_per_actor(store: Store) -> None:
 
     await submit("a", idempotency_key="k", body_hash="x")
     await submit_and_claim(store, creator="a")
-    await put(store, creator="a", cause="automation")  # does not count
+    await put(store, creator="a", cause="automation")  # a retry does not count
     with pytest.raises(LimitReached, match=r"2 tasks of a .*max_open_per_actor"):
         await submit("a")
     assert not await submit("a", idempotency_key="k", body_hash="x")  # a replay
@@ -414,7 +416,7 @@ async def test_a_concurrent_stop_is_a_conflict_not_a_lost_lease(store: Store) ->
 
 
 async def test_a_failing_transaction_writes_nothing_and_does_not_affect_others(store: Store) -> None:
-    """Verbs that wait together are committed together; one that fails is rolled back alone."""
+    """Writes that wait together are committed together; one that fails is rolled back alone."""
     good, bad = await submit_and_claim(store), await submit_and_claim(store)
     changes = [
         Changes(fence=fence(good), events=(progress(good, "one"),)),
@@ -434,7 +436,7 @@ async def test_a_failing_transaction_writes_nothing_and_does_not_affect_others(s
 
 @pytest.mark.parametrize("status", TRANSITIONS)
 async def test_only_transitions_of_the_table_are_allowed(store: Store, status: str) -> None:
-    """From each state, try every step the product has; what the table forbids is refused."""
+    """Try every transition from each status; the store refuses those that are not in the table."""
     task = await _in_state(store, status)
     steps = {
         "running": claim_tasks(store),
@@ -641,7 +643,7 @@ async def test_sessions_and_messages_are_stored(store: Store) -> None:
         (2, "agent", "yes"),
     ]
     assert [m.number for m in await store.read_messages("chat:1", after=1)] == [2]
-    private = replace(one, key="bg:t_2", gate_key="bg:t_2", updated_at=10)  # a task's own is no conversation
+    private = replace(one, key="bg:t_2", gate_key="bg:t_2", updated_at=10)  # a private session is no conversation
     await store.apply(Changes(sessions=(replace(one, key="chat:2", updated_at=9), private)))
     assert [view.session.key for view in await store.list_sessions()] == ["chat:2", "chat:1"]
     assert await store.get_session("chat:3") is None

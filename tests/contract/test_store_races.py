@@ -1,4 +1,4 @@
-"""What every store promises when several processes use one database at once."""
+"""Test the contract of stores when several processes use one database at once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ WRITERS = 8
 
 
 @pytest.fixture(params=("sqlite", pytest.param("postgres", marks=pytest.mark.slow)))
-async def several(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Several]:
-    """Opens that many stores on one empty database, as so many processes do."""
+async def open_stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Several]:
+    """Return a function that opens several stores on one empty database, as several processes would."""
     opened: list[SqliteStore | PostgresStore] = []
     url = request.getfixturevalue("database") if request.param == "postgres" else ""
 
@@ -43,8 +43,8 @@ async def several(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         await store.close()
 
 
-def slowly(verb: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-    """The verb, with its commit so much later than what it did."""
+def delay_commit(verb: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    """Return the write with a delay between its statements and its commit."""
 
     def late(tx: Any, *args: Any) -> Any:
         done = verb(tx, *args)
@@ -54,9 +54,9 @@ def slowly(verb: Callable[..., Any], seconds: float) -> Callable[..., Any]:
     return late
 
 
-async def test_a_follower_sees_every_event_in_order_with_many_writers(several: Several) -> None:
-    """Commits come late, verbs fail in between, and still no number is missing when a later one is seen."""
-    stores = await several(3)
+async def test_a_follower_sees_every_event_in_order_with_many_writers(open_stores: Several) -> None:
+    """Commits come late and some writes fail, but no number is missing when a later one is visible."""
+    stores = await open_stores(3)
     task = await submit_and_claim(stores[0])
     rounds, rng = 12, random.Random(7)
     seen: list[int] = [e.seq for e in await stores[2].read_events(0)]
@@ -65,7 +65,7 @@ async def test_a_follower_sees_every_event_in_order_with_many_writers(several: S
         store = stores[number % 2]
         for turn in range(rounds):
             events = tuple(progress(task, f"{number}/{turn}/{n}") for n in range(rng.randint(1, 3)))
-            verb = slowly(change.apply, rng.uniform(0, 0.01)) if rng.random() < 0.4 else change.apply
+            verb = delay_commit(change.apply, rng.uniform(0, 0.01)) if rng.random() < 0.4 else change.apply
             await store.write(verb, Changes(events=events))
             stale = Update("task", task.id, {"wait": "x"}, {"attempt": 9})
             with pytest.raises(Conflict):
@@ -86,7 +86,7 @@ async def test_a_follower_sees_every_event_in_order_with_many_writers(several: S
         await follower
     await writers
     last = (await stores[0].read_log_bounds()).last_seq
-    while seen[-1] < last and not follower.done():  # it sees the end, too
+    while seen[-1] < last and not follower.done():  # the follower sees the end too
         await asyncio.sleep(0)
     follower.cancel()
     await asyncio.gather(follower, return_exceptions=True)
@@ -101,8 +101,8 @@ async def test_a_follower_sees_every_event_in_order_with_many_writers(several: S
         assert order == sorted(order) and order[-1][1] == rounds - 1
 
 
-async def test_concurrent_submits_with_one_key_make_one_task(several: Several) -> None:
-    stores = await several(WRITERS)
+async def test_concurrent_submits_with_one_key_make_one_task(open_stores: Several) -> None:
+    stores = await open_stores(WRITERS)
     for turn in range(5):
         wanted = [a_task(idempotency_key=f"k{turn}", body_hash="b", creator="me") for _ in stores]
         made = await asyncio.gather(*(store.submit(task) for store, task in zip(stores, wanted, strict=True)))
@@ -113,8 +113,8 @@ async def test_concurrent_submits_with_one_key_make_one_task(several: Several) -
     assert kinds == ["task_submitted"] * 5
 
 
-async def test_concurrent_claims_never_double_and_respect_gates_and_slots(several: Several) -> None:
-    stores = await several(WRITERS)
+async def test_concurrent_claims_never_double_and_respect_gates_and_slots(open_stores: Several) -> None:
+    stores = await open_stores(WRITERS)
     gates, each = 7, 6
     tasks = [await put(stores[0], session_key=f"chat:{n % gates}|message:{n}") for n in range(gates * each)]
     taken: list[str] = []
@@ -130,7 +130,7 @@ async def test_concurrent_claims_never_double_and_respect_gates_and_slots(severa
                 held[task.gate_key] = task.id
                 taken.append(task.id)
             for task in mine:
-                del held[task.gate_key]  # before it is let go of: others may have it from then on
+                del held[task.gate_key]  # before it is released: afterwards other processes may claim it
                 await store.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
 
     async with asyncio.timeout(60):
@@ -140,8 +140,8 @@ async def test_concurrent_claims_never_double_and_respect_gates_and_slots(severa
     assert sorted(str(one) for one in starts) == sorted(taken)
 
 
-async def test_concurrent_messages_to_one_session_are_all_kept_and_numbered(several: Several) -> None:
-    stores = await several(WRITERS)
+async def test_concurrent_messages_to_one_session_are_all_kept_and_numbered(open_stores: Several) -> None:
+    stores = await open_stores(WRITERS)
     each = 12
 
     async def say(number: int) -> None:
@@ -156,15 +156,15 @@ async def test_concurrent_messages_to_one_session_are_all_kept_and_numbered(seve
     assert {m.text for m in kept} == {f"{n}/{turn}" for n in range(WRITERS) for turn in range(each)}
 
 
-async def test_a_write_with_an_old_lease_never_succeeds_after_the_task_was_taken(several: Several) -> None:
-    """The fence is looked at before the commit; whoever takes the task away in between has to wait for it."""
-    mine, theirs = await several(2)
+async def test_a_write_with_an_old_lease_never_succeeds_after_the_task_was_taken(open_stores: Several) -> None:
+    """The fence is checked before the commit; a process that takes the task meanwhile must wait for it."""
+    mine, theirs = await open_stores(2)
     for turn in range(6):
         task = await submit_and_claim(mine)
         told = event(TaskLate(outcome="lost"), CLOCK.now(), **meta(task))
         away = Changes(updates=(Update("task", task.id, {"status": "pending"}, guard_ownership(task)),), events=(told,))
         fenced = Changes(fence=fence(task), events=(progress(task),))
-        first = asyncio.create_task(mine.write(slowly(change.apply, 0.05), fenced))
+        first = asyncio.create_task(mine.write(delay_commit(change.apply, 0.05), fenced))
         if turn % 2:
             await asyncio.sleep(0.02)
         second = asyncio.create_task(theirs.apply(away))
@@ -176,12 +176,12 @@ async def test_a_write_with_an_old_lease_never_succeeds_after_the_task_was_taken
         await mine.apply(end(again, CLOCK.now(), outcome="ok")[1])
 
 
-async def test_a_message_makes_a_task_yield_that_is_being_claimed(several: Several) -> None:
-    mine, theirs = await several(2)
+async def test_a_message_makes_a_task_yield_that_is_being_claimed(open_stores: Several) -> None:
+    mine, theirs = await open_stores(2)
     for turn in range(4):
         key = f"chat:{turn}"
         held = await put(mine, session_key=key, cause="automation", on_crash="rerun")
-        claiming = asyncio.create_task(mine.write(slowly(verbs.claim, 0.05), claim_request(), CLOCK.now()))
+        claiming = asyncio.create_task(mine.write(delay_commit(verbs.claim, 0.05), claim_request(), CLOCK.now()))
         await asyncio.sleep(0.02)
         await put(theirs, session_key=key, cause="message")
         taken = [one.task for one in (await claiming).taken]
@@ -193,8 +193,8 @@ async def test_a_message_makes_a_task_yield_that_is_being_claimed(several: Sever
             assert found.status == "pending"
 
 
-async def test_another_process_is_notified_of_a_commit(several: Several) -> None:
-    mine, theirs = await several(2)
+async def test_another_process_is_notified_of_a_commit(open_stores: Several) -> None:
+    mine, theirs = await open_stores(2)
     heard: asyncio.Queue[Commit] = asyncio.Queue()
     theirs.on_commit(heard.put_nowait)
     task = await submit_and_claim(mine)

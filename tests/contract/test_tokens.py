@@ -1,4 +1,4 @@
-"""Tokens in every kind of store."""
+"""Test tokens in every kind of store."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_a_token_is_revoked_once(store: Store) -> None:
     with pytest.raises(Conflict):
         await store.apply(revoke(token, NOW + 2, "owner"))
     assert (await store.get_token(token.id)).revoked_at == NOW + 1
-    assert [told.kind for told in await store.read_events(0)] == ["token_created", "token_revoked"]
+    assert [event.kind for event in await store.read_events(0)] == ["token_created", "token_revoked"]
 
 
 async def test_a_link_used_concurrently_signs_in_once(store: Store) -> None:
@@ -82,7 +82,9 @@ async def test_a_link_used_concurrently_signs_in_once(store: Store) -> None:
     assert sorted(type(one).__name__ for one in done) == ["Conflict"] * 7 + ["NoneType"]
     winner = browsers[done.index(None)]
     assert [token.id for token in await store.list_tokens() if token.kind == "browser"] == [winner.id]
-    assert [told.payload["token_id"] for told in await store.read_events(0) if told.kind == "signed_in"] == [winner.id]
+    assert [event.payload["token_id"] for event in await store.read_events(0) if event.kind == "signed_in"] == [
+        winner.id
+    ]
 
 
 @pytest.mark.parametrize(

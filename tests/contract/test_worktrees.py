@@ -1,4 +1,4 @@
-"""What every kind of store promises about worktrees and directories that a task has for itself."""
+"""Test the contract of stores for worktrees and for directories that a task has for itself."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_directory_is_used_by_one_task_at_a_time(store: Store) -> None:
 
 
 async def test_fair_claims_respect_a_directory_in_use(store: Store) -> None:
-    """Where actors share scarce slots, another way leads to a task; it obeys, too."""
+    """Where actors share scarce slots, tasks are claimed by another query; it respects directories too."""
     await submit_and_claim(store, dir_key="/src", creator="ann")
     await put(store, dir_key="/src", creator="bob")
     last = await put(store, dir_key="/other", creator="bob")

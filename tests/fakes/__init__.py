@@ -1,1 +1,1 @@
-"""Stand-ins for what the tests cannot have: a model, an agent."""
+"""Fakes of programs and services that the tests cannot use: a model, an agent."""

@@ -1,7 +1,7 @@
-"""A fake agent that speaks the Agent Client Protocol, as well or as badly as its prompt says. A plain script.
+"""A fake agent for the Agent Client Protocol that behaves as its prompt says. A plain script.
 
-What it does is written in double brackets in the prompt and done in order; see the methods `do_...` below. Without any
-it answers "you said ...". The bare prompts `fail` and `hang` do so. How it starts is said by arguments.
+The prompt contains commands in double brackets, which are run in order; see the methods `do_...` below. Without any it
+answers "you said ...". The prompts `fail` and `hang` do so. Arguments decide how it starts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import traceback
 import uuid
 from pathlib import Path
 
-WISH = re.compile(r"\[\[(\w+)\s*(.*?)\]\]", re.DOTALL)
+COMMAND = re.compile(r"\[\[(\w+)\s*(.*?)\]\]", re.DOTALL)
 OPTIONS = {
     "a": {"optionId": "yes-1", "name": "Yes", "kind": "allow_once"},
     "A": {"optionId": "yes-2", "name": "Yes, always", "kind": "allow_always"},
@@ -31,15 +31,15 @@ OPTIONS = {
 }
 
 
-def whole(path, text):
-    """Write a file so that nobody finds half of it, whenever this process is killed."""
+def write_atomically(path, text):
+    """Write a file atomically, so that a kill leaves no partial file."""
     part = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     part.write_text(text)
     part.rename(path)
 
 
 class Refusal(Exception):
-    """An error the agent answers with."""
+    """An error that the agent answers with."""
 
     def __init__(self, code, message, data=None):
         super().__init__(message)
@@ -47,11 +47,11 @@ class Refusal(Exception):
 
 
 class Cancelled(Exception):
-    """The client does not want the rest."""
+    """The client cancelled the turn."""
 
 
 class Agent:
-    """One process, one client, any number of sessions."""
+    """One process with one client and any number of sessions."""
 
     def __init__(self, options):
         self.options = options
@@ -66,7 +66,7 @@ class Agent:
         self.text = ""
         self.answer = {}
 
-    # -- the wire ------------------------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------------
 
     def write(self, message):
         self.raw(json.dumps({"jsonrpc": "2.0", **message}))
@@ -101,7 +101,7 @@ class Agent:
                 self.cancelled.set()
             elif "id" in message:
                 if message["method"] == "session/prompt":
-                    self.cancelled.clear()  # here, so that a cancel that follows is not lost
+                    self.cancelled.clear()  # here, so that a following cancel is not lost
                 threading.Thread(target=self.reply, args=(message,), daemon=True).start()
 
     def reply(self, message):
@@ -192,18 +192,18 @@ class Agent:
 
     def keep(self, name):
         if self.memory is not None:
-            whole(self.memory / f"{name}.json", json.dumps(self.said[name]))
+            write_atomically(self.memory / f"{name}.json", json.dumps(self.said[name]))
 
     def perform(self, text):
         if text == "fail":
             raise Refusal(-32603, "Internal error", {"details": "told to fail"})
-        wishes = [("say", "ready"), ("hold", "ever")] if text == "hang" else WISH.findall(text)
+        wishes = [("say", "ready"), ("hold", "ever")] if text == "hang" else COMMAND.findall(text)
         if not wishes:
             self.say(f"you said {text}")
         for verb, rest in wishes:
             getattr(self, f"do_{verb}")(rest.strip())
 
-    # -- what a prompt may ask for -------------------------------------------------------------------------------
+    # -- commands of a prompt ------------------------------------------------------------------------------------
 
     def do_say(self, rest):
         for word in re.findall(r"\S+\s*", rest):
@@ -227,7 +227,7 @@ class Agent:
         self.update("plan", entries=entries)
 
     def do_tool(self, rest):
-        """A command that needs no leave; named first, explained later, as some agents do."""
+        """Run a command without permission; its call is announced first and described later, as some agents do."""
         number = f"call-{next(self.ids)}"
         self.update("tool_call", toolCallId=number, title="Shell", kind="execute", status="pending", rawInput={})
         self.update("tool_call_update", toolCallId=number, title=rest, rawInput={"command": rest})
@@ -236,11 +236,11 @@ class Agent:
         self.update("tool_call_update", toolCallId=number, status="completed")
 
     def do_open(self, rest):
-        """A tool whose end is never told."""
+        """Start a tool and never end it."""
         self.update("tool_call", toolCallId="open", title=rest, kind="read", status="in_progress")
 
     def do_ask(self, rest):
-        """`ask aArRx COMMAND`: leave to run a command, with these options in this order, or `-` for none."""
+        """`ask aArRx COMMAND`: ask to run a command, with these options in this order, or `-` for none."""
         letters, command = rest.split(None, 1)
         number = f"call-{next(self.ids)}"
         call = {"toolCallId": number, "title": command, "kind": "execute", "status": "pending"}
@@ -259,7 +259,7 @@ class Agent:
             self.say(f"chose {self.granted}")
 
     def do_late(self, rest):
-        """Asks without having told of the call, and without its input; says nothing of how a refused one ended."""
+        """Ask without an announced call and without its input, and do not report the end of a refused call."""
         call = {"toolCallId": "late", "title": rest, "kind": "execute", "status": "pending"}
         options = [OPTIONS[letter] for letter in "Aar"]
         outcome = self.ask("session/request_permission", {"toolCall": call, "options": options})["outcome"]
@@ -267,14 +267,14 @@ class Agent:
             self.update("tool_call_update", toolCallId="late", status="completed", title=rest, kind="execute")
 
     def do_leave(self, rest):
-        """Asks and does not wait for the answer."""
+        """Ask and do not wait for the answer."""
         call = {"toolCallId": "left", "title": rest, "kind": "execute", "status": "pending"}
         number, self.waiting[-1] = -1, queue.Queue()
         params = {"sessionId": self.session, "toolCall": call, "options": [OPTIONS["a"], OPTIONS["r"]]}
         self.write({"id": number, "method": "session/request_permission", "params": params})
 
     def do_both(self, rest):
-        """Two questions at the same time."""
+        """Ask two questions at the same time."""
         asking = [threading.Thread(target=self.do_ask, args=(f"ar {command}",)) for command in rest.split(",")]
         for one in asking:
             one.start()
@@ -304,7 +304,7 @@ class Agent:
         self.answer["usage"] = {"inputTokens": int(taken), "outputTokens": int(made), "totalTokens": 0}
 
     def do_malformed(self, rest):
-        """Everything that is no message of the protocol, and some that are but make no sense."""
+        """Send lines that are no messages of the protocol, and messages with invalid content."""
         for line in ("this is no JSON", '{"half": ', "[1, 2]", "null", '{"jsonrpc": "2.0"}', "\\ud800", ""):
             self.raw(line)
         self.raw('{"jsonrpc": "2.0", "id": 99999, "result": {}}')
@@ -335,14 +335,14 @@ class Agent:
         self.say("x" * int(float(rest) * 1_000_000))
 
     def do_hold(self, rest):
-        """Until a file of this name is in the memory, or the turn is cancelled."""
+        """Wait until a file of this name is in the memory directory, or the turn is cancelled."""
         place = self.memory / rest if self.memory is not None else Path("/nowhere")
         while not place.exists():
             if self.cancelled.wait(0.01):
                 raise Cancelled
 
     def do_deaf(self, rest):
-        """Says so, and does not hear a cancel."""
+        """Announce and ignore cancels."""
         self.say("ready")
         time.sleep(600)
 
@@ -355,7 +355,7 @@ class Agent:
         os._exit(int(rest))
 
     def do_stray(self, rest):
-        """A process that leaves the group and stays."""
+        """Start a process that leaves the group and keeps running."""
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
         self.say(f"stray {child.pid} ")
 
@@ -364,11 +364,11 @@ class Agent:
         raise Refusal(int(code), "Internal error", json.loads(data) if data else None)
 
     def do_limit(self, rest):
-        """The first time a limit that is reset so many seconds later; afterwards nothing."""
+        """Report a usage limit of so many seconds the first time; afterwards do nothing."""
         mark = self.memory / "limit"
         if not mark.exists():
             reset = time.time() + float(rest)
-            whole(mark, str(reset))
+            write_atomically(mark, str(reset))
             raise Refusal(429, "Too many requests", {"error": {"type": "rate_limit_error", "resetsAt": reset}})
         if time.time() < float(mark.read_text()):
             raise Refusal(429, "Too many requests", {"details": "too early"})
@@ -376,7 +376,7 @@ class Agent:
     def do_stop(self, rest):
         self.answer["stopReason"] = rest
 
-    # -- what the client serves ----------------------------------------------------------------------------------
+    # -- requests to the client ----------------------------------------------------------------------------------
 
     def do_read(self, rest):
         """`read PATH`, `read PATH LINE LIMIT`"""
@@ -389,7 +389,7 @@ class Agent:
         self.tell(lambda: self.ask("fs/write_text_file", {"path": path, "content": content}) or "written")
 
     def do_run(self, rest):
-        """A command in a terminal, to its end."""
+        """Run a command in a terminal to its end."""
 
         def run():
             name = self.ask("terminal/create", {"command": rest})["terminalId"]
@@ -401,7 +401,7 @@ class Agent:
         self.tell(run)
 
     def do_terminal(self, rest):
-        """A command in a terminal that is left running; `kill` ends it."""
+        """Run a command in a terminal and leave it running; `kill` ends it."""
         name, _, command = rest.partition(" ")
         wish = {"command": "/bin/sh", "args": ["-c", command], "outputByteLimit": 100}
         self.terminal = self.ask("terminal/create", wish)["terminalId"]

@@ -1,4 +1,4 @@
-"""Anthropic Messages: how it is read, answered, streamed and refused."""
+"""Anthropic Messages: parse requests, build answers, streams and errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
-from fakes.script import Asked, Call, Json, Step, Text, Thought, clean
+from fakes.script import Call, Json, ModelRequest, Step, Text, Thought, clean
 
 KINDS = {
     400: "invalid_request_error",
@@ -31,8 +31,8 @@ def _offered(body: Json) -> list[Json]:
     return [] if (body.get("tool_choice") or {}).get("type") == "none" else body.get("tools") or []
 
 
-def read(body: Json) -> Asked:
-    """A request of this dialect."""
+def read(body: Json) -> ModelRequest:
+    """Parse a request."""
     said: list[str] = []
     results: list[str] = []
     for message in body.get("messages", ()):
@@ -45,9 +45,9 @@ def read(body: Json) -> Asked:
             said.append(text)
             results = []
     wanted = (body.get("output_config") or {}).get("format") or {}
-    return Asked(
+    return ModelRequest(
         model=body.get("model", "fake"),
-        said=tuple(said),
+        user_texts=tuple(said),
         system=_text(body.get("system")),
         results=tuple(results),
         tools={tool["name"]: tool.get("input_schema", {}) for tool in _offered(body)},
@@ -57,7 +57,7 @@ def read(body: Json) -> Asked:
     )
 
 
-def _message(asked: Asked, content: list[Json], stop: str | None, tokens: int) -> Json:
+def _message(asked: ModelRequest, content: list[Json], stop: str | None, tokens: int) -> Json:
     return {
         "id": f"msg_{time.time_ns()}",
         "type": "message",
@@ -75,8 +75,8 @@ def _message(asked: Asked, content: list[Json], stop: str | None, tokens: int) -
     }
 
 
-def whole(asked: Asked, steps: list[Step]) -> Json:
-    """The answer in one piece."""
+def whole(asked: ModelRequest, steps: list[Step]) -> Json:
+    """Return the answer in one piece."""
     content: list[Json] = []
     if text := "".join(step.text for step in steps if isinstance(step, Text)):
         content.append({"type": "text", "text": text})
@@ -99,8 +99,8 @@ def _thought(thought: Thought, index: int) -> list[bytes]:
     ]
 
 
-async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
-    """The answer as it comes."""
+async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+    """Yield the answer as a stream."""
     yield _event("message_start", message=_message(asked, [], None, 1))
     index, writing, tokens, stop = 0, False, 0, "end_turn"
     async for step in steps:
@@ -122,7 +122,7 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
         stop = "tool_use"
         block = {"type": "tool_use", "id": step.id, "name": step.name, "input": {}}
         yield _event("content_block_start", index=index, content_block=block)
-        given = {"type": "input_json_delta", "partial_json": step.written}
+        given = {"type": "input_json_delta", "partial_json": step.encoded}
         yield _event("content_block_delta", index=index, delta=given)
         yield _event("content_block_stop", index=index)
         index += 1
@@ -133,7 +133,7 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
 
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
-    """Headers and body of an error; `reset` is when a usage limit ends."""
+    """Return headers and body of an error; `reset` is the end of a usage limit."""
     headers: dict[str, str] = {"request-id": f"req_{time.time_ns()}"}
     if reset is not None:
         when = datetime.fromtimestamp(reset, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

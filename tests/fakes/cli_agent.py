@@ -1,17 +1,17 @@
-"""A coding agent's program that is none: plays a recorded stream, or does what programs should not do.
+"""A fake coding agent program: it plays a recorded stream, or misbehaves.
 
-`cli_agent.py PLAY...  [arguments of the real program]`. Standard library only; the prompt comes by standard input.
+`cli_agent.py PLAY...  [arguments of the real program]`. Standard library only; the prompt comes on standard input.
 
     play FILE CODE [ERRORS]   prints the recording line by line, ERRORS to standard error, and exits with CODE
     talk                      answers like Claude Code: "you said PROMPT"; a prompt "fail" fails, "hang" hangs
     cut FILE LINES            prints the first lines of a recording and exits with 0
-    hold FILE LINES           prints the first lines of a recording and is silent
+    hold FILE LINES           prints the first lines of a recording and is then silent
     deaf FILE LINES           the same, and ignores SIGINT
     linger FILE               prints a recording and does not exit
-    flood COUNT               pieces of an answer as fast as it can, then a result
-    garbage FILE              noise, half of a line, an endless line, and a recording in between
+    flood COUNT               prints pieces of an answer as fast as possible, then a result
+    garbage FILE              prints noise, half of a line, an endless line, and a recording in between
     version                   refuses its arguments; with --version it is 0.9.1
-    leave FILE PIDFILE        prints a recording and leaves a process behind that has left the group
+    leave FILE PIDFILE        prints a recording and leaves a process that has left the group
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ def say(*lines: str | dict[str, Any]) -> None:
         print(line if isinstance(line, str) else json.dumps(line), flush=True)
 
 
-def recorded(path: str) -> list[str]:
-    """The lines of a recording."""
+def read_recording(path: str) -> list[str]:
+    """Return the lines of a recording."""
     return Path(path).read_text().splitlines()
 
 
 def wait() -> None:
-    """Do nothing until somebody ends it."""
+    """Wait until a signal ends the process."""
     while True:
         time.sleep(600)
 
 
 def piece(text: str) -> dict[str, Any]:
-    """A piece of an answer, as Claude Code prints it."""
+    """Return a piece of an answer in the format of Claude Code."""
     delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
     return {"type": "stream_event", "event": delta, "parent_tool_use_id": None}
 
 
 def result(text: str, *, failed: bool = False) -> dict[str, Any]:
-    """The end of a turn, as Claude Code prints it."""
+    """Return the end of a turn in the format of Claude Code."""
     return {"type": "result", "subtype": "success", "is_error": failed, "result": text}
 
 
 def talk(prompt: str, rest: list[str]) -> None:
-    """One turn."""
+    """Run one turn."""
     thread = rest[rest.index("--resume") + 1] if "--resume" in rest else "th-1"
     say({"type": "system", "subtype": "init", "session_id": thread})
     if prompt == "hang":
@@ -68,42 +68,42 @@ def talk(prompt: str, rest: list[str]) -> None:
 
 
 def garbage(path: str) -> None:
-    """Everything a stream should not be."""
+    """Print all kinds of invalid output."""
     say("    __( O)>  a banner", "", "{not json", "[1, 2]", '"a text"', "\ud800".encode("utf-8", "replace").decode())
     sys.stdout.buffer.write(b"\xff\xfe\x00 bytes\n" + b"x" * 11_000_000 + b"\n")
     say(
         '{"type": 7, "session_id": {}, "message": [1]}', '{"type": "assistant", "message": {"content": [1, null, "x"]}}'
     )
     say('{"type":"assistant","message":{"content":[{"type":"text","text":"half \\ud83d and nul \\u0000"}]}}')
-    say(*recorded(path))
+    say(*read_recording(path))
     sys.stdout.write('{"type": "resu')
     sys.stdout.flush()
 
 
 def leave(path: str, note: str) -> None:
-    """A daemon of its own session, which holds standard output open."""
+    """Start a daemon in its own session that keeps standard output open."""
     left = subprocess.Popen(["sleep", "600"], start_new_session=True)
     Path(note).write_text(str(left.pid))
-    say(*recorded(path))
+    say(*read_recording(path))
 
 
 def main(play: str, *rest: str) -> None:
-    """Do what is asked."""
+    """Run the requested play."""
     prompt = sys.stdin.read()
     if play == "play":
         sys.stderr.write(rest[2] if len(rest) > 2 and not rest[2].startswith("-") else "")
-        say(*recorded(rest[0]))
+        say(*read_recording(rest[0]))
         sys.exit(int(rest[1]))
     elif play == "talk":
         talk(prompt, list(rest))
     elif play in ("cut", "hold", "deaf"):
         if play == "deaf":
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        say(*recorded(rest[0])[: int(rest[1])])
+        say(*read_recording(rest[0])[: int(rest[1])])
         if play != "cut":
             wait()
     elif play == "linger":
-        say(*recorded(rest[0]))
+        say(*read_recording(rest[0]))
         wait()
     elif play == "flood":
         line = json.dumps(piece("word ")) + "\n"
@@ -116,7 +116,7 @@ def main(play: str, *rest: str) -> None:
         leave(rest[0], rest[1])
     elif play == "version":
         sys.exit(print("the-agent 0.9.1") if "--version" in rest else f"error: unknown option '{rest[0]}'")
-    os._exit(0)  # without waiting for what it started
+    os._exit(0)  # without waiting for the processes it started
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Gemini generateContent and streamGenerateContent: how they are read, answered, streamed and refused."""
+"""Gemini generateContent and streamGenerateContent: parse requests, build answers, streams and errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 
-from fakes.script import Asked, Json, Step, Text, Thought, clean
+from fakes.script import Json, ModelRequest, Step, Text, Thought, clean
 
 NAMES = {
     400: "INVALID_ARGUMENT",
@@ -22,8 +22,8 @@ def _text(content: Json | None) -> str:
     return "\n".join(part.get("text", "") for part in (content or {}).get("parts", ()) if not part.get("thought"))
 
 
-def read(body: Json, model: str, stream: bool) -> Asked:
-    """A request of this dialect. Model and streaming are in its path."""
+def read(body: Json, model: str, stream: bool) -> ModelRequest:
+    """Parse a request. Model and streaming are in its path."""
     said: list[str] = []
     results: list[str] = []
     for content in body.get("contents", ()):
@@ -38,9 +38,9 @@ def read(body: Json, model: str, stream: bool) -> Asked:
     mode = ((body.get("toolConfig") or {}).get("functionCallingConfig") or {}).get("mode")
     offered = () if mode == "NONE" else body.get("tools") or ()
     tools = [one for tool in offered for one in tool.get("functionDeclarations") or ()]
-    return Asked(
+    return ModelRequest(
         model=model,
-        said=tuple(said),
+        user_texts=tuple(said),
         system=_text(body.get("systemInstruction")),
         results=tuple(results),
         tools={one["name"]: one.get("parametersJsonSchema") or one.get("parameters") or {} for one in tools},
@@ -55,12 +55,12 @@ def _part(step: Step) -> Json:
         return {"text": step.text}
     if isinstance(step, Thought):
         return {"text": step.text, "thought": True}
-    if isinstance(step.arguments, str):  # this dialect has no arguments that are no JSON
+    if isinstance(step.arguments, str):  # this format cannot carry arguments that are no JSON
         return {"functionCall": {"id": step.id, "name": step.name, "args": {"text": step.arguments}}}
     return {"functionCall": {"id": step.id, "name": step.name, "args": step.arguments}}
 
 
-def _reply(asked: Asked, parts: list[Json], tokens: int, finish: str | None, number: int | None = None) -> Json:
+def _reply(asked: ModelRequest, parts: list[Json], tokens: int, finish: str | None, number: int | None = None) -> Json:
     candidate: Json = {"content": {"role": "model", "parts": parts}, "index": 0}
     if finish:
         candidate["finishReason"] = finish
@@ -74,13 +74,13 @@ def _reply(asked: Asked, parts: list[Json], tokens: int, finish: str | None, num
     }
 
 
-def whole(asked: Asked, steps: list[Step]) -> Json:
-    """The answer in one piece."""
+def whole(asked: ModelRequest, steps: list[Step]) -> Json:
+    """Return the answer in one piece."""
     return _reply(asked, [_part(step) for step in steps] or [{"text": ""}], len(steps), "STOP")
 
 
-async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
-    """The answer as it comes."""
+async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+    """Yield the answer as a stream."""
     tokens, number = 0, time.time_ns()
     async for step in steps:
         tokens += 1
@@ -89,7 +89,7 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
 
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
-    """Headers and body of an error; `reset` is when a usage limit ends."""
+    """Return headers and body of an error; `reset` is the end of a usage limit."""
     refused, status = status == 401, 400 if status == 401 else status
     error: Json = {"code": status, "message": text, "status": NAMES.get(status, "INTERNAL")}
     if refused:

@@ -1,4 +1,4 @@
-"""A small server of tools that speaks MCP, over standard input or HTTP, as well or as badly as it is told to.
+"""A small MCP server with tools, over standard input or HTTP; options make it misbehave.
 
 mcp_server.py [--http PORT_FILE] [--slow-start SECONDS] [--twice] [--tools add,note,...] [--noise]
 """

@@ -1,7 +1,7 @@
-"""A model that is not there: Anthropic Messages, OpenAI Chat and Responses, Gemini, on one loopback port.
+"""A fake model for Anthropic Messages, OpenAI Chat and Responses, and Gemini on one loopback port.
 
-What it answers is written in the prompt, see `fakes.script`. A key that begins with "bad" is refused, a model that
-begins with "no-such" is not known. As a program:
+The prompt contains the script of its answers, see `fakes.script`. A key that begins with "bad" is refused, and a model
+that begins with "no-such" is unknown. As a program:
 `PYTHONPATH=tests python -m fakes.model_server --port 8099`.
 """
 
@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fakes import anthropic, gemini, openai_chat, openai_responses
-from fakes.script import Asked, Call, Json, Step, Text, Thought, Wish, clean, sample, script, tool_call
+from fakes.script import Call, Command, Json, ModelRequest, Step, Text, Thought, clean, sample, script, tool_call
 
 MODELS = ("fake-model", "claude-sonnet-4-5", "gemini-2.5-pro", "gpt-5")
 LONGEST_HOLD = 300.0
@@ -39,11 +39,11 @@ TOO_LONG = (
     "prompt is too long: {0} tokens > {1} maximum; this model's maximum context length is {1} tokens; "
     "the input token count ({0}) exceeds the maximum number of tokens allowed ({1})"
 )
-"""In the words of all providers."""
+"""Contains the words of all providers."""
 
 
 class Refused(Exception):
-    """The provider says no."""
+    """The provider refuses the request."""
 
     def __init__(self, status: int, text: str, reset: float | None = None) -> None:
         super().__init__(text)
@@ -51,15 +51,15 @@ class Refused(Exception):
 
 
 class CutOff(Exception):
-    """The answer ends here, as if it were whole."""
+    """The answer ends here as if it were complete."""
 
 
 class Model:
-    """What the fake has seen, and what it waits for."""
+    """The requests that the fake received, and the answers it delays."""
 
     def __init__(self) -> None:
         self.requests: list[Json] = []
-        """All requests: dialect, path, and what was asked."""
+        """All requests: provider format, path and content."""
         self.held: set[str] = set()
         """Names of `[[hold NAME]]` that an answer has reached."""
         self._released: dict[str, asyncio.Event] = {}
@@ -71,7 +71,7 @@ class Model:
         return self._released.setdefault(name, asyncio.Event())
 
     def release(self, name: str) -> None:
-        """Let answers that hold go on, now and later."""
+        """Release delayed answers, now and later."""
         self._hold(name).set()
 
     def lift(self, name: str) -> None:
@@ -79,91 +79,91 @@ class Model:
         self._limits[name] = 0.0
 
     async def until(self, look: Callable[[Model], bool], seconds: float = 60.0) -> None:
-        """Return once something holds of what the fake has seen; TimeoutError if it never does."""
+        """Return once `look` is true of the fake; raise TimeoutError if it never is."""
         async with asyncio.timeout(seconds), self._news:
             await self._news.wait_for(lambda: look(self))
 
-    async def tell(self) -> None:
-        """There is something new to look at."""
+    async def notify(self) -> None:
+        """Wake the waiting tests."""
         async with self._news:
             self._news.notify_all()
 
-    def check(self, asked: Asked) -> None:
-        """Refused, if the script says so."""
-        if asked.errand:
+    def check(self, asked: ModelRequest) -> None:
+        """Raise Refused if the script says so."""
+        if asked.is_side_request:
             return
-        for wish in script(asked):
-            if wish.verb in ("limit", "quota"):
-                seconds, name = wish.words(2)
+        for command in script(asked):
+            if command.verb in ("limit", "quota"):
+                seconds, name = command.words(2)
                 reset = self._limits.setdefault(name, time.time() + float(seconds))
                 if time.time() < reset:
-                    raise Refused(429, EXCEEDED[wish.verb], reset if wish.verb == "limit" else None)
-            elif wish.verb == "fail":
-                status, count, name = wish.words(3)
-                if self._still(count, name):
+                    raise Refused(429, EXCEEDED[command.verb], reset if command.verb == "limit" else None)
+            elif command.verb == "fail":
+                status, count, name = command.words(3)
+                if self._is_early(count, name):
                     raise Refused(int(status), "Overloaded" if status == "529" else "Internal server error")
-            elif wish.verb == "window" and asked.size > int(wish.rest):
-                raise Refused(400, TOO_LONG.format(asked.size, wish.rest))
+            elif command.verb == "window" and asked.size > int(command.rest):
+                raise Refused(400, TOO_LONG.format(asked.size, command.rest))
 
-    def _still(self, count: str, name: str) -> bool:
-        """Whether this is one of the first `count` times."""
+    def _is_early(self, count: str, name: str) -> bool:
+        """Return whether this is one of the first `count` times."""
         self._failed[name] += 1
         return not count or self._failed[name] <= int(count)
 
-    async def answer(self, asked: Asked) -> AsyncIterator[Step]:
-        """Do what the script says, as it says it."""
-        if asked.errand:
+    async def answer(self, asked: ModelRequest) -> AsyncIterator[Step]:
+        """Yield the steps of the script with their delays."""
+        if asked.is_side_request:
             yield Text("Fake title" if asked.schema is None else json.dumps(sample(asked.schema)))
             return
-        wishes = script(asked)
+        commands = script(asked)
         if asked.results:
             yield Text(f"The tool said: {clean(asked.results[-1])[:300]} ")
-        elif not wishes:
+        elif not commands:
             yield Text(f"You said: {asked.newest}")
-        for wish in wishes:
-            async for step in self._do(asked, wish):
+        for command in commands:
+            async for step in self._do(asked, command):
                 yield step
 
-    async def _do(self, asked: Asked, wish: Wish) -> AsyncIterator[Step]:
-        match wish.verb:
+    async def _do(self, asked: ModelRequest, command: Command) -> AsyncIterator[Step]:
+        match command.verb:
             case "say":
-                for word in wish.rest.split(" "):
+                for word in command.rest.split(" "):
                     yield Text(word + " ")
             case "recall":
-                yield Text("You said: " + " | ".join(asked.said[:-1]))
+                yield Text("You said: " + " | ".join(asked.user_texts[:-1]))
             case "long":
-                for number in range(int(wish.rest)):
+                for number in range(int(command.rest)):
                     yield Text(f"line {number} of a long answer\n")
             case "slow":
-                count, seconds = wish.words(2)
+                count, seconds = command.words(2)
                 for number in range(int(count)):
                     await asyncio.sleep(float(seconds) / int(count))
                     yield Text(f"word{number} ")
             case "pause":
                 yield Text("Let me think ... ")
-                await asyncio.sleep(float(wish.rest))
+                await asyncio.sleep(float(command.rest))
                 yield Text("that is it. ")
             case "hold":
                 yield Text("I am holding. ")
-                self.held.add(wish.rest)
-                await self.tell()
+                self.held.add(command.rest)
+                await self.notify()
                 async with asyncio.timeout(LONGEST_HOLD):
-                    await self._hold(wish.rest).wait()
+                    await self._hold(command.rest).wait()
                 yield Text("I go on. ")
             case "drop" | "cut":
-                count, name = wish.words(2)
-                if self._still(count, name):
+                count, name = command.words(2)
+                if self._is_early(count, name):
                     yield Text("This will break. ")
-                    raise CutOff if wish.verb == "cut" else ConnectionAbortedError("as the script says")
+                    raise CutOff if command.verb == "cut" else ConnectionAbortedError("as the script says")
             case "halves":
                 for piece in ("\ud83d", "\ude42", " ", "\ud83d"):
                     yield Text(piece)
             case "think":
-                yield Thought(wish.rest)
+                yield Thought(command.rest)
             case "garble":
                 yield Call("call_\ud83d\0", f"add.\ud83d\0{'d' * 100}", {})
             case "shell" | "escalate" | "write" | "tool" | "also":
-                yield tool_call(asked, wish)
+                yield tool_call(asked, command)
             case "window":
                 pass
             case "limit" | "quota" | "fail":
@@ -172,37 +172,37 @@ class Model:
                 yield Text(f"I do not know [[{unknown}]]. ")
 
 
-async def whole_or_cut(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """An answer as it is sent; one that is cut off ends without its end."""
+async def stop_at_cut(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield an answer; one that is cut off stops without its end."""
     with suppress(CutOff):
         async for piece in stream:
             yield piece
 
 
 def key_of(request: Request) -> str:
-    """The key a request carries, wherever the dialect has it."""
+    """Return the key of a request from the header or query of its format."""
     carried = request.headers.get("authorization", "").removeprefix("Bearer ")
     given = request.headers.get("x-api-key") or request.headers.get("x-goog-api-key")
     return given or carried or request.query_params.get("key", "")
 
 
-async def speak(request: Request, dialect: ModuleType, asked: Asked) -> Response:
-    """Answer in a dialect."""
+async def speak(request: Request, dialect: ModuleType, asked: ModelRequest) -> Response:
+    """Answer in the format of a provider."""
     model: Model = request.app.state.model
     seen = {
         "dialect": dialect.__name__.rpartition(".")[2],
         "path": request.url.path,
         "model": asked.model,
-        "said": list(asked.said),
+        "said": list(asked.user_texts),
         "results": list(asked.results),
         "tools": sorted(asked.tools),
         "system": asked.system,
         "size": asked.size,
-        "errand": asked.errand,
+        "errand": asked.is_side_request,
         "agent": request.headers.get("user-agent", ""),
     }
     model.requests.append(seen)
-    await model.tell()
+    await model.notify()
     try:
         if (key := key_of(request)).startswith("bad"):
             raise Refused(401, f"Invalid API key provided: {key}")
@@ -213,33 +213,33 @@ async def speak(request: Request, dialect: ModuleType, asked: Asked) -> Response
         headers, body = dialect.refusal(no.status, no.text, no.reset)
         return JSONResponse(body, 400 if (dialect is gemini and no.status == 401) else no.status, headers)
     if asked.stream:
-        stream = whole_or_cut(dialect.stream(asked, model.answer(asked)))
+        stream = stop_at_cut(dialect.stream(asked, model.answer(asked)))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-cache"})
     return JSONResponse(dialect.whole(asked, [step async for step in model.answer(asked)]))
 
 
 async def on_messages(request: Request) -> Response:
-    """Anthropic Messages."""
+    """Answer Anthropic Messages."""
     return await speak(request, anthropic, anthropic.read(await request.json()))
 
 
 async def on_count(request: Request) -> Response:
-    """How many tokens a message has."""
+    """Return the number of tokens of a message."""
     return JSONResponse({"input_tokens": anthropic.read(await request.json()).input_tokens})
 
 
 async def on_chat(request: Request) -> Response:
-    """OpenAI Chat Completions."""
+    """Answer OpenAI Chat Completions."""
     return await speak(request, openai_chat, openai_chat.read(await request.json()))
 
 
 async def on_responses(request: Request) -> Response:
-    """OpenAI Responses."""
+    """Answer OpenAI Responses."""
     return await speak(request, openai_responses, openai_responses.read(await request.json()))
 
 
 async def on_gemini(request: Request) -> Response:
-    """Gemini, whose verb stands at the end of the path."""
+    """Answer Gemini, whose method is at the end of the path."""
     model, _, verb = request.path_params["rest"].partition(":")
     body = await request.json()
     asked = gemini.read(body, model, verb == "streamGenerateContent")
@@ -249,7 +249,7 @@ async def on_gemini(request: Request) -> Response:
 
 
 async def on_models(request: Request) -> Response:
-    """The models there are, in a form every dialect finds its own fields in."""
+    """Return the models with the fields of all formats."""
     made = [
         {"id": name, "name": f"models/{name}", "object": "model", "type": "model", "display_name": name, "created": 1}
         for name in MODELS
@@ -258,24 +258,24 @@ async def on_models(request: Request) -> Response:
 
 
 async def on_release(request: Request) -> Response:
-    """Let answers go on that hold: `POST /fake/release/NAME`."""
+    """Release delayed answers: `POST /fake/release/NAME`."""
     request.app.state.model.release(request.path_params["name"])
     return JSONResponse({})
 
 
 async def on_requests(request: Request) -> Response:
-    """What has been asked, for those who run the fake as a program."""
+    """Return the requests so far, for users that run the fake as a program."""
     return JSONResponse(request.app.state.model.requests)
 
 
 async def on_anything(request: Request) -> Response:
-    """What no dialect knows: said so, and remembered."""
+    """Answer unknown paths with 404, and record them."""
     request.app.state.model.requests.append({"dialect": "unknown", "path": request.url.path, "errand": True})
     return JSONResponse({"error": {"message": f"no such address: {request.url.path}"}}, 404)
 
 
 def create_app(model: Model) -> Starlette:
-    """The fake as an ASGI app. Clients differ in whether their base address has the version in it."""
+    """Return the fake as an ASGI app. Clients differ in whether their base address includes the version."""
     post, get = ["POST"], ["GET"]
     routes = [
         Route("/fake/requests", on_requests, methods=get),
@@ -302,7 +302,7 @@ def create_app(model: Model) -> Starlette:
 
 
 class _Server(uvicorn.Server):
-    """Without signal handlers: whoever runs it ends it, at once."""
+    """A server without signal handlers: its owner ends it at once."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -319,7 +319,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serve(port: int = 0) -> AsyncIterator[tuple[str, Model]]:
-    """The fake on a loopback port, and its address."""
+    """Serve the fake on a loopback port and yield it with its address."""
     model = Model()
     config = uvicorn.Config(create_app(model), log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
     with socket.create_server(("127.0.0.1", port)) as listener:
@@ -336,7 +336,7 @@ async def serve(port: int = 0) -> AsyncIterator[tuple[str, Model]]:
 
 @contextmanager
 def serve_beside() -> Iterator[str]:
-    """The fake in a thread, for tests without an event loop of their own; its address."""
+    """Serve the fake in a thread, for tests without an event loop, and yield its address."""
     loop, ended = asyncio.new_event_loop(), asyncio.Event()
     address: Future[str] = Future()
 

@@ -1,4 +1,4 @@
-"""OpenAI Chat Completions: how it is read, answered, streamed and refused."""
+"""OpenAI Chat Completions: parse requests, build answers, streams and errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fakes.script import Asked, Call, Json, Step, Text, Thought, clean
+from fakes.script import Call, Json, ModelRequest, Step, Text, Thought, clean
 
 
 def _text(content: Any) -> str:
@@ -16,8 +16,8 @@ def _text(content: Any) -> str:
     return "\n".join(part.get("text", "") for part in content or () if part.get("type") == "text")
 
 
-def read(body: Json) -> Asked:
-    """A request of this dialect."""
+def read(body: Json) -> ModelRequest:
+    """Parse a request."""
     said: list[str] = []
     results: list[str] = []
     system: list[str] = []
@@ -33,9 +33,9 @@ def read(body: Json) -> Asked:
     offered = () if body.get("tool_choice") == "none" else body.get("tools") or ()
     functions = [tool["function"] for tool in offered if tool.get("type") == "function"]
     wanted = body.get("response_format") or {}
-    return Asked(
+    return ModelRequest(
         model=body.get("model", "fake"),
-        said=tuple(said),
+        user_texts=tuple(said),
         system="\n".join(system),
         results=tuple(results),
         tools={function["name"]: function.get("parameters") or {} for function in functions},
@@ -45,23 +45,23 @@ def read(body: Json) -> Asked:
     )
 
 
-def _usage(asked: Asked, tokens: int) -> Json:
+def _usage(asked: ModelRequest, tokens: int) -> Json:
     asked_for = asked.input_tokens
     return {"prompt_tokens": asked_for, "completion_tokens": tokens, "total_tokens": asked_for + tokens}
 
 
 def _call(call: Call) -> Json:
-    function = {"name": call.name, "arguments": call.written}
+    function = {"name": call.name, "arguments": call.encoded}
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _envelope(asked: Asked, number: int, kind: str, choices: list[Json], usage: Json | None) -> Json:
+def _envelope(asked: ModelRequest, number: int, kind: str, choices: list[Json], usage: Json | None) -> Json:
     made = {"id": f"chatcmpl-{number}", "object": kind, "created": int(time.time()), "model": asked.model}
     return {**made, "choices": choices, "usage": usage}
 
 
-def whole(asked: Asked, steps: list[Step]) -> Json:
-    """The answer in one piece."""
+def whole(asked: ModelRequest, steps: list[Step]) -> Json:
+    """Return the answer in one piece."""
     text = "".join(step.text for step in steps if isinstance(step, Text))
     calls = [_call(step) for step in steps if isinstance(step, Call)]
     message: Json = {"role": "assistant", "content": text or None}
@@ -71,8 +71,8 @@ def whole(asked: Asked, steps: list[Step]) -> Json:
     return _envelope(asked, time.time_ns(), "chat.completion", [choice], _usage(asked, len(steps)))
 
 
-async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
-    """The answer as it comes."""
+async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+    """Yield the answer as a stream."""
     number = time.time_ns()
 
     def chunk(delta: Json, finish: str | None = None) -> bytes:
@@ -96,7 +96,7 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
 
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
-    """Headers and body of an error; `reset` is when a usage limit ends."""
+    """Return headers and body of an error; `reset` is the end of a usage limit."""
     kinds = {
         400: ("invalid_request_error", "context_length_exceeded"),
         401: ("invalid_request_error", "invalid_api_key"),

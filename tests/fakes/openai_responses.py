@@ -1,4 +1,4 @@
-"""OpenAI Responses: how it is read, answered, streamed and refused."""
+"""OpenAI Responses: parse requests, build answers, streams and errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fakes import openai_chat
-from fakes.script import Asked, Call, Json, Step, Text, clean
+from fakes.script import Call, Json, ModelRequest, Step, Text, clean
 
 
 def _text(content: Any) -> str:
@@ -17,8 +17,8 @@ def _text(content: Any) -> str:
     return "\n".join(part.get("text", "") for part in content or () if isinstance(part, dict))
 
 
-def read(body: Json) -> Asked:
-    """A request of this dialect."""
+def read(body: Json) -> ModelRequest:
+    """Parse a request."""
     given = body.get("input", ())
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     said: list[str] = []
@@ -33,9 +33,9 @@ def read(body: Json) -> Asked:
     offered = () if body.get("tool_choice") == "none" else body.get("tools") or ()
     functions = [tool for tool in offered if tool.get("type") == "function"]
     wanted = (body.get("text") or {}).get("format") or {}
-    return Asked(
+    return ModelRequest(
         model=body.get("model", "fake"),
-        said=tuple(said),
+        user_texts=tuple(said),
         system=body.get("instructions") or "",
         results=tuple(results),
         tools={tool["name"]: tool.get("parameters") or {} for tool in functions},
@@ -54,12 +54,12 @@ def _item(step: Text | Call, number: int = 0) -> Json:
         "id": f"fc_{step.id}",
         "call_id": step.id,
         "name": step.name,
-        "arguments": step.written,
+        "arguments": step.encoded,
         "status": "completed",
     }
 
 
-def _response(asked: Asked, status: str, output: list[Json], tokens: int) -> Json:
+def _response(asked: ModelRequest, status: str, output: list[Json], tokens: int) -> Json:
     total = asked.input_tokens + tokens
     usage = {
         "input_tokens": asked.input_tokens,
@@ -85,8 +85,8 @@ def _items(steps: list[Step], number: int) -> list[Json]:
     return made + [_item(step) for step in steps if isinstance(step, Call)]
 
 
-def whole(asked: Asked, steps: list[Step], number: int | None = None) -> Json:
-    """The answer in one piece."""
+def whole(asked: ModelRequest, steps: list[Step], number: int | None = None) -> Json:
+    """Return the answer in one piece."""
     return _response(asked, "completed", _items(steps, number or time.time_ns()), len(steps))
 
 
@@ -94,8 +94,8 @@ def _event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
 
 
-async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
-    """The answer as it comes."""
+async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+    """Yield the answer as a stream."""
     yield _event("response.created", response=_response(asked, "in_progress", [], 0))
     number = time.time_ns()
     done: list[Step] = []
@@ -118,7 +118,7 @@ async def stream(asked: Asked, steps: AsyncIterator[Step]) -> AsyncIterator[byte
 
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
-    """Headers and body of an error; `reset` is when a usage limit ends."""
+    """Return headers and body of an error; `reset` is the end of a usage limit."""
     headers, body = openai_chat.refusal(status, text, reset)
     if reset is not None:
         left = max(1, round(reset - time.time()))

@@ -1,28 +1,28 @@
-"""What a fake model does, whoever asks: words in double brackets in the newest message of the user.
+"""The script of a fake model for every provider: commands in double brackets in the newest message of the user.
 
     [[say TEXT]]            answers TEXT
-    [[recall]]              answers with everything the user has said in this conversation
+    [[recall]]              answers with all messages of the user in this conversation
     [[long N]]              N numbered lines
     [[slow N S]]            N words, spread over S seconds
-    [[pause S]]             S seconds of silence in mid-answer
-    [[hold NAME]]           silence in mid-answer until a test releases NAME
+    [[pause S]]             S seconds of silence during the answer
+    [[hold NAME]]           silence during the answer until a test releases NAME
     [[shell COMMAND]]       calls the tool that runs commands
-    [[escalate COMMAND]]    the same, and asks to leave the agent's sandbox where the tool knows of one
+    [[escalate COMMAND]]    the same, and asks to leave the agent's sandbox if the tool has an option for it
     [[write PATH TEXT]]     calls the tool that writes files
-    [[tool NAME ARGUMENTS]] calls that tool, with the arguments as they stand there
+    [[tool NAME ARGUMENTS]] calls that tool with exactly these arguments
     [[also NAME ARGUMENTS]] the same, and another call follows in the same answer
-    [[garble]]              calls a tool whose name and id no provider takes
+    [[garble]]              calls a tool whose name and id no provider accepts
     [[halves]]              a character in two pieces, and half of one
-    [[think TEXT]]          thinks TEXT, where the dialect has a way to say so
+    [[think TEXT]]          thinks TEXT, if the provider's format has thoughts
     [[limit S NAME]]        429, the usage limit, until S seconds after the first request with NAME
-    [[quota S NAME]]        the same, as a provider says it who does not tell when it ends
+    [[quota S NAME]]        the same, without the time at which the limit ends
     [[fail STATUS N NAME]]  an error of the provider: to the first N requests with NAME, or always
-    [[drop N NAME]]         breaks the connection in mid-answer: for the first N requests with NAME, or always
-    [[cut N NAME]]          the same, but the answer ends as if it were whole
+    [[drop N NAME]]         breaks the connection during the answer: for the first N requests with NAME, or always
+    [[cut N NAME]]          the same, but the answer ends as if it were complete
     [[window N]]            refuses a request of more than N characters, as too long for the model
 
-Without any of them it answers "You said: ...". A tool call ends one answer; what stands after it is done when the
-tool's result has come.
+Without any command it answers "You said: ...". A tool call ends one answer; the commands after it follow when the
+result of the tool has come.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from typing import Any
 
 Json = dict[str, Any]
 
-WISH = re.compile(r"\[\[(\w+)\s*(.*?)\]\]", re.DOTALL)
+COMMAND = re.compile(r"\[\[(\w+)\s*(.*?)\]\]", re.DOTALL)
 WRAPPED = re.compile(r"<([A-Za-z][\w-]*)(?: [^>]*)?>.*?</\1>", re.DOTALL)
-"""What agents put around or between the words of the user: reminders, their surroundings, instructions."""
-ERRANDS = re.compile(
+"""Texts that agents put around or between the user's words: reminders, their environment, instructions."""
+SIDE_REQUESTS = re.compile(
     r"title|summar|topic|classif|next speaker|branch name|commit message|suggest|categor|compress|complexity", re.I
 )
-"""What an agent asks a model beside its work."""
-TOOLLESS = re.compile(r"Act as an expert software developer", re.I)
-"""How an agent begins that works without tools."""
+"""Requests of an agent besides its work, such as for a title."""
+WITHOUT_TOOLS = re.compile(r"Act as an expert software developer", re.I)
+"""The beginning of the instructions of an agent without tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +55,22 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A piece of what the model thinks."""
+    """A piece of a thought."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool the model wants called. Arguments that are no JSON are a text."""
+    """A requested tool call. Arguments that are no JSON are a text."""
 
     id: str
     name: str
     arguments: Json | str
 
     @property
-    def written(self) -> str:
-        """The arguments as a model writes them."""
+    def encoded(self) -> str:
+        """Return the arguments as a model writes them."""
         return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
 
 
@@ -78,50 +78,50 @@ Step = Text | Thought | Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One request, in whichever dialect it came."""
+class ModelRequest:
+    """One request in any provider's format."""
 
     model: str
-    said: tuple[str, ...]
-    """What the user said, oldest first, without what the agent added."""
+    user_texts: tuple[str, ...]
+    """The messages of the user, oldest first, without the agent's additions."""
     system: str = ""
     results: tuple[str, ...] = ()
-    """What the tools returned since the user spoke last."""
+    """The results of tools since the last message of the user."""
     tools: Mapping[str, Json] = field(default_factory=dict)
-    """Names and JSON schemas."""
+    """Names and JSON schemas of the tools."""
     schema: Json | None = None
-    """What the answer must look like."""
+    """The JSON schema of the answer."""
     stream: bool = False
     size: int = 0
-    """Characters of the request."""
+    """The number of characters of the request."""
 
     @property
     def newest(self) -> str:
-        """What the user said last."""
-        return self.said[-1] if self.said else ""
+        """Return the last message of the user."""
+        return self.user_texts[-1] if self.user_texts else ""
 
     @property
-    def errand(self) -> bool:
-        """Whether this is something beside the work, such as a title: the script is not for it."""
-        if self.tools or TOOLLESS.search(self.system):
+    def is_side_request(self) -> bool:
+        """Return whether this is a request besides the work, such as for a title: the script does not apply."""
+        if self.tools or WITHOUT_TOOLS.search(self.system):
             return False
-        return self.schema is not None or bool(ERRANDS.search(self.system + " ".join(self.said)))
+        return self.schema is not None or bool(SIDE_REQUESTS.search(self.system + " ".join(self.user_texts)))
 
     @property
     def input_tokens(self) -> int:
-        """A plausible figure."""
+        """Return a plausible number of tokens."""
         return self.size // 4 + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """One pair of double brackets."""
+class Command:
+    """One command in double brackets."""
 
     verb: str
     rest: str
 
     def words(self, count: int) -> list[str]:
-        """So many words, the last of which has the rest; missing ones are empty."""
+        """Return so many words; the last one contains the rest, and missing ones are empty."""
         found = self.rest.split(None, count - 1)
         return found + [""] * (count - len(found))
 
@@ -130,21 +130,21 @@ TOOL_VERBS = ("shell", "escalate", "write", "tool", "garble")
 
 
 def clean(text: str) -> str:
-    """What the user typed, of what an agent has sent."""
+    """Return the words of the user without the agent's additions."""
     return WRAPPED.sub("", text).strip()
 
 
-def script(asked: Asked) -> list[Wish]:
-    """What is to be done in this answer: the part of the script after as many tools as have returned."""
-    wishes = [Wish(verb, rest.strip()) for verb, rest in WISH.findall(asked.newest)]
-    parts: list[list[Wish]] = [[]]
-    for wish in wishes:
-        parts[-1].append(wish)
-        if wish.verb in TOOL_VERBS:
+def script(asked: ModelRequest) -> list[Command]:
+    """Return the commands of this answer: the part of the script after as many tools as have returned."""
+    commands = [Command(verb, rest.strip()) for verb, rest in COMMAND.findall(asked.newest)]
+    parts: list[list[Command]] = [[]]
+    for command in commands:
+        parts[-1].append(command)
+        if command.verb in TOOL_VERBS:
             parts.append([])
     left = len(asked.results)
     for part in parts[:-1]:
-        calls = sum(wish.verb in (*TOOL_VERBS, "also") for wish in part)
+        calls = sum(command.verb in (*TOOL_VERBS, "also") for command in part)
         if left < calls:
             return part
         left -= calls
@@ -152,7 +152,7 @@ def script(asked: Asked) -> list[Wish]:
 
 
 def sample(schema: Json) -> Any:
-    """The smallest value a JSON schema allows."""
+    """Return the smallest value that a JSON schema allows."""
     if "enum" in schema:
         return schema["enum"][0]
     if "const" in schema:
@@ -181,34 +181,34 @@ SHELLS = (
 WRITERS = ("Write", "write", "write_file", "create", "developer__write")
 
 
-def offered(asked: Asked, names: tuple[str, ...]) -> str | None:
-    """The first of these tools the agent offers."""
+def offered(asked: ModelRequest, names: tuple[str, ...]) -> str | None:
+    """Return the first of these tools that the agent offers."""
     return next((name for name in names if name in asked.tools), None)
 
 
-def tool_call(asked: Asked, wish: Wish) -> Step:
-    """The call an agent's own tools allow for a wish."""
-    number = f"{len(asked.said)}x{len(asked.results)}"
-    if wish.verb in ("tool", "also"):
-        name, text = wish.words(2)
+def tool_call(asked: ModelRequest, command: Command) -> Step:
+    """Return the tool call for a command, with a tool of the agent."""
+    number = f"{len(asked.user_texts)}x{len(asked.results)}"
+    if command.verb in ("tool", "also"):
+        name, text = command.words(2)
         try:
             read: Json | str = json.loads(text or "{}")
         except ValueError:
             read = text
-        return Call(f"call_{number}_{abs(hash(wish.rest)) % 10**8}", name, read)
-    if wish.verb == "write" and (name := offered(asked, WRITERS)):
-        path, text = wish.words(2)
+        return Call(f"call_{number}_{abs(hash(command.rest)) % 10**8}", name, read)
+    if command.verb == "write" and (name := offered(asked, WRITERS)):
+        path, text = command.words(2)
         given = {"file_path": path, "filePath": path, "path": path, "content": text, "file_text": text}
     elif name := offered(asked, SHELLS):
-        command = wish.rest
-        if wish.verb == "write":
-            path, text = wish.words(2)
-            command = f"printf %s '{text}' > '{path}'"
-        given = {"command": command, "cmd": command, "description": "Runs a command"}
-        if wish.verb == "escalate":
+        line = command.rest
+        if command.verb == "write":
+            path, text = command.words(2)
+            line = f"printf %s '{text}' > '{path}'"
+        given = {"command": line, "cmd": line, "description": "Runs a command"}
+        if command.verb == "escalate":
             given |= {"sandbox_permissions": "require_escalated", "justification": "May I?"}
     else:
-        return Text(f"No tool for {wish.verb} among: {', '.join(asked.tools)}.")
+        return Text(f"No tool for {command.verb} among: {', '.join(asked.tools)}.")
     schema = asked.tools[name]
     known = schema.get("properties", {})
     arguments: Json = sample({**schema, "type": "object"})
@@ -216,4 +216,4 @@ def tool_call(asked: Asked, wish: Wish) -> Step:
         if key in known:
             listed = str(known[key].get("type", "")).lower() == "array"
             arguments[key] = ["bash", "-lc", value] if listed else value
-    return Call(f"call_{number}_{abs(hash(wish.rest)) % 10**8}", name, arguments)
+    return Call(f"call_{number}_{abs(hash(command.rest)) % 10**8}", name, arguments)

@@ -1,4 +1,6 @@
-"""Kind `acp` under a real desk: memory, questions, stops, limits, crashes. The agent is a fake in a real process."""
+"""Test the agent kind `acp` on a real desk: memory, questions, stops, limits, crashes. The agent is a fake in a real
+process.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from servers import Server, WorkerProcess, eventually, processes_with, until
 
 FAKE = Path(__file__).parents[1] / "fakes" / "acp_agent.py"
 KEY = f"web:chat-{os.getpid()}"
-"""Its own in each process: processes are found by it, and other tests may run beside this one."""
+"""A key of its own for each process: agent processes are found by it, and other tests may run at the same time."""
 
 
 def configure(home: Path, memory: Path, settings: str = "") -> None:
@@ -47,19 +49,19 @@ async def desk(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 async def send_message(desk: Runtime, prompt: str) -> Task:
-    """A message in the conversation, to its end."""
+    """Send a message to the conversation and wait for its end."""
     task = await desk.sessions.send(KEY, prompt)
     return await desk.tasks.wait(task.id)
 
 
 async def wait_for_question(desk: Runtime) -> Approval:
-    """The question that is open."""
+    """Return the open question."""
     found: list[Approval] = await until(desk.approvals.list)
     return found[0]
 
 
 async def kinds(desk: Runtime, task: Task) -> list[str]:
-    return [seen.kind for seen in await desk.store.read_events(0, EventFilter(task_id=task.id))]
+    return [event.kind for event in await desk.store.read_events(0, EventFilter(task_id=task.id))]
 
 
 async def test_three_turns_with_memory_in_one_process(desk: Runtime) -> None:
@@ -147,7 +149,7 @@ async def test_a_closed_conversation_leaves_no_process(desk: Runtime) -> None:
 def runs(pid: int) -> bool:
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):  # gone before it was looked at, or meanwhile
+    except (FileNotFoundError, ProcessLookupError):  # it ended before or during the read
         return False
 
 
@@ -165,10 +167,10 @@ async def test_a_conversation_continues_after_midwatch_was_killed_during_a_turn(
             prompt = "[[stray]] [[recall]] [[hold go]]"
             task = (await http.post("/tasks", json={"prompt": prompt, "agent": "fake", "session_key": KEY})).json()
             await until(lambda: _working(memory))
-        assert await eventually(lambda: len(_agents(first["id"])) == 2 and len(_fakes(first["id"])) == 1), (
+        assert await eventually(lambda: len(_find_agents(first["id"])) == 2 and len(_find_fakes(first["id"])) == 1), (
             "the agent and what left its group carry the task that began the conversation"
-        )  # what left it looks like the agent until it has become another program
-        before, (agent,) = _agents(first["id"]), _fakes(first["id"])
+        )  # a new process looks like the agent until it has executed its own program
+        before, (agent,) = _find_agents(first["id"]), _find_fakes(first["id"])
         await server.kill()
         assert await eventually(lambda: not runs(agent))
         (memory / "go").touch()
@@ -183,15 +185,15 @@ async def test_a_conversation_continues_after_midwatch_was_killed_during_a_turn(
     finally:
         await server.stop()
     for task_id in (first["id"], task["id"]):
-        assert await eventually(lambda task_id=task_id: not _agents(task_id))
+        assert await eventually(lambda task_id=task_id: not _find_agents(task_id))
 
 
-def _fakes(task_id: str) -> list[int]:
-    """Those of the task's processes that are the agent itself."""
-    return [pid for pid in _agents(task_id) if FAKE.name in (Path("/proc") / str(pid) / "cmdline").read_text()]
+def _find_fakes(task_id: str) -> list[int]:
+    """Return the pids of the task's processes that are the agent itself."""
+    return [pid for pid in _find_agents(task_id) if FAKE.name in (Path("/proc") / str(pid) / "cmdline").read_text()]
 
 
-def _agents(task_id: str) -> list[int]:
+def _find_agents(task_id: str) -> list[int]:
     return [pid for attempt in (1, 2) for pid in processes_with(f"MIDWATCH_TASK={task_id}/{attempt}")]
 
 
@@ -208,7 +210,7 @@ async def _wait_for_end(http: Any, task_id: str) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
-# -- two hosts ---------------------------------------------------------------------------------------------------------
+# -- two processes -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_conversation_is_used_watched_and_taken_over_by_another_process(tmp_path: Path, database: str) -> None:
@@ -252,7 +254,9 @@ async def at_work(desk: Runtime, task: Task) -> bool:
 
 
 async def collect_pieces(desk: Runtime, prompt: str, seen: Path) -> list[str]:
-    """The pieces of an answer that were seen while it was written elsewhere; it ends once there is a file `seen`."""
+    """Return the parts of an answer that another process saw while it was written; the answer ends when the file `seen`
+    exists.
+    """
     pieces: list[str] = []
 
     async def watch() -> None:

@@ -1,4 +1,4 @@
-"""Agents that come and go while a desk works: registered ones are given work at once, others keep what they have."""
+"""Test agents that are added and removed while a desk works: a new agent gets work at once, a removed one gets none."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ async def desk(tmp_path: Path) -> AsyncIterator[Runtime]:
         yield desk
 
 
-class Puzzled(Coder):
+class FailingChoice(Coder):
     def can_handle(self, work: HandoffTask) -> bool:
         raise RuntimeError("what is this?")
 
 
 async def test_an_agent_whose_check_fails_does_not_block_others(desk: Runtime) -> None:
-    await desk.handoffs.register(Puzzled("puzzled"))
+    await desk.handoffs.register(FailingChoice("puzzled"))
     await desk.handoffs.register(Coder("coder"))
     assert (await desk.handoffs.handoff(make_options(None))).to_agent == "coder"
     odd = Coder("odd")
@@ -79,7 +79,7 @@ async def test_an_agent_removed_during_the_choice_is_skipped(desk: Runtime) -> N
     named, _ = await asyncio.gather(
         desk.handoffs.handoff(make_options("first", wait=False)), desk.handoffs.unregister("first")
     )
-    assert named.status == "in_progress"  # it waits until it is there again
+    assert named.status == "in_progress"  # it waits until the agent is added again
     await desk.handoffs.register(Coder("first"))
     assert (await desk.handoffs.wait(named.id)).output == "first did it"
 
@@ -124,7 +124,7 @@ async def test_a_running_task_ends_normally_after_its_agent_was_removed(
     go = asyncio.Event()
 
     async def lead(prompt: str, turn: Turn) -> str:
-        """It has no slot while it waits for what it handed over, and must get one back afterwards."""
+        """Delegate, which frees the slot; after the delegation the source must get a slot again."""
         return f"heard {(await turn.delegate('slow', prompt)).output}"
 
     slow = ScriptedAgent(wait_for(go), result("done"), name="slow")
@@ -170,7 +170,7 @@ async def test_the_best_registered_agent_is_chosen(desk: Runtime) -> None:
     assert (await desk.handoffs.handoff(make_options(None))).output == "one did it"
     await desk.handoffs.unregister("one")
     assert (await desk.handoffs.handoff(make_options(None))).output == "two did it"
-    await desk.handoffs.register(Coder("one"))  # who comes back comes last
+    await desk.handoffs.register(Coder("one"))  # an agent that is added again is the last of its priority
     assert await desk.handoffs.find_agent(HandoffTask(type="code")) == ["two", "one"]
     desk.handoffs.enable("two", False)
     assert list(desk.handoffs.receivers()) == ["demo", "echo", "one"]
@@ -270,7 +270,7 @@ async def test_a_missing_target_is_an_error_at_startup(tmp_path: Path, line: str
 async def test_targets_from_configuration_and_code_are_found(tmp_path: Path) -> None:
     (tmp_path / "midwatch.toml").write_text(CONFIG + "handoffs = ['demo', 'echo']\ndelegates = ['echo']\n")
     async with Runtime.open(settings=settings(tmp_path), agents={"echo": echo}, only=["it"]) as desk:
-        assert list(desk.agents) == ["it"]  # the others may work in other processes
+        assert list(desk.agents) == ["it"]  # the other agents may run in other processes
         assert desk.handoffs.can_receive("it")
     with pytest.raises(BadConfig, match=r"agents.other.delegates: .* cannot hand over to itself"):
         build_agents(settings(tmp_path), {"echo": echo, "other": LlmAgent("me", "openai:fake", delegates=["other"])})

@@ -1,4 +1,4 @@
-"""The agentapi surface over HTTP, with a real program in a real terminal behind it."""
+"""Test the agentapi routes over HTTP, with a real program in a real terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from midwatch.api.agentapi.uploads import Uploads
 from midwatch.api.server import Server, listen, local_url
 from midwatch.programs.guard import guard
 from midwatch.testing import ScriptedAgent, result
-from serving import serving, watch
+from serving import serve_agents, watch
 
 ECHO = """
 import os, signal, subprocess, sys, termios, time
@@ -56,14 +56,14 @@ while True:
 """
 PROGRAM = {"argv": [sys.executable, "-c", ECHO], "prompt": "^> $", "columns": 80, "rows": 40}
 BUSY_SIGN = {**PROGRAM, "busy": "^working"}
-"""One of which it is known how it looks while it works: a prompt that it does not take is noticed."""
+"""A program with a known busy sign, so that a prompt it does not accept is noticed."""
 PROBLEM = "application/problem+json"
 BUSY = "failed to send message: message can only be sent when the agent is waiting for user input"
 
 
 @dataclass
-class Surface:
-    """A server that stands alone, and a client of it."""
+class AgentApi:
+    """A standalone agentapi server and a client of it."""
 
     follower: SessionFollower
     http: httpx2.AsyncClient
@@ -74,7 +74,7 @@ class Surface:
     async def status(self) -> str:
         return str((await self.http.get("/status")).json()["status"])
 
-    async def stable(self) -> None:
+    async def wait_until_stable(self) -> None:
         async with asyncio.timeout(60):
             while await self.status() != "stable":
                 await asyncio.sleep(0.01)
@@ -85,30 +85,30 @@ class Surface:
     async def send(self, text: str, kind: str = "user") -> httpx2.Response:
         return await self.http.post("/message", json={"content": text, "type": kind})
 
-    async def say(self, text: str) -> str:
-        """Speak as a client does that looks again and again."""
-        await self.stable()
+    async def ask(self, text: str) -> str:
+        """Send a message and poll for the reply, as a client does."""
+        await self.wait_until_stable()
         reply = await self.send(text)
         assert reply.status_code == 200, reply.text
-        await self.stable()
+        await self.wait_until_stable()
         last = (await self.messages())[-1]
         assert last["role"] == "agent"
         return str(last["content"])
 
-    async def shows(self, text: str) -> None:
+    async def wait_for_screen(self, text: str) -> None:
         async with asyncio.timeout(60):
             while text not in self.follower.feed.screen:
                 await asyncio.sleep(0.01)
 
 
-def rules(hosts: tuple[str, ...] = HOSTS, origins: tuple[str, ...] = ORIGINS) -> Rules:
+def make_rules(hosts: tuple[str, ...] = HOSTS, origins: tuple[str, ...] = ORIGINS) -> Rules:
     return Rules(check_hosts(hosts), check_origins(origins))
 
 
 @asynccontextmanager
-async def alone(
+async def serve_agent(
     folder: Path, allowed: Rules | None = None, chat: str = "/chat", program: Any = PROGRAM
-) -> AsyncIterator[Surface]:
+) -> AsyncIterator[AgentApi]:
     settings = Settings.load(folder / "home", detect_agents=False, shutdown_grace=0)
     agent = build("echo", "terminal", program)
     uploads = Uploads()
@@ -118,13 +118,13 @@ async def alone(
             follower = SessionFollower(desk, view.session, kind="terminal", needs_terminal=True)
             await follower.start()
             await follower.open_terminal()
-            app = create_standalone(desk, follower, allowed or rules(), chat, uploads)
+            app = create_standalone(desk, follower, allowed or make_rules(), chat, uploads)
             ready, stopping = asyncio.Event(), asyncio.Event()
             server = asyncio.create_task(Server(app, stopping, ready.set).serve([listener]))
             await ready.wait()
             url = local_url("127.0.0.1", listener)
             async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=60.0) as http:
-                yield Surface(follower, http, url, stopping, desk)
+                yield AgentApi(follower, http, url, stopping, desk)
             stopping.set()
             await server
             await follower.close()
@@ -133,13 +133,13 @@ async def alone(
 
 
 @pytest.fixture
-async def surface(tmp_path: Path) -> AsyncIterator[Surface]:
-    async with alone(tmp_path) as surface:
-        yield surface
+async def agent_api(tmp_path: Path) -> AsyncIterator[AgentApi]:
+    async with serve_agent(tmp_path) as agent_api:
+        yield agent_api
 
 
-async def frames(surface: Surface, path: str = "/events") -> AsyncGenerator[tuple[str, Any], None]:
-    async with aclosing(watch(surface.http, path)) as stream:
+async def frames(agent_api: AgentApi, path: str = "/events") -> AsyncGenerator[tuple[str, Any], None]:
+    async with aclosing(watch(agent_api.http, path)) as stream:
         async for frame in stream:
             yield frame.event, frame.data
 
@@ -147,11 +147,11 @@ async def frames(surface: Surface, path: str = "/events") -> AsyncGenerator[tupl
 # -- the conversation --------------------------------------------------------------------------------------------------
 
 
-async def test_a_client_polls_status_and_messages(surface: Surface) -> None:
-    assert await surface.say("hello") == "you said hello"
-    assert await surface.say("hello") == "you said hello", "the same words twice are two turns"
-    assert await surface.say("  trimmed \n") == "you said trimmed"
-    messages = await surface.messages()
+async def test_a_client_polls_status_and_messages(agent_api: AgentApi) -> None:
+    assert await agent_api.ask("hello") == "you said hello"
+    assert await agent_api.ask("hello") == "you said hello", "the same words twice are two turns"
+    assert await agent_api.ask("  trimmed \n") == "you said trimmed"
+    messages = await agent_api.messages()
     assert [(message["id"], message["role"], message["content"]) for message in messages] == [
         (0, "agent", "Welcome to echo"),
         (1, "user", "hello"), (2, "agent", "you said hello"),
@@ -162,36 +162,36 @@ async def test_a_client_polls_status_and_messages(surface: Surface) -> None:
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z", message["time"]) for message in messages)
 
 
-async def test_replies_link_their_schema(surface: Surface) -> None:
-    await surface.stable()
-    reply = await surface.http.get("/status")
-    port = surface.url.rpartition(":")[2]
+async def test_replies_link_their_schema(agent_api: AgentApi) -> None:
+    await agent_api.wait_until_stable()
+    reply = await agent_api.http.get("/status")
+    port = agent_api.url.rpartition(":")[2]
     assert reply.text == (
         f'{{"$schema":"http://127.0.0.1:{port}/schemas/StatusResponseBody.json","status":"stable",'
         '"agent_type":"custom","transport":"pty"}\n'
     )
     assert reply.headers["link"] == '</schemas/StatusResponseBody.json>; rel="describedBy"'
     assert reply.headers["vary"] == "Origin"
-    schema = await surface.http.get("/schemas/StatusResponseBody.json")
+    schema = await agent_api.http.get("/schemas/StatusResponseBody.json")
     assert schema.json()["properties"]["status"]["$ref"] == "/schemas/AgentStatus.json"
-    assert (await surface.http.get("/schemas/Nothing.json")).json() is None
-    reply = await surface.http.get("/messages")
+    assert (await agent_api.http.get("/schemas/Nothing.json")).json() is None
+    reply = await agent_api.http.get("/messages")
     assert list(reply.json()) == ["$schema", "messages"]
-    reply = await surface.send("<a> & ü")
+    reply = await agent_api.send("<a> & ü")
     assert (list(reply.json()), reply.json()["ok"]) == (["$schema", "ok"], True)
-    await surface.stable()
-    assert "<a> & ü" in (await surface.http.get("/messages")).text
+    await agent_api.wait_until_stable()
+    assert "<a> & ü" in (await agent_api.http.get("/messages")).text
 
 
-async def test_a_client_follows_the_event_stream(surface: Surface, tmp_path: Path) -> None:
-    await surface.stable()
+async def test_a_client_follows_the_event_stream(agent_api: AgentApi, tmp_path: Path) -> None:
+    await agent_api.wait_until_stable()
     seen: list[tuple[str, Any]] = []
     sending = None
-    async with asyncio.timeout(60), aclosing(frames(surface)) as stream:
+    async with asyncio.timeout(60), aclosing(frames(agent_api)) as stream:
         async for name, data in stream:
             seen.append((name, data))
             if len(seen) == 2:
-                sending = asyncio.create_task(surface.send(f"hold {tmp_path / 'go'}"))
+                sending = asyncio.create_task(agent_api.send(f"hold {tmp_path / 'go'}"))
             if name == "message_update" and data["id"] == 2 and data["message"] == "first part":
                 (tmp_path / "go").touch()
             if len(seen) > 3 and data == {"status": "stable", "agent_type": "custom"}:
@@ -205,15 +205,15 @@ async def test_a_client_follows_the_event_stream(surface: Surface, tmp_path: Pat
     texts = [data["message"] for name, data in seen[4:-1] if data["id"] == 2]
     assert texts[-1] == "first part\nsecond part"
     assert "first part" in texts
-    state = await anext(surface.follower.feed.follow(*EVENTS))
-    async with aclosing(frames(surface)) as stream:
+    state = await anext(agent_api.follower.feed.follow(*EVENTS))
+    async with aclosing(frames(agent_api)) as stream:
         replay = [await anext(stream) for _ in range(4)]
     assert replay == [(event.event, event.model_dump()) for event in state]
     assert [name for name, _ in replay] == ["message_update"] * 3 + ["status_change"]
 
 
-async def test_a_stream_has_the_headers_of_agentapi(surface: Surface) -> None:
-    async with surface.http.stream("GET", "/events") as reply:
+async def test_a_stream_has_the_headers_of_agentapi(agent_api: AgentApi) -> None:
+    async with agent_api.http.stream("GET", "/events") as reply:
         assert reply.headers["content-type"] == "text/event-stream"
         assert reply.headers["cache-control"] == "no-cache, no-store, must-revalidate"
         for name, value in (("pragma", "no-cache"), ("expires", "0"), ("x-accel-buffering", "no"),
@@ -222,69 +222,69 @@ async def test_a_stream_has_the_headers_of_agentapi(surface: Surface) -> None:
         assert "content-length" not in reply.headers
 
 
-async def test_the_screen_is_sent_with_every_change(surface: Surface) -> None:
-    async with asyncio.timeout(60), aclosing(frames(surface, "/internal/screen")) as stream:
+async def test_the_screen_is_sent_with_every_change(agent_api: AgentApi) -> None:
+    async with asyncio.timeout(60), aclosing(frames(agent_api, "/internal/screen")) as stream:
         name, data = await anext(stream)
         assert (name, list(data)) == ("screen", ["screen"])
-        await surface.stable()
-        assert (await surface.send("raw words", "raw")).status_code == 200
+        await agent_api.wait_until_stable()
+        assert (await agent_api.send("raw words", "raw")).status_code == 200
         while "> raw words" not in data["screen"]:
             name, data = await anext(stream)
             assert name == "screen"
         assert data["screen"] == data["screen"].rstrip()
-        assert (await surface.send("\r", "raw")).status_code == 200
+        assert (await agent_api.send("\r", "raw")).status_code == 200
         while "you said raw words" not in data["screen"]:
             _, data = await anext(stream)
-    assert [one["role"] for one in await surface.messages()] == ["agent"], "keys are no messages"
+    assert [one["role"] for one in await agent_api.messages()] == ["agent"], "keys are no messages"
 
 
-async def test_streams_end_cleanly_with_the_server(surface: Surface) -> None:
+async def test_streams_end_cleanly_with_the_server(agent_api: AgentApi) -> None:
     async with asyncio.timeout(60):
-        async with surface.http.stream("GET", "/events") as reply:
+        async with agent_api.http.stream("GET", "/events") as reply:
             lines = reply.aiter_lines()
             await anext(lines)
-            surface.stopping.set()
+            agent_api.stopping.set()
             async for _ in lines:
                 pass  # an end without the last chunk would be an error here
 
 
-async def test_a_message_is_refused_while_the_agent_works(surface: Surface, tmp_path: Path) -> None:
-    await surface.stable()
-    assert (await surface.send(f"hold {tmp_path / 'go'}")).status_code == 200
-    assert await surface.status() == "running"
-    assert [one["role"] for one in await surface.messages()][:2] == ["agent", "user"], "nobody waits for the agent"
-    refused = await surface.send("too early")
+async def test_a_message_is_refused_while_the_agent_works(agent_api: AgentApi, tmp_path: Path) -> None:
+    await agent_api.wait_until_stable()
+    assert (await agent_api.send(f"hold {tmp_path / 'go'}")).status_code == 200
+    assert await agent_api.status() == "running"
+    assert [one["role"] for one in await agent_api.messages()][:2] == ["agent", "user"], "nobody waits for the agent"
+    refused = await agent_api.send("too early")
     assert (refused.status_code, refused.headers["content-type"]) == (409, PROBLEM)
     assert refused.headers["retry-after"] == "1"
     assert list(refused.json()) == ["$schema", "title", "status", "detail", "errors"]
     assert refused.json()["detail"] == "unexpected error occurred"
     assert refused.json()["errors"] == [{"message": BUSY}]
     (tmp_path / "go").touch()
-    await surface.stable()
-    assert "too early" not in (await surface.http.get("/messages")).text
+    await agent_api.wait_until_stable()
+    assert "too early" not in (await agent_api.http.get("/messages")).text
 
 
-async def test_of_two_concurrent_messages_one_is_accepted(surface: Surface, tmp_path: Path) -> None:
-    await surface.stable()
-    go = tmp_path / "go"  # nobody may have answered before the last of them has come
-    replies = await asyncio.gather(*(surface.send(f"hold {go}") for _ in range(5)))
+async def test_of_two_concurrent_messages_one_is_accepted(agent_api: AgentApi, tmp_path: Path) -> None:
+    await agent_api.wait_until_stable()
+    go = tmp_path / "go"  # nobody answers before the last request has arrived
+    replies = await asyncio.gather(*(agent_api.send(f"hold {go}") for _ in range(5)))
     assert sorted(reply.status_code for reply in replies) == [200, 409, 409, 409, 409]
     go.touch()
-    await surface.stable()
-    assert len(await surface.messages()) == 3
+    await agent_api.wait_until_stable()
+    assert len(await agent_api.messages()) == 3
 
 
 async def test_an_agent_that_does_not_react_is_reported(tmp_path: Path) -> None:
-    async with alone(tmp_path, program=BUSY_SIGN) as surface:
-        await surface.stable()
-        assert (await surface.send(f"deaf {tmp_path / 'end'}\r", "raw")).status_code == 200
-        await surface.shows("deaf")
-        await surface.stable()
-        sending = asyncio.create_task(surface.send("anybody there?"))
+    async with serve_agent(tmp_path, program=BUSY_SIGN) as agent_api:
+        await agent_api.wait_until_stable()
+        assert (await agent_api.send(f"deaf {tmp_path / 'end'}\r", "raw")).status_code == 200
+        await agent_api.wait_for_screen("deaf")
+        await agent_api.wait_until_stable()
+        sending = asyncio.create_task(agent_api.send("anybody there?"))
         answered = 0
         async with asyncio.timeout(60):
             while not sending.done():
-                assert (await surface.http.get("/status")).status_code == 200
+                assert (await agent_api.http.get("/status")).status_code == 200
                 answered += not sending.done()
                 await asyncio.sleep(0.05)
         assert answered, "others are answered meanwhile"
@@ -298,43 +298,43 @@ async def test_an_agent_that_does_not_react_is_reported(tmp_path: Path) -> None:
         (tmp_path / "end").touch()
 
 
-async def test_a_long_reply_is_complete(surface: Surface) -> None:
-    text = await surface.say("lines 3000")
+async def test_a_long_reply_is_complete(agent_api: AgentApi) -> None:
+    text = await agent_api.ask("lines 3000")
     assert text.split("\n") == [f"line {number}" for number in range(3000)]
 
 
 @pytest.mark.parametrize("way", ["leave", "abandon"])
-async def test_the_exit_of_the_agent_is_noticed(surface: Surface, way: str) -> None:
-    """How it ended is known from then on, also when it leaves something behind that takes time to end."""
-    await surface.stable()
-    assert (await surface.send(f"{way} 3\r", "raw")).status_code == 200
+async def test_the_exit_of_the_agent_is_noticed(agent_api: AgentApi, way: str) -> None:
+    """The exit status is known from then on, even if the agent left processes that take time to end."""
+    await agent_api.wait_until_stable()
+    assert (await agent_api.send(f"{way} 3\r", "raw")).status_code == 200
     async with asyncio.timeout(60):
-        await surface.follower.program_ended.wait()
-    left = surface.desk.agents["echo"].exits[surface.follower.key]  # type: ignore[attr-defined]
+        await agent_api.follower.program_ended.wait()
+    left = agent_api.desk.agents["echo"].exits[agent_api.follower.key]  # type: ignore[attr-defined]
     assert left.code == 3
-    assert await surface.status() == "running", "nobody waits for input"
-    refused = await surface.send("x", "raw")
+    assert await agent_api.status() == "running", "nobody waits for input"
+    refused = await agent_api.send("x", "raw")
     assert refused.status_code == 409
 
 
-async def test_a_slow_reader_delays_nobody(surface: Surface) -> None:
-    await surface.stable()
-    host, port = surface.url.removeprefix("http://").split(":")
+async def test_a_slow_reader_delays_nobody(agent_api: AgentApi) -> None:
+    await agent_api.wait_until_stable()
+    host, port = agent_api.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         lazy.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for number in range(3):
-            assert await surface.say(f"lines {2000 + number}")
-        assert len(surface.follower.feed) == 1
-    assert await surface.say("still here") == "you said still here"
+            assert await agent_api.ask(f"lines {2000 + number}")
+        assert len(agent_api.follower.feed) == 1
+    assert await agent_api.ask("still here") == "you said still here"
 
 
-# -- requests that are wrong -------------------------------------------------------------------------------------------
+# -- invalid requests --------------------------------------------------------------------------------------------------
 
 
-async def test_wrong_messages_are_refused(surface: Surface) -> None:
-    await surface.stable()
-    http = surface.http
+async def test_wrong_messages_are_refused(agent_api: AgentApi) -> None:
+    await agent_api.wait_until_stable()
+    http = agent_api.http
 
     async def refuse(content: bytes, **headers: str) -> tuple[int, str, Any]:
         reply = await http.post(
@@ -356,11 +356,11 @@ async def test_wrong_messages_are_refused(surface: Surface) -> None:
     assert (await refuse(b'{"content":"x","type":"foo"}'))[2]["location"] == "body.type"
     assert (await refuse(b"{"))[:2] == (400, "validation failed")
     assert (await refuse(b" " * 1048576))[:2] == (413, "request body is too large limit=1048576 bytes")
-    assert await surface.say("unharmed") == "you said unharmed"
+    assert await agent_api.ask("unharmed") == "you said unharmed"
 
 
-async def test_unknown_paths_and_methods_are_refused(surface: Surface) -> None:
-    http = surface.http
+async def test_unknown_paths_and_methods_are_refused(agent_api: AgentApi) -> None:
+    http = agent_api.http
     reply = await http.get("/nothing")
     assert (reply.status_code, reply.text) == (404, "404 page not found\n")
     assert reply.headers["content-type"] == "text/plain; charset=utf-8"
@@ -377,8 +377,8 @@ async def test_unknown_paths_and_methods_are_refused(surface: Surface) -> None:
         assert (reply.status_code, reply.headers["location"]) == (307, "/chat/embed")
 
 
-async def test_the_openapi_document_and_the_pages_are_served(surface: Surface) -> None:
-    http = surface.http
+async def test_the_openapi_document_and_the_pages_are_served(agent_api: AgentApi) -> None:
+    http = agent_api.http
     for path, version, media in (
         ("/openapi.json", "3.1.0", "json"), ("/openapi.yaml", "3.1.0", "yaml"),
         ("/openapi-3.0.json", "3.0.3", "json"), ("/openapi-3.0.yaml", "3.0.3", "yaml"),
@@ -400,15 +400,15 @@ async def test_the_openapi_document_and_the_pages_are_served(surface: Surface) -
 
 
 async def test_the_chat_page_may_have_another_base_path(tmp_path: Path) -> None:
-    async with alone(tmp_path, chat="/@me/app/chat") as surface:
-        assert (await surface.http.get("/")).headers["location"] == "/@me/app/chat/embed"
-        page = (await surface.http.get("/chat/embed")).text
+    async with serve_agent(tmp_path, chat="/@me/app/chat") as agent_api:
+        assert (await agent_api.http.get("/")).headers["location"] == "/@me/app/chat/embed"
+        page = (await agent_api.http.get("/chat/embed")).text
         assert 'data-api="/@me/app/chat/api/v1"' in page and 'src="/@me/app/chat/app.js"' in page
         assert '"/web/' not in page
 
 
-async def test_the_console_of_one_session_sees_only_that_session(surface: Surface) -> None:
-    http, desk, key = surface.http, surface.desk, surface.follower.key
+async def test_the_console_of_one_session_sees_only_that_session(agent_api: AgentApi) -> None:
+    http, desk, key = agent_api.http, agent_api.desk, agent_api.follower.key
     other = (await desk.sessions.create(agent="echo"))[0].session.key
     waiting = await desk.tasks.submit("hello", session_key=other, delay=3600)
     base = "/chat/api/v1"
@@ -416,8 +416,8 @@ async def test_the_console_of_one_session_sees_only_that_session(surface: Surfac
     assert (await http.get(f"{base}/sessions/{key}")).json()["key"] == key
     sent = await http.post(f"{base}/sessions/{key}/messages", json={"text": "by the console"})
     assert sent.status_code == 202
-    await surface.stable()
-    assert [one["content"] for one in await surface.messages()][1:] == ["by the console", "you said by the console"]
+    await agent_api.wait_until_stable()
+    assert [one["content"] for one in await agent_api.messages()][1:] == ["by the console", "you said by the console"]
     shown = (await http.get(f"{base}/sessions/{key}/messages?html=true")).json()["messages"]
     assert shown[1]["html"] == "<p>you said by the console</p>\n"
     assert (await http.get(f"{base}/approvals")).json() == {"approvals": []}
@@ -447,8 +447,8 @@ async def test_the_console_of_one_session_sees_only_that_session(surface: Surfac
 # -- uploads -----------------------------------------------------------------------------------------------------------
 
 
-async def test_uploads_are_stored(surface: Surface) -> None:
-    http = surface.http
+async def test_uploads_are_stored(agent_api: AgentApi) -> None:
+    http = agent_api.http
     reply = await http.post("/upload", files={"file": ("../../../evil.txt", b"content", "text/plain")})
     assert reply.status_code == 200, reply.text
     assert (list(reply.json()), reply.json()["ok"]) == (["$schema", "ok", "filePath"], True)
@@ -471,8 +471,8 @@ async def test_uploads_are_stored(surface: Surface) -> None:
 
 
 async def test_uploads_are_removed_with_the_server(tmp_path: Path) -> None:
-    async with alone(tmp_path) as surface:
-        reply = await surface.http.post("/upload", files={"file": ("a", b"x")})
+    async with serve_agent(tmp_path) as agent_api:
+        reply = await agent_api.http.post("/upload", files={"file": ("a", b"x")})
         path = Path(reply.json()["filePath"])
         assert path.exists()
     assert not path.parent.parent.exists()
@@ -481,27 +481,27 @@ async def test_uploads_are_removed_with_the_server(tmp_path: Path) -> None:
 # -- hosts and origins -------------------------------------------------------------------------------------------------
 
 
-async def test_only_allowed_hosts_are_served(surface: Surface) -> None:
+async def test_only_allowed_hosts_are_served(agent_api: AgentApi) -> None:
     for host in ("localhost", "LOCALHOST:99", "[::1]:1", "127.0.0.1"):
-        assert (await surface.http.get("/status", headers={"host": host})).status_code == 200
-    reply = await surface.http.get("/status", headers={"host": "evil.com"})
+        assert (await agent_api.http.get("/status", headers={"host": host})).status_code == 200
+    reply = await agent_api.http.get("/status", headers={"host": "evil.com"})
     assert (reply.status_code, reply.text) == (
         400, "Invalid host header. Allowed hosts: localhost, 127.0.0.1, ::1\n"
     )  # fmt: skip
     assert reply.headers["content-type"] == "text/plain; charset=utf-8"
     assert "vary" not in reply.headers
-    far = await surface.http.get("/status", headers={"host": "localhost.example:80"})
+    far = await agent_api.http.get("/status", headers={"host": "localhost.example:80"})
     assert far.status_code == 400
 
 
 async def test_schema_links_of_another_host_use_https(tmp_path: Path) -> None:
-    async with alone(tmp_path, rules(("*",))) as surface:
-        reply = await surface.http.get("/status", headers={"host": "a.example"})
+    async with serve_agent(tmp_path, make_rules(("*",))) as agent_api:
+        reply = await agent_api.http.get("/status", headers={"host": "a.example"})
         assert reply.json()["$schema"] == "https://a.example/schemas/StatusResponseBody.json"
 
 
-async def test_only_allowed_origins_are_served(surface: Surface) -> None:
-    http, known, other = surface.http, {"origin": "http://localhost:3000"}, {"origin": "https://evil.com"}
+async def test_only_allowed_origins_are_served(agent_api: AgentApi) -> None:
+    http, known, other = agent_api.http, {"origin": "http://localhost:3000"}, {"origin": "https://evil.com"}
     reply = await http.get("/status", headers=known)
     assert reply.headers["access-control-allow-origin"] == "http://localhost:3000"
     assert reply.headers["access-control-allow-credentials"] == "true"
@@ -528,29 +528,29 @@ async def test_only_allowed_origins_are_served(surface: Surface) -> None:
     assert not [name for name in reply.headers if name.startswith("access-control")]
 
 
-async def test_a_page_of_another_site_cannot_send_messages(surface: Surface) -> None:
-    await surface.stable()
+async def test_a_page_of_another_site_cannot_send_messages(agent_api: AgentApi) -> None:
+    await agent_api.wait_until_stable()
     body = b'{"content":"x","type":"user"}'
     for site in ("cross-site", "same-site"):
         headers = {"origin": "https://evil.com", "sec-fetch-site": site}
-        assert (await surface.http.post("/message", content=body, headers=headers)).status_code == 403
+        assert (await agent_api.http.post("/message", content=body, headers=headers)).status_code == 403
     own = {"origin": "https://proxied.example", "sec-fetch-site": "same-origin"}
-    assert (await surface.http.post("/message", content=body, headers=own)).status_code == 200
+    assert (await agent_api.http.post("/message", content=body, headers=own)).status_code == 200
 
 
 async def test_a_wildcard_allows_every_origin(tmp_path: Path) -> None:
-    async with alone(tmp_path, rules(origins=("*",))) as surface:
-        reply = await surface.http.get("/status", headers={"origin": "https://any.example"})
+    async with serve_agent(tmp_path, make_rules(origins=("*",))) as agent_api:
+        reply = await agent_api.http.get("/status", headers={"origin": "https://any.example"})
         assert reply.headers["access-control-allow-origin"] == "*"
         assert reply.headers["access-control-allow-credentials"] == "true"
 
 
-# -- below each session of a server ------------------------------------------------------------------------------------
+# -- routes of each session of a server --------------------------------------------------------------------------------
 
 
 async def test_every_session_of_a_server_has_the_agentapi_routes(home: Path) -> None:
     echo = build("echo", "terminal", PROGRAM)
-    async with serving(home, {"echo": echo, "scripted": ScriptedAgent(result("pong"))}) as served:
+    async with serve_agents(home, {"echo": echo, "scripted": ScriptedAgent(result("pong"))}) as served:
         for key, agent in (("chat:a/b", "echo"), ("chat:two", "scripted")):
             await served.post("/sessions", {"key": key, "agent": agent})
         http, token = served.http, dict(served.http.headers)["authorization"]
@@ -583,14 +583,14 @@ async def test_every_session_of_a_server_has_the_agentapi_routes(home: Path) -> 
         async with asyncio.timeout(60), aclosing(watch(http, f"{other}/events")) as stream:
             events = [(frame.event, frame.data) for frame in [await anext(stream), await anext(stream)]]
         assert [data["message"] for _, data in events if "message" in data] == ["ping", "pong"]
-        await roles(served, base, token)
+        await check_roles(served, base, token)
 
 
 async def test_the_conversation_is_unchanged_after_a_restart(home: Path) -> None:
     path = "/sessions/chat:1/agentapi"
     messages: list[Any] = []
     for text in ("one", "two"):
-        async with serving(home, {"echo": build("echo", "terminal", PROGRAM)}) as served:
+        async with serve_agents(home, {"echo": build("echo", "terminal", PROGRAM)}) as served:
             await served.post("/sessions", {"key": "chat:1"})
             http = served.http
             reply = await http.post(f"{served.url}{path}/message", json={"content": text, "type": "user"})
@@ -604,8 +604,8 @@ async def test_the_conversation_is_unchanged_after_a_restart(home: Path) -> None
     ]  # fmt: skip
 
 
-async def roles(served: Any, base: str, token: str) -> None:
-    """Who may what."""
+async def check_roles(served: Any, base: str, token: str) -> None:
+    """Check the permissions of each role."""
     async with httpx2.AsyncClient(trust_env=False, timeout=30.0) as nobody:
         for path in ("status", "messages", "events", "internal/screen", "chat/embed", "openapi.json", ""):
             reply = await nobody.get(f"{base}/{path}")

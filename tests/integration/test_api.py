@@ -1,4 +1,4 @@
-"""The HTTP interface on a real socket, over a real runtime."""
+"""Test the HTTP API on a real socket with a real runtime."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import httpx2
 import pytest
 
-from insides import watchers_of
+from internals import watchers_of
 from midwatch.agents.function import FunctionAgent
 from midwatch.api import sse
 from midwatch.api.app import create_app
@@ -33,8 +33,8 @@ from midwatch.desk.config import Settings
 from midwatch.domain.agent import TurnResult
 from midwatch.domain.event import Event, MessageDelta, event
 from midwatch.runtime.runtime import Runtime
-from serving import answering
 from serving import client as http_client
+from serving import serve_runtime
 
 
 async def echo(prompt: str) -> str:
@@ -76,7 +76,7 @@ async def serve_desk(home, **settings) -> AsyncIterator[Served]:
     known = {name: FunctionAgent(name, body, on_loop=True) for name, body in AGENTS.items()}
     async with (
         Runtime.open(home, settings=loaded, agents=known, role="up") as runtime,
-        answering(runtime) as (url, app, stopping),
+        serve_runtime(runtime) as (url, app, stopping),
         Client(url, runtime.home.token()) as client,
         http_client(url, runtime.home.token()) as http,
     ):
@@ -173,7 +173,7 @@ async def test_tasks_above_max_open_are_refused_with_retry_after(tmp_path) -> No
             await served.client.submit("y")
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -304,19 +304,19 @@ async def test_the_log_is_read_in_pages(served: Served) -> None:
     task = await served.client.submit("x")
     await wait_for_end(served, task["id"])
     whole = await served.client.events()
-    assert [told["seq"] for told in whole["events"]] == list(range(1, whole["last_seq"] + 1))
+    assert [event["seq"] for event in whole["events"]] == list(range(1, whole["last_seq"] + 1))
     assert whole["oldest_seq"] == 1
     first = await served.client.events(limit=2)
     rest = await served.client.events(first["events"][-1]["seq"])
     assert first["events"] + rest["events"] == whole["events"]
     finished = await served.client.events(kinds=["task_finished"], task_id=task["id"])
-    assert [told["payload"]["result"] for told in finished["events"]] == ["X"]
+    assert [event["payload"]["result"] for event in finished["events"]] == ["X"]
     assert (await served.client.events(limit=0))["events"] == []
     assert {"seq", "kind", "time", "task_id", "payload"} <= set(whole["events"][0])
 
 
 async def frames(served: Served, count: int, path: str = "/events", headers: dict | None = None) -> list[str]:
-    """The first frames of a stream, comments left out."""
+    """Return the first frames of a stream without comments."""
     found: list[str] = []
     async with served.http.stream("GET", path, headers=headers) as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")

@@ -1,4 +1,4 @@
-"""Questions and rules in a runtime: what is decided without asking, what is remembered, who may say so."""
+"""Test questions and rules in a runtime: decisions without a person, stored rules, and permissions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from insides import simulate_crash
+from internals import simulate_crash
 from midwatch import Runtime, Settings, Turn
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import Conflict
@@ -19,7 +19,7 @@ from midwatch.domain.changes import Changes
 from midwatch.domain.event import EventFilter
 from midwatch.testing import ScriptedAgent
 from servers import until
-from serving import client, serving
+from serving import client, serve_agents
 
 REJECT, ALLOW = Choice("Reject", "reject_once"), Choice("Allow", "allow_once")
 TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16)
@@ -29,8 +29,8 @@ def make_question(command: str, **fields: Any) -> Question:
     return Question(text="May I?", kind="execute", command=command, choices=(REJECT, ALLOW), **fields)
 
 
-async def runs(turn: Turn) -> str:
-    """Asks for leave to run what the prompt says; several lines are asked at once."""
+async def ask_to_run(turn: Turn) -> str:
+    """Ask for permission to run each line of the prompt, all at once."""
     answers = await asyncio.gather(*(turn.ask(make_question(line)) for line in turn.prompt.splitlines()))
     return " ".join(describe_answer(one) for one in answers)
 
@@ -43,7 +43,7 @@ def describe_answer(answer: Answer) -> str:
 async def desk_of(home: Path, approvals: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Runtime]:
     argv = {"kind": "command", "argv": ["true"], "approvals": approvals}
     loaded = Settings.load(home, detect_agents=False, agents={"it": argv} if approvals else {}, **settings)
-    async with Runtime.open(settings=loaded, agents={"it": ScriptedAgent(runs, terms=TERMS)}) as desk:
+    async with Runtime.open(settings=loaded, agents={"it": ScriptedAgent(ask_to_run, terms=TERMS)}) as desk:
         yield desk
 
 
@@ -53,7 +53,7 @@ async def run_task(desk: Runtime, prompt: str, **wish: Any) -> str | None:
         return (await desk.tasks.wait(task.id)).result
 
 
-async def inbox(desk: Runtime, count: int = 1) -> Any:
+async def wait_for_inbox(desk: Runtime, count: int = 1) -> Any:
     async def look() -> Any:
         found = await desk.approvals.list()
         return found if len(found) == count else None
@@ -61,7 +61,7 @@ async def inbox(desk: Runtime, count: int = 1) -> Any:
     return await until(look)
 
 
-# -- without asking ------------------------------------------------------------------------------------------------
+# -- answers by rules ----------------------------------------------------------------------------------------------
 
 
 async def test_rules_answer_at_once_and_are_logged(home: Path, tmp_path: Path) -> None:
@@ -100,16 +100,16 @@ async def test_an_approval_by_a_rule_costs_one_write(home: Path, tmp_path: Path)
 
 
 async def test_a_plain_question_is_answered_only_by_a_default_deny(home: Path) -> None:
-    async def plain(turn: Turn) -> str:
+    async def ask_plainly(turn: Turn) -> str:
         return describe_answer(await turn.ask("Deploy?", ("yes", "no")))
 
     argv = {"kind": "command", "argv": ["true"]}
     for default, expected in (("deny", "denied:no"), ("allow", None)):
         settings = Settings.load(home, agents={"it": {**argv, "approvals": {"default": default}}})
-        async with Runtime.open(settings=settings, agents={"it": ScriptedAgent(plain, terms=TERMS)}) as desk:
+        async with Runtime.open(settings=settings, agents={"it": ScriptedAgent(ask_plainly, terms=TERMS)}) as desk:
             task = await desk.tasks.submit("x", agent="it")
             if expected is None:
-                (question,) = await inbox(desk)
+                (question,) = await wait_for_inbox(desk)
                 await desk.approvals.answer(question.id, grant=True)
                 expected = "granted:yes"
             assert (await desk.tasks.wait(task.id)).result == expected
@@ -128,13 +128,13 @@ async def test_an_automation_has_its_own_rules(home: Path, tmp_path: Path) -> No
         assert shot.snapshot()["approvals"] == {"allow": [{"command": "make"}]}
 
 
-# -- always --------------------------------------------------------------------------------------------------------
+# -- always answers ------------------------------------------------------------------------------------------------
 
 
 async def test_an_always_answer_is_kept_until_it_is_revoked(home: Path, tmp_path: Path) -> None:
     async with desk_of(home) as desk:
         first = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
-        (question,) = await inbox(desk)
+        (question,) = await wait_for_inbox(desk)
         await desk.approvals.answer(question.id, grant=True, always=True, actor="ann")
         assert (await desk.tasks.wait(first.id)).result == "granted:Allow"
         assert await run_task(desk, "git  status", workdir=str(tmp_path)) == "granted:Allow"
@@ -143,12 +143,12 @@ async def test_an_always_answer_is_kept_until_it_is_revoked(home: Path, tmp_path
         assert [one.answered_by for one in answered] == [f"rule:{rule.id}", "ann"]
         for other, place in (("git status -s", tmp_path), ("git status", tmp_path.parent)):
             task = await desk.tasks.submit(other, agent="it", workdir=str(place))
-            (asked,) = await inbox(desk)
+            (asked,) = await wait_for_inbox(desk)
             await desk.approvals.answer(asked.id, grant=False)
             await desk.tasks.wait(task.id)
         await desk.rules.revoke(rule.id, actor="bob")
         task = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
-        (asked,) = await inbox(desk)
+        (asked,) = await wait_for_inbox(desk)
         await desk.approvals.answer(asked.id, grant=False, always=True)
         assert (await desk.tasks.wait(task.id)).result == "denied:Reject"
         assert await run_task(desk, "git status -s", workdir=str(tmp_path)) == "denied:Reject"
@@ -157,13 +157,13 @@ async def test_an_always_answer_is_kept_until_it_is_revoked(home: Path, tmp_path
 async def test_a_turn_asks_one_question_at_a_time(home: Path) -> None:
     async with desk_of(home) as desk:
         task = await desk.tasks.submit("a\nb\nc", agent="it")
-        for _ in range(3):  # in whatever order
-            (question,) = await inbox(desk)
+        for _ in range(3):  # in any order
+            (question,) = await wait_for_inbox(desk)
             await desk.approvals.answer(question.id, grant=question.command != "b")
         assert (await desk.tasks.wait(task.id)).result == "granted:Allow denied:Reject granted:Allow"
 
 
-# -- time ----------------------------------------------------------------------------------------------------------
+# -- expiry --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_policy_sets_the_expiry_of_a_question_and_expiry_denies(home: Path) -> None:
@@ -177,25 +177,25 @@ async def test_a_policy_sets_the_expiry_of_a_question_and_expiry_denies(home: Pa
 async def test_a_question_expires_at_the_deadline_of_its_goal(home: Path) -> None:
     async with desk_of(home) as desk:
         goal = await desk.goals.create("ls", agent="it", deadline_at=desk.clock.now() + 3600 * SECOND)
-        (question,) = await inbox(desk)
+        (question,) = await wait_for_inbox(desk)
         assert question.expires_at == goal.deadline_at
         task = await desk.tasks.get(question.task_id)
         assert task.cause == "goal"
         await desk.tasks.cancel(task.id)
 
 
-# -- death ---------------------------------------------------------------------------------------------------------
+# -- crashes -------------------------------------------------------------------------------------------------------
 
 
 async def test_an_answer_the_agent_did_not_receive_is_asked_again(home: Path, tmp_path: Path) -> None:
-    """The process dies between the answer and the agent: nothing is granted by mistake, nothing waits for ever."""
+    """The process dies between the answer and the agent: nothing is granted by mistake and nothing waits for ever."""
     async with desk_of(home) as desk:
         task = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
-        (question,) = await inbox(desk)
+        (question,) = await wait_for_inbox(desk)
         simulate_crash(desk)
         await desk.approvals.answer(question.id, grant=True, actor="ann")
     async with desk_of(home) as desk:
-        (again,) = await inbox(desk)
+        (again,) = await wait_for_inbox(desk)
         assert (again.id != question.id, again.attempt, again.command) == (True, 2, "git status")
         kept = await desk.approvals.get(question.id)
         assert (kept.status, kept.answered_by) == ("granted", "ann")
@@ -203,11 +203,11 @@ async def test_an_answer_the_agent_did_not_receive_is_asked_again(home: Path, tm
         assert (await desk.tasks.wait(task.id)).result == "denied:Reject"
 
 
-# -- who may -------------------------------------------------------------------------------------------------------
+# -- permissions ---------------------------------------------------------------------------------------------------
 
 
 async def test_roles_limit_questions_and_rules_over_http(home: Path, tmp_path: Path) -> None:
-    async with serving(home, {"it": ScriptedAgent(runs, terms=TERMS)}) as served:
+    async with serve_agents(home, {"it": ScriptedAgent(ask_to_run, terms=TERMS)}) as served:
         body = {"prompt": "git status", "agent": "it", "workdir": str(tmp_path)}
         task = await served.post("/tasks", body)
         await served.until("approval_requested")
@@ -222,7 +222,7 @@ async def test_roles_limit_questions_and_rules_over_http(home: Path, tmp_path: P
             assert (await viewer.post(f"{path}/approve")).status_code == 403
             told = (await operator.post(f"{path}/approve", json={"always": True, "why": "fine"})).json()
             assert (told["status"], told["answered_by"], told["why"]) == ("granted", "operator", "fine")
-            assert (await served.ended(task["id"]))["result"] == "granted:Allow"
+            assert (await served.wait_for_end(task["id"]))["result"] == "granted:Allow"
             (rule,) = (await viewer.get("/rules")).json()["rules"]
             assert (rule["text"], rule["created_by"], rule["approval_id"]) == (told["rule"], "operator", question["id"])
             assert (await viewer.delete(f"/rules/{rule['id']}")).status_code == 403
@@ -237,14 +237,14 @@ async def test_roles_limit_questions_and_rules_over_http(home: Path, tmp_path: P
 async def test_an_agent_cannot_answer_questions_or_read_rules(home: Path, tmp_path: Path) -> None:
     tokens: list[str] = []
 
-    async def shows_its_token(turn: Turn) -> str:
+    async def return_token(turn: Turn) -> str:
         tokens.append(turn.env["MIDWATCH_TOKEN"])
-        return await runs(turn)
+        return await ask_to_run(turn)
 
-    async with serving(home, {"it": ScriptedAgent(shows_its_token, terms=TERMS)}) as served:
+    async with serve_agents(home, {"it": ScriptedAgent(return_token, terms=TERMS)}) as served:
         desk = served.runtime
         await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
-        (question,) = await inbox(desk)
+        (question,) = await wait_for_inbox(desk)
         async with client(served.url, tokens[0]) as agent:
             for way in ("approve", "deny"):
                 for body in ({}, {"always": True}, {"choice": "Allow"}):
@@ -258,27 +258,27 @@ async def test_an_agent_cannot_answer_questions_or_read_rules(home: Path, tmp_pa
 
 
 async def test_a_large_diff_is_shown_truncated_for_one_approval_only(home: Path) -> None:
-    async def edits(turn: Turn) -> str:
+    async def ask_to_edit(turn: Turn) -> str:
         asked = Question(text="Edit?", kind="edit", paths=("a",), diff="+x\n" * 3_500_000, choices=(ALLOW, REJECT))
         return describe_answer(await turn.ask(asked))
 
-    async with serving(home, {"it": ScriptedAgent(edits, terms=TERMS)}) as served:
+    async with serve_agents(home, {"it": ScriptedAgent(ask_to_edit, terms=TERMS)}) as served:
         task = await served.post("/tasks", {"prompt": "x", "agent": "it"})
         await served.until("approval_requested")
         (listed,) = (await served.get("/approvals"))["approvals"]
         assert (listed["diff"], listed["diff_bytes"]) == (None, 10_500_000)
         one = await served.get(f"/approvals/{listed['id']}")
         assert len(one["diff"]) == 100_000 and one["diff_left_out"] == 10_400_000
-        (told_,) = await served.logged(kind="approval_requested")
+        (told_,) = await served.read_log(kind="approval_requested")
         assert "+x" not in str(told_)
         await served.post(f"/approvals/{listed['id']}/deny", {})
-        assert (await served.ended(task["id"]))["result"] == "denied:Reject"
+        assert (await served.wait_for_end(task["id"]))["result"] == "denied:Reject"
 
 
 async def test_of_two_concurrent_answers_one_makes_a_rule(home: Path, tmp_path: Path) -> None:
     async with desk_of(home) as desk:
         task = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
-        (question,) = await inbox(desk)
+        (question,) = await wait_for_inbox(desk)
         said = await asyncio.gather(
             *(desk.approvals.answer(question.id, grant=n % 2 == 0, always=True, actor=f"p{n}") for n in range(8)),
             return_exceptions=True,

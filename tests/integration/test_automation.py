@@ -1,8 +1,9 @@
-"""Automations on a real desk: a year of them, restarts, suspension, people in between, and death at every write.
+"""Test automations on a real desk: a whole year, restarts, suspension, people who interfere, and a crash at every
+write.
 
 A2 `test_a_timeout_counts_as_a_failure_and_the_next_run_is_on_time`.
 A7 `test_a_temporary_failure_is_retried_before_it_counts`.
-A8 a stopped run stays stopped: `test_cancelling_a_run_pauses_the_automation_until_it_is_resumed`.
+A8 a cancelled run is not started again: `test_cancelling_a_run_pauses_the_automation_until_it_is_resumed`.
 A13 `test_a_crash_at_any_write_loses_and_doubles_nothing`.
 A18 `test_a_message_interrupts_a_run_which_continues_afterwards`, `test_threads_of_one_chat_do_not_block_each_other`.
 """
@@ -25,7 +26,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from doom import DIED, crash_at_every_write, list_crash_cases
+from crashing import CRASH_STATUS, crash_at_every_write, list_crash_cases
 from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND, SystemClock
 from midwatch.base.errors import AgentError, TransientError
@@ -55,10 +56,10 @@ async def open_desk(home: Path, clock: FakeClock, *agents: ScriptedAgent, **chan
         yield desk
 
 
-async def at_rest(desk: Runtime) -> bool:
-    """Whether nothing is due and nothing can begin now."""
+async def is_idle(desk: Runtime) -> bool:
+    """Return whether nothing is due and no task can start now."""
     if isinstance(desk.clock, FakeClock):
-        await desk.clock.advance(0)  # who found out late that the time is now
+        await desk.clock.advance(0)  # wakes timers that were set to the present time
     now = desk.clock.now()
     first = await desk.store.find_next_automation_at()
     if first is not None and first <= now:
@@ -69,10 +70,10 @@ async def at_rest(desk: Runtime) -> bool:
 
 
 async def jump(desk: Runtime, clock: FakeClock, to: int) -> None:
-    """The clock shows `to`, as after a suspended night, and whoever sleeps looks at it within the longest nap."""
+    """Set the clock to `to`, as after a suspended night; sleeping loops notice it within the longest nap."""
     clock.set(to - int(LONGEST_NAP * SECOND))
     await clock.advance(LONGEST_NAP)
-    await until(lambda: at_rest(desk))
+    await until(lambda: is_idle(desk))
 
 
 async def events(desk: Runtime, *kinds: str, after: int | None = 0) -> list[Event]:
@@ -101,7 +102,7 @@ async def test_a_daily_run_happens_once_over_clock_changes_in_three_zones(home: 
         seen: list[Event] = []
         while (due := await desk.store.find_next_automation_at() or 0) < start + DAYS * 24 * HOUR:
             await jump(desk, clock, due)
-            seen += await events(desk, "automation_fired", after=seen[-1].seq if seen else 0)  # old ones are pruned
+            seen += await events(desk, "automation_fired", after=seen[-1].seq if seen else 0)  # older ones were pruned
         runs: dict[str, list[datetime]] = {zone: [] for zone in ZONES}
         for fired in seen:
             zone = made[fired.payload["automation_id"]]
@@ -113,7 +114,7 @@ async def test_a_daily_run_happens_once_over_clock_changes_in_three_zones(home: 
             assert len(times) == DAYS, zone
             days = [at.date() for at in times]
             assert days == sorted(set(days))
-            assert (days[-1] - days[0]).days == len(days) - 1  # each day once
+            assert (days[-1] - days[0]).days == len(days) - 1  # once each day
             odd = [at for at in times if (at.hour, at.minute) != (2, 30)]
             skipped = [SKIPPED[zone]] if zone in SKIPPED and begin == SPRING else []
             assert [(at.month, at.day, at.hour, at.minute) for at in odd] == skipped
@@ -130,7 +131,7 @@ async def test_an_interval_keeps_its_phase_over_restarts(home: Path) -> None:
     for days, late in ((1, 0), (2, 7), (3, 3600), (4, 59), (6, 40000), (7, 1)):
         clock.set(made.created_at + (days * 86400 + late) * SECOND)
         async with open_desk(home, clock, agent) as desk:
-            await until(lambda desk=desk: at_rest(desk))  # type: ignore[misc]
+            await until(lambda desk=desk: is_idle(desk))  # type: ignore[misc]
             due = await desk.store.find_next_automation_at()
             assert due == made.created_at + (days + 1) * 24 * HOUR
             fired = await events(desk, "automation_fired")
@@ -143,7 +144,7 @@ async def test_missed_runs_after_a_suspend_follow_the_policy(home: Path, missed:
     clock = FakeClock(START)
     async with open_desk(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
         made = await desk.automations.create("look", agent="it", every="1h", missed=missed)
-        await until(lambda: at_rest(desk))
+        await until(lambda: is_idle(desk))
         await jump(desk, clock, START + 5 * HOUR + HOUR // 2)
         assert len(await desk.automations.history(made.id)) == runs
         (told,) = await events(desk, "automation_missed")
@@ -158,7 +159,7 @@ async def test_nothing_is_written_while_nothing_is_due(home: Path) -> None:
     async with open_desk(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
         await desk.automations.create("look", agent="it", every="24h")
         await desk.automations.create("never", agent="it", every="1h", enabled=False)
-        await until(lambda: at_rest(desk))
+        await until(lambda: is_idle(desk))
         with sqlite3.connect(desk.home.database) as other:
             version = other.execute("PRAGMA data_version").fetchone()
             for _ in range(20):
@@ -168,7 +169,7 @@ async def test_nothing_is_written_while_nothing_is_due(home: Path) -> None:
         other.close()
 
 
-# -- how runs end --------------------------------------------------------------------------------------------------
+# -- ends of runs --------------------------------------------------------------------------------------------------
 
 
 async def test_a_timeout_counts_as_a_failure_and_the_next_run_is_on_time(home: Path) -> None:
@@ -180,7 +181,7 @@ async def test_a_timeout_counts_as_a_failure_and_the_next_run_is_on_time(home: P
         await clock.advance(30)
         await until(lambda: _turns(agent, 1))
         await clock.advance(60)
-        await until(lambda: at_rest(desk))
+        await until(lambda: is_idle(desk))
         found = await desk.automations.get(made.id)
         assert (found.consecutive_failures, found.run_count, found.next_run_at) == (1, 1, START + 2 * HOUR)
         assert "timeout" in (found.last_result or "")
@@ -249,7 +250,7 @@ async def test_a_cancelled_run_is_not_repeated(home: Path) -> None:
         run = await desk.automations.open_run(made.id)
         assert run is not None
         await desk.tasks.cancel(run.id)
-        await until(lambda: at_rest(desk))
+        await until(lambda: is_idle(desk))
         await clock.advance(600)
         found = await desk.automations.get(made.id)
         assert (found.run_count, found.consecutive_failures, found.next_run_at) == (1, 0, START + 2 * HOUR)
@@ -266,7 +267,7 @@ async def test_cancelling_a_run_pauses_the_automation_until_it_is_resumed(home: 
         await clock.advance(30)
         await until(lambda: _turns(agent, 1))
         await desk.sessions.interrupt("chat:1", actor="ann")
-        await until(lambda: at_rest(desk))
+        await until(lambda: is_idle(desk))
         found = await desk.automations.get(made.id)
         assert (found.status, found.paused_why, found.run_count) == ("paused", "ann interrupted its run", 1)
         await jump(desk, clock, START + 5 * HOUR)
@@ -274,7 +275,7 @@ async def test_cancelling_a_run_pauses_the_automation_until_it_is_resumed(home: 
         assert (await desk.automations.resume(made.id)).next_run_at == START + 6 * HOUR
 
 
-# -- people in between ---------------------------------------------------------------------------------------------
+# -- people who interfere ------------------------------------------------------------------------------------------
 
 
 async def test_a_message_interrupts_a_run_which_continues_afterwards(home: Path) -> None:
@@ -331,7 +332,7 @@ async def test_a_waiting_message_goes_before_a_waiting_run(home: Path) -> None:
         await until(lambda: desk.automations.open_run(made.id))
         await desk.sessions.send("chat:1", "second")
         free.set()
-        await until(lambda: at_rest(desk))
+        await until(lambda: is_idle(desk))
         assert order == ["first", "second", "look"]
 
 
@@ -384,13 +385,13 @@ async def test_a_conversation_is_continued_unless_each_run_is_fresh(home: Path) 
 # -- two processes -------------------------------------------------------------------------------------------------
 
 
-async def opened_store(kind: str, url: str) -> Store:
+async def open_store_of_kind(kind: str, url: str) -> Store:
     return await PostgresStore.open(url) if kind == "postgres" else await SqliteStore.open(url)
 
 
 async def race(kind: str, url: str) -> None:
-    """What one of the processes does: wait for the word, then fire whatever is due."""
-    store = await opened_store(kind, url)
+    """Run one of the processes: wait for the start signal, then fire all due automations."""
+    store = await open_store_of_kind(kind, url)
 
     async def terms(agent: str) -> AgentTerms:
         return AgentTerms()
@@ -407,7 +408,7 @@ async def test_two_processes_fire_each_due_automation_once(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue("database") if kind == "postgres" else str(tmp_path / "midwatch.db")
-    store = await opened_store(kind, url)
+    store = await open_store_of_kind(kind, url)
     now = SystemClock().now()
     many = [an_automation(now, id=f"am_{n:03}", session_key=f"s:{n}", next_run_at=now - n) for n in range(200)]
     await store.apply(Changes(records=tuple(many)))
@@ -439,7 +440,7 @@ async def test_two_processes_fire_each_due_automation_once(
 
 
 def program(*arguments: str) -> subprocess.Popen[str]:
-    """This file as a program of its own."""
+    """Run this file as a program of its own."""
     folder = Path(__file__).parent.parent
     argv = [sys.executable, str(Path(__file__)), *arguments]
     return subprocess.Popen(
@@ -447,7 +448,7 @@ def program(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-# -- death ---------------------------------------------------------------------------------------------------------
+# -- crashes -------------------------------------------------------------------------------------------------------
 
 BODIES, TIME = "bodies", "time"
 SCENARIOS: dict[str, dict[str, Any]] = {
@@ -458,8 +459,8 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 }
 
 
-async def live(home: Path, name: str) -> None:
-    """The whole scenario from wherever it stands to its end."""
+async def run_scenario(home: Path, name: str) -> None:
+    """Run the whole scenario from its present state to its end."""
     clock = FakeClock(int((home / TIME).read_text()) if (home / TIME).exists() else START)
 
     async def work(turn: Turn) -> str:
@@ -477,7 +478,7 @@ async def live(home: Path, name: str) -> None:
         found = await desk.automations.list("all")
         made = found[0] if found else await desk.automations.create("x", agent="it", every="1h", **SCENARIOS[name])
         while True:
-            await until(lambda: at_rest(desk))
+            await until(lambda: is_idle(desk))
             if name == "given back":
                 first = (await desk.automations.history(made.id))[-1:]
                 if first and first[0].status == "pending" and first[0].attempt == 0:
@@ -499,17 +500,17 @@ async def test_a_crash_at_any_write_loses_and_doubles_nothing(tmp_path: Path, na
     out, _ = await asyncio.to_thread(child.communicate)
     assert child.returncode == 0
     deaths = [json.loads(line) for line in out.splitlines()]
-    assert [codes for _, *codes in deaths] == [[DIED, 0]] * (len(deaths) - 1) + [[0, 0]]
-    assert len(deaths) > 8  # that many writes there are at least
+    assert [codes for _, *codes in deaths] == [[CRASH_STATUS, 0]] * (len(deaths) - 1) + [[0, 0]]
+    assert len(deaths) > 8  # there are at least that many writes
     outcomes: Counter[str] = Counter()
-    for die_at, *_ in deaths:
-        outcomes += await lived_well(tmp_path / str(die_at), name)
+    for crash_at, *_ in deaths:
+        outcomes += await check_outcome(tmp_path / str(crash_at), name)
     if name == "fail":
-        assert outcomes["lost"]  # or no death met a run
+        assert outcomes["lost"]  # otherwise no crash interrupted a run
 
 
-async def lived_well(home: Path, name: str) -> Counter[str]:
-    """Check what a life and its continuation left; how its runs ended."""
+async def check_outcome(home: Path, name: str) -> Counter[str]:
+    """Check the data that a crashed process and its successor left, and return the outcomes of the runs."""
     store = await SqliteStore.open(home / "midwatch.db")
     try:
         (made,) = await store.list_automations(statuses=("active", "paused", "deleted"))
@@ -527,7 +528,7 @@ async def lived_well(home: Path, name: str) -> Counter[str]:
     assert not any(run.open for run in runs)
     assert made.status == "paused"
     hours = [(int((run.internal_key or "").partition("@")[2]) - made.created_at) // HOUR for run in runs]
-    assert hours == list(range(1, len(runs) + 1))  # each of its times once, none left out
+    assert hours == list(range(1, len(runs) + 1))  # each due time once, without a gap
     outcomes: Counter[str] = Counter(run.outcome or "" for run in runs)
     given_back = outcomes["cancelled"]
     assert made.run_count == len(runs) - given_back
@@ -544,7 +545,7 @@ def _check_scenario(
         assert outcomes == {"ok": 2}
     elif name == "fail":
         assert set(outcomes) <= {"ok", "lost"}
-        assert all(count == 1 for count in bodies.values())  # half-done work is never repeated
+        assert all(count == 1 for count in bodies.values())  # work that had begun is never repeated
         lost_last = runs[-1].outcome == "lost"
         assert notices["automation_paused"] == int(lost_last)
         assert ("lost" in (made.paused_why or "")) == lost_last
@@ -560,4 +561,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "race":
         asyncio.run(race(sys.argv[2], sys.argv[3]))
     else:
-        crash_at_every_write(live, Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+        crash_at_every_write(run_scenario, Path(sys.argv[2]), sys.argv[3], sys.argv[4])

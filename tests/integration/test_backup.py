@@ -1,4 +1,4 @@
-"""Moving to PostgreSQL, and backups of it: real databases on both sides."""
+"""Test the move to PostgreSQL and backups of it, with real databases."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from records import CLOCK, a_goal, an_automation, fence, progress, put, submit_a
 Rows = dict[str, list[tuple]]
 
 
-def quiet(table: str, rows: int) -> None: ...
+def report_nothing(table: str, rows: int) -> None: ...
 
 
-def in_file(path: Path) -> Rows:
-    """All rows of a SQLite store or a backup."""
+def read_sqlite_rows(path: Path) -> Rows:
+    """Return all rows of a SQLite store or a backup."""
     with closing(sqlite3.connect(path)) as connection:
         return contents(connection, transfer.SqliteSide(connection, str(path)).tables())
 
 
-def in_database(url: str) -> Rows:
-    """All rows of a PostgreSQL store, with the columns in the order of the SQLite schema."""
+def read_postgres_rows(url: str) -> Rows:
+    """Return all rows of a PostgreSQL store, with the columns in the order of the SQLite schema."""
     with closing(model()) as other, psycopg.connect(url) as connection:
         return contents(connection, transfer.SqliteSide(other, "").tables())
 
 
 def contents(connection: Any, tables: transfer.Tables) -> Rows:
-    """Without what a restore forgets on purpose: where tasks ran."""
+    """Return all rows without the values that a restore drops on purpose: where tasks ran."""
     found = {}
     for table, columns in tables.items():
         kept = ", ".join(name for name in columns if name not in ("host", "pgid", "pgid_mark"))
@@ -56,7 +56,7 @@ def contents(connection: Any, tables: transfer.Tables) -> Rows:
 
 
 def model() -> sqlite3.Connection:
-    """An empty SQLite store."""
+    """Yield an empty SQLite store."""
     made = sqlite3.connect(":memory:")
     for _, script in transfer.load_migrations("sqlite"):
         made.executescript(script)
@@ -79,7 +79,7 @@ async def fill(store: Store) -> None:
 
 @pytest.fixture
 async def settings(home: Path) -> Settings:
-    """A home with a SQLite store that a process has left in the middle of things."""
+    """Return the settings of a home with a SQLite store whose process ended in the middle of its work."""
     place = Home(home)
     place.prepare()
     store = await SqliteStore.open(place.database)
@@ -99,7 +99,7 @@ def file(tmp_path: Path) -> Path:
 
 
 async def read_store(settings: Settings, act: Callable) -> object:
-    """What `act` says of the store."""
+    """Return the result of `act` on the store."""
     store = await open_store(settings, Home(settings.home))
     try:
         return await act(store)
@@ -134,8 +134,8 @@ def test_both_schemas_have_the_same_tables_and_columns(database: str) -> None:
 async def test_all_data_moves_unchanged(settings: Settings, shared: Settings, database: str) -> None:
     told: list[tuple[str, int]] = []
     made = await migrate(settings, database, lambda table, rows: told.append((table, rows)))
-    source = in_file(settings.home / "midwatch.db")
-    assert in_database(database) == without_nul(source)
+    source = read_sqlite_rows(settings.home / "midwatch.db")
+    assert read_postgres_rows(database) == without_nul(source)
     assert made.rows == {table: len(rows) for table, rows in source.items()}
     assert dict(told) == made.rows
 
@@ -160,7 +160,7 @@ async def test_tasks_of_a_dead_process_are_recovered_before_a_move(
     rerun, failed = [await submit_and_claim(store, on_crash=rule) for rule in ("rerun", "fail")]
     await store.add_instance(an_instance())
     await store.close()
-    await migrate(settings, database, quiet)
+    await migrate(settings, database, report_nothing)
 
     async def look(store: PostgresStore) -> None:
         assert await store.list_running_tasks() == []
@@ -179,18 +179,18 @@ def an_instance(**more: object) -> Instance:
 
 
 async def test_a_failed_move_leaves_the_target_empty(settings: Settings, shared: Settings, database: str) -> None:
-    def stumble(table: str, rows: int) -> None:
+    def fail_at_table(table: str, rows: int) -> None:
         if table == "tasks":
             raise RuntimeError("the lights went out")
 
     with pytest.raises(RuntimeError):
-        await migrate(settings, database, stumble)
+        await migrate(settings, database, fail_at_table)
 
     async def look(store: PostgresStore) -> tuple[int, int]:
         return (await store.count_tasks()).total, (await store.read_log_bounds()).last_seq
 
     assert await read_store(shared, look) == (0, 0)
-    await migrate(settings, database, quiet)
+    await migrate(settings, database, report_nothing)
     assert await read_store(shared, look) != (0, 0)
 
 
@@ -199,16 +199,18 @@ async def test_rows_that_arrive_changed_fail_the_move(
 ) -> None:
     whole = transfer.PostgresSide.fill
 
-    def careless(side: transfer.PostgresSide, table: str, columns: tuple[str, ...], rows: Iterable[tuple]) -> None:
+    def write_wrong_rows(
+        side: transfer.PostgresSide, table: str, columns: tuple[str, ...], rows: Iterable[tuple]
+    ) -> None:
         whole(side, table, columns, (tuple("" if v == "héllo" else v for v in row) for row in rows))
 
     store = await SqliteStore.open(settings.home / "midwatch.db")
     await put(store, prompt="héllo")
     await store.close()
-    monkeypatch.setattr(transfer.PostgresSide, "fill", careless)
+    monkeypatch.setattr(transfer.PostgresSide, "fill", write_wrong_rows)
     with pytest.raises(StoreCorrupt, match="table tasks"):
-        await migrate(settings, database, quiet)
-    assert all(len(rows) == (table == "event_head") for table, rows in in_database(database).items())
+        await migrate(settings, database, report_nothing)
+    assert all(len(rows) == (table == "event_head") for table, rows in read_postgres_rows(database).items())
 
 
 async def test_both_databases_are_locked_during_a_move(settings: Settings, database: str) -> None:
@@ -232,10 +234,10 @@ async def test_both_databases_are_locked_during_a_move(settings: Settings, datab
 
 async def test_data_moves_only_to_an_empty_database(settings: Settings, shared: Settings, database: str) -> None:
     kept = await read_store(shared, lambda store: put(store))
-    before = in_file(settings.home / "midwatch.db")
+    before = read_sqlite_rows(settings.home / "midwatch.db")
     with pytest.raises(Conflict, match="use an empty one"):
-        await migrate(settings, database, quiet)
-    assert in_file(settings.home / "midwatch.db") == before  # nothing was rescued for nothing
+        await migrate(settings, database, report_nothing)
+    assert read_sqlite_rows(settings.home / "midwatch.db") == before  # no task was recovered without need
 
     async def look(store: PostgresStore) -> int:
         return (await store.count_tasks()).total
@@ -248,7 +250,7 @@ async def test_a_database_of_another_program_is_not_changed(settings: Settings, 
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE tasks (id INT)")
     with pytest.raises(StoreCorrupt, match="another program"):
-        await migrate(settings, database, quiet)
+        await migrate(settings, database, report_nothing)
 
 
 @pytest.mark.parametrize("lock", ["up", "i_somebody", "leader"])
@@ -256,15 +258,15 @@ async def test_a_move_is_refused_while_a_process_runs(settings: Settings, databa
     held = Home(settings.home).lock(lock)
     assert held.acquire()
     with pytest.raises(AlreadyRunning):
-        await migrate(settings, database, quiet)
+        await migrate(settings, database, report_nothing)
     held.release()
 
 
 async def test_a_move_needs_a_database_and_a_postgres_address(tmp_path: Path, settings: Settings) -> None:
     with pytest.raises(HomeUnusable):
-        await migrate(Settings.load(tmp_path / "nothing"), "postgresql://127.0.0.1/x", quiet)
+        await migrate(Settings.load(tmp_path / "nothing"), "postgresql://127.0.0.1/x", report_nothing)
     with pytest.raises(BadConfig):
-        await migrate(settings, "mysql://127.0.0.1/x", quiet)
+        await migrate(settings, "mysql://127.0.0.1/x", report_nothing)
 
 
 # -- backups -----------------------------------------------------------------------------------------------------------
@@ -273,26 +275,26 @@ async def test_a_move_needs_a_database_and_a_postgres_address(tmp_path: Path, se
 async def test_a_backup_is_restored_to_the_other_kind_of_store_and_back(
     settings: Settings, shared: Settings, database: str, file: Path, tmp_path: Path
 ) -> None:
-    await migrate(settings, database, quiet)
+    await migrate(settings, database, report_nothing)
     await read_store(shared, lambda store: submit_and_claim(store, on_crash="rerun"))
-    made = await backup(shared, file, quiet)
-    rows = in_file(file)
-    assert in_database(database) == rows
+    made = await backup(shared, file, report_nothing)
+    rows = read_sqlite_rows(file)
+    assert read_postgres_rows(database) == rows
     assert made.rows == {table: len(found) for table, found in rows.items()}
 
     small = Settings.load(tmp_path / "small")
-    assert await restore(small, file, quiet) == made
+    assert await restore(small, file, report_nothing) == made
     again = tmp_path / "again.db"
-    assert await backup(small, again, quiet) == made
-    assert await restore(shared, again, quiet, force=True) == made
-    assert in_database(database) == rows
+    assert await backup(small, again, report_nothing) == made
+    assert await restore(shared, again, report_nothing, force=True) == made
+    assert read_postgres_rows(database) == rows
 
 
 async def test_a_backup_of_postgres_is_a_snapshot_during_writes(
     settings: Settings, shared: Settings, database: str, file: Path
 ) -> None:
-    await migrate(settings, database, quiet)
-    before = without_nul(in_file(settings.home / "midwatch.db"))
+    await migrate(settings, database, report_nothing)
+    before = without_nul(read_sqlite_rows(settings.home / "midwatch.db"))
     loop = asyncio.get_running_loop()
 
     async def with_writer(store: PostgresStore) -> None:
@@ -303,15 +305,15 @@ async def test_a_backup_of_postgres_is_a_snapshot_during_writes(
         assert (await store.count_tasks()).total > len(before["tasks"])
 
     await read_store(shared, with_writer)
-    assert in_file(file) == before
+    assert read_sqlite_rows(file) == before
 
 
 async def test_postgres_data_is_replaced_only_by_force(shared: Settings, database: str, file: Path) -> None:
-    await backup(shared.model_copy(update={"db": None}), file, quiet)
+    await backup(shared.model_copy(update={"db": None}), file, report_nothing)
     await read_store(shared, lambda store: put(store, id="t_newer"))
     with pytest.raises(Conflict, match="--force"):
-        await restore(shared, file, quiet)
-    made = await restore(shared, file, quiet, force=True)
+        await restore(shared, file, report_nothing)
+    made = await restore(shared, file, report_nothing, force=True)
 
     async def look(store: PostgresStore) -> tuple[object, int]:
         return await store.get_task("t_newer"), (await store.read_log_bounds()).last_seq
@@ -323,24 +325,24 @@ async def test_postgres_data_is_replaced_only_by_force(shared: Settings, databas
 async def test_a_restore_is_refused_while_a_process_sends_heartbeats(
     settings: Settings, shared: Settings, database: str, file: Path, force: bool
 ) -> None:
-    await backup(settings, file, quiet)
+    await backup(settings, file, report_nothing)
     await read_store(shared, lambda store: store.add_instance(an_instance()))
-    with psycopg.connect(database) as connection:  # it beats for as long as is looked
+    with psycopg.connect(database) as connection:  # it sends heartbeats while the restore checks
         connection.execute("UPDATE instances SET heartbeat = clock_timestamp() + interval '1 hour'")
     with pytest.raises(AlreadyRunning, match="pid 7 on elsewhere"):
-        await restore(shared, file, quiet, force=force)
+        await restore(shared, file, report_nothing, force=force)
     with pytest.raises(AlreadyRunning, match="pid 7 on elsewhere"):
-        await migrate(settings, database, quiet)
+        await migrate(settings, database, report_nothing)
     with psycopg.connect(database) as connection:
         connection.execute("UPDATE instances SET heartbeat = clock_timestamp() - interval '9 seconds'")
-    assert (await restore(shared, file, quiet)).rows["tasks"] == 2
+    assert (await restore(shared, file, report_nothing)).rows["tasks"] == 2
 
 
 async def test_concurrent_restores_do_not_mix(settings: Settings, shared: Settings, file: Path, tmp_path: Path) -> None:
-    made = await backup(settings, file, quiet)
+    made = await backup(settings, file, report_nothing)
     await read_store(shared, lambda store: store.check())
     homes = [shared.model_copy(update={"home": tmp_path / name}) for name in ("one", "two")]
-    ended = await asyncio.gather(*(restore(one, file, quiet) for one in homes), return_exceptions=True)
+    ended = await asyncio.gather(*(restore(one, file, report_nothing) for one in homes), return_exceptions=True)
     assert sorted(type(end).__name__ for end in ended) == ["Conflict", "CopyResult"]
 
     async def look(store: PostgresStore) -> int:

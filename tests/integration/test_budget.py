@@ -1,4 +1,6 @@
-"""Budgets on a whole desk, on each store. What is spent stops work at its next step, is told, and can be raised."""
+"""Test budgets on a whole desk, on each kind of store: a spent budget stops work at its next step, is reported, and can
+be raised.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,14 @@ from servers import until
 
 MANY = 100
 PRICES = "[prices.m]\ninput = 1000000\noutput = 2000000\n"
-"""A dollar for a token."""
+"""One dollar per token."""
 
 Desk = Callable[..., Any]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def desk(request: pytest.FixtureRequest, home: Path) -> Desk:
-    """A desk on a store of each kind."""
+    """Open a desk on each kind of store."""
     db = request.getfixturevalue("database") if request.param == "postgres" else None
 
     def opened(toml: str = "", **agents: Any) -> Any:
@@ -81,7 +83,7 @@ def answer(**usage: Any) -> Payload:
 
 
 def make_worker(*payloads: Payload, times: int = MANY) -> Step:
-    """Tells the same over and over, and lets others work in between."""
+    """Return a script that emits the same events again and again and lets other tasks run in between."""
 
     async def step(turn: Turn) -> str:
         for _ in range(times):
@@ -123,7 +125,10 @@ async def test_a_task_stops_after_the_step_that_spent_its_budget(
             "limit": budget[which],
             "spent": pytest.approx(spent),
         }
-        assert task.error == f"its budget of {_shown(which, budget[which])} is spent: {_shown(which, spent)}"
+        assert (
+            task.error
+            == f"its budget of {_format_amount(which, budget[which])} is spent: {_format_amount(which, spent)}"
+        )
         events = await read_events(made, task)
         place = events.index(reached)
         assert events[place - 1].kind == last
@@ -139,7 +144,7 @@ async def test_a_task_stops_after_the_step_that_spent_its_budget(
         assert f"midwatch retry {task.id} --budget " in notice.text
 
 
-def _shown(which: str, amount: float) -> str:
+def _format_amount(which: str, amount: float) -> str:
     return f"${amount:.2f}" if which == "usd" else f"{amount} {which}"
 
 
@@ -236,14 +241,14 @@ async def test_the_shorter_of_timeout_and_time_budget_applies(
         task = await desk.tasks.submit("do it", agent="it", timeout=timeout, budget={"seconds": seconds})
 
         async def works() -> bool:
-            return bool(agent.turns)  # its time is counted from then on, not from when it was claimed
+            return bool(agent.turns)  # its time counts from then on, not from the claim
 
         await until(works)
         await clock.advance(10)
         assert (await run_task(desk, task)).outcome == outcome
 
 
-# -- attempts, deaths, tries -----------------------------------------------------------------------------------------
+# -- attempts, crashes, retries --------------------------------------------------------------------------------------
 
 
 async def test_attempts_of_a_task_share_its_budget(desk: Desk) -> None:
@@ -376,7 +381,7 @@ async def test_parallel_tasks_share_the_daily_budget_and_later_ones_wait(home: P
         await clock.advance((waiting[0].due_at - clock.now()) / SECOND + FRESH_SECONDS)
 
         async def another_day() -> bool:
-            await clock.advance(LONGEST_NAP)  # who computed its nap before the clock was moved wakes, too
+            await clock.advance(LONGEST_NAP)  # loops that computed their sleep before the clock was set wake too
             found = [await desk.tasks.get(task.id) for task in (*waiting, retried)]
             return any(one.outcome == "budget" for one in found)
 
@@ -387,7 +392,7 @@ async def test_a_daily_budget_of_one_agent_does_not_block_others(home: Path) -> 
     spends = ScriptedAgent(make_worker(answer(input_tokens=10), times=2))
     settings = '[agents.it]\nkind = "demo"\nday_budget = {tokens = 20}\n'
     fine = ScriptedAgent(result("fine"))
-    async with open_desk(home, settings, clock=FakeClock(), it=spends, other=fine) as desk:  # it is never midnight
+    async with open_desk(home, settings, clock=FakeClock(), it=spends, other=fine) as desk:  # midnight never comes
         assert (await run(desk)).status == "done"
         parked = await desk.tasks.submit("do it", agent="it")
 

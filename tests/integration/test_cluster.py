@@ -1,4 +1,4 @@
-"""Several processes on one PostgreSQL: who runs what, how fast a cancel travels, who takes over."""
+"""Test several processes on one PostgreSQL: who runs a task, how fast a cancel arrives, and who takes over."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ on_crash = "rerun"
 
 
 def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
-    """A runtime with a home of its own."""
+    """Open a runtime with a home of its own."""
     return Runtime.open(settings=Settings.load(folder / name, db=url, detect_agents=False, shutdown_grace=0), **wish)
 
 
 @asynccontextmanager
 async def worker_processes(folder: Path, url: str, count: int) -> AsyncIterator[dict[int, WorkerProcess]]:
-    """Real workers by pid, once all are known to each other."""
+    """Start real worker processes and yield them by pid, once all know each other."""
     made = [WorkerProcess(folder / f"w{n}") for n in range(count)]
     for one in made:
         one.home.mkdir()
@@ -56,8 +56,8 @@ async def worker_processes(folder: Path, url: str, count: int) -> AsyncIterator[
             await one.stop()
 
 
-async def owner(looking: Runtime, task_id: str, attempt: int) -> Any:
-    """The process that runs this attempt, once it does."""
+async def wait_for_owner(looking: Runtime, task_id: str, attempt: int) -> Any:
+    """Return the process that runs this attempt, once it does."""
     which = EventFilter(task_id=task_id, kinds=("task_started",))
     async for started in looking.bus.follow(0, which):
         if started.attempt == attempt:
@@ -94,7 +94,7 @@ async def test_a_task_without_an_agent_reports_it_and_starts_when_one_joins(data
 async def test_a_cancel_reaches_an_agent_in_another_process(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (queue_upkeep, procrastinate):  # it is heard, not found later by looking around
+    for module in (queue_upkeep, procrastinate):  # it was notified and did not have to poll
         monkeypatch.setattr(module, "UPKEEP_SECONDS", 3600.0)
     agent = ScriptedAgent(wait_for(asyncio.Event()))
     async with (
@@ -103,7 +103,7 @@ async def test_a_cancel_reaches_an_agent_in_another_process(
         asyncio.timeout(30),
     ):
         task = await client.tasks.submit("x", agent="it")
-        await owner(client, task.id, 1)
+        await wait_for_owner(client, task.id, 1)
         began = time.monotonic()
         await client.tasks.cancel(task.id)
         assert (await client.tasks.wait(task.id)).status == "cancelled"
@@ -143,14 +143,14 @@ async def test_a_task_of_a_killed_worker_runs_elsewhere_and_leadership_moves(dat
         asyncio.timeout(120),
     ):
         task = await client.tasks.submit("sleep 600", agent="shell", workdir=str(tmp_path))
-        first = await owner(client, task.id, 1)
-        led = leader(database) == first.id
+        first = await wait_for_owner(client, task.id, 1)
+        led = find_leader(database) == first.id
         await workers.pop(first.pid).kill()
         began = time.monotonic()
-        second = await owner(client, task.id, 2)
+        second = await wait_for_owner(client, task.id, 2)
         print(f"the task ran elsewhere after {time.monotonic() - began:.1f} s (its worker led: {led})")
         assert second.pid in workers
-        assert leader(database) == second.id
+        assert find_leader(database) == second.id
         await client.tasks.cancel(task.id)
         assert (await client.tasks.wait(task.id)).status == "cancelled"
         assert await eventually(lambda: not processes_with(f"MIDWATCH_TASK={task.id}/1"))
@@ -164,9 +164,9 @@ async def test_a_stopped_worker_that_resumes_has_lost_its_task(database: str, tm
         asyncio.timeout(120),
     ):
         task = await client.tasks.submit("sleep 600", agent="shell", workdir=str(tmp_path))
-        first = await owner(client, task.id, 1)
+        first = await wait_for_owner(client, task.id, 1)
         workers[first.pid].signal(signal.SIGSTOP)
-        second = await owner(client, task.id, 2)
+        second = await wait_for_owner(client, task.id, 2)
         assert second.pid != first.pid
         workers[first.pid].signal(signal.SIGCONT)
         assert await eventually(lambda: not processes_with(f"MIDWATCH_TASK={task.id}/1"), 60)
@@ -185,27 +185,27 @@ async def test_leadership_is_taken_over(database: str, tmp_path: Path) -> None:
         desk(tmp_path, "c", database, work=False) as client,
         asyncio.timeout(120),
     ):
-        while (led := leader(database)) is None:
+        while (led := find_leader(database)) is None:
             await asyncio.sleep(0.05)
         (first,) = (one for one in await client.living() if one.id == led)
         await workers.pop(first.pid).kill()
         began = time.monotonic()
-        while leader(database) == first.id:
+        while find_leader(database) == first.id:
             await asyncio.sleep(0.05)
         print(f"the lead was taken over after {time.monotonic() - began:.1f} s")
-        assert leader(database) in {one.id for one in await client.living()}
+        assert find_leader(database) in {one.id for one in await client.living()}
 
 
-ELSEWHERE = "import socket; socket.gethostname = lambda: 'elsewhere'; from midwatch.cli.main import main; main()"
+OTHER_MACHINE = "import socket; socket.gethostname = lambda: 'elsewhere'; from midwatch.cli.main import main; main()"
 
 
-class Elsewhere(WorkerProcess):
-    """A worker that believes to be on another machine, where nobody but itself can end its agents."""
+class RemoteWorker(WorkerProcess):
+    """A worker that acts as if it ran on another machine, where nobody else can end its agents."""
 
     def start(self) -> None:
         with (self.home.parent / f"{self.home.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", ELSEWHERE, "worker"],
+                [sys.executable, "-c", OTHER_MACHINE, "worker"],
                 env=environment(self.home), stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -213,7 +213,7 @@ class Elsewhere(WorkerProcess):
 @pytest.mark.timeout(180)
 async def test_a_worker_considered_dead_ends_its_own_agent(database: str, tmp_path: Path) -> None:
     agents = {"shell": ScriptedAgent(wait_for(asyncio.Event()))}
-    far = Elsewhere(tmp_path / "far")
+    far = RemoteWorker(tmp_path / "far")
     far.home.mkdir()
     (far.home / "midwatch.toml").write_text(CONFIG.format(url=database))
     far.start()
@@ -222,14 +222,14 @@ async def test_a_worker_considered_dead_ends_its_own_agent(database: str, tmp_pa
             while not await client.living():
                 await asyncio.sleep(0.05)
             task = await client.tasks.submit("sleep 600", agent="shell", on_crash="rerun", workdir=str(tmp_path))
-            await owner(client, task.id, 1)
+            await wait_for_owner(client, task.id, 1)
             mark = f"MIDWATCH_TASK={task.id}/1"
             assert await eventually(lambda: bool(processes_with(mark)))
             async with desk(tmp_path, "near", database, agents=agents, role="worker") as near:
                 far.signal(signal.SIGSTOP)
-                taken = await owner(client, task.id, 2)
+                taken = await wait_for_owner(client, task.id, 2)
                 assert taken.id == near.id
-                assert processes_with(mark)  # nobody here could end it
+                assert processes_with(mark)  # no process here could end it
                 far.signal(signal.SIGCONT)
                 began = time.monotonic()
                 assert await eventually(lambda: not processes_with(mark), 60)
@@ -241,8 +241,8 @@ async def test_a_worker_considered_dead_ends_its_own_agent(database: str, tmp_pa
         await far.stop()
 
 
-def leader(url: str) -> str | None:
-    """The process that leads."""
+def find_leader(url: str) -> str | None:
+    """Return the id of the leading process."""
     with psycopg.connect(url) as connection:
         row = connection.execute("SELECT instance FROM leader").fetchone()
         return row[0] if row else None

@@ -1,4 +1,6 @@
-"""Agents that hand work over in the middle of their turns: from every kind of function, with few slots, stopped."""
+"""Test agents that delegate and transfer during their turns: from every kind of function, with few slots, and
+cancelled.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ async def upper(prompt: str) -> str:
 
 
 class Crew:
-    """Agents of these tests that remember."""
+    """Agents that record their calls."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -99,7 +101,7 @@ class Crew:
 
 
 class Coder(HandoffAgent):
-    """The interface for handoffs, whole."""
+    """An agent with all methods of the handoff interface."""
 
     id = "coder"
     capabilities = (AgentCapability(name="code", task_types=("code",), priority=5),)
@@ -122,7 +124,7 @@ def crew() -> Crew:
 
 @pytest.fixture
 async def desk(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Runtime]:
-    """A desk with one slot: whoever waits and keeps it waits for ever."""
+    """Open a desk with one slot: a task that kept its slot while waiting would wait for ever."""
     monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
     monkeypatch.setenv("MIDWATCH_SLOTS", "1")
     (tmp_path / "crew_in_child.py").write_text(CHILD)
@@ -179,7 +181,7 @@ async def test_a_waiting_task_shows_why_and_its_timeout_pauses(tmp_path: Path, c
             while (waiting := await desk.tasks.get(task.id)).wait is None:
                 await asyncio.sleep(0.01)
         assert (waiting.wait, waiting.status_text) == ("handoff", "running: waits for work it handed over")
-        await clock.advance(120)  # longer than it may work
+        await clock.advance(120)  # longer than its timeout
         crew.go.set()
         after = await desk.tasks.wait(task.id)
         assert (after.status, after.result, after.wait) == ("done", "at last", None)
@@ -229,7 +231,7 @@ def _options(to: str | None, **wish: Any) -> Any:
 
 
 async def test_a_new_attempt_gets_the_same_answer(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The desk is closed while a source waits; the next one takes both up, and the work is done once."""
+    """The desk is closed while a source waits; the next desk continues both tasks, and the work is done once."""
     monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
     settings = Settings.load(tmp_path).model_copy(update={"shutdown_grace": 0.0})
     agents: dict[str, Any] = {
@@ -245,7 +247,7 @@ async def test_a_new_attempt_gets_the_same_answer(tmp_path: Path, crew: Crew, mo
         assert (after.status, after.result, after.attempt) == ("done", "at last", 2)
         (made,) = await desk.handoffs.list()
         assert made.status == "completed"
-    assert crew.calls == 2  # the target was interrupted as well, and went on
+    assert crew.calls == 2  # the target was interrupted too and continued
 
 
 async def test_two_hundred_delegations_run_through_ten_slots(
@@ -299,7 +301,7 @@ async def test_an_agent_for_handoffs_is_configured_by_its_class(tmp_path: Path) 
 
 
 class Relay:
-    """Agents that give their work to others for good."""
+    """Agents that transfer their work to others."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()

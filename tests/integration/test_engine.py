@@ -1,4 +1,4 @@
-"""The embedded engine: who leads, who is dead, and which task is taken when. With real locks and real processes."""
+"""Test the embedded engine: the leader, dead processes, and the order of claims. With real locks and real processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from insides import engine_of
+from internals import engine_of
 from midwatch import Runtime, Settings, Task
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import HomeUnusable, StoreUnavailable
@@ -33,7 +33,7 @@ from servers import until
 
 
 class Worker:
-    """Remembers what it was given and keeps its slot until it is told that the task is done."""
+    """A worker that records its claims and keeps each slot until the test ends the task."""
 
     def __init__(self, total: int = 10, **per_agent: int) -> None:
         self.slots = Slots(total, per_agent or {"demo": 10})
@@ -50,8 +50,8 @@ class Worker:
         return [task.id for task in self.started]
 
 
-class Counting:
-    """A store that counts claims and can fail or hold up the next ones."""
+class CountingStore:
+    """A store that counts claims and can fail or delay the next ones."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -75,7 +75,7 @@ class Counting:
 
 
 class Desk:
-    """Engines of several "processes" on one home and one store, on a clock that is moved by hand."""
+    """Engines of several "processes" on one home and one store, with a fake clock."""
 
     def __init__(self, store: SqliteStore, home: Home) -> None:
         self.store = store
@@ -83,9 +83,9 @@ class Desk:
         self.clock = FakeClock(SystemClock().now())
         self.engines: list[EmbeddedEngine] = []
         self.led: list[str] = []
-        store.on_commit(self._heard)
+        store.on_commit(self._notify)
 
-    def _heard(self, commit: Commit) -> None:
+    def _notify(self, commit: Commit) -> None:
         if "task" in commit.topics:
             for engine in self.engines:
                 engine.wake()
@@ -120,16 +120,16 @@ class Desk:
         await engine.stop_taking()
         await engine.stop()
 
-    async def quiet(self) -> None:
-        """Let everything that was begun end: each look is a whole turn of the store."""
+    async def wait_until_idle(self) -> None:
+        """Wait until all work in progress has ended: each iteration is a complete call of the store."""
         for _ in range(15):
             await self.store.describe()
             await settle()
 
-    async def later(self, seconds: float) -> None:
-        await self.quiet()
+    async def advance(self, seconds: float) -> None:
+        await self.wait_until_idle()
         await self.clock.advance(seconds)
-        await self.quiet()
+        await self.wait_until_idle()
 
 
 @pytest.fixture
@@ -144,36 +144,36 @@ async def desk(home: Path) -> AsyncIterator[Desk]:
     await store.close()
 
 
-# -- the lead ----------------------------------------------------------------------------------------------------
+# -- leadership --------------------------------------------------------------------------------------------------
 
 
 async def test_one_process_leads_and_another_takes_over(desk: Desk) -> None:
     one, two, three = [await desk.engine(name, Worker()) for name in ("i_1", "i_2", "i_3")]
     assert [e.leads() for e in (one, two, three)] == [True, False, False]
-    await desk.later(10 * LEAD_POLL_SECONDS)
+    await desk.advance(10 * LEAD_POLL_SECONDS)
     assert desk.led == ["i_1"]
     await desk.end(one)
-    await desk.later(LEAD_POLL_SECONDS)
+    await desk.advance(LEAD_POLL_SECONDS)
     assert [e.leads() for e in (two, three)].count(True) == 1
-    assert len(desk.led) == 2  # it was told
+    assert len(desk.led) == 2  # it was notified
 
 
 async def test_the_loops_lead_at_once_and_are_notified_later(desk: Desk) -> None:
     one, two = [await desk.engine(name, Worker()) for name in ("i_1", "i_2")]
     await desk.end(one)
     assert two.leads()
-    await desk.later(LEAD_POLL_SECONDS)
+    await desk.advance(LEAD_POLL_SECONDS)
     assert desk.led == ["i_1", "i_2"]
 
 
-# -- life and death ----------------------------------------------------------------------------------------------
+# -- live and dead processes -------------------------------------------------------------------------------------
 
 
 async def test_a_process_with_its_lock_is_alive_and_all_others_are_dead(desk: Desk) -> None:
     one, two = [await desk.engine(name, Worker()) for name in ("i_1", "i_2")]
     assert one.dead(["i_1", "i_2", "i_never", ""]) == {"i_never", ""}
-    await desk.later(600)
-    assert one.dead(["i_1", "i_2"]) == set()  # time plays no part
+    await desk.advance(600)
+    assert one.dead(["i_1", "i_2"]) == set()  # time does not matter
     await desk.end(two)
     assert one.dead(["i_1", "i_2"]) == {"i_2"}
     assert [i.id for i in await desk.store.list_instances()] == ["i_1"]
@@ -188,21 +188,21 @@ async def test_a_process_name_in_use_is_refused(desk: Desk) -> None:
 
 
 async def test_an_engine_that_cannot_unregister_still_releases_its_lock(desk: Desk) -> None:
-    class Gone:
+    class UnremovableStore:
         def __getattr__(self, name: str) -> Any:
             return getattr(desk.store, name)
 
         async def remove_instances(self, ids: Any) -> None:
             raise StoreUnavailable("the disk is full")
 
-    one = await desk.engine("i_1", Worker(), store=Gone())
+    one = await desk.engine("i_1", Worker(), store=UnremovableStore())
     await desk.end(one)
     two = await desk.engine("i_2", Worker())
     assert two.leads()
     assert two.dead(["i_1"]) == {"i_1"}
 
 
-# -- taking ------------------------------------------------------------------------------------------------------
+# -- claiming ----------------------------------------------------------------------------------------------------
 
 
 async def test_tasks_are_claimed_in_order_as_slots_become_free(desk: Desk) -> None:
@@ -213,9 +213,9 @@ async def test_tasks_are_claimed_in_order_as_slots_become_free(desk: Desk) -> No
     ]
     await desk.engine("i_1", worker)
     for _ in range(4):
-        await desk.quiet()
+        await desk.wait_until_idle()
         worker.done()
-    await desk.quiet()
+    await desk.wait_until_idle()
     assert worker.ids() == [person.id, high.id, plain.id, low.id]
 
 
@@ -224,13 +224,13 @@ async def test_an_agent_at_its_limit_does_not_delay_another(desk: Desk) -> None:
     first, second = await desk.put(priority=9), await desk.put(priority=8)
     others = [await desk.put(agent="other", priority=priority) for priority in (3, 2, 1)]
     await desk.engine("i_1", worker, agents=("demo", "other"))
-    await desk.quiet()
+    await desk.wait_until_idle()
     assert worker.ids() == [first.id, others[0].id, others[1].id]
     worker.done("other")
-    await desk.quiet()
+    await desk.wait_until_idle()
     assert worker.ids()[3:] == [others[2].id]
     worker.done("demo")
-    await desk.quiet()
+    await desk.wait_until_idle()
     assert worker.ids()[4:] == [second.id]
 
 
@@ -240,14 +240,14 @@ async def test_a_delayed_task_starts_on_time_and_not_before(desk: Desk) -> None:
     now = desk.clock.now()
     late = await desk.put(due_at=now + 100 * SECOND, wait="delay")
     soon = await desk.put(due_at=now + 10 * SECOND, wait="delay")
-    await desk.later(9.9)
+    await desk.advance(9.9)
     assert worker.ids() == []
-    await desk.later(0.2)
+    await desk.advance(0.2)
     assert worker.ids() == [soon.id]
     for _ in range(8):
-        await desk.later(10)
+        await desk.advance(10)
     assert worker.ids() == [soon.id]
-    await desk.later(10)
+    await desk.advance(10)
     assert worker.ids() == [soon.id, late.id]
 
 
@@ -255,43 +255,43 @@ async def test_a_delayed_task_starts_after_the_clock_was_set_forward(desk: Desk)
     worker = Worker()
     await desk.engine("i_1", worker)
     task = await desk.put(due_at=desk.clock.now() + 7200 * SECOND, wait="delay")
-    await desk.quiet()
+    await desk.wait_until_idle()
     desk.clock.set(desk.clock.now() + 7200 * SECOND)
-    await desk.later(30)
+    await desk.advance(30)
     assert worker.ids() == [task.id]
 
 
 async def test_an_idle_engine_does_not_query_the_store(desk: Desk) -> None:
-    store = Counting(desk.store)
+    store = CountingStore(desk.store)
     await desk.engine("i_1", Worker(), store=store)
     await desk.put(agent="somebody elses")
     await desk.put(agent="somebody elses", due_at=desk.clock.now() + 5 * SECOND, wait="delay")
-    await desk.later(60)
+    await desk.advance(60)
     asked = store.claims
     for _ in range(10):
-        await desk.later(360)
+        await desk.advance(360)
     assert store.claims == asked <= 5
 
 
 async def test_a_failing_store_is_queried_again_after_a_pause(desk: Desk) -> None:
-    store, worker = Counting(desk.store), Worker()
+    store, worker = CountingStore(desk.store), Worker()
     store.failures = [StoreUnavailable("busy")] * 3
     await desk.engine("i_1", worker, store=store)
     task = await desk.put()
     for _ in range(4):
-        await desk.later(0.5)
+        await desk.advance(0.5)
     assert worker.ids() == [task.id]
     assert store.failures == []
 
 
 async def test_an_unexpected_error_does_not_stop_the_claiming(desk: Desk) -> None:
-    store, worker = Counting(desk.store), Worker()
+    store, worker = CountingStore(desk.store), Worker()
     store.failures = [RuntimeError("odd")]
     await desk.engine("i_1", worker, store=store)
     try:
-        await desk.quiet()
+        await desk.wait_until_idle()
         task = await desk.put()
-        await desk.later(5)
+        await desk.advance(5)
         assert worker.ids() == [task.id]
     finally:
         engine = desk.engines.pop()
@@ -301,14 +301,14 @@ async def test_an_unexpected_error_does_not_stop_the_claiming(desk: Desk) -> Non
 
 
 async def test_a_claim_in_progress_at_the_stop_is_not_lost(desk: Desk) -> None:
-    store, worker = Counting(desk.store), Worker()
+    store, worker = CountingStore(desk.store), Worker()
     store.open.clear()
     engine = await desk.engine("i_1", worker, store=store)
     task = await desk.put()
     await store.waiting.wait()
-    await desk.quiet()
+    await desk.wait_until_idle()
     stopping = asyncio.create_task(engine.stop_taking())
-    await desk.quiet()
+    await desk.wait_until_idle()
     assert not stopping.done()
     store.open.set()
     await stopping
@@ -316,7 +316,7 @@ async def test_a_claim_in_progress_at_the_stop_is_not_lost(desk: Desk) -> None:
     assert held is not None
     assert (held.status == "running") == (worker.ids() == [task.id])
     later = await desk.put()
-    await desk.later(60)
+    await desk.advance(60)
     assert later.id not in worker.ids()
     left = await desk.store.get_task(later.id)
     assert left is not None and left.status == "pending"
@@ -329,7 +329,7 @@ async def test_claiming_can_be_stopped_twice_and_before_it_began(desk: Desk) -> 
     assert engine.leads()
 
 
-# -- beside others -----------------------------------------------------------------------------------------------
+# -- several processes -------------------------------------------------------------------------------------------
 
 
 async def test_run_claims_only_its_own_task(desk: Desk) -> None:
@@ -337,7 +337,7 @@ async def test_run_claims_only_its_own_task(desk: Desk) -> None:
     await desk.engine("i_run", worker, "run")
     theirs, own = await desk.put(submitter="i_other"), await desk.put(submitter="i_run")
     nobodys = await desk.put()
-    await desk.later(60)
+    await desk.advance(60)
     assert worker.ids() == [own.id]
     for task in (theirs, nobodys):
         found = await desk.store.get_task(task.id)
@@ -348,7 +348,7 @@ async def test_a_library_claims_everything_alone_but_only_its_own_tasks_beside_a
     worker = Worker(10, demo=5, mine=5)
     await desk.engine("i_lib", worker, agents=("demo", "mine"))
     alone = await desk.put(submitter="i_other")
-    await desk.quiet()
+    await desk.wait_until_idle()
     assert worker.ids() == [alone.id]
     up = desk.home.claim_up()
     try:
@@ -357,7 +357,7 @@ async def test_a_library_claims_everything_alone_but_only_its_own_tasks_beside_a
         await desk.clock.advance(NEIGHBOUR_SECONDS)
         theirs, own = await desk.put(submitter="i_other"), await desk.put(submitter="i_lib")
         only = await desk.put(agent="mine", submitter="i_other")
-        await desk.quiet()
+        await desk.wait_until_idle()
         assert theirs.id in server.ids() and theirs.id not in worker.ids()
         assert only.id in worker.ids()
         assert own.id in worker.ids() + server.ids()
@@ -366,18 +366,18 @@ async def test_a_library_claims_everything_alone_but_only_its_own_tasks_beside_a
 
 
 async def test_a_library_claims_tasks_the_server_cannot_run(desk: Desk) -> None:
-    """The library looked just before the server ended, and its last commit was heard just after."""
+    """The library checked just before the server ended, and the server's last commit arrived just after."""
     worker = Worker()
     up = desk.home.claim_up()
     server = await desk.engine("i_up", Worker(1, demo=0), "up")  # it has no slot for it
     library = await desk.engine("i_lib", worker)
     task = await desk.put(submitter="i_other")
-    await desk.quiet()
+    await desk.wait_until_idle()
     assert worker.ids() == []
     await desk.end(server)
     up.release()
     library.wake()
-    await desk.later(60)
+    await desk.advance(60)
     assert worker.ids() == [task.id]
 
 
@@ -403,7 +403,7 @@ asyncio.run(main())
 
 @contextmanager
 def process(home: Path, role: str = "library") -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """Another midwatch process that runs a task; what it says is its task, its name, and whether it leads."""
+    """Start another midwatch process that runs a task; it prints its task, its name, and whether it leads."""
     started = subprocess.Popen(
         [sys.executable, "-c", PROCESS, str(home), role], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     )
@@ -431,7 +431,7 @@ async def test_another_process_leads_after_the_leader_was_killed_and_runs_its_ta
             assert engine.leads()
             (told,) = await desk.store.read_events(0, EventFilter(kinds=("task_rescued",)))
             assert told.payload["owner"] == name
-            async with asyncio.timeout(30):  # who is dead is forgotten after what it left was taken up
+            async with asyncio.timeout(30):  # a dead process is removed after its tasks were recovered
                 while name in {i.id for i in await desk.store.list_instances()}:
                     await asyncio.sleep(0.02)
 
@@ -456,8 +456,8 @@ async def test_a_process_stopped_for_an_hour_is_alive_and_a_killed_one_is_dead(h
             other.send_signal(signal.SIGKILL)
             other.wait()
 
-            async def rescued() -> bool:
+            async def is_recovered() -> bool:
                 await clock.advance(LIFE_CHECK_SECONDS)
                 return (await desk.tasks.get(task_id)).rescues == 1
 
-            await until(rescued)
+            await until(is_recovered)

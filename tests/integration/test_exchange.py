@@ -1,4 +1,4 @@
-"""Live events across processes that share a PostgreSQL: what is written there is seen here, whole and in order."""
+"""Test live events between processes that share a PostgreSQL: they arrive whole and in order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def chunks(*bodies: str, run: str = "r1", first: int = 1) -> list[Any]:
 
 
 def assemble(assembly: Assembly, lines: list[Any]) -> tuple[list[str], int]:
-    """The whole messages, and how often a loss was told."""
+    """Return the whole messages and the number of reported losses."""
     found = [assembly.add(chunk) for chunk in lines]
     return [whole for whole, _ in found if whole is not None], sum(lost for _, lost in found)
 
@@ -81,8 +81,8 @@ def test_a_message_interrupted_by_a_new_run_counts_as_lost() -> None:
 # -- messages ------------------------------------------------------------------------------------------------------
 
 
-class Heard:
-    """A relay, and what it heard."""
+class RecordingRelay:
+    """A relay that records its messages."""
 
     def __init__(self, url: str, name: str) -> None:
         self.relay = PostgresRelay(url, name)
@@ -90,17 +90,17 @@ class Heard:
         self.connects = 0
         self.lost: list[str] = []
         self._news = asyncio.Event()
-        self.relay.on_message("keys", self._heard)
-        self.relay.on_message(EVENTS_TOPIC, self._heard)
-        self.relay.on_message(FILTERS_TOPIC, lambda sender, data: self._heard(sender, data["wants"]))
-        self.relay.on_connect(self._connected)
+        self.relay.on_message("keys", self._record)
+        self.relay.on_message(EVENTS_TOPIC, self._record)
+        self.relay.on_message(FILTERS_TOPIC, lambda sender, data: self._record(sender, data["wants"]))
+        self.relay.on_connect(self._on_connect)
         self.relay.on_loss(self.lost.append)
 
-    def _heard(self, sender: str, data: Any) -> None:
+    def _record(self, sender: str, data: Any) -> None:
         self.found.append((sender, data))
         self._news.set()
 
-    def _connected(self) -> None:
+    def _on_connect(self) -> None:
         self.connects += 1
         self._news.set()
 
@@ -112,9 +112,9 @@ class Heard:
 
 
 @asynccontextmanager
-async def relays(url: str, *names: str) -> AsyncIterator[list[Heard]]:
-    """Relays that are connected."""
-    made = [Heard(url, name) for name in names]
+async def relays(url: str, *names: str) -> AsyncIterator[list[RecordingRelay]]:
+    """Yield connected relays."""
+    made = [RecordingRelay(url, name) for name in names]
     for one in made:
         one.relay.open()
     try:
@@ -126,24 +126,24 @@ async def relays(url: str, *names: str) -> AsyncIterator[list[Heard]]:
             await one.relay.close()
 
 
-def backends(url: str, kill: bool = False) -> dict[int, Any]:
-    """The relays' connections: when each got its last statement. With `kill` they are ended."""
+def list_connections(url: str, kill: bool = False) -> dict[int, Any]:
+    """Return the time of the last statement of each relay connection by pid. With `kill` the connections are ended."""
     end = ", pg_terminate_backend(pid)" if kill else ""
     asked = f"SELECT pid, query_start{end} FROM pg_stat_activity WHERE application_name = %s AND datname = %s"
     with psycopg.connect(url, autocommit=True) as admin:
         return {row[0]: row[1] for row in admin.execute(asked, (OURS, admin.info.dbname))}
 
 
-async def wires(url: str, count: int) -> list[int]:
-    """The relays' connections, once there are so many: each is made in the background."""
+async def wait_for_connections(url: str, count: int) -> list[int]:
+    """Return the relay connections once there are so many: each is opened in the background."""
     async with asyncio.timeout(30):
-        while len(found := backends(url)) != count:
+        while len(found := list_connections(url)) != count:
             await asyncio.sleep(0.02)
     return list(found)
 
 
 def peers(desk: Runtime) -> set[str]:
-    """The processes that want live events of this one."""
+    """Return the processes that subscribe to live events of this one."""
     exchange = desk.bus._exchange
     assert exchange is not None
     return set(exchange._peers)
@@ -154,7 +154,7 @@ async def test_a_message_goes_to_one_process_or_to_all_others(database: str) -> 
         long = [MIXED * 5000, {"n": 1}]
         assert a.relay.send("i_b", "keys", {"text": "x\x00"})
         assert a.relay.send("i_b", "keys", long)
-        assert a.relay.send("i_b", "keys", object())  # it is logged, and harms nobody
+        assert a.relay.send("i_b", "keys", object())  # the error is logged and affects nobody
         assert a.relay.send("i_b", "unheard of", 1)
         assert a.relay.send("i_nobody", "keys", 1)
         assert a.relay.send(EVERYBODY, "keys", "all")
@@ -170,7 +170,7 @@ async def test_a_relay_reconnects_and_reports_a_possible_loss(database: str) -> 
     async with relays(database, "i_a", "i_b") as (a, b):
         a.relay.send("i_b", "keys", 1)
         await b.until(lambda: b.found == [("i_a", 1)])
-        backends(database, kill=True)
+        list_connections(database, kill=True)
         await a.until(lambda: a.connects == 2)
         await b.until(lambda: b.connects == 2)
         assert a.relay.send("i_b", "keys", 2)
@@ -178,7 +178,7 @@ async def test_a_relay_reconnects_and_reports_a_possible_loss(database: str) -> 
 
 
 async def test_without_a_database_sending_does_not_block() -> None:
-    lonely = Heard("postgresql://midwatch@127.0.0.1:1/nothing", "i_a")
+    lonely = RecordingRelay("postgresql://midwatch@127.0.0.1:1/nothing", "i_a")
     async with asyncio.timeout(20):
         lonely.relay.send("i_b", "keys", 1)
         await lonely.relay.flush()
@@ -191,7 +191,7 @@ async def test_without_a_database_sending_does_not_block() -> None:
 
 
 class Writer:
-    """An agent that writes what it is told to, when it is told to."""
+    """An agent that writes texts on request."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -200,7 +200,7 @@ class Writer:
         self._began = asyncio.Event()
         self.agent = ScriptedAgent(self._perform)
 
-    async def began(self) -> None:
+    async def wait_for_start(self) -> None:
         await self._began.wait()
 
     def write(self, text: str) -> None:
@@ -220,7 +220,7 @@ class Writer:
 
 
 class Reader:
-    """Somebody who watches and puts the pieces together."""
+    """A watcher that joins the pieces of the text."""
 
     def __init__(self, desk: Runtime, which: EventFilter = EVERYTHING, state: bool = True) -> None:
         self.text = ""
@@ -271,19 +271,19 @@ class Reader:
 
 
 def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
-    """A runtime with a home of its own."""
+    """Open a runtime with a home of its own."""
     return Runtime.open(settings=Settings.load(folder / name, db=url, detect_agents=False, shutdown_grace=0), **wish)
 
 
-class Renewing(SystemClock):
-    """Brings the time at which wishes are renewed at once."""
+class FastRenewalClock(SystemClock):
+    """A clock that makes subscriptions renew almost at once."""
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         return super().call_later(0.05 if seconds == RENEW_SECONDS else seconds, callback)
 
 
-class Ahead(SystemClock):
-    """Can be moved on."""
+class AdvancingClock(SystemClock):
+    """A clock that can be advanced."""
 
     seconds = 0.0
 
@@ -295,7 +295,7 @@ class Ahead(SystemClock):
 async def run_writer(
     folder: Path, url: str, clock: Clock | None = None
 ) -> AsyncIterator[tuple[Writer, Runtime, Runtime]]:
-    """A turn that runs in one runtime, and another one beside it."""
+    """Run a turn in one runtime, with another runtime beside it."""
     writer = Writer()
     async with (
         desk(folder, "a", url, agents={"it": writer.agent}, role="worker", clock=clock) as there,
@@ -303,7 +303,7 @@ async def run_writer(
         asyncio.timeout(50),
     ):
         await here.tasks.submit("x", agent="it")
-        await writer.began()
+        await writer.wait_for_start()
         yield writer, there, here
         writer.end()
 
@@ -340,7 +340,7 @@ async def test_a_late_follower_gets_the_beginning_of_the_text(database: str, tmp
         await own.until(lambda: own.text == MIXED)
         first = Reader(here)
         await first.until(lambda: first.text == MIXED)
-        second = Reader(here)  # what its process has been told already is in its state
+        second = Reader(here)  # the text its process has received before is in its state
         await second.until(lambda: second.first is not None)
         assert second.text == MIXED
         late = Reader(here, EventFilter(kinds=("message_delta",)), state=False)
@@ -378,13 +378,13 @@ async def test_a_lost_connection_is_a_gap_and_the_turn_continues(database: str, 
         reader = Reader(here)
         writer.write("before ")
         await reader.until(lambda: reader.text == "before ")
-        assert len(backends(database, kill=True)) == 2
+        assert len(list_connections(database, kill=True)) == 2
         writer.write("meanwhile ")
         await reader.until(lambda: "gap" in reader.kinds)
         await reader.until(lambda: reader.text == "before meanwhile ")
         writer.write("after")
         await reader.until(lambda: reader.text == "before meanwhile after")
-        backends(database, kill=True)
+        list_connections(database, kill=True)
         writer.write(", and an end that nobody sees")
         writer.end()
         await reader.until(lambda: reader.result is not None)
@@ -394,7 +394,7 @@ async def test_a_lost_connection_is_a_gap_and_the_turn_continues(database: str, 
 
 
 def plain(text: str, task_id: str, **more: Any) -> dict[str, Any]:
-    """A piece of text as another process tells it."""
+    """Return a piece of text as another process sends it."""
     payload = {"message_id": f"{task_id}.1", "offset": 0, "text": text}
     return {"kind": "message_delta", "time": 1, "payload": payload, "task_id": task_id, "attempt": 1, **more}
 
@@ -438,11 +438,11 @@ async def test_text_is_hidden_until_it_begins_anew(database: str, tmp_path: Path
 @pytest.mark.parametrize("which", [0, 1])
 async def test_one_side_may_lose_its_connection(database: str, tmp_path: Path, which: int) -> None:
     async with run_writer(tmp_path, database) as (writer, _, here):
-        [first] = await wires(database, 1)
+        [first] = await wait_for_connections(database, 1)
         reader = Reader(here)
         writer.write("before ")
         await reader.until(lambda: reader.text == "before ")
-        pids = [first, *(pid for pid in backends(database) if pid != first)]
+        pids = [first, *(pid for pid in list_connections(database) if pid != first)]
         with psycopg.connect(database, autocommit=True) as admin:
             admin.execute("SELECT pg_terminate_backend(%s)", (pids[which],))
         writer.write("meanwhile ")
@@ -455,33 +455,33 @@ async def test_one_side_may_lose_its_connection(database: str, tmp_path: Path, w
 async def test_nothing_is_sent_without_followers_elsewhere(database: str, tmp_path: Path) -> None:
     async with (
         relays(database, "i_spy") as [spy],
-        desk(tmp_path, "c", database, role="worker", clock=Renewing()) as here,
+        desk(tmp_path, "c", database, role="worker", clock=FastRenewalClock()) as here,
         run_writer(tmp_path, database) as (writer, there, _),
     ):
         reader = Reader(here)
         writer.write("seen")
         await reader.until(lambda: reader.text == "seen")
-        await spy.until(lambda: spy.found.count((here.id, [{}])) > 3)  # a wish is renewed
+        await spy.until(lambda: spy.found.count((here.id, [{}])) > 3)  # a subscription is renewed
         spy.found.clear()
         await reader.end()
         await spy.until(lambda: (here.id, []) in spy.found)
-        while peers(there):  # it hears so a moment before or after the spy
+        while peers(there):  # the desk gets the message a moment before or after the spy
             await asyncio.sleep(0.01)
         await there.relay.flush()
-        before = backends(database)
+        before = list_connections(database)
         assert len(before) == 3
         for n in range(50):
             writer.write(f"unseen {n}")
             await asyncio.sleep(0.01)
-        assert backends(database) == before
+        assert list_connections(database) == before
         writer.end()
 
 
 async def test_a_subscription_that_is_not_renewed_expires(database: str, tmp_path: Path) -> None:
-    clock = Ahead()
+    clock = AdvancingClock()
     async with relays(database, "i_dies") as [dying], run_writer(tmp_path, database, clock) as (writer, there, _):
         own = Reader(there)
-        await dying.until(lambda: (there.id, []) in dying.found)  # it listens now
+        await dying.until(lambda: (there.id, []) in dying.found)  # it is connected now
         writer.write("x")
         await own.until(lambda: own.text == "x")
         dying.relay.send(EVERYBODY, FILTERS_TOPIC, {"wants": [{}], "fresh": True, "ask": False})
@@ -493,10 +493,10 @@ async def test_a_subscription_that_is_not_renewed_expires(database: str, tmp_pat
             await asyncio.sleep(0.01)
         there.relay.send("i_dies", "keys", "the last")
         await dying.until(lambda: dying.found[-1] == (there.id, "the last"))
-        seen, before = len(dying.found), backends(database)
+        seen, before = len(dying.found), list_connections(database)
         writer.write("z")
         await own.until(lambda: own.text.endswith("z"))
-        assert (len(dying.found), backends(database)) == (seen, before)
+        assert (len(dying.found), list_connections(database)) == (seen, before)
         await own.end()
 
 
@@ -506,7 +506,7 @@ async def test_a_stalled_connection_does_not_delay_the_turn(
     if isinstance(postgres, str) or os.geteuid() != 0:
         pytest.skip("only a server of our own can be stopped")
     async with run_writer(tmp_path, database) as (writer, there, here):
-        [wire] = await wires(database, 1)
+        [wire] = await wait_for_connections(database, 1)
         reader, own = Reader(here), Reader(there)
         writer.write("start ")
         await reader.until(lambda: reader.text == "start ")
@@ -520,7 +520,7 @@ async def test_a_stalled_connection_does_not_delay_the_turn(
             spent = time.monotonic() - began
         finally:
             os.kill(wire, signal.SIGCONT)
-        assert spent < 15.0  # if it waited for the wire, it would do so for ever
+        assert spent < 15.0  # if it waited for the connection, it would wait for ever
         await reader.until(lambda: "gap" in reader.kinds)
         writer.end()
         await reader.until(lambda: reader.result is not None)

@@ -1,4 +1,6 @@
-"""Actors share the slots of a real desk: one person's five hundred tasks do not keep another's one from running."""
+"""Test that actors share the slots of a real desk: five hundred tasks of one actor do not delay the one task of
+another.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ LONG = 20.0
 AGENTS = ("x", "y")
 
 
-class Stage:
-    """An agent whose turns begin in an order that is seen, and end when they are told to."""
+class ControlledAgent:
+    """An agent that records the order of its turns and ends them on request."""
 
     def __init__(self, slots: int) -> None:
         self.began: asyncio.Queue[Turn] = asyncio.Queue()
@@ -46,7 +48,7 @@ class Stage:
         return "done"
 
     async def next(self) -> str:
-        """The prompt of the next turn that begins."""
+        """Return the prompt of the next turn that starts."""
         async with asyncio.timeout(LONG):
             return (await self.began.get()).prompt
 
@@ -55,9 +57,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def desk_with(home: Path, stage: Stage, **wishes: Any) -> AsyncIterator[Runtime]:
+async def desk_with(home: Path, controlled: ControlledAgent, **wishes: Any) -> AsyncIterator[Runtime]:
     chosen = Settings.load(home, shutdown_grace=0, detect_agents=False, **wishes)
-    async with Runtime.open(home, agents={"stage": stage.agent}, settings=chosen) as desk:
+    async with Runtime.open(home, agents={"stage": controlled.agent}, settings=chosen) as desk:
         yield desk
 
 
@@ -70,63 +72,63 @@ async def submit(desk: Runtime, actor: str, count: int, **wishes: Any) -> list[T
 async def test_a_single_task_runs_next_although_another_actor_has_five_hundred(
     home: Path, of_process: int, of_agent: int
 ) -> None:
-    slots, stage = min(of_process, of_agent), Stage(of_agent)
-    async with desk_with(home, stage, slots=of_process) as desk:
+    slots, controlled = min(of_process, of_agent), ControlledAgent(of_agent)
+    async with desk_with(home, controlled, slots=of_process) as desk:
         await submit(desk, "ann", 500)
-        running = [await stage.next() for _ in range(slots)]  # alone she has every slot
-        assert stage.began.empty()
+        running = [await controlled.next() for _ in range(slots)]  # alone, ann may use every slot
+        assert controlled.began.empty()
         (one,) = await submit(desk, "bob", 1)
-        stage.finish(running.pop(0))
-        assert await stage.next() == "bob0"
-        stage.finish("bob0")
+        controlled.finish(running.pop(0))
+        assert await controlled.next() == "bob0"
+        controlled.finish("bob0")
         async with asyncio.timeout(LONG):
             assert (await desk.tasks.wait(one.id)).status == "done"
-        assert (await stage.next()).startswith("ann")  # his slot does not stay empty
+        assert (await controlled.next()).startswith("ann")  # his slot does not stay free
 
 
 async def test_a_single_task_runs_next_in_a_cluster_too(home: Path, database: str) -> None:
     await jobs.prepare(database)
-    stage = Stage(2)
-    async with desk_with(home, stage, slots=2, db=database) as desk:
+    controlled = ControlledAgent(2)
+    async with desk_with(home, controlled, slots=2, db=database) as desk:
         await submit(desk, "ann", 50)
-        running = [await stage.next() for _ in range(2)]
+        running = [await controlled.next() for _ in range(2)]
         await submit(desk, "bob", 1)
-        stage.finish(running.pop(0))
-        assert await stage.next() == "bob0"
-        stage.finish("bob0")
-        assert (await stage.next()).startswith("ann")
+        controlled.finish(running.pop(0))
+        assert await controlled.next() == "bob0"
+        controlled.finish("bob0")
+        assert (await controlled.next()).startswith("ann")
 
 
 async def test_busy_actors_alternate_and_a_third_is_served_in_between(home: Path) -> None:
-    stage, order = Stage(1), ""
-    async with desk_with(home, stage, slots=1) as desk:
+    controlled, order = ControlledAgent(1), ""
+    async with desk_with(home, controlled, slots=1) as desk:
         await submit(desk, "ann", 20)
         await submit(desk, "bob", 20)
         for number in range(8):
-            prompt = await stage.next()
+            prompt = await controlled.next()
             order += prompt[0]
             if number == 3:
                 await submit(desk, "cat", 1)
-            stage.finish(prompt)
+            controlled.finish(prompt)
     assert order == "ababcaba" or order == "ababcbab"
 
 
 async def test_an_actor_never_exceeds_its_running_limit(home: Path) -> None:
-    stage = Stage(8)
-    async with desk_with(home, stage, slots=8, max_running_per_actor=2) as desk:
+    controlled = ControlledAgent(8)
+    async with desk_with(home, controlled, slots=8, max_running_per_actor=2) as desk:
         await submit(desk, "ann", 20)
-        first = [await stage.next() for _ in range(2)]
+        first = [await controlled.next() for _ in range(2)]
         await submit(desk, "bob", 1)
-        assert await stage.next() == "bob0"  # six slots were free, and none of them was ann's
-        assert stage.began.empty()
-        stage.finish(first[0])
-        assert (await stage.next()).startswith("ann")
-        assert stage.began.empty()
+        assert await controlled.next() == "bob0"  # six slots were free and ann used none of them
+        assert controlled.began.empty()
+        controlled.finish(first[0])
+        assert (await controlled.next()).startswith("ann")
+        assert controlled.began.empty()
 
 
 async def test_an_actor_never_exceeds_its_open_limit_except_for_retries(home: Path) -> None:
-    stage = Stage(1)
-    async with desk_with(home, stage, slots=1, max_open_per_actor=2) as desk:
+    controlled = ControlledAgent(1)
+    async with desk_with(home, controlled, slots=1, max_open_per_actor=2) as desk:
         first, second = await submit(desk, "ann", 2)
         with pytest.raises(LimitReached, match="2 tasks of ann"):
             await submit(desk, "ann", 1)
@@ -139,11 +141,11 @@ async def test_an_actor_never_exceeds_its_open_limit_except_for_retries(home: Pa
         assert first.creator == "ann"
 
 
-# -- any desk ----------------------------------------------------------------------------------------------------
+# -- any combination of actors and limits ------------------------------------------------------------------------
 
 
 class Model:
-    """A store, the slots of one process, and what an engine does with both; turns end when it is said."""
+    """A store, the slots of one process, and the work of an engine with both; the test ends the turns."""
 
     def __init__(self, store: SqliteStore, total: int, per_agent: dict[str, int], most: int | None) -> None:
         self.store = store
@@ -151,8 +153,8 @@ class Model:
         self.limits = (total, per_agent, most)
         self.pending: list[Task] = []
         self.running: list[Task] = []
-        self.passed: dict[str, Counter[str]] = {}
-        """Of each actor who waits and has no slot: how often others were given one since."""
+        self.overtaken: dict[str, Counter[str]] = {}
+        """For each waiting actor without a slot: how many slots others got since."""
 
     async def submit(self, actor: str, agent: str, session: str) -> None:
         named = {"session_key": session} if session else {}
@@ -194,14 +196,14 @@ class Model:
             self._count(taken, actors)
 
     def _count(self, taken: list[Task], actors: Counter[str]) -> None:
-        """With one agent and no shared sessions: who waits and has none is passed by everybody else once at most."""
+        """Check that each other actor gets at most one slot before a waiting actor that has none."""
         waiting = {task.actor for task in self.pending if not actors[task.actor]}
-        before, self.passed = self.passed, {}
+        before, self.overtaken = self.overtaken, {}
         for actor in waiting:
             since = before.get(actor, Counter())
             since.update(task.actor for task in taken)
             assert all(count <= 1 for count in since.values()), f"{actor} was passed by {since}"
-            self.passed[actor] = since
+            self.overtaken[actor] = since
 
 
 STEPS = st.lists(

@@ -1,4 +1,4 @@
-"""Goals on a whole desk: steps, claims, deadlines, messages in between, crashes, and other work beside them."""
+"""Test goals on a whole desk: steps, claims, deadlines, messages in between, crashes, and parallel work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from insides import scheduler_of, worker_of
+from internals import scheduler_of, worker_of
 from midwatch import Runtime, Settings, Turn, TurnResult, Usage
 from midwatch.base.clock import SECOND
 from midwatch.base.errors import AgentError, Conflict
@@ -25,8 +25,8 @@ HOUR = 3600.0
 Look = Callable[[], Awaitable[Any]]
 
 
-class Stage:
-    """A desk, its clock, its channel and its agents."""
+class GoalDesk:
+    """A desk with its clock, its channel and its agents."""
 
     def __init__(self, desk: Runtime, clock: FakeClock, there: RecordingChannel) -> None:
         self.desk, self.clock, self.there = desk, clock, there
@@ -34,15 +34,15 @@ class Stage:
     async def goal(self, **wish: Any) -> Goal:
         return await self.desk.goals.create("reach it", **{"agent": "it", "route": "there", **wish})
 
-    async def becomes(self, goal: Goal, status: str) -> Goal:
+    async def wait_for_status(self, goal: Goal, status: str) -> Goal:
         async def look() -> Goal | None:
             found = await self.desk.goals.get(goal.id)
             return found if found.status == status else None
 
         return await until(look)  # type: ignore[no-any-return]
 
-    async def ended(self, goal: Goal, count: int) -> list[Task]:
-        """Its tasks once so many have ended, in the order in which they were made."""
+    async def wait_for_ended_tasks(self, goal: Goal, count: int) -> list[Task]:
+        """Return the tasks of the goal once so many have ended, in the order of their creation."""
 
         async def look() -> list[Task] | None:
             done = {one.id: one for one in await self.desk.goals.steps(goal.id) if not one.open}
@@ -51,7 +51,7 @@ class Stage:
 
         return await until(look)  # type: ignore[no-any-return]
 
-    async def running(self, goal: Goal, work: str = "step") -> Task:
+    async def wait_for_running_step(self, goal: Goal, work: str = "step") -> Task:
         async def look() -> Task | None:
             step = await self.desk.store.find_open_step(goal.id)
             now = await self.desk.goals.get(goal.id)
@@ -59,7 +59,7 @@ class Stage:
 
         return await until(look)  # type: ignore[no-any-return]
 
-    async def later(self, seconds: float) -> None:
+    async def advance(self, seconds: float) -> None:
         await self.clock.advance(seconds)
 
     async def notices(self, goal: Goal) -> list[str]:
@@ -70,17 +70,19 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(home: Path, clock: FakeClock | None = None, toml: str = "", **agents: Any) -> AsyncIterator[Stage]:
+async def open_desk(
+    home: Path, clock: FakeClock | None = None, toml: str = "", **agents: Any
+) -> AsyncIterator[GoalDesk]:
     clock, there = clock or FakeClock(), RecordingChannel("there")
     home.mkdir(exist_ok=True)
     (home / "midwatch.toml").write_text(f"detect_agents = false\nshutdown_grace = 0\n{toml}")
     settings = Settings.load(home)
     async with Runtime.open(home, settings=settings, agents=agents, channels={"there": there}, clock=clock) as desk:
-        yield Stage(desk, clock, there)
+        yield GoalDesk(desk, clock, there)
 
 
-class Mind:
-    """What an agent does in its first, second, ... turn; the last for ever. It reaches the desk it works for."""
+class AgentPlan:
+    """The behaviour of an agent in its first, second, ... turn; the last one repeats. It can call the desk."""
 
     def __init__(self, *turns: Step, terms: AgentTerms | None = None, name: str = "it") -> None:
         self.desk: Runtime | None = None
@@ -123,7 +125,7 @@ def fails(text: str = "it broke") -> Step:
 
 
 def work_until(gate: asyncio.Event) -> Step:
-    """Work until the test says so."""
+    """Return a step that works until the test opens the gate."""
 
     async def step(turn: Turn) -> str:
         await gate.wait()
@@ -136,18 +138,18 @@ def says(*words: str) -> list[Step]:
     return [result(word) for word in words]
 
 
-# -- the way of a goal -----------------------------------------------------------------------------------------------
+# -- steps -----------------------------------------------------------------------------------------------------------
 
 
 async def test_A6_steps_repeat_until_the_agent_proves_completion_with_one_notice(home: Path) -> None:
-    mind = Mind(*says("one", "two"))
+    mind = AgentPlan(*says("one", "two"))
     mind.turns = (*mind.turns, mind.claims())
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
-        now = await on.becomes(made, "complete")
+        now = await on.wait_for_status(made, "complete")
         assert (now.step, now.evidence, now.summary) == (3, "the tests pass", "I think it is")
-        steps = await on.ended(made, 3)
+        steps = await on.wait_for_ended_tasks(made, 3)
         assert [one.result for one in steps] == ["one", "two", "I think it is"]
         assert all("reach it" in prompt and "Deadline" in prompt for prompt in mind.prompts)
         await on.there.until(lambda there: len(there.delivered) == 1)
@@ -158,17 +160,17 @@ async def test_A6_steps_repeat_until_the_agent_proves_completion_with_one_notice
 
 
 async def test_a_second_agent_must_verify_and_reports_what_is_missing(home: Path) -> None:
-    mind = Mind(fails())
+    mind = AgentPlan(fails())
     mind.turns = (mind.claims("done, I say"), mind.claims("now really"))
-    judge = Mind(result("NOT REACHED\nthe door is red"), result("REACHED\nit is blue"), name="judge")
-    async with stage(home, it=mind.agent, judge=judge.agent) as on:
+    judge = AgentPlan(result("NOT REACHED\nthe door is red"), result("REACHED\nit is blue"), name="judge")
+    async with open_desk(home, it=mind.agent, judge=judge.agent) as on:
         mind.desk = on.desk
         made = await on.goal(verifier="judge")
-        now = await on.becomes(made, "complete")
+        now = await on.wait_for_status(made, "complete")
         assert (now.step, now.summary, now.missing) == (2, "now really", None)
         assert "the door is red" in mind.prompts[1]
         assert all("the tests pass" in prompt for prompt in judge.prompts)
-        steps = await on.ended(made, 4)
+        steps = await on.wait_for_ended_tasks(made, 4)
         assert [one.agent for one in steps] == ["it", "judge", "it", "judge"]
         assert len({one.session_key for one in steps}) == 3
         assert await on.notices(made) == ["goal_completed"]
@@ -176,7 +178,7 @@ async def test_a_second_agent_must_verify_and_reports_what_is_missing(home: Path
 
 @pytest.mark.parametrize("how", ["fails", "times out"])
 async def test_a_completion_claim_counts_even_if_its_step_fails(home: Path, how: str) -> None:
-    mind = Mind(fails())
+    mind = AgentPlan(fails())
     claim = mind.claims()
 
     async def claims_then(turn: Turn) -> None:
@@ -186,30 +188,30 @@ async def test_a_completion_claim_counts_even_if_its_step_fails(home: Path, how:
         await asyncio.Event().wait()
 
     mind.turns = (claims_then,)
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
         if how == "times out":
-            await on.running(made)
+            await on.wait_for_running_step(made)
             await until(lambda: has_proposal(on, made))
-            await on.later(1801)
-        assert (await on.becomes(made, "complete")).evidence == "the tests pass"
+            await on.advance(1801)
+        assert (await on.wait_for_status(made, "complete")).evidence == "the tests pass"
         assert await on.notices(made) == ["goal_completed"]
 
 
-async def has_proposal(on: Stage, made: Goal) -> bool:
+async def has_proposal(on: GoalDesk, made: Goal) -> bool:
     return (await on.desk.goals.get(made.id)).proposal is not None
 
 
 async def test_a_goal_holds_no_slot_gate_or_task_between_steps(home: Path) -> None:
-    mind = Mind(fails())
+    mind = AgentPlan(fails())
     mind.turns = (mind.delays(HOUR), result("woken"), mind.claims())
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
-        (first,) = await on.ended(made, 1)
+        (first,) = await on.wait_for_ended_tasks(made, 1)
         free = worker_of(on.desk).slots
-        await until(lambda: rests(on))
+        await until(lambda: is_idle(on))
         assert (free.free(), free.free_by_agent()["it"]) == (free.total, mind.agent.terms.slots)
         assert await on.desk.store.find_gate_holder(first.gate_key) is None
         assert await on.desk.store.find_open_step(made.id) is None
@@ -220,24 +222,24 @@ async def test_a_goal_holds_no_slot_gate_or_task_between_steps(home: Path) -> No
             on.clock.now() + int(HOUR * SECOND),
         )
         seq = (await on.desk.store.read_log_bounds()).last_seq
-        await on.later(HOUR - 1)
+        await on.advance(HOUR - 1)
         assert (await on.desk.store.read_log_bounds()).last_seq == seq  # nothing is written while nothing is due
-        await on.later(2)
-        await on.becomes(made, "complete")
+        await on.advance(2)
+        await on.wait_for_status(made, "complete")
         assert mind.count == 3
 
 
-async def rests(on: Stage) -> bool:
+async def is_idle(on: GoalDesk) -> bool:
     return not on.desk.running
 
 
 async def test_A3_quick_steps_with_delay_0_are_not_a_loop(home: Path) -> None:
-    mind = Mind(fails())
+    mind = AgentPlan(fails())
     mind.turns = (*[mind.delays(0)] * 8, mind.claims())
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
-        assert (await on.becomes(made, "complete")).step == 9
+        assert (await on.wait_for_status(made, "complete")).step == 9
 
 
 async def test_repeated_text_without_tools_pauses_the_goal_but_work_does_not(home: Path) -> None:
@@ -245,25 +247,25 @@ async def test_repeated_text_without_tools_pauses_the_goal_but_work_does_not(hom
         await tool("edit")(turn)
         return "hm"
 
-    mind = Mind(*[busy] * 4, result("hm"))
-    async with stage(home, it=mind.agent) as on:
+    mind = AgentPlan(*[busy] * 4, result("hm"))
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
-        now = await on.becomes(made, "paused")
+        now = await on.wait_for_status(made, "paused")
         assert (now.step, mind.count) == (7, 7)
         assert await on.notices(made) == ["goal_paused"]
 
 
 async def test_A1_a_backend_that_fails_at_once_is_tried_five_times(home: Path) -> None:
-    mind = Mind(fails("no key"))
-    async with stage(home, it=mind.agent) as on:
+    mind = AgentPlan(fails("no key"))
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
         for number in range(1, MOST_ERRORS):
-            await on.ended(made, number)
-            await until(lambda: rests(on))
-            await on.later(AUTOMATION_PAUSES[number - 1] - 10)
+            await on.wait_for_ended_tasks(made, number)
+            await until(lambda: is_idle(on))
+            await on.advance(AUTOMATION_PAUSES[number - 1] - 10)
             assert mind.count == number
-            await on.later(11)  # if the next fails before the clock stands still again, its pause is one second shorter
-        now = await on.becomes(made, "paused")
+            await on.advance(11)  # one more: the next step may fail while the clock still moves
+        now = await on.wait_for_status(made, "paused")
         assert (mind.count, now.errors) == (MOST_ERRORS, MOST_ERRORS)
         (told,) = await on.desk.store.list_deliveries(task_id=made.id)
         assert "no key" in told.text and f"midwatch goal resume {made.id}" in told.text
@@ -271,10 +273,10 @@ async def test_A1_a_backend_that_fails_at_once_is_tried_five_times(home: Path) -
 
 async def test_a_spent_budget_pauses_with_a_summary_until_it_is_raised(home: Path) -> None:
     spent = Usage(input_tokens=60, output_tokens=10)
-    mind = Mind(*(result(word, usage=spent) for word in "abcdef"))
-    async with stage(home, it=mind.agent) as on:
+    mind = AgentPlan(*(result(word, usage=spent) for word in "abcdef"))
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal(max_tokens=100)
-        now = await on.becomes(made, "paused")
+        now = await on.wait_for_status(made, "paused")
         assert (now.step, now.tokens, now.summary) == (2, 140, "b")
         (told,) = await on.desk.store.list_deliveries(task_id=made.id)
         assert "--max-tokens" in told.text and "\nb\n" in told.text
@@ -282,122 +284,122 @@ async def test_a_spent_budget_pauses_with_a_summary_until_it_is_raised(home: Pat
             await on.desk.goals.resume(made.id)
         await on.desk.goals.edit(made.id, {"max_tokens": 0, "max_steps": 4})
         await on.desk.goals.resume(made.id)
-        assert (await on.becomes(made, "paused")).step == 4
+        assert (await on.wait_for_status(made, "paused")).step == 4
 
 
 # -- deadlines -------------------------------------------------------------------------------------------------------
 
 
 async def test_A20_a_delay_ends_at_the_deadline_with_one_closing_step_and_one_notice(home: Path) -> None:
-    mind = Mind(fails())
+    mind = AgentPlan(fails())
     mind.turns = (mind.delays(12 * HOUR), result("half of it is done"))
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal(deadline_at=on.clock.now() + int(2 * HOUR * SECOND))
-        await on.ended(made, 1)
+        await on.wait_for_ended_tasks(made, 1)
         assert (await on.desk.goals.get(made.id)).next_run_at == made.deadline_at
-        await until(lambda: rests(on))
-        await on.later(2 * HOUR)
-        now = await on.becomes(made, "timeout")
+        await until(lambda: is_idle(on))
+        await on.advance(2 * HOUR)
+        now = await on.wait_for_status(made, "timeout")
         assert (now.step, now.summary, mind.count) == (1, "half of it is done", 2)
         assert "last step" in mind.prompts[1]
         assert await on.notices(made) == ["goal_timeout"]
         (told,) = await on.desk.store.list_deliveries(task_id=made.id)
         assert "half of it is done" in told.text
-        await on.later(4 * HOUR)
+        await on.advance(4 * HOUR)
         assert await on.notices(made) == ["goal_timeout"]
 
 
 @pytest.mark.parametrize("status", ["paused", "waiting_for_session"])
 async def test_A20_a_paused_or_waiting_goal_times_out(home: Path, status: str) -> None:
-    mind = Mind(result("x"))
-    async with stage(home, it=mind.agent) as on:
+    mind = AgentPlan(result("x"))
+    async with open_desk(home, it=mind.agent) as on:
         wish = {"session_key": "chat:9"} if status == "waiting_for_session" else {}
         made = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND), **wish)
         if status == "paused":
             await on.desk.goals.pause(made.id)
-            await until(lambda: rests(on))
+            await until(lambda: is_idle(on))
         count = mind.count
-        await on.later(HOUR + 1)
-        assert (await on.becomes(made, "timeout")).completed_at is not None
+        await on.advance(HOUR + 1)
+        assert (await on.wait_for_status(made, "timeout")).completed_at is not None
         assert (mind.count, (await on.notices(made))[-1]) == (count, "goal_timeout")
 
 
 async def test_the_deadline_ends_a_step_that_waits_for_an_answer(home: Path) -> None:
-    """Its own clock stands still meanwhile, so its timeout would never come."""
-    mind = Mind(ask("May I?"), result("left it as it was"))
-    async with stage(home, it=mind.agent) as on:
+    """The clock of the desk stands still meanwhile, so the timeout of the step would never come."""
+    mind = AgentPlan(ask("May I?"), result("left it as it was"))
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND))
         await until(lambda: on.desk.approvals.list("pending"))
-        await on.later(HOUR + 1)
-        assert (await on.becomes(made, "timeout")).summary == "left it as it was"
-        step, wrap_up = await on.ended(made, 2)
-        assert (step.outcome, step.result) in {("cancelled", None), ("ok", "expired")}  # the question ends then, too
+        await on.advance(HOUR + 1)
+        assert (await on.wait_for_status(made, "timeout")).summary == "left it as it was"
+        step, wrap_up = await on.wait_for_ended_tasks(made, 2)
+        assert (step.outcome, step.result) in {("cancelled", None), ("ok", "expired")}  # the question ends then too
         assert wrap_up.outcome == "ok"
         assert await on.desk.approvals.list("pending") == []
 
 
 async def test_a_goal_without_an_available_agent_times_out(home: Path) -> None:
-    mind, gate = Mind(result("x")), asyncio.Event()
-    person = Mind(work_until(gate), name="chat", terms=AgentTerms(timeout_seconds=None, on_crash="fail"))
+    mind, gate = AgentPlan(result("x")), asyncio.Event()
+    person = AgentPlan(work_until(gate), name="chat", terms=AgentTerms(timeout_seconds=None, on_crash="fail"))
     person.turns = (result("hello", thread_id="th"), work_until(gate))
-    async with stage(home, it=mind.agent, chat=person.agent) as on:
+    async with open_desk(home, it=mind.agent, chat=person.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "hello")).id)
         await on.desk.sessions.send("chat:1", "a long turn")
         await until(lambda: on.desk.store.find_gate_holder("chat:1"))
         made = await on.goal(agent=None, session_key="chat:1", deadline_at=on.clock.now() + int(HOUR * SECOND))
         await until(lambda: on.desk.store.find_open_step(made.id))
-        await on.later(HOUR + 1)  # the step never began; neither does the wrap-up
-        await until(lambda: wraps_up(on, made))
-        await on.later(LAST_SECONDS + 1)
-        assert (await on.becomes(made, "timeout")).step == 1
+        await on.advance(HOUR + 1)  # the step never started, and the closing step does not start either
+        await until(lambda: is_closing(on, made))
+        await on.advance(LAST_SECONDS + 1)
+        assert (await on.wait_for_status(made, "timeout")).step == 1
         gate.set()
 
 
-async def wraps_up(on: Stage, made: Goal) -> bool:
+async def is_closing(on: GoalDesk, made: Goal) -> bool:
     return (await on.desk.goals.get(made.id)).work == "wrap_up"
 
 
 async def test_an_earlier_deadline_stops_the_running_step(home: Path) -> None:
-    mind = Mind(work_until(asyncio.Event()), result("stopped here"))
-    async with stage(home, it=mind.agent) as on:
+    mind = AgentPlan(work_until(asyncio.Event()), result("stopped here"))
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
-        await on.running(made)
+        await on.wait_for_running_step(made)
         await on.desk.goals.edit(made.id, {"deadline_at": on.clock.now() + 60 * SECOND})
-        await on.later(61)
-        assert (await on.becomes(made, "timeout")).summary == "stopped here"
+        await on.advance(61)
+        assert (await on.wait_for_status(made, "timeout")).summary == "stopped here"
 
 
-# -- people ----------------------------------------------------------------------------------------------------------
+# -- people who interfere --------------------------------------------------------------------------------------------
 
 
 async def test_A8_cancelling_the_running_step_pauses_the_goal_with_a_hint(home: Path) -> None:
-    mind = Mind(work_until(asyncio.Event()), result("fresh"))
+    mind = AgentPlan(work_until(asyncio.Event()), result("fresh"))
     mind.turns = (*mind.turns, mind.claims())
-    async with stage(home, it=mind.agent) as on:
+    async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
-        step = await on.running(made)
+        step = await on.wait_for_running_step(made)
         await on.desk.tasks.cancel(step.id, actor="ann")
-        await on.becomes(made, "paused")
+        await on.wait_for_status(made, "paused")
         (told,) = await on.desk.store.list_deliveries(task_id=made.id)
         assert f"midwatch goal resume {made.id}" in told.text
-        await on.later(HOUR)
+        await on.advance(HOUR)
         assert mind.count == 1
         await on.desk.goals.resume(made.id)
-        await on.becomes(made, "complete")
+        await on.wait_for_status(made, "complete")
 
 
 @pytest.mark.parametrize("deed", ["pause", "clear", "complete"])
 async def test_A22_ending_or_pausing_a_goal_stops_its_running_step(home: Path, deed: str) -> None:
-    mind = Mind(work_until(asyncio.Event()))
-    async with stage(home, it=mind.agent) as on:
+    mind = AgentPlan(work_until(asyncio.Event()))
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
-        step = await on.running(made)
+        step = await on.wait_for_running_step(made)
         await getattr(on.desk.goals, deed)(made.id)
         assert (await on.desk.tasks.wait(step.id)).status == "cancelled"
-        await on.later(HOUR)
+        await on.advance(HOUR)
         assert mind.count == 1
         if deed != "clear":
             assert (await on.desk.goals.get(made.id)).status == {"pause": "paused", "complete": "complete"}[deed]
@@ -414,13 +416,13 @@ async def test_A11_the_step_of_a_cleared_goal_does_not_affect_the_next_goal(home
             await gate.wait()
         return TurnResult(text="late", thread_id="th_late", usage=Usage(input_tokens=99))
 
-    mind = Mind(stubborn, work_until(gate))
-    async with stage(home, it=mind.agent) as on:
+    mind = AgentPlan(stubborn, work_until(gate))
+    async with open_desk(home, it=mind.agent) as on:
         first = await on.goal()
-        step = await on.running(first)
+        step = await on.wait_for_running_step(first)
         await on.desk.goals.clear(first.id)
         second = await on.goal()
-        await on.running(second)
+        await on.wait_for_running_step(second)
         before = await on.desk.goals.get(second.id)
         await until(lambda: was_interrupted(mind))
         assert await on.desk.goals.get(second.id) == before
@@ -431,27 +433,27 @@ async def test_A11_the_step_of_a_cleared_goal_does_not_affect_the_next_goal(home
         assert now.tokens == 0
 
 
-async def was_interrupted(mind: Mind) -> bool:
+async def was_interrupted(mind: AgentPlan) -> bool:
     return bool(mind.agent.interrupts)
 
 
 async def test_a_message_goes_first_and_the_goal_continues_afterwards(home: Path) -> None:
     gate, first = asyncio.Event(), result("hello", thread_id="th")
-    mind = Mind(first, work_until(gate), result("yes?"), work_until(gate), name="chat")
-    async with stage(home, chat=mind.agent) as on:
+    mind = AgentPlan(first, work_until(gate), result("yes?"), work_until(gate), name="chat")
+    async with open_desk(home, chat=mind.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         made = await on.goal(agent=None, session_key="chat:1")
         assert made.status == "waiting_for_session"
         await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "hello")).id)
-        step = await on.running(made)
+        step = await on.wait_for_running_step(made)
         asked = await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "a question")).id)
         assert asked.result == "yes?"
 
-        async def again() -> bool:
+        async def resume_it() -> bool:
             now = await on.desk.tasks.get(step.id)
             return now.status == "running" and now.attempt == 2
 
-        await until(again)
+        await until(resume_it)
         now = await on.desk.goals.get(made.id)
         assert (now.status, now.step, now.errors, now.thread_id) == ("active", 1, 0, "th")
         await on.desk.goals.pause(made.id)
@@ -459,59 +461,59 @@ async def test_a_message_goes_first_and_the_goal_continues_afterwards(home: Path
 
 
 async def test_a_waiting_goal_starts_when_its_session_has_a_thread(home: Path) -> None:
-    mind = Mind(result("hi", thread_id="th"), work_until(asyncio.Event()), name="chat")
-    async with stage(home, chat=mind.agent) as on:
+    mind = AgentPlan(result("hi", thread_id="th"), work_until(asyncio.Event()), name="chat")
+    async with open_desk(home, chat=mind.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
         made = await on.goal(agent=None, session_key="chat:1")
         await on.desk.goals.pause(made.id)
         assert (await on.desk.goals.resume(made.id)).status == "waiting_for_session"
-        await on.later(HOUR)
+        await on.advance(HOUR)
         assert mind.count == 0
         await on.desk.sessions.send("chat:1", "hello")
-        step = await on.running(made)
+        step = await on.wait_for_running_step(made)
 
-        async def begun() -> bool:
+        async def has_started() -> bool:
             return len(mind.agent.turns) == 2
 
-        await until(begun)
+        await until(has_started)
         assert (step.session_key, mind.agent.turns[-1].thread_id) == ("chat:1", "th")
         await on.desk.goals.clear(made.id)
 
 
 async def test_A4_five_long_goals_do_not_delay_an_automation(home: Path) -> None:
     gate = asyncio.Event()
-    mind = Mind(work_until(gate), terms=AgentTerms(timeout_seconds=20 * HOUR, on_crash="rerun", slots=4))
-    async with stage(home, it=mind.agent) as on:
+    mind = AgentPlan(work_until(gate), terms=AgentTerms(timeout_seconds=20 * HOUR, on_crash="rerun", slots=4))
+    async with open_desk(home, it=mind.agent) as on:
         made = [await on.goal(scope_id=f"s{number}") for number in range(5)]
-        await until(lambda: runs_count(on, 3))
+        await until(lambda: are_running(on, 3))
         fired = await on.desk.automations.create("look", agent="it", every=HOUR)
-        await on.later(HOUR + 1)
+        await on.advance(HOUR + 1)
         run = await until(lambda: on.desk.store.find_open_run(fired.id))
-        await until(lambda: runs(on, run))
+        await until(lambda: is_running(on, run))
         for one in made:
             await on.desk.goals.clear(one.id)
         gate.set()
 
 
-async def runs_count(on: Stage, count: int) -> bool:
+async def are_running(on: GoalDesk, count: int) -> bool:
     return on.desk.running == count
 
 
-async def runs(on: Stage, task: Task) -> bool:
+async def is_running(on: GoalDesk, task: Task) -> bool:
     return (await on.desk.tasks.get(task.id)).status == "running"
 
 
 async def test_prompts_and_defaults_come_from_the_settings(home: Path) -> None:
     toml = '[goals]\ncontinue_prompt = "GO {objective} {{x}}"\nwrap_up_prompt = "END {objective}"\ndeadline = "1h"\n'
-    mind = Mind(fails())
+    mind = AgentPlan(fails())
     mind.turns = (mind.delays(2 * HOUR), result("bye"))
-    async with stage(home, toml=toml, it=mind.agent) as on:
+    async with open_desk(home, toml=toml, it=mind.agent) as on:
         mind.desk = on.desk
         made = await on.goal()
-        await on.ended(made, 1)
-        await until(lambda: rests(on))
-        await on.later(HOUR)
-        await on.becomes(made, "timeout")
+        await on.wait_for_ended_tasks(made, 1)
+        await until(lambda: is_idle(on))
+        await on.advance(HOUR)
+        await on.wait_for_status(made, "timeout")
         assert mind.prompts == ["GO reach it {{x}}", "END reach it"]
 
 
@@ -524,42 +526,42 @@ async def test_a_step_interrupted_by_a_restart_follows_its_crash_rule(
 ) -> None:
     clock = FakeClock()
     terms = AgentTerms(timeout_seconds=1800.0, on_crash=on_crash)
-    async with stage(home, clock, it=Mind(work_until(asyncio.Event()), terms=terms).agent) as on:
+    async with open_desk(home, clock, it=AgentPlan(work_until(asyncio.Event()), terms=terms).agent) as on:
         made = await on.goal()
-        await on.running(made)
-    mind = Mind(fails(), terms=terms)
+        await on.wait_for_running_step(made)
+    mind = AgentPlan(fails(), terms=terms)
     mind.turns = (mind.claims(),)
-    async with stage(home, clock, it=mind.agent) as on:
+    async with open_desk(home, clock, it=mind.agent) as on:
         mind.desk = on.desk
         if on_crash == "fail":
             assert (await on.desk.goals.get(made.id)).errors == 1
-            await until(lambda: rests(on))
-            await on.later(AUTOMATION_PAUSES[0] + 1)
-        await on.becomes(made, "complete")
-        assert [one.outcome for one in await on.ended(made, len(outcomes))] == outcomes
+            await until(lambda: is_idle(on))
+            await on.advance(AUTOMATION_PAUSES[0] + 1)
+        await on.wait_for_status(made, "complete")
+        assert [one.outcome for one in await on.wait_for_ended_tasks(made, len(outcomes))] == outcomes
         assert await on.notices(made) == ["goal_completed"]
 
 
 async def test_A5_an_agent_that_raises_anything_fails_only_its_step(home: Path) -> None:
-    async def dies(turn: Turn) -> None:
+    async def raise_it(turn: Turn) -> None:
         raise SystemExit("gone")
 
-    mind = Mind(dies)
-    async with stage(home, it=mind.agent) as on:
+    mind = AgentPlan(raise_it)
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
-        await on.ended(made, 1)
+        await on.wait_for_ended_tasks(made, 1)
         assert ((await on.desk.goals.get(made.id)).errors, await on.desk.tasks.active_count()) == (1, 0)
 
 
 async def test_A17_A19_a_goal_is_never_started_twice(home: Path) -> None:
-    """Two schedulers look at the same time, and a person asks for the next step."""
+    """Two schedulers check at the same time, and a person requests the next step."""
     gate = asyncio.Event()
-    mind = Mind(work_until(gate))
-    async with stage(home, it=mind.agent) as on:
+    mind = AgentPlan(work_until(gate))
+    async with open_desk(home, it=mind.agent) as on:
         made = await on.goal()
         scheduler = scheduler_of(on.desk)
         await asyncio.gather(*(scheduler.look() for _ in range(3)), on.desk.goals.step(made.id))
-        await on.running(made)
+        await on.wait_for_running_step(made)
         assert len(await on.desk.goals.steps(made.id)) == 1
         await on.desk.goals.clear(made.id)
         gate.set()

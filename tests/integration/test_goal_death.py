@@ -1,4 +1,6 @@
-"""A goal's process dies before and after every write; the next one goes on, and nothing is lost or doubled."""
+"""Test a crash of a goal's process before and after every write: the next process continues and nothing is lost or
+doubled.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from doom import DIED, crash_at_every_write, list_crash_cases
+from crashing import CRASH_STATUS, crash_at_every_write, list_crash_cases
 from midwatch import Runtime, Settings
 from midwatch.base.clock import LONGEST_NAP, SECOND
 from midwatch.base.errors import AgentError
@@ -34,8 +36,8 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 ENDS = {"steps": "complete", "verified": "complete", "errors": "paused", "budget": "paused"}
 
 
-async def live(home: Path, name: str) -> None:
-    """The whole scenario from wherever it stands to its end."""
+async def run_scenario(home: Path, name: str) -> None:
+    """Run the whole scenario from its present state to its end."""
     clock = FakeClock(int((home / TIME).read_text()) if (home / TIME).exists() else START)
     desk: Runtime
 
@@ -78,14 +80,14 @@ async def test_a_crash_at_any_write_of_a_goal_loses_and_doubles_nothing(tmp_path
     out, _ = await asyncio.to_thread(child.communicate)
     assert child.returncode == 0
     deaths = [json.loads(line) for line in out.splitlines()]
-    assert [codes for _, *codes in deaths] == [[DIED, 0]] * (len(deaths) - 1) + [[0, 0]]
-    assert len(deaths) > 8  # that many writes there are at least
-    for die_at, *_ in deaths:
-        await lived_well(tmp_path / str(die_at), name)
+    assert [codes for _, *codes in deaths] == [[CRASH_STATUS, 0]] * (len(deaths) - 1) + [[0, 0]]
+    assert len(deaths) > 8  # there are at least that many writes
+    for crash_at, *_ in deaths:
+        await check_outcome(tmp_path / str(crash_at), name)
 
 
-async def lived_well(home: Path, name: str) -> None:
-    """Check what a life and its continuation left."""
+async def check_outcome(home: Path, name: str) -> None:
+    """Check the data that a crashed process and its successor left."""
     store = await SqliteStore.open(home / "midwatch.db")
     try:
         (made,) = await store.list_goals()
@@ -106,4 +108,4 @@ async def lived_well(home: Path, name: str) -> None:
 
 
 if __name__ == "__main__":
-    crash_at_every_write(live, Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    crash_at_every_write(run_scenario, Path(sys.argv[1]), sys.argv[2], sys.argv[3])

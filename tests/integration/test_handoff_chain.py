@@ -1,4 +1,4 @@
-"""One job through agents of four kinds and back: a function, a command, a model and a program in a terminal."""
+"""Test one job through agents of four kinds and back: a function, a command, a model and a program in a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ECHO = """
 while True:
     print("you said", input("> "), flush=True)
 """
-WISH = '[[tool delegate_to_screen {"task": "ping"}]]'
+SCRIPT = '[[tool delegate_to_screen {"task": "ping"}]]'
 EARLIER = ({"role": "system", "content": "be secret"}, {"role": "user", "content": "We met before."})
 
 
@@ -39,9 +39,9 @@ def crew(url: str, place: Path) -> dict[str, Any]:
 async def test_a_task_is_handed_through_four_kinds_of_agents_and_back(tmp_path: Path) -> None:
     place = tmp_path / "work"
     place.mkdir()
-    settings = Settings(home=tmp_path / "home", detect_agents=False, slots=1)  # who waits holds none
+    settings = Settings(home=tmp_path / "home", detect_agents=False, slots=1)  # a waiting task holds no slot
     async with serve() as (url, fake), Runtime.open(settings=settings, agents=crew(url, place)) as desk:
-        task = await desk.tasks.submit(WISH, agent="lead", workdir=str(place))
+        task = await desk.tasks.submit(SCRIPT, agent="lead", workdir=str(place))
         async with asyncio.timeout(90):
             task = await desk.tasks.wait(task.id)
         assert task.outcome == "ok", task.error
@@ -56,7 +56,7 @@ async def test_a_task_is_handed_through_four_kinds_of_agents_and_back(tmp_path: 
         seen = fake.requests[-1]
         assert seen["system"] == "You are a model."
         heard = seen["said"][-1]
-        assert "We met before." in heard and "be secret" not in heard  # a program reads it as text, and passes it on
-        assert heard.count(WISH) == 1
+        assert "We met before." in heard and "be secret" not in heard  # a program gets the history as text
+        assert heard.count(SCRIPT) == 1
         last = await desk.tasks.get(made[0].task_id or "")
         assert last.prompt == "ping"

@@ -1,4 +1,4 @@
-"""What becomes of handed-over work when the task it came from ends first, or is cut off by the death of its process."""
+"""Test handoffs whose source task ends first or is lost with its process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ asyncio.run(main())
 
 
 async def lead(prompt: str, turn: Turn) -> str:
-    """Has one thing done for whoever wants it, and waits for another."""
+    """Delegate one task to any capable agent without waiting, and wait for another."""
     await turn.delegate("target", "for others", wait=False)
     return str((await turn.delegate("target", "for me")).output)
 
@@ -56,7 +56,7 @@ def crew(target: Any) -> dict[str, Any]:
     }
 
 
-async def made_by(desk: Runtime) -> dict[str, Handoff]:
+async def list_handoffs(desk: Runtime) -> dict[str, Handoff]:
     return {one.work.description: one for one in await desk.handoffs.list()}
 
 
@@ -75,7 +75,7 @@ async def test_delegations_of_a_lost_task_are_cancelled_and_others_continue(tmp_
         return f"did it: {prompt}"
 
     async with Runtime.open(settings=Settings(home=home, detect_agents=False), agents=crew(target)) as desk:
-        made = await made_by(desk)
+        made = await list_handoffs(desk)
         source = await desk.tasks.wait(made["for me"].source_task or "")
         assert (source.status, source.outcome) == ("failed", "lost")
         mine = await desk.handoffs.get(made["for me"].id)
@@ -85,11 +85,11 @@ async def test_delegations_of_a_lost_task_are_cancelled_and_others_continue(tmp_
         assert others.output == "did it: for others"
 
 
-# -- work that was given to another agent for good -----------------------------------------------------------------
+# -- transferred work ----------------------------------------------------------------------------------------------
 
 
-class Passing:
-    """An agent that gives away what it gets, and the one that has it then."""
+class TransferringAgents:
+    """An agent that transfers its work, and the agent that gets it."""
 
     def __init__(self) -> None:
         self.begun, self.go = asyncio.Event(), asyncio.Event()
@@ -107,19 +107,19 @@ class Passing:
 
 
 @pytest.fixture
-def passing() -> Passing:
-    return Passing()
+def passing() -> TransferringAgents:
+    return TransferringAgents()
 
 
 @pytest.fixture
-async def desk(tmp_path: Path, passing: Passing) -> AsyncIterator[Runtime]:
+async def desk(tmp_path: Path, passing: TransferringAgents) -> AsyncIterator[Runtime]:
     agents = {name: FunctionAgent(name, getattr(passing, name), on_loop=True) for name in ("first", "second", "last")}
     settings = Settings(home=tmp_path / "home", detect_agents=False, shutdown_grace=0.0)
     async with Runtime.open(settings=settings, agents=agents) as desk:
         yield desk
 
 
-async def test_a_transferred_run_is_open_until_its_task_ends(desk: Runtime, passing: Passing) -> None:
+async def test_a_transferred_run_is_open_until_its_task_ends(desk: Runtime, passing: TransferringAgents) -> None:
     made = await desk.automations.create("work", agent="first", every="1h", fresh=True)
     await desk.automations.run(made.id)
     await asyncio.wait_for(passing.begun.wait(), 30)
@@ -143,7 +143,9 @@ async def test_a_transferred_run_is_open_until_its_task_ends(desk: Runtime, pass
     assert (after.last_result or "").startswith("ok: ") and after.run_count == 1
 
 
-async def test_a_transferred_run_is_stopped_when_the_automation_is_deleted(desk: Runtime, passing: Passing) -> None:
+async def test_a_transferred_run_is_stopped_when_the_automation_is_deleted(
+    desk: Runtime, passing: TransferringAgents
+) -> None:
     made = await desk.automations.create("work", agent="first", every="1h", fresh=True)
     run = await desk.automations.run(made.id)
     await asyncio.wait_for(passing.begun.wait(), 30)
@@ -154,12 +156,12 @@ async def test_a_transferred_run_is_stopped_when_the_automation_is_deleted(desk:
     assert (after.status, after.run_count) == ("deleted", 1)
 
 
-async def test_a_transferred_step_is_stopped_with_the_goal(desk: Runtime, passing: Passing) -> None:
+async def test_a_transferred_step_is_stopped_with_the_goal(desk: Runtime, passing: TransferringAgents) -> None:
     made = await desk.goals.create("work", agent="first")
     await asyncio.wait_for(passing.begun.wait(), 30)
     step = await desk.store.find_open_step(made.id)
     assert step is not None and step.agent == "last"
-    assert [one.cause for one in await desk.tasks.list()] == ["handoff", "handoff", "goal"]  # no other step was begun
+    assert [one.cause for one in await desk.tasks.list()] == ["handoff", "handoff", "goal"]  # no other step was started
     await desk.goals.pause(made.id)
     assert (await asyncio.wait_for(desk.tasks.wait(step.id), 30)).status == "cancelled"
     assert (await desk.goals.get(made.id)).status == "paused"

@@ -1,4 +1,6 @@
-"""Handoffs through a real desk: chosen, taken, done, answered; refused, late, cancelled. What fails leaves a record."""
+"""Test handoffs on a real desk: chosen, accepted, completed; refused, late, cancelled. A failed handoff leaves a
+record.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ from midwatch.testing import FakeClock
 SAID = ({"role": "system", "content": "secret"}, {"role": "user", "content": "earlier"})
 
 
-class Picky(FunctionAgent):
-    """A function agent with capabilities and a say."""
+class ChoosyAgent(FunctionAgent):
+    """A function agent with capabilities that decides whether it accepts."""
 
     def __init__(self, name: str, function: Any, priority: int, refuses: str = "", types: tuple[str, ...] = ()) -> None:
         super().__init__(name, function)
@@ -57,7 +59,7 @@ async def echo(prompt: str) -> str:
 
 
 class Crew:
-    """What the agents of these tests do."""
+    """The agents of these tests."""
 
     def __init__(self) -> None:
         self.failures = 0
@@ -86,8 +88,8 @@ async def desk(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> A
     monkeypatch.setenv("MIDWATCH_DETECT_AGENTS", "false")
     agents = {
         "echo": FunctionAgent("echo", echo),
-        "first": Picky("first", echo, 9, refuses="I am busy", types=("code",)),
-        "second": Picky("second", echo, 5, types=("code",)),
+        "first": ChoosyAgent("first", echo, 9, refuses="I am busy", types=("code",)),
+        "second": ChoosyAgent("second", echo, 5, types=("code",)),
         "shaky": FunctionAgent("shaky", crew.shaky),
         "slow": FunctionAgent("slow", crew.slow),
         "broken": FunctionAgent("broken", crew.broken),
@@ -107,8 +109,8 @@ def raising(problem: BaseException) -> Any:
     return function
 
 
-async def overdue(desk: Runtime) -> Handoff:
-    """A handoff whose deadline passed while its task worked. A machine that is slow to make the task has longer."""
+async def make_overdue_handoff(desk: Runtime) -> Handoff:
+    """Return a handoff whose deadline passed while its task worked. A slow machine gets more time for it."""
     for seconds in (0.2, 2.0, 20.0):
         with pytest.raises(HandoffOverdue):
             await desk.handoffs.handoff(options("slow", timeout=seconds))
@@ -128,7 +130,7 @@ async def test_a_handoff_runs_and_returns_its_answer(desk: Runtime) -> None:
     assert (done.status, done.to_agent, done.chain) == ("completed", "echo", (("lead", None),))
     assert done.answer is not None
     output = done.answer["output"]
-    assert "1. user: earlier" in output  # an agent that keeps no messages is told as text
+    assert "1. user: earlier" in output  # an agent without messages gets the history as text
     assert "secret" not in output
     assert output.count("do it") == 1
     assert await kinds(desk) == ["requested", "accepted", "started", "completed"]
@@ -164,23 +166,25 @@ async def test_a_handoff_without_a_capable_agent_fails_and_is_recorded(desk: Run
 async def test_each_history_filter_changes_the_passed_history(desk: Runtime) -> None:
     context = HandoffContext(messages=SAID)
 
-    async def told(**wish: Any) -> str:
+    async def run_with(**wish: Any) -> str:
         done = await desk.handoffs.handoff(options(context=context, **wish))
         assert done.answer is not None
         return str(done.answer["output"])
 
-    assert await told(input_filter=lambda data: HandoffInputData(new_messages=data.new_messages)) == "<do it>"
-    assert "2 seen" not in await told(history_mapper=lambda seen: [{"role": "user", "content": f"{len(seen)} seen"}])
-    assert "1 seen" in await told(history_mapper=lambda seen: [{"role": "user", "content": f"{len(seen)} seen"}])
-    assert "earlier" in await told(nest_history=True)
+    assert await run_with(input_filter=lambda data: HandoffInputData(new_messages=data.new_messages)) == "<do it>"
+    assert "2 seen" not in await run_with(
+        history_mapper=lambda seen: [{"role": "user", "content": f"{len(seen)} seen"}]
+    )
+    assert "1 seen" in await run_with(history_mapper=lambda seen: [{"role": "user", "content": f"{len(seen)} seen"}])
+    assert "earlier" in await run_with(nest_history=True)
 
-    async def instead(data: HandoffInputData) -> HandoffInputData:
+    async def replace_input(data: HandoffInputData) -> HandoffInputData:
         return HandoffInputData(input_messages=({"role": "user", "content": "other"},), new_messages=data.new_messages)
 
-    assert await told(input_filter=instead) == "<other>"
-    desk.handoffs.input_filter = instead
-    assert await told() == "<other>"
-    assert await told(input_filter=lambda data: HandoffInputData(new_messages=data.new_messages)) == "<do it>"
+    assert await run_with(input_filter=replace_input) == "<other>"
+    desk.handoffs.input_filter = replace_input
+    assert await run_with() == "<other>"
+    assert await run_with(input_filter=lambda data: HandoffInputData(new_messages=data.new_messages)) == "<do it>"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +248,7 @@ async def test_a_failed_handoff_is_retried_and_tries_are_counted(tmp_path: Path,
 
 
 async def test_a_deadline_covers_all_tries_and_a_late_result_is_kept(desk: Runtime, crew: Crew) -> None:
-    record = await overdue(desk)
+    record = await make_overdue_handoff(desk)
     assert record.status == "expired"
     task = await desk.tasks.wait(str(record.task_id))
     assert task.status == "cancelled"
@@ -259,7 +263,7 @@ async def test_a_deadline_holds_in_a_process_that_runs_only_its_own_tasks(tmp_pa
     settings = Settings(home=tmp_path, detect_agents=False)
     async with Runtime.open(settings=settings, agents={"slow": slow}, role="run") as desk:
         async with asyncio.timeout(60):
-            record = await overdue(desk)
+            record = await make_overdue_handoff(desk)
         assert (await desk.tasks.wait(str(record.task_id))).status == "cancelled"
         assert await kinds(desk, record.id) == ["requested", "accepted", "started", "expired"]
 
@@ -348,7 +352,7 @@ async def test_a_deadline_that_passes_while_the_task_is_written_ends_the_handoff
     with pytest.raises(HandoffOverdue):
         await desk.handoffs.handoff(options("slow", timeout=1e-9, wait=False))
     assert [one.status for one in await desk.handoffs.list()] == ["expired"]
-    for task in await desk.tasks.list():  # if it was made before
+    for task in await desk.tasks.list():  # if the task was created before
         assert (await desk.tasks.wait(task.id)).status == "cancelled"
 
 

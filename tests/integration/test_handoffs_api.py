@@ -1,4 +1,4 @@
-"""Handoffs over HTTP: handed over, waited for, listed, cancelled, tried again; from a task, by its own agent."""
+"""Test handoffs over HTTP: created, awaited, listed, cancelled, retried; from a task, and by its own agent."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 import httpx2
 import pytest
 
-from insides import worker_of
+from internals import worker_of
 from midwatch.agents.function import FunctionAgent
 from midwatch.domain.agent import AgentCapability
 from midwatch.domain.identity import OWNER
 from servers import eventually
-from serving import Served, client, serving
+from serving import Served, client, serve_agents
 
 SUBMITS = FunctionAgent.terms._replace(submits=True)
 
 
 class Crew:
-    """Agents that a test holds by the hand."""
+    """Agents that a test controls."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -46,7 +46,7 @@ class Crew:
         return "late"
 
     async def asking(self, prompt: str, turn: Any) -> str:
-        """An agent that speaks to the desk with the token of its attempt."""
+        """An agent that calls the server with the token of its attempt."""
         async with client(self.url, turn.env["MIDWATCH_TOKEN"]) as http:
             for path, body in self.asks:
                 self.replies.append(await http.post(path, json=body))
@@ -68,7 +68,7 @@ async def served(home: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> Asy
         "hangs": FunctionAgent("hangs", crew.hangs),
         "asking": FunctionAgent("asking", crew.asking, terms=SUBMITS), "broken": FunctionAgent("broken", crew.broken),
     }  # fmt: skip
-    async with serving(home, agents) as made:
+    async with serve_agents(home, agents) as made:
         crew.url = made.url
         yield made
 
@@ -134,7 +134,7 @@ async def test_each_failure_has_its_error_code(served: Served) -> None:
 
 
 async def test_too_many_handoffs_of_one_task_are_refused(home: Path, crew: Crew) -> None:
-    async with serving(home, {"a": crew.echo, "b": crew.echo}, handoffs={"total": 1}) as served:
+    async with serve_agents(home, {"a": crew.echo, "b": crew.echo}, handoffs={"total": 1}) as served:
         task = (await served.post("/tasks", {"prompt": "x", "agent": "a"}))["id"]
         body = {"to": "b", "source_task": task}
         await served.post("/handoffs", body)
@@ -155,7 +155,7 @@ async def test_a_key_makes_one_handoff(served: Served) -> None:
 
 async def test_lists_are_filtered_and_paged(served: Served) -> None:
     task = (await served.post("/tasks", {"prompt": "the work", "agent": "echo"}))["id"]
-    await served.ended(task)
+    await served.wait_for_end(task)
     ids = [(await hand(served, "coder", source_task=task))["id"], (await hand(served, "echo", "y" * 9000))["id"]]
     newest = await served.get("/handoffs", limit=1)
     assert [one["id"] for one in newest["handoffs"]] == ids[1:] and newest["next"] == ids[1]
@@ -181,7 +181,7 @@ async def test_a_task_is_handed_off_with_its_prompt_result_and_conversation(serv
     tasks = []
     for text in ("first", "second", "third"):
         tasks.append((await served.post("/tasks", {"prompt": text, "agent": "echo", "session_key": "chat:1"}))["id"])
-        await served.ended(tasks[-1])
+        await served.wait_for_end(tasks[-1])
     middle = tasks[1]
     whole = await hand(served, "coder", source_task=middle, task=None)
     assert (whole["task"]["description"], whole["task"]["input"]) == ("second", "<second>")
@@ -210,7 +210,7 @@ async def test_cancel_stops_the_task_and_retry_makes_a_new_one(served: Served) -
     one = await hand(served, "hangs", wait=0)
     ended = await served.post(f"/handoffs/{one['id']}/cancel")
     assert (ended["status"], ended["reason"]) == ("cancelled", "cancelled by owner")
-    assert (await served.ended(one["task_id"]))["status"] == "cancelled"
+    assert (await served.wait_for_end(one["task_id"]))["status"] == "cancelled"
     assert (await served.http.post(f"/handoffs/{one['id']}/cancel")).json()["code"] == "conflict"
     again = await served.post(f"/handoffs/{one['id']}/retry", **{"idempotency-key": "k"})
     assert (again["retry_of"], again["status"]) == (one["id"], "in_progress")
@@ -226,7 +226,7 @@ async def test_an_agent_can_hand_off_only_its_own_task(served: Served, crew: Cre
         (f"/handoffs/{other['id']}/cancel", {}), (f"/handoffs/{other['id']}/retry", {}),
     ]  # fmt: skip
     task = (await served.post("/tasks", {"prompt": "mine", "agent": "asking"}))["id"]
-    await served.ended(task)
+    await served.wait_for_end(task)
     made, *no = crew.replies
     assert made.status_code == 201, made.text
     told = made.json()
@@ -242,7 +242,7 @@ async def test_an_agent_cannot_grant_more_than_it_has(served: Served, crew: Crew
     wishes = ({}, {"workdir": f"{own}/below"}, {"context": {"parent_handoff": foreign["id"]}}, {"workdir": str(home)})
     crew.asks = [("/handoffs", {**body, **wish}) for wish in wishes]
     task = await served.post("/tasks", {"prompt": "mine", "agent": "asking", "workdir": str(own)})
-    await served.ended(task["id"])
+    await served.wait_for_end(task["id"])
     *made, outside = crew.replies
     places = [(await served.get(f"/tasks/{one.json()['task_id']}"))["workdir"] for one in made]
     assert places == [str(own), f"{own}/below", str(own)]
@@ -253,16 +253,16 @@ async def test_an_agent_cannot_grant_more_than_it_has(served: Served, crew: Crew
 
 async def test_an_agent_that_may_not_submit_cannot_hand_off(home: Path, crew: Crew) -> None:
     crew.asks = [("/handoffs", {"task": {"description": "help"}, "to": "echo"})]
-    async with serving(home, {"asking": FunctionAgent("asking", crew.asking), "echo": crew.echo}) as served:
+    async with serve_agents(home, {"asking": FunctionAgent("asking", crew.asking), "echo": crew.echo}) as served:
         crew.url = served.url
-        await served.ended((await served.post("/tasks", {"prompt": "x", "agent": "asking"}))["id"])
+        await served.wait_for_end((await served.post("/tasks", {"prompt": "x", "agent": "asking"}))["id"])
         assert (crew.replies[0].status_code, crew.replies[0].json()["code"]) == (403, "forbidden")
         assert (await served.get("/handoffs"))["handoffs"] == []
 
 
 @pytest.mark.parametrize(("mode", "status"), [("creator_only", 403), ("scope_all", 200)])
 async def test_handoffs_have_the_permissions_of_tasks(home: Path, crew: Crew, mode: str, status: int) -> None:
-    async with serving(home, {"held": crew.held, "echo": crew.echo}, manage_tasks=mode) as served:
+    async with serve_agents(home, {"held": crew.held, "echo": crew.echo}, manage_tasks=mode) as served:
         task = (await served.post("/tasks", {"prompt": "x", "agent": "held"}))["id"]
         one = await served.post("/handoffs", {"to": "held", "task": {"description": "x"}})
         _, secret = await served.runtime.tokens.create("bob", "operator", by=OWNER)
@@ -278,18 +278,18 @@ async def test_handoffs_have_the_permissions_of_tasks(home: Path, crew: Crew, mo
         crew.go.set()
 
 
-# -- who waits by requests ---------------------------------------------------------------------------------------------
+# -- agents that poll --------------------------------------------------------------------------------------------------
 
 
 class Caller:
-    """An agent that hands over and waits as a program does: with the token of its attempt, by requests."""
+    """An agent that hands off and polls as a program does: over HTTP, with the token of its attempt."""
 
     def __init__(self) -> None:
         self.served: Served | None = None
-        self.begun, self.go, self.goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.begun, self.go, self.may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.waits = [0.05, 15.0]
-        self.told: list[tuple[str, int]] = []
-        self.before_the_last: Callable[[], Awaitable[None]] | None = None
+        self.replies: list[tuple[str, int]] = []
+        self.before_last_poll: Callable[[], Awaitable[None]] | None = None
 
     @property
     def free(self) -> int:
@@ -308,14 +308,14 @@ class Caller:
             made = (await http.post("/handoffs", json=body)).json()
             while not self.begun.is_set():
                 made = (await http.get(f"/handoffs/{made['id']}", params={"wait": 0.05})).json()
-            self.told.append((made["status"], self.free))
+            self.replies.append((made["status"], self.free))
             for wait in self.waits[1:]:
                 self.go.set()
-                if self.before_the_last is not None:
-                    await self.before_the_last()
+                if self.before_last_poll is not None:
+                    await self.before_last_poll()
                 made = (await http.get(f"/handoffs/{made['id']}", params={"wait": wait})).json()
-                self.told.append((made["status"], self.free))
-        await self.goes_on.wait()
+                self.replies.append((made["status"], self.free))
+        await self.may_end.wait()
         return str((made["result"] or {}).get("output"))
 
 
@@ -325,7 +325,7 @@ def caller() -> Caller:
 
 
 def set_linger(served: Served, seconds: float) -> None:
-    """Who waits by requests may ask again so late."""
+    """Set how late an agent that polls may ask again."""
     handoffs = served.runtime.handoffs
     handoffs.limits = handoffs.limits._replace(linger=seconds)
 
@@ -334,7 +334,7 @@ async def serve_caller(home: Path, caller: Caller, slots: int) -> AsyncIterator[
     agents = {
         name: FunctionAgent(name, getattr(caller, name), on_loop=True, terms=SUBMITS) for name in ("source", "target")
     }
-    async with serving(home, agents, slots=slots) as made:
+    async with serve_agents(home, agents, slots=slots) as made:
         caller.served = made
         set_linger(made, 30.0)
         yield made
@@ -353,14 +353,14 @@ async def two_slots(home: Path, caller: Caller) -> AsyncIterator[Served]:
 
 
 async def test_an_agent_that_polls_holds_no_slot_between_requests(one_slot: Served, caller: Caller) -> None:
-    caller.goes_on.set()
+    caller.may_end.set()
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     async with asyncio.timeout(60):
-        assert (await one_slot.ended(task))["result"].endswith("hello>")
-    # When the first request had its reply the target had the slot; with the answer the source had it back.
-    assert caller.told == [("in_progress", 0), ("completed", 0)]
+        assert (await one_slot.wait_for_end(task))["result"].endswith("hello>")
+    # At the first reply the target had the slot; with the answer the source had it again.
+    assert caller.replies == [("in_progress", 0), ("completed", 0)]
     assert caller.begun.is_set()
-    assert await eventually(lambda: caller.free == 1)  # given back a moment after the end is written
+    assert await eventually(lambda: caller.free == 1)  # returned a moment after the end is written
 
 
 async def test_an_answer_between_two_polls_is_returned_with_a_slot(one_slot: Served, caller: Caller) -> None:
@@ -371,18 +371,18 @@ async def test_an_answer_between_two_polls_is_returned_with_a_slot(one_slot: Ser
         await back.wait()
         await real(agent, actor)
 
-    async def answered() -> None:
+    async def wait_for_answer() -> None:
         await one_slot.until("handoff_completed")
         assert await eventually(lambda: caller.free == 1)
         asyncio.get_running_loop().call_later(0.2, back.set)
 
     slots.take_back = late
-    caller.before_the_last = answered
-    caller.goes_on.set()
+    caller.before_last_poll = wait_for_answer
+    caller.may_end.set()
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     async with asyncio.timeout(60):
-        await one_slot.ended(task)
-    assert caller.told == [("in_progress", 0), ("completed", 0)]
+        await one_slot.wait_for_end(task)
+    assert caller.replies == [("in_progress", 0), ("completed", 0)]
 
 
 async def test_an_agent_that_stops_polling_gets_its_slot_back(two_slots: Served, caller: Caller) -> None:
@@ -393,8 +393,8 @@ async def test_an_agent_that_stops_polling_gets_its_slot_back(two_slots: Served,
     async with asyncio.timeout(30):
         while caller.free:
             await asyncio.sleep(0.01)
-    caller.goes_on.set()
-    assert (await two_slots.ended(task))["status"] == "done"
+    caller.may_end.set()
+    assert (await two_slots.wait_for_end(task))["status"] == "done"
     async with asyncio.timeout(30):
         while caller.free < 2:
             await asyncio.sleep(0.01)
@@ -406,12 +406,12 @@ async def test_a_turn_that_ends_before_its_answer_frees_its_slot_and_cancels_the
     caller.waits = [0.05]
     task = (await one_slot.post("/tasks", {"prompt": "hello", "agent": "source"}))["id"]
     await asyncio.wait_for(caller.begun.wait(), 30)
-    caller.goes_on.set()
-    async with asyncio.timeout(30):  # though the one slot is taken
-        assert (await one_slot.ended(task))["status"] == "done"
+    caller.may_end.set()
+    async with asyncio.timeout(30):  # although the only slot is taken
+        assert (await one_slot.wait_for_end(task))["status"] == "done"
         await one_slot.until("handoff_cancelled")
         (made,) = await one_slot.runtime.handoffs.list()
-        assert (await one_slot.ended(made.task_id or ""))["status"] == "cancelled"
+        assert (await one_slot.wait_for_end(made.task_id or ""))["status"] == "cancelled"
         while not caller.free:
             await asyncio.sleep(0.01)
     assert caller.free == 1
@@ -423,8 +423,8 @@ async def test_handoffs_of_a_cancelled_agent_are_cancelled(one_slot: Served, cal
     await asyncio.wait_for(caller.begun.wait(), 30)
     await one_slot.post(f"/tasks/{task}/cancel")
     async with asyncio.timeout(30):
-        assert (await one_slot.ended(task))["status"] == "cancelled"
+        assert (await one_slot.wait_for_end(task))["status"] == "cancelled"
         await one_slot.until("handoff_cancelled")
         while not caller.free:
             await asyncio.sleep(0.01)
-    assert caller.free == 1 and caller.told == []
+    assert caller.free == 1 and caller.replies == []

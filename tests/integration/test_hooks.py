@@ -1,4 +1,6 @@
-"""Hooks are told of what has ended, at least once, also over a restart, and harm nobody."""
+"""Test hooks: they are called for every ended task at least once, also after a restart, and their failures are
+contained.
+"""
 
 from __future__ import annotations
 
@@ -72,9 +74,9 @@ async def test_a_missing_program_does_not_stop_the_task(home: Path) -> None:
         await asyncio.gather(*(desk.tasks.wait(task.id) for task in tasks))
         last = (await desk.store.read_log_bounds()).last_seq
 
-        async def reached() -> bool:
+        async def is_reached() -> bool:
             return (await desk.store.get_cursor("completion") or 0) >= last
 
         async with asyncio.timeout(60):
-            while not await reached():
+            while not await is_reached():
                 await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Who may speak to a real server, from where, and what they may do."""
+"""Test who may call a real server, from where, and with which permissions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from midwatch.client import Client
 from midwatch.desk.config import Settings
 from midwatch.runtime.runtime import Runtime
 from midwatch.testing import FakeClock
-from serving import answering
+from serving import serve_runtime
 
 JSON = {"content-type": "application/json"}
 
@@ -36,7 +36,7 @@ class Served:
     app: FastAPI
     url: str
     http: httpx2.AsyncClient
-    """A stranger."""
+    """A client without a token."""
 
     def client(self, token: str | None = None) -> Client:
         return Client(self.url, token or self.runtime.home.token())
@@ -53,14 +53,14 @@ class Served:
             return (await client.link())["url"].partition("#")[2]
 
     async def cookie(self, token: str | None = None) -> dict[str, str]:
-        """The header of a browser that has signed in."""
+        """Return the cookie header of a browser that has signed in."""
         reply = await self.http.post("/sign-in", json={"code": await self.code(token)})
         assert reply.status_code == 200, reply.text
         self.http.cookies.clear()
         return {"cookie": reply.headers["set-cookie"].partition(";")[0]}
 
     async def status(self, method: str, path: str, headers: dict[str, str], **more: object) -> tuple[int, str | None]:
-        """Status and code of the reply."""
+        """Return status and error code of the reply."""
         reply = await self.http.request(method, path, headers=headers, **more)
         told = "problem" in reply.headers.get("content-type", "")
         return reply.status_code, reply.json()["code"] if told else None
@@ -71,7 +71,7 @@ async def serve_desk(home: Path, clock: FakeClock | None = None, **settings: obj
     loaded = Settings.load(home, **{"detect_agents": False, "shutdown_grace": 0, **settings})
     async with (
         Runtime.open(home, settings=loaded, work=False, clock=clock) as runtime,
-        answering(runtime) as (url, app, _),
+        serve_runtime(runtime) as (url, app, _),
         httpx2.AsyncClient(base_url=f"{url}/api/v1", trust_env=False, timeout=30.0) as http,
     ):
         yield Served(runtime, app, url, http)
@@ -84,7 +84,7 @@ async def served(home: Path) -> AsyncIterator[Served]:
 
 
 def paths(app: FastAPI) -> list[tuple[str, str]]:
-    """Every method and path of the app, its parameters filled in."""
+    """Return every method and path of the app with example parameters."""
     found = []
     for route in iter_route_contexts(app.routes):
         assert route.path and route.methods, route
@@ -93,7 +93,7 @@ def paths(app: FastAPI) -> list[tuple[str, str]]:
     return found
 
 
-# -- no token, wrong token, wrong role ---------------------------------------------------------------------------------
+# -- missing tokens, invalid tokens, insufficient roles ----------------------------------------------------------------
 
 
 async def test_without_a_token_only_the_sign_in_page_is_served(served: Served) -> None:
@@ -121,14 +121,14 @@ async def test_without_a_token_only_the_sign_in_page_is_served(served: Served) -
 
 
 async def test_paths_outside_of_the_api_serve_the_console(served: Served) -> None:
-    """It is shown to everybody, so nothing else may be there."""
+    """These pages are shown to everybody, so they must contain nothing else."""
     everything = {route.path or "" for route in iter_route_contexts(served.app.routes)}
     outside = {path for path in everything if not path.startswith("/api/") and not AGENTAPI.match(path)}
     assert outside == {*web.PAGES, "/web/{name:path}"}
 
 
 async def test_a_viewer_cannot_change_anything(served: Served) -> None:
-    """Whatever routes there are: one that is added is refused, too."""
+    """Check every route, so that a new one is refused too."""
     viewer = await served.token("viewer")
     before = await served.runtime.store.read_log_bounds()
     refused = []
@@ -221,7 +221,7 @@ async def test_a_wrong_token_body_names_its_field(served: Served, body: dict[str
 
 
 async def test_a_token_is_valid_on_every_server_of_a_store(served: Served, home: Path) -> None:
-    """Another process revokes it; nothing is remembered here."""
+    """Another process revokes the token; this server has no cache of it."""
     secret = await served.token("viewer")
     async with Runtime.open(home, work=False) as other:
         assert await other.tokens.bearer(secret) is not None
@@ -231,7 +231,7 @@ async def test_a_token_is_valid_on_every_server_of_a_store(served: Served, home:
 
 @pytest.mark.parametrize("way", ["bearer", "cookie", "child"])
 async def test_the_stream_of_a_revoked_token_ends(served: Served, way: str) -> None:
-    """Also that of a browser, and of a browser that came from the token."""
+    """Check also the stream of a browser, and of a browser that signed in with the token."""
     served.app.state.streams.heartbeat = 0.05
     secret = await served.token("viewer")
     headers = served.bearer(secret) if way == "bearer" else await served.cookie(secret)
@@ -298,7 +298,7 @@ async def test_concurrent_uses_of_one_link_sign_in_once(served: Served) -> None:
 
 
 async def test_two_servers_accept_a_link_once(database: str, tmp_path: Path) -> None:
-    """Where one database has two servers, both see the same link."""
+    """Two servers of one database see the same link."""
     async with serve_desk(tmp_path / "a", db=database) as one, serve_desk(tmp_path / "b", db=database) as two:
         for _ in range(3):
             code = await one.code()
@@ -378,7 +378,7 @@ async def test_failed_sign_ins_are_limited_and_successful_ones_are_not(
     ]
 
 
-# -- where a request comes from ----------------------------------------------------------------------------------------
+# -- origins of requests -----------------------------------------------------------------------------------------------
 
 
 async def test_requests_for_another_host_are_refused(served: Served) -> None:
@@ -430,7 +430,7 @@ async def test_a_proxy_names_the_actor_only_from_its_own_address(home: Path) -> 
 
 
 async def test_pages_of_a_listed_site_need_a_token(home: Path) -> None:
-    """Its browser has the cookie, and the proxy names whoever sits there: neither means that they ask."""
+    """Its browser sends the cookie, and the proxy names the user: neither means that the user made the request."""
     said = {"prompt": "x", "agent": "demo"}
     async with serve_desk(home, origins=["https://listed.example"], proxy_header="X-Forwarded-User") as served:
         cookie, named = await served.cookie(), {"x-forwarded-user": "Ada"}
@@ -476,7 +476,7 @@ async def test_behind_https_the_cookie_is_secure(served: Served) -> None:
     assert link.json()["url"].startswith(f"https://{host}/sign-in#mw_")
 
 
-# -- what a request may say --------------------------------------------------------------------------------------------
+# -- bodies and headers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

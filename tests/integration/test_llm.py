@@ -1,4 +1,6 @@
-"""Kind llm on a real desk: its events, its history, what people send into a turn, and what is left after it."""
+"""Test the agent kind `llm` on a real desk: its events, its history, messages to a running turn, and what remains
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from fakes.model_server import Model, serve
-from insides import worker_of
+from internals import worker_of
 from midwatch import Runtime, Task
 from midwatch.agents.llm.kind import LlmAgent
 from midwatch.domain.event import Event, EventFilter
@@ -21,7 +23,7 @@ Fake = tuple[str, Model]
 
 @pytest.fixture
 async def fake() -> AsyncIterator[Fake]:
-    """A model, and where it is."""
+    """Yield a fake model and its address."""
     async with serve() as found:
         yield found
 
@@ -73,12 +75,12 @@ async def test_a_turn_with_a_tool_gives_the_canonical_events(fake: Fake, home: P
 
 
 def has_message(desk: Runtime, task: Task) -> bool:
-    """Whether what was sent into the turn has reached it."""
+    """Return whether the message sent to the turn has reached it."""
     return bool(worker_of(desk).running[task.id].inbox.list())
 
 
 def check_balance(events: list[Event]) -> None:
-    """Every start has exactly one end."""
+    """Check that every start has exactly one end."""
     for start, end, name in (
         ("turn_start", "turn_end", None),
         ("llm_request", "llm_response", "request_id"),
@@ -135,7 +137,7 @@ async def test_a_stopped_turn_ends_with_a_closing_answer(fake: Fake, home: Path)
         task = await desk.sessions.send(key, '[[hold a]] [[tool add {"a": 1, "b": 2}]] [[say never]]')
         await fake[1].until(lambda seen: "a" in seen.held)
         await desk.sessions.interrupt(key, "stop", hint="[[say closing]]")
-        assert await eventually(lambda: has_message(desk, task))  # it is told a moment after that is written
+        assert await eventually(lambda: has_message(desk, task))  # the agent is notified a moment after the write
         fake[1].release("a")
         async with asyncio.timeout(60):
             ended = await desk.tasks.wait(task.id)

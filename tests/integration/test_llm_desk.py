@@ -1,4 +1,6 @@
-"""Tools of the desk: an agent hands in work, looks at it and tells how its goal stands, with its attempt's token."""
+"""Test the desk tools: an agent submits tasks, reads them and reports the state of its goal, with the token of its
+attempt.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ from midwatch.agents.llm.tools import Toolbox, ToolOutput
 from midwatch.domain.agent import AgentTerms
 from midwatch.testing import RecordingTurn, ScriptedAgent, result, wait_for
 from repositories import a_repository
-from serving import Served, serving
+from serving import Served, serve_agents
 
 SUBMITS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", submits=True)
 KIT = build_toolkit(BaseAgent("boss"), ToolOptions(tools=("desk",)))
 
 
 class Boss(ScriptedAgent):
-    """Uses tools of the desk, and keeps what they told."""
+    """An agent that uses desk tools and records their results."""
 
     def __init__(self, *calls: tuple[str, Mapping[str, Any]], terms: AgentTerms = SUBMITS) -> None:
         super().__init__(self.work, result("done"), name="boss", terms=terms)
@@ -35,13 +37,13 @@ class Boss(ScriptedAgent):
     async def work(self, turn: Turn) -> None:
         async with KIT(turn) as box:
             for name, arguments in self.calls:
-                self.outputs.append(await box.run(name, self.filled(arguments), turn))
+                self.outputs.append(await box.run(name, self.fill_in(arguments), turn))
 
-    def filled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def fill_in(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         last = json.loads(self.outputs[-1].text)["id"] if "$last" in arguments.values() else ""
         return {name: last if value == "$last" else value for name, value in arguments.items()}
 
-    def told(self, at: int) -> Any:
+    def read_result(self, at: int) -> Any:
         output = self.outputs[at]
         assert not output.is_error, output.text
         return json.loads(output.text)
@@ -67,16 +69,16 @@ async def test_an_agent_submits_tasks_and_reads_them(tmp_path: Path) -> None:
     agents = {"boss": boss, "worker": ScriptedAgent(result("seven"), name="worker")}
     async with Runtime.open(tmp_path / "home", agents=agents) as desk:
         await run_boss(desk, workdir=str(tmp_path), session_key="chat:1")
-        made = await desk.tasks.get(boss.told(0)["id"])
+        made = await desk.tasks.get(boss.read_result(0)["id"])
         assert (made.prompt, made.agent, made.creator, made.workdir) == ("count", "worker", "ada", str(tmp_path))
         assert made.origin_session == "chat:1"
         assert (await desk.tasks.wait(made.id)).result == "seven"
-        assert boss.told(1)["id"] == made.id
-        assert {one["prompt"] for one in boss.told(2)} == {"count", "work"}
-        assert (await desk.tasks.get(boss.told(3)["id"])).wait == "delay"
-        planned = await desk.automations.get(boss.told(4)["id"])
+        assert boss.read_result(1)["id"] == made.id
+        assert {one["prompt"] for one in boss.read_result(2)} == {"count", "work"}
+        assert (await desk.tasks.get(boss.read_result(3)["id"])).wait == "delay"
+        planned = await desk.automations.get(boss.read_result(4)["id"])
         assert (planned.prompt, planned.creator, planned.workdir) == ("each day", "ada", str(tmp_path))
-        assert boss.told(4)["next_runs"][0].startswith("20")
+        assert boss.read_result(4)["next_runs"][0].startswith("20")
         problems = [(one.is_error, one.text) for one in boss.outputs[5:]]
         assert all(wrong for wrong, _ in problems)
         assert [text.partition(" ")[0] for _, text in problems] == ["there", "no", "give", "this"], problems
@@ -102,7 +104,7 @@ async def test_an_agent_reports_the_state_of_its_goal(tmp_path: Path) -> None:
             if told.kind == "goal_completed":
                 break
         assert (await desk.goals.get(goal.id)).evidence == "seen"
-    assert boss.told(0)["id"] == boss.told(1)["id"] == goal.id
+    assert boss.read_result(0)["id"] == boss.read_result(1)["id"] == goal.id
 
 
 async def test_without_a_server_the_tools_report_it() -> None:
@@ -116,11 +118,11 @@ async def test_without_a_server_the_tools_report_it() -> None:
     assert "does not answer (ConnectError)" in (await box.run("list_tasks", {}, gone)).text
 
 
-# -- what an attempt's token is good for -------------------------------------------------------------------------
+# -- the permissions of an attempt's token -----------------------------------------------------------------------
 
 
 class Attempt:
-    """A running attempt's own way to the server."""
+    """The client of a running attempt."""
 
     def __init__(self, served: Served, token: str) -> None:
         self._served, self._token = served, token
@@ -165,7 +167,7 @@ async def test_an_attempt_cannot_grant_more_than_it_has(
         begun.set()
 
     boss = ScriptedAgent(note, wait_for(go_on), result("done"), name="boss", terms=SUBMITS)
-    async with serving(tmp_path / "home", {"boss": boss}) as served:
+    async with serve_agents(tmp_path / "home", {"boss": boss}) as served:
         task = await served.runtime.tasks.submit("work", agent="boss", actor="ada", workdir=str(work))
         await begun.wait()
         attempt = Attempt(served, tokens[0])
@@ -189,7 +191,7 @@ async def test_an_attempt_in_a_worktree_submits_tasks_for_that_worktree(tmp_path
         begun.set()
 
     boss = ScriptedAgent(note, wait_for(go_on), result("done"), name="boss", terms=SUBMITS)
-    async with serving(tmp_path / "home", {"boss": boss}) as served, asyncio.timeout(90):
+    async with serve_agents(tmp_path / "home", {"boss": boss}) as served, asyncio.timeout(90):
         task = await served.runtime.tasks.submit("work", agent="boss", workdir=str(repo), worktree=True)
         await begun.wait()
         token, place = seen

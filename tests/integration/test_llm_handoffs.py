@@ -1,4 +1,4 @@
-"""Models that hand work over: agents that take over, agents that are asked; what each sees, and who is told."""
+"""Test models that hand off work: agents that take over and agents that are asked, and the history each sees."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOVE = "[[tool transfer_to_expert {}]]"
 
 @pytest.fixture
 async def fake() -> AsyncIterator[Fake]:
-    """A model, and where it is."""
+    """Yield a fake model and its address."""
     async with serve() as found:
         yield found
 
@@ -47,7 +47,7 @@ async def upper(prompt: str) -> str:
 
 
 def asks(data: HandoffInputData) -> HandoffInputData:
-    """What the expert is asked, since a script's wishes are read by whoever gets it."""
+    """Return the question for the expert; otherwise the script in the prompt would run again in the expert's model."""
     work = tuple({**one, "content": "[[recall]]"} for one in data.new_messages)
     return replace(data, new_messages=work)
 
@@ -87,7 +87,7 @@ async def test_a_transfer_moves_the_conversation_to_another_model(fake: Fake, ho
         said = [one.text for one in await desk.sessions.messages(key) if one.role == "user"]
         assert said == ["I am Ada.", task.prompt, "[[recall]]"]
         steps = json.dumps([step.data for step in await desk.store.list_task_steps(task.id)])
-        assert '{\\"assistant\\":\\"expert\\"}' in steps  # every call is answered
+        assert '{\\"assistant\\":\\"expert\\"}' in steps  # every call has a result
 
 
 async def test_the_first_transfer_wins_and_invalid_arguments_are_returned(fake: Fake, home: Path) -> None:

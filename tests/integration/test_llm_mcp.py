@@ -1,4 +1,4 @@
-"""Servers of tools that speak MCP: a real one over pipes and over HTTP, and what happens when it misbehaves."""
+"""Test servers of tools that use MCP: a real one over pipes and over HTTP, and its failures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server over HTTP."""
+    """Yield the address of a server over HTTP."""
     port = tmp_path_factory.mktemp("mcp") / "port"
     with subprocess.Popen([sys.executable, str(FAKE), "--http", str(port)], cwd=port.parent) as child:
         try:
@@ -121,10 +121,10 @@ async def test_a_duplicate_tool_name_is_prefixed_with_its_server() -> None:
         assert (await box.run("one_add", {"a": 1, "b": 1}, turn)).text == "2"
 
     @tool(name="one_add")
-    def theirs() -> None: ...
+    def list_server_tools() -> None: ...
 
     with pytest.raises(AgentError, match=r"agents\.scout\.mcp\.one: it has two tools 'add'"):
-        async with open_toolkit(turn, add, theirs, one=fake("--tools", "add")):
+        async with open_toolkit(turn, add, list_server_tools, one=fake("--tools", "add")):
             pass
 
 

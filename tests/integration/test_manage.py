@@ -1,4 +1,4 @@
-"""Who may stop and repeat whose work: the mode of the automation or goal it belongs to, else the desk's."""
+"""Test who may cancel and retry whose tasks: by the mode of the automation or goal, otherwise by the desk's setting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from midwatch.domain.identity import OWNER
-from serving import Served, client, serving
+from serving import Served, client, serve_agents
 
 MODES = [("creator_only", 403), ("scope_all", 200)]
 
@@ -19,19 +19,19 @@ async def hold(prompt: str) -> str:
     return ""
 
 
-async def speaker(served: Served, name: str) -> httpx2.AsyncClient:
-    """A client of an operator."""
+async def client_of_operator(served: Served, name: str) -> httpx2.AsyncClient:
+    """Return a client of an operator."""
     _, secret = await served.runtime.tokens.create(name, "operator", by=OWNER)
     return client(served.url, secret)
 
 
 @pytest.mark.parametrize(("mode", "status"), MODES)
 async def test_a_run_has_the_permissions_of_its_automation(home: Path, mode: str, status: int) -> None:
-    async with serving(home, {"it": hold}) as served:
+    async with serve_agents(home, {"it": hold}) as served:
         desk = served.runtime
         made = await desk.automations.create("x", agent="it", every=3600, actor="ann", manage_mode=mode)
         run = await desk.automations.run(made.id)
-        async with await speaker(served, "bob") as bob, await speaker(served, "ann") as ann:
+        async with await client_of_operator(served, "bob") as bob, await client_of_operator(served, "ann") as ann:
             assert (await bob.post(f"/tasks/{run.id}/cancel")).status_code == status
             if status == 403:
                 assert (await ann.post(f"/tasks/{run.id}/cancel")).status_code == 200
@@ -39,21 +39,21 @@ async def test_a_run_has_the_permissions_of_its_automation(home: Path, mode: str
 
 @pytest.mark.parametrize(("mode", "status"), MODES)
 async def test_a_step_has_the_permissions_of_its_goal(home: Path, mode: str, status: int) -> None:
-    async with serving(home, {"it": hold}) as served:
+    async with serve_agents(home, {"it": hold}) as served:
         desk = served.runtime
         made = await desk.goals.create("x", agent="it", actor="ann", manage_mode=mode)
         await served.until("goal_step")
         (step,) = await desk.goals.steps(made.id)
-        async with await speaker(served, "bob") as bob:
+        async with await client_of_operator(served, "bob") as bob:
             assert (await bob.post(f"/tasks/{step.id}/cancel")).status_code == status
 
 
 @pytest.mark.parametrize(("mode", "status"), MODES)
 async def test_permissions_for_a_task_follow_the_setting(home: Path, mode: str, status: int) -> None:
     async with (
-        serving(home, {"it": hold}, manage_tasks=mode) as served,
-        await speaker(served, "bob") as bob,
-        await speaker(served, "ann") as ann,
+        serve_agents(home, {"it": hold}, manage_tasks=mode) as served,
+        await client_of_operator(served, "bob") as bob,
+        await client_of_operator(served, "ann") as ann,
     ):
         task = (await ann.post("/tasks", json={"prompt": "x", "delay": 3600})).json()
         assert (await bob.post(f"/tasks/{task['id']}/cancel")).status_code == status

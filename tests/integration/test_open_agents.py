@@ -1,4 +1,4 @@
-"""Conversations that last: open between turns, in one process, until they are idle, closed, broken or taken over."""
+"""Test conversations that stay open between turns, in one process, until idle, closed, broken or taken over."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from insides import worker_of
+from internals import worker_of
 from midwatch import Runtime, Settings, Task
 from midwatch.base.errors import AgentError, UsageLimit
 from midwatch.domain.agent import AgentTerms
@@ -85,7 +85,7 @@ async def test_a_restarted_session_resumes_the_conversation_in_a_new_process(tmp
     agent = ScriptedAgent(lambda turn: script[-1](turn), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
         await open_desk.sessions.create(key="chat:1")
-        await open_desk.sessions.restart("chat:1")  # nothing is open
+        await open_desk.sessions.restart("chat:1")  # no conversation is open
         await send_message(open_desk, "chat:1", "hello")
         await open_desk.sessions.restart("chat:1")
         await wait_for_close(agent, 1)
@@ -95,7 +95,7 @@ async def test_a_restarted_session_resumes_the_conversation_in_a_new_process(tmp
             while len(agent.turns) < 2:
                 await asyncio.sleep(0.01)
         assert agent.opened[1].thread_id == "th"
-        await open_desk.sessions.restart("chat:1")  # in mid-turn
+        await open_desk.sessions.restart("chat:1")  # during a turn
         assert (await open_desk.tasks.wait(task.id)).status == "cancelled"
         await wait_for_close(agent, 2)
         script.append(result("back"))
@@ -155,7 +155,7 @@ async def test_a_conversation_is_fully_closed_before_the_next_opens(tmp_path: Pa
 
 
 async def test_a_new_conversation_is_not_closed_by_an_outdated_query(tmp_path: Path) -> None:
-    """Whether sessions were closed is read while another conversation is opened and has its turn."""
+    """The list of closed sessions is read while another conversation is opened and has its turn."""
     looked, go = asyncio.Event(), asyncio.Event()
 
     class Slow:
@@ -249,7 +249,7 @@ async def test_a_provider_limit_parks_the_task_and_it_continues_by_itself(tmp_pa
 
 
 async def test_another_process_sends_interrupts_and_takes_over_the_session(tmp_path: Path, database: str) -> None:
-    """Both could run the agent; the conversation stays where it is open until that process ends."""
+    """Both processes could run the agent; the conversation stays in one until that process ends."""
     blocked, script = asyncio.Event(), [result("here", thread_id="th")]
     one, two = (ScriptedAgent(lambda turn: script[-1](turn), lasting=True) for _ in range(2))
     async with AsyncExitStack() as here:
@@ -264,7 +264,7 @@ async def test_another_process_sends_interrupts_and_takes_over_the_session(tmp_p
             script.append(wait_for(blocked))
             task = await b.sessions.send("chat:1", "stop me")
             async with asyncio.timeout(60):
-                while len(one.turns) < 7:  # a claimed task is running before its turn has begun
+                while len(one.turns) < 7:  # a claimed task is running before its turn has started
                     await asyncio.sleep(0.01)
             assert await b.sessions.interrupt("chat:1") == task.id
             assert (await b.tasks.wait(task.id)).status == "cancelled"

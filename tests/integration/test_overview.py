@@ -1,5 +1,6 @@
-"""The desk at a glance over HTTP: now, a task's page, usage, settings, directories, readiness, metrics, trying an agent
-or a notice."""
+"""Test the overview over HTTP: now, the page of a task, usage, settings, directories, readiness, metrics, tests of
+agents and retries of notices.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from midwatch.domain.event import EventFilter, TaskProgress
 from midwatch.services.system import System
 from midwatch.testing import RecordingChannel
 from servers import eventually
-from serving import Served, serving
+from serving import Served, serve_agents
 
 TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16, max_attempts=1)
 
@@ -65,7 +66,7 @@ def channel() -> RecordingChannel:
 
 @pytest.fixture
 async def served(home: Path, channel: RecordingChannel) -> AsyncIterator[Served]:
-    async with serving(home, agents(), {"pager": channel}) as made:
+    async with serve_agents(home, agents(), {"pager": channel}) as made:
         yield made
 
 
@@ -148,7 +149,7 @@ async def test_usage_can_start_at_a_time(served: Served) -> None:
 
 async def test_usage_is_grouped_as_requested(served: Served) -> None:
     east, west = "Pacific/Kiritimati", "Pacific/Pago_Pago"
-    zone = west if datetime.now(ZoneInfo(east)).hour == 23 else east  # where no midnight comes in between
+    zone = west if datetime.now(ZoneInfo(east)).hour == 23 else east  # in a zone where no midnight is near
     await run_task(served, "10", "costly")
     await run_task(served, "20", "costly", session_key="chat:1")
     await run_task(served, "x")
@@ -245,7 +246,7 @@ async def test_settings_show_limits_and_no_secrets(home: Path) -> None:
         "agents": {"bot": {"argv": ["true"], "env": {"KEY": "sesame"}}},
         "channels": {"hook": {"kind": "webhook", "url": "https://example.org/sesame", "secret": "whsec_c2VzYW1l"}},
     }  # fmt: skip
-    async with serving(home, agents(), **hidden, max_open=77) as served:
+    async with serve_agents(home, agents(), **hidden, max_open=77) as served:
         reply = await served.http.get("/settings")
         told = reply.json()
         assert (told["default_agent"], told["notify"]) == ("echo", "hook")
@@ -301,11 +302,11 @@ async def test_ready_needs_no_token_and_reports_a_missing_database(served: Serve
         reply = await stranger.get("/ready")
         assert (reply.status_code, reply.json()) == (200, {"status": "ready"})
 
-        class Gone:
+        class MissingStore:
             async def read_log_bounds(self) -> None:
                 raise StoreUnavailable("no such host secret.example")
 
-        served.runtime.system = system_on(Gone())
+        served.runtime.system = system_on(MissingStore())
         reply = await stranger.get("/ready")
         assert (reply.status_code, reply.json()["code"]) == (503, "store_unavailable")
         assert int(reply.headers["retry-after"]) > 0
@@ -320,24 +321,24 @@ def system_on(store: Any) -> System:
 
 
 async def test_a_database_that_does_not_answer_in_time_is_not_ready() -> None:
-    class Stuck:
+    class HangingStore:
         async def read_log_bounds(self) -> None:
             await asyncio.Event().wait()
 
     with pytest.raises(StoreUnavailable, match="does not answer"):
-        await system_on(Stuck()).check_ready(0.05)
+        await system_on(HangingStore()).check_ready(0.05)
 
 
 async def test_ready_does_not_blame_the_database_for_a_blocked_process() -> None:
-    class Busy:
+    class BlockingStore:
         async def read_log_bounds(self) -> None:
-            """Answers in time, while the loop hears nothing for longer than that."""
+            """Answer in time while the event loop is blocked for longer than that."""
             asyncio.get_running_loop().call_soon(time.sleep, 1.5)
             await asyncio.to_thread(time.sleep, 0.2)
-            for _ in range(5):  # it takes some turns of the loop until that is known
+            for _ in range(5):  # the service knows this only after some loop iterations
                 await asyncio.sleep(0)
 
-    await system_on(Busy()).check_ready(1.0)
+    await system_on(BlockingStore()).check_ready(1.0)
 
 
 async def test_metrics_have_the_prometheus_format(served: Served) -> None:
@@ -369,14 +370,14 @@ async def test_metrics_have_the_prometheus_format(served: Served) -> None:
     assert (found["midwatch_processes",], found["midwatch_slots",], found["midwatch_event_streams",]) == (1, 64, 0)
 
 
-# -- trying ------------------------------------------------------------------------------------------------------------
+# -- tests of agents, retries of notices -------------------------------------------------------------------------------
 
 
 async def test_an_agent_is_tested_with_a_real_task(served: Served) -> None:
     reply = await served.http.post("/agents/echo/test")
     assert reply.status_code == 201
     assert reply.headers["location"] == f"/api/v1/tasks/{reply.json()['id']}"
-    tried = await served.ended(reply.json()["id"])
+    tried = await served.wait_for_end(reply.json()["id"])
     assert (tried["status"], tried["agent"], tried["max_attempts"], tried["creator"]) == ("done", "echo", 1, "owner")
     assert "ready" in tried["result"]
     missing = await served.http.post("/agents/nobody/test")
@@ -400,7 +401,7 @@ async def test_a_failed_notice_can_be_sent_again(served: Served, channel: Record
     await channel.until(lambda seen: len(seen.delivered) == 1)
     assert channel.delivered[0].id == one["id"], "the receiver can tell a repetition"
     await served.until("delivery_sent", task_id=task)
-    (told,) = await served.logged(kind="delivery_retried")
+    (told,) = await served.read_log(kind="delivery_retried")
     assert (told["payload"]["delivery_id"], told["actor"]) == (one["id"], "owner")
     sent = await served.http.post(f"/deliveries/{one['id']}/retry")
     assert (sent.status_code, sent.json()["code"]) == (409, "conflict")
@@ -423,16 +424,16 @@ async def test_concurrent_retries_of_a_notice_send_it_once(served: Served, chann
 
 
 async def test_the_target_of_a_route_is_never_shown(served: Served, channel: RecordingChannel) -> None:
-    """It may be an address with a password in it. The record keeps it: a retry and an edit still send there."""
+    """The target may be an address with a password. The record keeps it: a retry and an edit still send there."""
     said = {"agent": "fail", "prompt": "x", "route": "pager:hush"}
     task = (await served.post("/tasks", said))["id"]
-    await served.ended(task)
+    await served.wait_for_end(task)
     again = (await served.post(f"/tasks/{task}/retry"))["id"]
-    await served.ended(again)
+    await served.wait_for_end(again)
     automation = (await served.post("/automations", {**said, "every": "1h"}))["id"]
     edited = await served.http.patch(f"/automations/{automation}", json={"title": "another"})
     assert edited.json()["route"] == "pager"
-    await served.ended((await served.post(f"/automations/{automation}/run"))["id"])
+    await served.wait_for_end((await served.post(f"/automations/{automation}/run"))["id"])
     goal = await served.post("/goals", {"objective": "x", "agent": "hold", "route": "pager:hush"})
     await served.post(f"/goals/{goal['id']}/pause")
     await channel.until(lambda seen: len([one for one in seen.delivered if one.notice == "failed"]) == 3)

@@ -1,4 +1,4 @@
-"""The PostgreSQL store where it meets the world: servers that refuse, connections that break, texts that are odd."""
+"""Test the PostgreSQL store with servers that refuse, connections that break, and unusual texts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def open_store(url: str, hint: Any = None) -> AsyncIterator[PostgresStore]
 
 
 def through(url: str, proxy: Proxy) -> str:
-    """The database's address by way of the proxy."""
+    """Return the database's address by way of the proxy."""
     return make_conninfo(url, host="127.0.0.1", port=proxy.port)
 
 
@@ -77,7 +77,7 @@ def test_an_address_is_shown_without_its_password(url: str, told: str) -> None:
 
 
 async def test_a_user_without_rights_gets_an_error(database: str) -> None:
-    guest = f"guest_of_{conninfo_to_dict(database)['dbname']}"  # roles are the whole server's
+    guest = f"guest_of_{conninfo_to_dict(database)['dbname']}"  # roles belong to the whole server
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
         admin.execute(f"CREATE ROLE {guest} LOGIN")
@@ -162,12 +162,12 @@ async def test_lost_connections_are_replaced(database: str, caplog: pytest.LogCa
 
 
 async def test_a_commit_without_a_reply_is_checked_and_not_repeated(database: str) -> None:
-    """The proxy swallows the answer to COMMIT, then the line goes dead. The write has happened, once."""
+    """The proxy drops the reply to COMMIT, then the connection. The write has happened, once."""
     with Proxy(port_of(database)) as proxy:
         async with open_store(through(database, proxy)) as store:
             task = await submit_and_claim(store)
 
-            def then_silence(tx: Any, changes: Changes) -> None:
+            def commit_and_drop_reply(tx: Any, changes: Changes) -> None:
                 change.apply(tx, changes)
                 proxy.answers.clear()
 
@@ -181,7 +181,7 @@ async def test_a_commit_without_a_reply_is_checked_and_not_repeated(database: st
 
             hanging_up = asyncio.create_task(hang_up())
             async with asyncio.timeout(20):
-                await store.write(then_silence, Changes(fence=fence(task), events=(progress(task),)))
+                await store.write(commit_and_drop_reply, Changes(fence=fence(task), events=(progress(task),)))
             await hanging_up
             kinds = [e.kind for e in await store.read_events(0)]
             assert kinds == ["task_submitted", "task_started", "task_progress"]
@@ -205,18 +205,18 @@ async def test_a_transaction_interrupted_before_its_commit_is_repeated(database:
 
 
 async def test_a_driver_error_counts_as_a_lost_connection(database: str) -> None:
-    """It may trip before it knows that the line is dead."""
+    """The driver may fail before it knows that the connection is lost."""
     async with open_store(database) as store:
         task = await submit_and_claim(store)
         runs: list[int] = []
 
-        def trips(tx: Any, changes: Changes) -> None:
+        def fail_in_driver(tx: Any, changes: Changes) -> None:
             runs.append(1)
             change.apply(tx, changes)
             if len(runs) == 1:
                 raise psycopg.OperationalError("cannot exit pipeline mode while busy")
 
-        await store.write(trips, Changes(fence=fence(task), events=(progress(task),)))
+        await store.write(fail_in_driver, Changes(fence=fence(task), events=(progress(task),)))
         kinds = [e.kind for e in await store.read_events(0)]
         assert (len(runs), kinds) == (2, ["task_submitted", "task_started", "task_progress"])
 
@@ -240,7 +240,7 @@ async def test_without_a_database_every_method_fails_and_works_again_later(datab
                 assert "\n" not in str(caught.value)
             proxy.mend()
             async with asyncio.timeout(30):
-                while (await heard.get()) != Commit(EVERY_TOPIC, (), foreign=True):  # anything may have changed
+                while (await heard.get()) != Commit(EVERY_TOPIC, (), foreign=True):  # any error may have changed data
                     pass
             await store.apply(Changes(fence=fence(task), events=(progress(task),)))
             async with open_store(database) as other:
@@ -265,7 +265,7 @@ async def test_closing_is_quick_without_a_database(database: str) -> None:
 
 @pytest.mark.parametrize("asked", [True, False])
 async def test_a_stopped_process_does_not_block_others_for_long(database: str, asked: bool) -> None:
-    """It is stopped while it holds a lock: after an answer, or in the middle of what it sends."""
+    """The process is stopped while it holds a lock: after a reply, or while it sends."""
     async with open_store(database) as store, open_store(database) as other:
         await store.add_instance(instance("i_other"))
         pulse = PostgresPulse(database, "i_other")
@@ -293,7 +293,7 @@ async def test_a_stopped_process_does_not_block_others_for_long(database: str, a
             goes_on.set()
         await going_on
         pulse.close()
-        await stopped  # it comes back, finds its connection lost and does it again
+        await stopped  # it resumes, finds its connection lost and repeats the write
         found = await other.get_session("chat:1")
         assert found is not None and found.agent == "a"
 
@@ -302,7 +302,7 @@ def vars_of(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
-# -- what is special here ----------------------------------------------------------------------------------------
+# -- particular to PostgreSQL ------------------------------------------------------------------------------------
 
 
 async def test_characters_postgres_cannot_store_are_replaced_or_escaped(database: str) -> None:
@@ -316,7 +316,7 @@ async def test_characters_postgres_cannot_store_are_replaced_or_escaped(database
 
 
 async def test_concurrent_changes_fail_independently(database: str) -> None:
-    """They share a transaction; one that has written something before it fails is repeated without the others."""
+    """The changes share a transaction; one that failed after a write is repeated without the others."""
     async with open_store(database) as store:
         tasks = [await submit_and_claim(store) for _ in range(10)]
 
@@ -336,7 +336,9 @@ async def test_concurrent_changes_fail_independently(database: str) -> None:
 
 
 async def test_hints_are_written_in_the_same_transaction(database: str) -> None:
-    """Whoever defers them gets the connection: what fails leaves none, and each tells of an agent and a time."""
+    """A hint is written with the connection of the transaction: a failed write leaves none, and each names an agent and
+    a time.
+    """
 
     def hint(connection: Any, due: list[tuple[str, int]]) -> None:
         for pair in due:
@@ -362,7 +364,7 @@ async def test_hints_are_written_in_the_same_transaction(database: str) -> None:
             taken = {t.id: t for t in await claim_tasks(store, agents={"demo": 9, "other": 9})}
             assert hints() == []
             await store.apply(end(taken[alone.id], CLOCK.now(), outcome="ok")[1])
-            assert hints() == []  # nothing can have waited for a session of its own
+            assert hints() == []  # no task can have waited for its own private session
             await store.apply(end(taken[first.id], CLOCK.now(), outcome="ok")[1])
             assert hints() == [("other", second.due_at)]
             later = CLOCK.now() + 60 * SECOND
@@ -372,7 +374,7 @@ async def test_hints_are_written_in_the_same_transaction(database: str) -> None:
 
 
 async def test_a_claim_is_quick_whatever_the_planner_believes(database: str) -> None:
-    """Statistics of an empty table, then ten thousand tasks: the index is streamed, nothing is sorted."""
+    """Statistics of an empty table, then ten thousand tasks: the index is read in order and nothing is sorted."""
     async with open_store(database) as store:
         await store.refresh_statistics(["tasks"])
         for _ in range(10):
@@ -391,15 +393,15 @@ async def test_a_claim_is_quick_whatever_the_planner_believes(database: str) -> 
         assert "Index Scan using tasks_claim" in plan and "Sort" not in plan
 
 
-# -- the pulse ---------------------------------------------------------------------------------------------------
+# -- heartbeats --------------------------------------------------------------------------------------------------
 
 
 def instance(name: str) -> Instance:
     return Instance(id=name, role="worker", host="h", boot_id="b", pid=1, agents=("a",), slots=1, started_at=1)
 
 
-def age(url: str, name: str, seconds: float) -> None:
-    """Make a heartbeat, and the lead if it has it, that much older."""
+def make_heartbeat_older(url: str, name: str, seconds: float) -> None:
+    """Make a heartbeat, and the leadership of its process, so much older."""
     with psycopg.connect(url, autocommit=True) as admin:
         older = (seconds, name)
         admin.execute("UPDATE instances SET heartbeat = heartbeat - make_interval(secs => %s) WHERE id = %s", older)
@@ -409,7 +411,7 @@ def age(url: str, name: str, seconds: float) -> None:
 async def test_a_heartbeat_returns_live_processes_the_leader_and_leases(database: str) -> None:
     async with open_store(database) as store:
         one, two = PostgresPulse(database, "i_one"), PostgresPulse(database, "i_two")
-        assert not one.beat().known  # it has not made itself known
+        assert not one.beat().known  # it has not registered
         one.resign()
         await store.add_instance(instance("i_one"))
         await store.add_instance(instance("i_two"))
@@ -418,12 +420,12 @@ async def test_a_heartbeat_returns_live_processes_the_leader_and_leases(database
         assert (first.known, first.leads, first.leases) == (True, True, {fence(task)})
         assert (second.known, second.leads, second.leases) == (True, False, frozenset())
         assert first.alive == second.alive == {"i_one", "i_two"}
-        age(database, "i_one", DEAD_SECONDS + 1)
+        make_heartbeat_older(database, "i_one", DEAD_SECONDS + 1)
         later = two.beat()
         assert later.leads and later.alive == {"i_two"}
         assert [i.id for i in await store.living()] == ["i_two"]
         late = one.beat()
-        assert (late.known, late.leads) == (False, False)  # it was late, and others may have taken it for dead
+        assert (late.known, late.leads) == (False, False)  # it was late, and others may have declared it dead
         assert one.beat().known
         two.resign()
         assert one.beat().leads

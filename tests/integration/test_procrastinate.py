@@ -1,4 +1,4 @@
-"""The procrastinate engine: jobs that are lost, doubled or late, rooms that are full, a database that goes away."""
+"""Test the procrastinate engine: jobs that are lost, doubled or late, processes without slots, and a lost database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from insides import engine_of, heartbeat_of
+from internals import engine_of, heartbeat_of
 from midwatch import Runtime, Settings
 from midwatch.base.clock import SECOND, SystemClock
 from midwatch.base.errors import StoreUnavailable
@@ -33,7 +33,7 @@ from servers import until
 
 
 def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
-    """A runtime with a home of its own."""
+    """Open a runtime with a home of its own."""
     settings = Settings.load(folder / name, db=url, detect_agents=False, shutdown_grace=0, slots=wish.pop("slots", 8))
     return Runtime.open(settings=settings, **{"role": "worker", **wish})
 
@@ -47,8 +47,8 @@ def jobs(url: str) -> list[tuple[str, str]]:
         return admin.execute("SELECT queue_name, status FROM procrastinate_jobs ORDER BY id").fetchall()
 
 
-async def started_by(runtime: Runtime, task_id: str) -> list[str]:
-    """Who began it, attempt by attempt."""
+async def list_starters(runtime: Runtime, task_id: str) -> list[str]:
+    """Return the process that started each attempt."""
     found = await runtime.store.read_events(0, EventFilter(task_id=task_id, kinds=("task_started",)))
     return [one.payload["owner"] for one in found]
 
@@ -83,7 +83,7 @@ async def test_finished_jobs_are_deleted(database: str, tmp_path: Path) -> None:
 
 
 async def test_tasks_without_a_job_are_found_at_startup_and_by_the_leader(database: str, tmp_path: Path) -> None:
-    store = await PostgresStore.open(database)  # it has no engine, so that nobody is told
+    store = await PostgresStore.open(database)  # it has no engine, so nobody is notified
     try:
         before = [await put(store, agent="it") for _ in range(3)]
         agents = {"it": make_agent(result("ok"))}
@@ -107,12 +107,12 @@ async def test_the_leader_adds_missing_jobs_and_deletes_surplus_ones(database: s
             await put(store, agent="it")
         await put(store, agent="nobody")
         await queue_upkeep.run_once()
-        assert jobs(database) == []  # nobody is there to look
+        assert jobs(database) == []  # no process is there to check
         await store.add_instance(instance("i_1", "it"))
         await queue_upkeep.run_once()
         assert jobs(database) == [(name_queue("it"), "todo")] * 3
         await queue_upkeep.run_once()
-        assert len(jobs(database)) == 4  # one more in any case: some may be for later
+        assert len(jobs(database)) == 4  # always one more: some may be due later
         with psycopg.connect(database, autocommit=True) as admin:
             old = "SELECT procrastinate_register_worker_v1()"
             (gone,) = admin.execute(old).fetchone() or (None,)
@@ -142,7 +142,7 @@ async def test_the_leader_deletes_jobs_without_a_task(database: str) -> None:
         with psycopg.connect(database) as admin:
             left = admin.execute("SELECT scheduled_at FROM procrastinate_jobs ORDER BY id").fetchall()
         assert later.wait and sum(at is not None for (at,) in left) == 1
-        assert len(left) == SPARE_JOBS + 5 + 1 + 1  # spare ones, five tasks' own, one for later, one in any case
+        assert len(left) == SPARE_JOBS + 5 + 1 + 1  # spare jobs, five tasks, one due later, one always
     finally:
         await store.close()
 
@@ -152,7 +152,7 @@ def instance(name: str, *agents: str) -> Instance:
 
 
 async def test_a_process_without_free_slots_leaves_jobs_to_others(database: str, tmp_path: Path) -> None:
-    """The first has room for other agents, and would fetch this one's jobs for nothing."""
+    """The first process has slots for other agents, and would fetch the jobs of this one in vain."""
     go_on = asyncio.Event()
     agents = {"it": make_agent(wait_for(go_on), result("ok"), slots=1), "other": make_agent(result("ok"))}
     async with desk(tmp_path, "a", database, agents=agents) as first:
@@ -206,7 +206,7 @@ async def test_stopping_ends_turns_and_leaves_nothing_behind(database: str, tmp_
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1)
-        await until(lambda: "todo" not in dict(jobs(database)).values())  # the queue's worker has signed on
+        await until(lambda: "todo" not in dict(jobs(database)).values())  # the worker of the queue has started
         began = time.monotonic()
     print(f"stopping with a turn took {time.monotonic() - began:.2f} s")
     assert time.monotonic() - began < 20
@@ -222,7 +222,7 @@ async def test_stopping_ends_turns_and_leaves_nothing_behind(database: str, tmp_
         await store.close()
 
 
-# -- a database that goes away -----------------------------------------------------------------------------------
+# -- a lost database ---------------------------------------------------------------------------------------------
 
 
 def end_connections(url: str) -> None:
@@ -276,16 +276,16 @@ async def test_lost_connections_stop_no_agent_and_log_no_noise(
         last = (await runtime.store.read_log_bounds()).last_seq
         told = await runtime.store.read_events(0)
         returned = [one.payload["reason"] for one in told if one.kind == "task_interrupted"]
-        assert set(returned) <= {"unstarted"}  # claims whose answer was lost: nothing of them had begun
+        assert set(returned) <= {"unstarted"}  # claims whose reply was lost: none of them had started
         assert len(told) == last == 5 * len(tasks) + 2 * len(returned)
-    gc.collect()  # a task whose exception nobody took speaks up when it is collected
+    gc.collect()  # a task whose exception nobody read is logged when it is collected
     loud = [one for one in caplog.records if one.levelno >= logging.ERROR or one.name.startswith("asyncio")]
     assert [one.getMessage() for one in loud] == []
 
 
 @pytest.mark.timeout(240)
 async def test_a_long_database_outage_pauses_tasks_and_fails_none(database: str, tmp_path: Path) -> None:
-    """Longer than it takes to be held for dead: everybody was away, so nobody is judged."""
+    """The outage lasts longer than a process may be silent: all were silent, so none is declared dead."""
     go_on = asyncio.Event()
     agents = {"it": make_agent(wait_for(go_on), result("ok"), on_crash="fail"), "quick": make_agent(result("ok"))}
     with Proxy(int(conninfo_to_dict(database)["port"])) as proxy:
@@ -312,7 +312,7 @@ async def test_a_long_database_outage_pauses_tasks_and_fails_none(database: str,
 
 
 async def test_a_claim_without_a_reply_is_released(database: str, tmp_path: Path) -> None:
-    """The lease is ours, and no turn of it runs here: another attempt is made, although it must not be repeated."""
+    """The lease is ours and no turn of it runs here: another attempt is made although the task must not be repeated."""
     agents = {"it": make_agent(result("ok"), on_crash="fail")}
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         assert isinstance(engine_of(runtime), ProcrastinateEngine)
@@ -330,10 +330,10 @@ async def test_a_claim_without_a_reply_is_released(database: str, tmp_path: Path
         async with asyncio.timeout(60):
             ended = await runtime.tasks.wait(task.id)
         assert (ended.status, ended.attempt) == ("done", 2)
-        assert len(await started_by(runtime, task.id)) == 2
+        assert len(await list_starters(runtime, task.id)) == 2
 
 
-# -- the heart ---------------------------------------------------------------------------------------------------
+# -- heartbeats --------------------------------------------------------------------------------------------------
 
 
 async def test_a_live_process_that_was_removed_registers_again(database: str, tmp_path: Path) -> None:
@@ -342,11 +342,11 @@ async def test_a_live_process_that_was_removed_registers_again(database: str, tm
     async with desk(tmp_path, "a", database, agents=agents) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1)
-        with psycopg.connect(database, autocommit=True) as admin:  # not looked for afterwards: it may be back at once
+        with psycopg.connect(database, autocommit=True) as admin:  # no check afterwards: it may register again at once
             gone = admin.execute("DELETE FROM instances RETURNING id").fetchall()
         assert gone == [(runtime.id,)]
-        await until(lambda: not heartbeat_of(runtime).is_sound())  # for a while it takes nothing that could be taken
-        await until(lambda: _lives(runtime))
+        await until(lambda: not heartbeat_of(runtime).is_sound())  # for a while it claims nothing
+        await until(lambda: _is_registered(runtime))
         go_on.set()
         assert (await runtime.tasks.wait(task.id)).attempt == 1
         again = await runtime.tasks.submit("x", agent="it")
@@ -354,7 +354,7 @@ async def test_a_live_process_that_was_removed_registers_again(database: str, tm
             assert (await runtime.tasks.wait(again.id)).status == "done"
 
 
-async def _lives(runtime: Runtime) -> bool:
+async def _is_registered(runtime: Runtime) -> bool:
     return [one.id for one in await runtime.living()] == [runtime.id]
 
 
@@ -363,7 +363,7 @@ async def test_a_lost_lease_ends_the_turn(database: str, tmp_path: Path) -> None
     async with desk(tmp_path, "a", database, agents={"it": agent}) as runtime:
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1 and agent.turns)
-        with psycopg.connect(database, autocommit=True) as admin:  # as a leader does who takes this process for dead
+        with psycopg.connect(database, autocommit=True) as admin:  # as a leader does that considers this process dead
             admin.execute("UPDATE tasks SET status = 'failed', completed_at = 1 WHERE id = %s", (task.id,))
         await until(lambda: runtime.running == 0)
         assert agent.interrupts
@@ -371,8 +371,8 @@ async def test_a_lost_lease_ends_the_turn(database: str, tmp_path: Path) -> None
         assert len(late) == 1
 
 
-class Pulses:
-    """A pulse whose beats are laid out by the test."""
+class FakePulse:
+    """A pulse with the given beats."""
 
     def __init__(self, *beats: Beat | None) -> None:
         self.beats = list(beats)
@@ -388,7 +388,7 @@ class Pulses:
     def close(self) -> None: ...
 
 
-class Nothing:
+class IdleWorker:
     running: dict[str, Any] = {}  # noqa: RUF012
 
 
@@ -396,14 +396,14 @@ def beat(*alive: str, known: bool = True, leads: bool = True) -> Beat:
     return Beat(known=known, leases=frozenset(), leads=leads, alive=frozenset(alive))
 
 
-class Hearts:
-    """A heart whose beats are made by hand, on a clock that is moved by hand."""
+class ControlledHeartbeat:
+    """A heartbeat whose beats and clock are controlled by the test."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.led = 0
         self.introduced = 0
-        self.heart = Heartbeat(Pulses(None), self.clock, Nothing(), self._leads, self._introduce)  # type: ignore[arg-type]
+        self.heartbeat = Heartbeat(FakePulse(None), self.clock, IdleWorker(), self._leads, self._introduce)  # type: ignore[arg-type]
 
     def _leads(self) -> None:
         self.led += 1
@@ -413,67 +413,71 @@ class Hearts:
 
     async def beat(self, found: Beat | None, after: float = BEAT_SECONDS) -> None:
         await self.clock.advance(after)
-        self.heart._begun += 1
-        self.heart._record(found, set(), self.heart._begun, self.clock.monotonic())
+        self.heartbeat._begun += 1
+        self.heartbeat._record(found, set(), self.heartbeat._begun, self.clock.monotonic())
         await asyncio.sleep(0)
 
 
 async def test_a_process_is_dead_only_by_a_later_heartbeat() -> None:
-    hearts = Hearts()
+    controlled = ControlledHeartbeat()
     for _ in range(5):
-        await hearts.beat(beat("i_me"))
-    assert hearts.heart.dead({"i_new"}) == set()  # it may have come after the last beat
-    await hearts.beat(beat("i_me", "i_new"))
-    assert hearts.heart.dead({"i_new", "i_gone"}) == set()
-    await hearts.beat(beat("i_me", "i_new"))
-    assert hearts.heart.dead({"i_new", "i_gone"}) == {"i_gone"}
-    await hearts.beat(beat("i_me"))
-    assert hearts.heart.dead({"i_new", "i_gone"}) == {"i_new", "i_gone"}
+        await controlled.beat(beat("i_me"))
+    assert controlled.heartbeat.dead({"i_new"}) == set()  # it may have registered after the last beat
+    await controlled.beat(beat("i_me", "i_new"))
+    assert controlled.heartbeat.dead({"i_new", "i_gone"}) == set()
+    await controlled.beat(beat("i_me", "i_new"))
+    assert controlled.heartbeat.dead({"i_new", "i_gone"}) == {"i_gone"}
+    await controlled.beat(beat("i_me"))
+    assert controlled.heartbeat.dead({"i_new", "i_gone"}) == {"i_new", "i_gone"}
 
 
 async def test_a_process_after_an_outage_declares_no_other_dead_for_a_while() -> None:
-    hearts = Hearts()
+    controlled = ControlledHeartbeat()
     for _ in range(6):
-        hearts.heart.dead({"i_gone"})
-        await hearts.beat(beat("i_me"))
-    assert hearts.heart.dead({"i_gone"}) == {"i_gone"}
-    await hearts.beat(None)
-    assert hearts.heart.dead({"i_gone"}) == set() and not hearts.heart.leads() and not hearts.heart.is_connected()
+        controlled.heartbeat.dead({"i_gone"})
+        await controlled.beat(beat("i_me"))
+    assert controlled.heartbeat.dead({"i_gone"}) == {"i_gone"}
+    await controlled.beat(None)
+    assert (
+        controlled.heartbeat.dead({"i_gone"}) == set()
+        and not controlled.heartbeat.leads()
+        and not controlled.heartbeat.is_connected()
+    )
     for _ in range(4):
-        await hearts.beat(beat("i_me"))
-        assert hearts.heart.dead({"i_gone"}) == set()
-    await hearts.beat(beat("i_me"))
-    assert hearts.heart.dead({"i_gone"}) == {"i_gone"}
-    await hearts.clock.advance(SOUND_SECONDS + 1)  # it was stopped: what it knows is old
-    assert hearts.heart.dead({"i_gone"}) == set()
-    await hearts.beat(beat("i_me"), after=DEAD_SECONDS)
-    assert hearts.heart.dead({"i_gone"}) == set()
+        await controlled.beat(beat("i_me"))
+        assert controlled.heartbeat.dead({"i_gone"}) == set()
+    await controlled.beat(beat("i_me"))
+    assert controlled.heartbeat.dead({"i_gone"}) == {"i_gone"}
+    await controlled.clock.advance(SOUND_SECONDS + 1)  # it was stopped, so its information is outdated
+    assert controlled.heartbeat.dead({"i_gone"}) == set()
+    await controlled.beat(beat("i_me"), after=DEAD_SECONDS)
+    assert controlled.heartbeat.dead({"i_gone"}) == set()
 
 
 async def test_a_process_that_missed_heartbeats_claims_nothing_until_it_is_healthy() -> None:
-    hearts = Hearts()
-    await hearts.beat(beat("i_me"))
-    assert hearts.heart.is_sound()
-    await hearts.clock.advance(SOUND_SECONDS + 1)
-    assert not hearts.heart.is_sound()
-    await hearts.beat(beat("i_me", known=False))
-    assert hearts.introduced == 1 and not hearts.heart.is_sound()
-    await hearts.beat(beat("i_me"))
-    assert not hearts.heart.is_sound()
-    await hearts.beat(beat("i_me"))
-    assert hearts.heart.is_sound()
+    controlled = ControlledHeartbeat()
+    await controlled.beat(beat("i_me"))
+    assert controlled.heartbeat.is_sound()
+    await controlled.clock.advance(SOUND_SECONDS + 1)
+    assert not controlled.heartbeat.is_sound()
+    await controlled.beat(beat("i_me", known=False))
+    assert controlled.introduced == 1 and not controlled.heartbeat.is_sound()
+    await controlled.beat(beat("i_me"))
+    assert not controlled.heartbeat.is_sound()
+    await controlled.beat(beat("i_me"))
+    assert controlled.heartbeat.is_sound()
 
 
 async def test_the_loops_wake_on_leadership_and_when_a_process_dies() -> None:
-    hearts = Hearts()
-    await hearts.beat(beat("i_me", leads=False))
-    assert hearts.led == 0
-    await hearts.beat(beat("i_me", "i_other"))
-    assert hearts.led == 1
-    await hearts.beat(beat("i_me", "i_other"))
-    assert hearts.led == 1
-    await hearts.beat(beat("i_me"))
-    assert hearts.led == 2
+    controlled = ControlledHeartbeat()
+    await controlled.beat(beat("i_me", leads=False))
+    assert controlled.led == 0
+    await controlled.beat(beat("i_me", "i_other"))
+    assert controlled.led == 1
+    await controlled.beat(beat("i_me", "i_other"))
+    assert controlled.led == 1
+    await controlled.beat(beat("i_me"))
+    assert controlled.led == 2
 
 
 async def test_tasks_of_an_unhealthy_process_are_claimed_by_others(database: str, tmp_path: Path) -> None:
@@ -485,4 +489,4 @@ async def test_tasks_of_an_unhealthy_process_are_claimed_by_others(database: str
         task = await first.tasks.submit("x", agent="it")
         async with desk(tmp_path, "b", database, agents=agents) as second, asyncio.timeout(60):
             assert (await first.tasks.wait(task.id)).status == "done"
-            assert await started_by(first, task.id) == [second.id]
+            assert await list_starters(first, task.id) == [second.id]

@@ -1,4 +1,4 @@
-"""The runtime: opens whole or not at all, closes whatever happened, and leaves nothing behind."""
+"""Test the runtime: it opens completely or not at all, always closes, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from insides import engine_of, worker_of
+from internals import engine_of, worker_of
 from midwatch import AgentError, Runtime, Settings, Task, Turn
 from midwatch.base.errors import AlreadyRunning, BadConfig, HomeUnusable, SchemaTooNew, StoreCorrupt, StoreUnavailable
 from midwatch.base.home import Home
@@ -36,7 +36,7 @@ on_crash = "rerun"
 
 
 class Footprint(NamedTuple):
-    """What this process holds."""
+    """The resources that this process holds."""
 
     threads: frozenset[str] = frozenset()
     tasks: frozenset[asyncio.Task[Any]] = frozenset()
@@ -48,7 +48,7 @@ NOTHING = Footprint()
 
 
 def footprint() -> Footprint:
-    gc.collect()  # what earlier tests left is none of ours
+    gc.collect()  # ignore what earlier tests left
     return Footprint(
         frozenset(t.name for t in threading.enumerate() if not t.name.startswith("asyncio")),
         frozenset(asyncio.all_tasks()),
@@ -58,7 +58,7 @@ def footprint() -> Footprint:
 
 
 def compare_footprint(before: Footprint) -> Footprint:
-    """What this process holds now and did not then. What it held then may have gone meanwhile, of other tests too."""
+    """Return the resources held now but not before. Resources of other tests may have been freed meanwhile."""
     now = footprint()
     return Footprint(
         now.threads - before.threads,
@@ -69,7 +69,7 @@ def compare_footprint(before: Footprint) -> Footprint:
 
 
 def locks(home: Path) -> set[str]:
-    """Lock files of processes; `up` and `leader` are of the home itself and stay."""
+    """Return the lock files of processes; `up` and `leader` belong to the home and stay."""
     return {file.stem for file in (home / "run").glob("*.lock")} - {"up", "leader"}
 
 
@@ -128,11 +128,11 @@ async def test_a_read_only_runtime_runs_nothing_and_does_not_lead(home: Path) ->
         assert (await wait_for_end(desk, task)).status == "done"
 
 
-class Odd(Exception):
-    """Not one of ours."""
+class ForeignError(Exception):
+    """An error that is not one of midwatch."""
 
 
-@pytest.mark.parametrize("problem", [Odd("in the body"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize("problem", [ForeignError("in the body"), KeyboardInterrupt(), SystemExit(3)])
 async def test_an_error_in_the_body_still_shuts_down(home: Path, problem: BaseException) -> None:
     settings = load_settings(home)
     await asyncio.to_thread(lambda: None)
@@ -173,13 +173,13 @@ async def test_a_cancelled_body_still_shuts_down(home: Path) -> None:
 
 
 async def test_a_channel_that_does_not_close_does_not_block_shutdown(home: Path) -> None:
-    class Stuck(RecordingChannel):
+    class HangingChannel(RecordingChannel):
         async def close(self) -> None:
             raise OSError("no")
 
     other = RecordingChannel("other")
     before = footprint()
-    async with Runtime.open(home, channels={"stuck": Stuck("stuck"), "other": other}):
+    async with Runtime.open(home, channels={"stuck": HangingChannel("stuck"), "other": other}):
         pass
     assert other.closed
     assert compare_footprint(before) == NOTHING
@@ -187,18 +187,18 @@ async def test_a_channel_that_does_not_close_does_not_block_shutdown(home: Path)
 
 async def test_a_part_that_does_not_stop_does_not_block_the_others(home: Path) -> None:
     async def broken() -> None:
-        raise Odd("while stopping")
+        raise ForeignError("while stopping")
 
     await asyncio.to_thread(lambda: None)
     before = footprint()
-    with pytest.raises(Odd):
+    with pytest.raises(ForeignError):
         async with Runtime.open(home) as desk:
             desk._parts.append(Part(stop=broken))
     assert compare_footprint(before) == NOTHING
     assert locks(home) == set() and is_free(home)
 
 
-# -- after the end -----------------------------------------------------------------------------------------------
+# -- after the close ---------------------------------------------------------------------------------------------
 
 
 async def test_a_closed_runtime_refuses_calls(home: Path) -> None:
@@ -242,7 +242,7 @@ async def test_a_second_server_is_refused_and_the_first_continues(home: Path, mo
             with pytest.raises(AlreadyRunning, match="midwatch down"):
                 async with Runtime.open(home, role="up"):
                     pass
-        left = compare_footprint(before)  # the first works on: a reader may have begun, and opened its files, only now
+        left = compare_footprint(before)  # the first runtime continues and may have opened files since
         assert (len(left.threads) < 5, len(left.tasks) < 5, left.descriptors < 10) == (True, True, True), left
         assert not left.children
         assert (await wait_for_end(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
@@ -309,7 +309,7 @@ async def test_a_failed_start_is_reported_in_one_line_and_leaves_nothing(
 
 
 async def test_a_late_failure_at_startup_is_undone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store fails when everything but the engine has started."""
+    """The store fails when everything except the engine has started."""
 
     async def broken(self: Any, instance: Any) -> None:
         raise StoreUnavailable("the disk is full")
@@ -327,7 +327,7 @@ async def test_a_late_failure_at_startup_is_undone(home: Path, monkeypatch: pyte
         assert (await wait_for_end(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
 
 
-# -- two in one process ------------------------------------------------------------------------------------------
+# -- two runtimes in one process ---------------------------------------------------------------------------------
 
 
 async def test_two_runtimes_of_one_home_run_each_task_once(home: Path) -> None:
@@ -361,7 +361,7 @@ async def test_closing_one_runtime_does_not_affect_agents_of_another(home: Path)
             mark = f"MIDWATCH_TASK={task.id}/1"
             await until(lambda: bool(processes_with(mark)))
         assert processes_with(mark) != []
-        assert guard.pid is not None  # still guarded
+        assert guard.pid is not None  # the guard still watches it
         await desk.tasks.cancel(task.id)
         assert (await wait_for_end(desk, task)).status == "cancelled"
     assert processes_with(mark) == []
@@ -383,7 +383,7 @@ async def test_a_closing_runtime_leaves_its_task_to_another(home: Path) -> None:
             assert (ends.status, ends.interruptions) == ("done", 1)
 
 
-# -- texts that cannot be written --------------------------------------------------------------------------------
+# -- texts that cannot be stored ---------------------------------------------------------------------------------
 
 HALF = "half of a pair: \ud83d"
 
@@ -405,7 +405,7 @@ async def test_a_task_ends_whatever_its_agent_returns(home: Path, step: Any) -> 
         assert ended.status in ("done", "failed")
 
 
-# -- what is offered ---------------------------------------------------------------------------------------------
+# -- registered agents -------------------------------------------------------------------------------------------
 
 
 def shout(prompt: str) -> str:
@@ -442,23 +442,23 @@ async def test_old_data_is_pruned_by_the_settings(home: Path) -> None:
     async with Runtime.open(settings=settings, agents={"it": ScriptedAgent(result("x"))}, clock=clock) as desk:
         for _ in range(5):
             task = await desk.tasks.submit("x", agent="it")
-            await until(lambda task=task: _done(desk, task))  # type: ignore[misc]
+            await until(lambda task=task: _is_done(desk, task))  # type: ignore[misc]
 
-        async def left(count: int, later: float = 0.0) -> bool:
+        async def has_tasks(count: int, later: float = 0.0) -> bool:
             await clock.advance(later)
             return len(await desk.store.list_tasks(TaskFilter())) == count
 
         await clock.advance(60)
-        await until(lambda: left(2))
-        await until(lambda: left(0, later=60))
+        await until(lambda: has_tasks(2))
+        await until(lambda: has_tasks(0, later=60))
 
 
-async def _done(desk: Runtime, task: Task) -> bool:
+async def _is_done(desk: Runtime, task: Task) -> bool:
     return not (await desk.tasks.get(task.id)).open
 
 
 async def test_a_runtime_works_on_any_event_loop(home: Path) -> None:
-    """The server runs on uvloop, a script on asyncio's own."""
+    """The server runs on uvloop, a script on the loop of asyncio."""
     script = (
         "import asyncio, sys, uvloop, midwatch\n"
         "async def main():\n"

@@ -1,4 +1,4 @@
-"""Sandboxes, tried by agents that try to get out."""
+"""Test sandboxes with agents that try to escape."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(user, project, user / ".midwatch")
 
 
-Opened = Callable[..., AbstractAsyncContextManager[Runtime]]
+OpenDesk = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 
 @pytest.fixture
-def opened(world: World) -> Opened:
-    """A desk whose agent `sh` is kept in."""
+def open_desk(world: World) -> OpenDesk:
+    """Open a desk whose agent `sh` runs in a sandbox."""
 
     @asynccontextmanager
     async def make(more: str = "", options: str = SHELL) -> AsyncIterator[Runtime]:
         world.home.mkdir(exist_ok=True)
-        (world.home / "midwatch.toml").write_text(f"[agents.sh]\n{options}{seen(options + more)}{more}")
+        (world.home / "midwatch.toml").write_text(f"[agents.sh]\n{options}{show_own_files(options + more)}{more}")
         settings = Settings.load(world.home, shutdown_grace=0, detect_agents=False, default_agent="sh")
         async with Runtime.open(settings=settings) as desk:
             yield desk
@@ -67,8 +67,8 @@ def opened(world: World) -> Opened:
     return make
 
 
-def seen(options: str) -> str:
-    """Our own files, where they lie in a directory of which a sandbox has its own."""
+def show_own_files(options: str) -> str:
+    """Make our own files visible if they are in a directory that the sandbox replaces."""
     root = Path(__file__).parents[2]
     hidden = root.is_relative_to("/tmp") and '"bwrap"' in options and "sandbox_read" not in options
     return f'sandbox_read = ["{root}"]\n' if hidden else ""
@@ -80,7 +80,9 @@ async def run_task(desk: Runtime, prompt: str, workdir: Path, *, worktree: bool 
         return await desk.tasks.wait(task.id)
 
 
-async def test_hidden_files_cannot_be_read_and_outside_files_cannot_be_written(opened: Opened, world: World) -> None:
+async def test_hidden_files_cannot_be_read_and_outside_files_cannot_be_written(
+    open_desk: OpenDesk, world: World
+) -> None:
     listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     tries = {
@@ -100,7 +102,7 @@ async def test_hidden_files_cannot_be_read_and_outside_files_cannot_be_written(o
         "variables": "env | grep ^MIDWATCH_ | cut -d= -f1 | sort | tr '\\n' ' '",
     }
     script = "; ".join(f"printf '{name}: '; ({said}) 2>/dev/null && echo . || echo no" for name, said in tries.items())
-    async with opened() as desk, listening:
+    async with open_desk() as desk, listening:
         task = await run_task(desk, script, world.project)
     assert task.result is not None, task.error
     said = task.result
@@ -120,7 +122,7 @@ async def test_hidden_files_cannot_be_read_and_outside_files_cannot_be_written(o
     assert (world.project / "made").read_text() == "here\n"
 
 
-async def test_an_agent_can_commit_but_not_change_git_configuration_or_hooks(opened: Opened, world: World) -> None:
+async def test_an_agent_can_commit_but_not_change_git_configuration_or_hooks(open_desk: OpenDesk, world: World) -> None:
     (world.user / ".gitconfig").write_text("[user]\nname = Bob\nemail = b@example.org\n")
     git(world.project, "config", "--unset", "user.name")
     config = (world.project / ".git" / "config").read_text()
@@ -129,7 +131,7 @@ async def test_an_agent_can_commit_but_not_change_git_configuration_or_hooks(ope
         "git config core.fsmonitor ./evil || echo kept; echo evil >> $G/config || echo kept; "
         "echo evil > $G/hooks/pre-commit || echo kept; mv $G $G.away || echo kept; git log -1 --format=%an"
     )
-    async with opened() as desk:
+    async with open_desk() as desk:
         for apart in (False, True):
             task = await run_task(desk, f"G=$(git rev-parse --git-common-dir); {script}", world.project, worktree=apart)
             assert task.result == "committed\nkept\nkept\nkept\nkept\nBob", (apart, task)
@@ -145,17 +147,17 @@ async def test_an_agent_can_commit_but_not_change_git_configuration_or_hooks(ope
         assert git(world.project, "log", "-1", "--format=%s") == "y"
 
 
-async def test_a_repository_in_the_home_directory_stays_hidden(opened: Opened, world: World) -> None:
+async def test_a_repository_in_the_home_directory_stays_hidden(open_desk: OpenDesk, world: World) -> None:
     git(world.user, "init", "-q")
     (world.user / "plain").mkdir()
-    async with opened() as desk:
+    async with open_desk() as desk:
         task = await run_task(desk, "ls -A ~; touch made", world.user / "plain")
         assert task.result == ".midwatch\nplain"
         assert (world.user / "plain" / "made").exists()
 
 
-async def test_an_agent_may_write_its_whole_worktree(opened: Opened, world: World) -> None:
-    async with opened() as desk:
+async def test_an_agent_may_write_its_whole_worktree(open_desk: OpenDesk, world: World) -> None:
+    async with open_desk() as desk:
         task = await desk.tasks.submit("echo x > ../a.txt; pwd", workdir=str(world.project / "-sub"), worktree=True)
         ended = await desk.tasks.wait(task.id)
         told = ended.snapshot()["worktree"]
@@ -163,9 +165,9 @@ async def test_an_agent_may_write_its_whole_worktree(opened: Opened, world: Worl
         assert (told["files"], told["added"], told["removed"]) == (1, 1, 2)
 
 
-async def test_a_sandboxed_program_is_interrupted_and_ended_as_a_whole(opened: Opened, world: World) -> None:
+async def test_a_sandboxed_program_is_interrupted_and_ended_as_a_whole(open_desk: OpenDesk, world: World) -> None:
     script = "trap 'echo bye > bye; exit' INT; setsid sleep 600 & touch begun; sleep 600 & wait"
-    async with opened() as desk:
+    async with open_desk() as desk:
         task = await desk.tasks.submit(script, workdir=str(world.project))
         await _exists(world.project / "begun")
         assert len(await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={task.id}/1")) >= 3
@@ -184,8 +186,8 @@ async def test_a_sandboxed_program_is_interrupted_and_ended_as_a_whole(opened: O
         assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={stubborn.id}/1") == []
 
 
-async def test_no_sandboxed_process_outlives_midwatch(opened: Opened, world: World) -> None:
-    async with opened():
+async def test_no_sandboxed_process_outlives_midwatch(open_desk: OpenDesk, world: World) -> None:
+    async with open_desk():
         pass
     code = (
         "import asyncio, midwatch\n"
@@ -210,7 +212,7 @@ async def test_no_sandboxed_process_outlives_midwatch(opened: Opened, world: Wor
             await asyncio.sleep(0.02)
 
 
-async def test_an_agents_own_state_and_program_are_visible(opened: Opened, world: World) -> None:
+async def test_an_agents_own_state_and_program_are_visible(open_desk: OpenDesk, world: World) -> None:
     program = world.user / ".local" / "bin" / "claude"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho more >> ~/.claude/state; cat ~/.claude/state ~/notes/n; echo x > ~/notes/n\n")
@@ -222,40 +224,40 @@ async def test_an_agents_own_state_and_program_are_visible(opened: Opened, world
         f'kind = "command"\nargv = ["{program}"]\nsandbox = "bwrap"\nsandbox_read = ["~/notes"]\n'
         'sandbox_paths = ["~/shared"]\nok_codes = [0, 1, 2]\n'
     )
-    async with opened(options=options) as desk:
+    async with open_desk(options=options) as desk:
         task = await run_task(desk, "x", world.project)
         assert task.result == "more\nnoted"
     assert (world.user / ".claude" / "state").read_text() == "more\n"
     assert (world.user / "notes" / "n").read_text() == "noted\n"
 
 
-async def test_a_function_is_sandboxed_too(opened: Opened, world: World) -> None:
+async def test_a_function_is_sandboxed_too(open_desk: OpenDesk, world: World) -> None:
     (world.user / "lib").mkdir()
     (world.user / "lib" / "mine.py").write_text(
         "import os\ndef work(prompt):\n    open('made', 'w').write('x')\n    return str(os.path.exists(prompt))\n"
     )
     options = f'kind = "function"\ntarget = "mine:work"\npath = "{world.user}/lib"\nsandbox = "bwrap"\n'
-    async with opened(options=options) as desk:
+    async with open_desk(options=options) as desk:
         task = await run_task(desk, str(world.user / ".ssh"), world.project)
         assert task.result == "False", task.error
         assert (world.project / "made").exists()
         assert "problem" not in desk.agents["sh"].describe()
 
 
-async def test_a_worktree_cannot_point_to_another_configuration(opened: Opened, world: World) -> None:
+async def test_a_worktree_cannot_point_to_another_configuration(open_desk: OpenDesk, world: World) -> None:
     tries = ("echo /x > $a/commondir", "rm $a/commondir", "echo /x > $a/gitdir", "mv $a $a.x", "mv $c/worktrees $c/x")
     script = "a=$(git rev-parse --git-dir); c=$(git rev-parse --git-common-dir); "
     script += "".join(f"({said}) 2>/dev/null && echo done; " for said in tries)
     author = "-c user.name=a -c user.email=a@b"
-    async with opened() as desk:
+    async with open_desk() as desk:
         task = await run_task(desk, f"{script} echo n > n; git add n && git {author} commit -qm n && echo well",
                           world.project, worktree=True)  # fmt: skip
     assert task.result == "well", (task.result, task.error)
 
 
-async def test_an_acp_agent_is_sandboxed_too(opened: Opened, world: World) -> None:
+async def test_an_acp_agent_is_sandboxed_too(open_desk: OpenDesk, world: World) -> None:
     options = f'kind = "acp"\nargv = ["{sys.executable}", "{Path(__file__).parents[1]}/fakes/acp_agent.py"]\n'
-    async with opened(options=f'{options}sandbox = "bwrap"\n') as desk:
+    async with open_desk(options=f'{options}sandbox = "bwrap"\n') as desk:
         task = await run_task(desk, "hello", world.project)
         assert task.result == "you said hello", task.error
         assert task.dir_key == str(world.project)
@@ -264,13 +266,13 @@ async def test_an_acp_agent_is_sandboxed_too(opened: Opened, world: World) -> No
 
 
 async def test_without_bubblewrap_nothing_runs_and_the_error_has_a_remedy(
-    opened: Opened, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_desk: OpenDesk, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "sh").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", str(programs))
-    async with opened() as desk:
+    async with open_desk() as desk:
         missing = await run_task(desk, "touch ran", world.project)
         assert missing.error == (
             'bubblewrap is missing; install it (package bubblewrap), or write agents.sh.sandbox = "none"'
@@ -285,9 +287,9 @@ async def test_without_bubblewrap_nothing_runs_and_the_error_has_a_remedy(
     assert not (world.project / "ran").exists()
 
 
-async def test_a_configured_program_starts_the_sandbox(opened: Opened, world: World) -> None:
+async def test_a_configured_program_starts_the_sandbox(open_desk: OpenDesk, world: World) -> None:
     own = '["env", "KEPT_IN={workdir}"]'
-    async with opened(options=SHELL.replace('"bwrap"', own)) as desk:
+    async with open_desk(options=SHELL.replace('"bwrap"', own)) as desk:
         task = await run_task(desk, "echo $KEPT_IN; env | grep ^MIDWATCH_LOG; true", world.project)
         assert task.result == str(world.project)
     gone = build("x", "command", {"argv": ["sh"]}, sandbox=Sandbox(agent="x", home="/h", prefix=("no-such-jail",)))

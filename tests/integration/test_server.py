@@ -1,4 +1,4 @@
-"""The server on the wire: real sockets that send too much, too slowly, nonsense, or read nothing."""
+"""Test the server with real sockets that send too much, too slowly, or invalid data, or that do not read."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ HEALTH = "/api/v1/health"
 # -- the peer ----------------------------------------------------------------------------------------------------------
 
 
-def dial(port: int, host: str = "127.0.0.1") -> socket.socket:
+def connect(port: int, host: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection((host, port), timeout=PATIENCE)
 
 
-def rest(sock: socket.socket) -> bytes:
-    """Everything up to the end of the connection, which the server has to bring about."""
+def read_to_end(sock: socket.socket) -> bytes:
+    """Return everything up to the end of the connection, which the server must close."""
     heard = b""
     with contextlib.suppress(ConnectionError):
         while part := sock.recv(65536):
@@ -55,13 +55,13 @@ def rest(sock: socket.socket) -> bytes:
     return heard
 
 
-def say(port: int, *parts: bytes) -> bytes:
-    """What the server answers to that until it closes the connection."""
-    with dial(port) as sock:
+def exchange(port: int, *parts: bytes) -> bytes:
+    """Return the reply of the server up to the end of the connection."""
+    with connect(port) as sock:
         with contextlib.suppress(ConnectionError):
             for part in parts:
                 sock.sendall(part)
-        return rest(sock)
+        return read_to_end(sock)
 
 
 def request(target: str = HEALTH, *headers: str, method: str = "GET", body: bytes = b"") -> bytes:
@@ -70,7 +70,7 @@ def request(target: str = HEALTH, *headers: str, method: str = "GET", body: byte
 
 
 def statuses(heard: bytes) -> list[int]:
-    """Of all replies; the bodies here hold no line that looks like one."""
+    """Return the statuses of all replies; no body in these tests contains a similar line."""
     return [int(found) for found in re.findall(rb"^HTTP/1\.1 (\d+) ", heard, re.M)]
 
 
@@ -84,12 +84,12 @@ def problem(heard: bytes) -> dict[str, object]:
 
 
 def is_refused(heard: bytes) -> bool:
-    """Answered with one 4xx, or with nothing."""
+    """Return whether the reply is one 4xx or empty."""
     return heard == b"" or [status // 100 for status in statuses(heard)] == [4]
 
 
 def reply(sock: socket.socket) -> int:
-    """The status of one reply with a known length."""
+    """Return the status of one reply with a known length."""
     file = sock.makefile("rb")
     status = int(file.readline().split()[1])
     lines = list(iter(file.readline, b"\r\n"))
@@ -100,8 +100,8 @@ def reply(sock: socket.socket) -> int:
 # -- the servers -------------------------------------------------------------------------------------------------------
 
 
-class Wired:
-    """A server in this process, on a loop and a thread of its own as in a process of its own, with other limits."""
+class ServerThread:
+    """A server in this process, on its own loop and thread as in a process of its own, with other limits."""
 
     port: int
     token: str
@@ -132,7 +132,7 @@ class Wired:
         finally:
             self._ready.set()
 
-    def __enter__(self) -> Wired:
+    def __enter__(self) -> ServerThread:
         self._thread.start()
         assert self._ready.wait(PATIENCE)
         return self
@@ -153,33 +153,33 @@ class Wired:
         return self.authorized("/tasks", "Content-Type: application/json", *headers, method="POST", body=body)
 
     def fill(self, count: int) -> int:
-        """Hand in so many long prompts; returns how long they are together."""
+        """Submit so many long prompts and return their total length."""
         body = json.dumps({"prompt": "x" * 450_000, "delay": 3600}).encode()
         for _ in range(count):
-            heard = say(self.port, self.post(f"Content-Length: {len(body)}", "Connection: close", body=body))
+            heard = exchange(self.port, self.post(f"Content-Length: {len(body)}", "Connection: close", body=body))
             assert statuses(heard) == [201]
         return count * 450_000
 
     def tasks(self) -> int:
-        heard = say(self.port, self.authorized("/summary", "Connection: close"))
+        heard = exchange(self.port, self.authorized("/summary", "Connection: close"))
         total: int = json.loads(heard.partition(b"\r\n\r\n")[2])["total"]
         return total
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A real `midwatch up` as everybody has it. Nothing that is sent to it may make it lose its countenance."""
+    """Start a real `midwatch up` with default settings. No request may make it log a traceback."""
     server = Server(tmp_path_factory.mktemp("served") / "home", MIDWATCH_DETECT_AGENTS="false")
     asyncio.run(server.start())
     yield server
-    assert statuses(say(server.port, request(HEALTH, "Connection: close"))) == [200]
+    assert statuses(exchange(server.port, request(HEALTH, "Connection: close"))) == [200]
     assert asyncio.run(server.stop()) == 0
     log = (server.home.parent / "server.log").read_text()
     assert "Traceback" not in log
     assert (server.home / "token").read_text().strip() not in log
 
 
-# -- form --------------------------------------------------------------------------------------------------------------
+# -- malformed requests ------------------------------------------------------------------------------------------------
 
 CHUNKED = "Transfer-Encoding: chunked"
 POST = f"POST {HEALTH} HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
@@ -243,7 +243,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("sent", MALFORMED.values(), ids=MALFORMED.keys())
 def test_malformed_requests_are_refused_and_the_connection_closed(served: Server, sent: bytes) -> None:
-    heard = say(served.port, sent)
+    heard = exchange(served.port, sent)
     assert is_refused(heard), heard
     if heard and statuses(heard) != [413]:
         assert problem(heard)["code"] == "malformed_request"
@@ -252,18 +252,18 @@ def test_malformed_requests_are_refused_and_the_connection_closed(served: Server
 @pytest.mark.parametrize("step", [1, 7])
 def test_malformed_requests_in_small_pieces_are_refused(served: Server, step: int) -> None:
     for sent in (MALFORMED["length and chunks"], MALFORMED["one bare LF"], MALFORMED["two hosts"]):
-        heard = say(served.port, *(sent[at : at + step] for at in range(0, len(sent), step)))
+        heard = exchange(served.port, *(sent[at : at + step] for at in range(0, len(sent), step)))
         assert problem(heard)["code"] == "malformed_request"
 
 
 def test_text_in_other_scripts_is_accepted(served: Server) -> None:
-    heard = say(served.port, GET + "Cookie: name=ä\r\nConnection: close\r\n\r\n".encode())
+    heard = exchange(served.port, GET + "Cookie: name=ä\r\nConnection: close\r\n\r\n".encode())
     assert statuses(heard) == [200]
-    assert statuses(say(served.port, request("/api/v1/tasks/%C3%A4", "Connection: close"))) == [401]
+    assert statuses(exchange(served.port, request("/api/v1/tasks/%C3%A4", "Connection: close"))) == [401]
 
 
 def test_random_damage_to_requests_does_no_harm(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """No reply of 500 or above, no traceback, and the server always ends the connection."""
+    """Check that no reply is 500 or above, nothing logs a traceback, and the server closes the connection."""
     chance = random.Random(4)
 
     def damaged(whole: bytes) -> bytes:
@@ -285,19 +285,19 @@ def test_random_damage_to_requests_does_no_harm(home: Path, caplog: pytest.LogCa
                 await writer.wait_closed()
             return heard
 
-    async def many(wired: Wired) -> list[bytes]:
+    async def many(host: ServerThread) -> list[bytes]:
         whole = [
-            wired.post("Content-Length: 15", body=b'{"prompt": "a"}'),
-            wired.post(CHUNKED, body=b'5\r\n{"pro\r\na\r\nmpt": "a"}\r\n0\r\n\r\n'),
-            wired.authorized("/tasks?limit=5"),
+            host.post("Content-Length: 15", body=b'{"prompt": "a"}'),
+            host.post(CHUNKED, body=b'5\r\n{"pro\r\na\r\nmpt": "a"}\r\n0\r\n\r\n'),
+            host.authorized("/tasks?limit=5"),
         ]
         sent = [damaged(chance.choice(whole)) for _ in range(600)]
         return [heard for at in range(0, 600, 100) for heard in await asyncio.gather(
-            *(one(wired.port, piece) for piece in sent[at : at + 100])
+            *(one(host.port, piece) for piece in sent[at : at + 100])
         )]  # fmt: skip
 
-    with Wired(home, Limits(head_seconds=0.3, pause_seconds=0.3, last_seconds=0.2)) as wired:
-        heard = asyncio.run(many(wired))
+    with ServerThread(home, Limits(head_seconds=0.3, pause_seconds=0.3, last_seconds=0.2)) as host:
+        heard = asyncio.run(many(host))
     found = [status for one_heard in heard for status in statuses(one_heard)]
     assert max(found) < 500
     assert {200, 201, 400, 408} <= set(found)
@@ -305,10 +305,10 @@ def test_random_damage_to_requests_does_no_harm(home: Path, caplog: pytest.LogCa
 
 
 def test_each_kind_of_refusal_is_logged_once_per_peer(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Wired(home, Limits()) as wired:
+    with ServerThread(home, Limits()) as host:
         for _ in range(5):
-            say(wired.port, MALFORMED["TLS hello"])
-            say(wired.port, GET + b"A: " + b"x" * 70_000 + b"\r\nAuthorization: Bearer s3cret\r\n\r\n")
+            exchange(host.port, MALFORMED["TLS hello"])
+            exchange(host.port, GET + b"A: " + b"x" * 70_000 + b"\r\nAuthorization: Bearer s3cret\r\n\r\n")
     lines = [record.getMessage() for record in caplog.records if record.name == "midwatch.api.protocol"]
     assert [line.split(": ")[0:2] for line in lines] == [
         ["refused 127.0.0.1", "400 malformed_request"],
@@ -339,47 +339,47 @@ def test_paths_used_by_model_clients_are_not_logged(home: Path) -> None:
 
 
 def test_a_pipelined_request_is_not_run(home: Path) -> None:
-    """The reply to the first one comes, then the end; whoever sent more asks again."""
-    with Wired(home, Limits()) as wired:
-        create = wired.post("Content-Length: 15", body=b'{"prompt": "a"}')
-        heard = say(wired.port, wired.authorized("/summary") + create + create)
+    """The first request is answered, then the connection ends; a client that sent more repeats it."""
+    with ServerThread(home, Limits()) as host:
+        create = host.post("Content-Length: 15", body=b'{"prompt": "a"}')
+        heard = exchange(host.port, host.authorized("/summary") + create + create)
         assert statuses(heard) == [200]
         assert b"connection: close" in heard
-        assert wired.tasks() == 0
+        assert host.tasks() == 0
 
 
 def test_a_stream_ends_with_its_reader_even_after_a_second_request(home: Path) -> None:
-    with Wired(home, Limits()) as wired:
-        streams = wired.streams
-        with dial(wired.port) as sock:
-            sock.sendall(wired.authorized("/events"))
+    with ServerThread(home, Limits()) as host:
+        streams = host.streams
+        with connect(host.port) as sock:
+            sock.sendall(host.authorized("/events"))
             assert b"200 OK" in sock.recv(100)
             assert asyncio.run(eventually(lambda: len(streams) == 1))
-            sock.sendall(wired.authorized("/summary"))
-            assert asyncio.run(eventually(lambda: wired.connections[0]._stage == "over"))
+            sock.sendall(host.authorized("/summary"))
+            assert asyncio.run(eventually(lambda: host.connections[0]._stage == "over"))
             assert len(streams) == 1
-        assert asyncio.run(eventually(lambda: not streams and not wired.connections))
+        assert asyncio.run(eventually(lambda: not streams and not host.connections))
 
 
 def test_the_body_of_an_upgrade_is_not_a_new_request(home: Path) -> None:
-    with Wired(home, Limits()) as wired, dial(wired.port) as sock:
-        inner = wired.post("Content-Length: 15", body=b'{"prompt": "a"}')
+    with ServerThread(home, Limits()) as host, connect(host.port) as sock:
+        inner = host.post("Content-Length: 15", body=b'{"prompt": "a"}')
         sock.sendall(
-            wired.authorized("/summary", "Connection: upgrade", "Upgrade: h2c", f"Content-Length: {len(inner)}")
+            host.authorized("/summary", "Connection: upgrade", "Upgrade: h2c", f"Content-Length: {len(inner)}")
         )
         head = sock.recv(65536)
         with contextlib.suppress(ConnectionError):
             sock.sendall(inner)
-        assert statuses(head + rest(sock)) == [200]
-        assert wired.tasks() == 0
+        assert statuses(head + read_to_end(sock)) == [200]
+        assert host.tasks() == 0
 
 
 def test_a_trailer_is_not_a_header(home: Path) -> None:
-    with Wired(home, Limits()) as wired:
-        body = f'f\r\n{{"prompt": "a"}}\r\n0\r\nAuthorization: Bearer {wired.token}\r\n\r\n'.encode()
+    with ServerThread(home, Limits()) as host:
+        body = f'f\r\n{{"prompt": "a"}}\r\n0\r\nAuthorization: Bearer {host.token}\r\n\r\n'.encode()
         headers = ("Content-Type: application/json", "Connection: close", CHUNKED)
-        assert statuses(say(wired.port, request("/api/v1/tasks", *headers, method="POST", body=body))) == [401]
-        assert wired.tasks() == 0
+        assert statuses(exchange(host.port, request("/api/v1/tasks", *headers, method="POST", body=body))) == [401]
+        assert host.tasks() == 0
 
 
 # -- size --------------------------------------------------------------------------------------------------------------
@@ -401,73 +401,73 @@ def test_a_trailer_is_not_a_header(home: Path) -> None:
     ids=["one", "endless", "together", "many", "target", "endless target", "line breaks", "trailer", "chunk extension"],
 )  # fmt: skip
 def test_headers_above_the_limit_are_refused_early(served: Server, sent: bytes) -> None:
-    heard = say(served.port, sent)
+    heard = exchange(served.port, sent)
     assert (statuses(heard), problem(heard)["code"]) == ([431], "headers_too_large")
 
 
 def test_headers_of_the_largest_size_are_accepted(served: Server) -> None:
     fill = "\r\n".join(f"A{number}: {'x' * 630}" for number in range(98))
-    assert statuses(say(served.port, request(HEALTH, fill, "Connection: close"))) == [200]
+    assert statuses(exchange(served.port, request(HEALTH, fill, "Connection: close"))) == [200]
 
 
 def test_a_body_above_the_limit_is_refused_while_it_is_sent(home: Path) -> None:
-    with Wired(home, Limits()) as wired:
-        heard = say(wired.port, wired.post("Content-Length: 6000000", body=b"x" * 6_000_000))
+    with ServerThread(home, Limits()) as host:
+        heard = exchange(host.port, host.post("Content-Length: 6000000", body=b"x" * 6_000_000))
         assert (statuses(heard), problem(heard)["field"]) == ([413], "body")
-        heard = say(wired.port, wired.post(CHUNKED), *[b"100000\r\n" + b"x" * 0x100000 + b"\r\n"] * 6)
+        heard = exchange(host.port, host.post(CHUNKED), *[b"100000\r\n" + b"x" * 0x100000 + b"\r\n"] * 6)
         assert (statuses(heard), problem(heard)["field"]) == ([413], "body")
 
 
 def test_a_reply_before_the_end_of_the_request_closes_the_connection(served: Server) -> None:
-    """The next request would be taken for the rest of this one; one that is whole is no reason to end."""
-    with dial(served.port) as sock:
+    """The next request could count as the rest of this one; a complete request does not close the connection."""
+    with connect(served.port) as sock:
         sock.sendall(request("/api/v1/tasks", "Content-Length: 5000", method="POST", body=b"x" * 10))
-        assert problem(rest(sock))["code"] == "unauthorized"
-    with dial(served.port) as sock:
+        assert problem(read_to_end(sock))["code"] == "unauthorized"
+    with connect(served.port) as sock:
         for _ in range(2):
             sock.sendall(request("/api/v1/tasks"))
             assert reply(sock) == 401
 
 
 def test_an_endless_body_is_cut_off(home: Path) -> None:
-    with Wired(home, Limits(last_bytes=1_000_000, last_seconds=60)) as wired, dial(wired.port) as sock:
-        sock.sendall(wired.post("Content-Length: 9000000000000"))
+    with ServerThread(home, Limits(last_bytes=1_000_000, last_seconds=60)) as host, connect(host.port) as sock:
+        sock.sendall(host.post("Content-Length: 9000000000000"))
         with pytest.raises(ConnectionError):
             for _ in range(2000):
                 sock.sendall(b"x" * 1_000_000)
 
 
-# -- time --------------------------------------------------------------------------------------------------------------
+# -- time limits -------------------------------------------------------------------------------------------------------
 
 QUICK = Limits(head_seconds=0.4, pause_seconds=0.4, body_seconds=1.5, last_seconds=0.2)
 
 
 def test_idle_connections_are_closed(home: Path) -> None:
-    with Wired(home, QUICK) as wired:
-        assert say(wired.port) == b""
-        heard = say(wired.port, request(HEALTH))
+    with ServerThread(home, QUICK) as host:
+        assert exchange(host.port) == b""
+        heard = exchange(host.port, request(HEALTH))
         assert statuses(heard) == [200]
         assert b"connection: close" not in heard
 
 
 def test_incomplete_headers_time_out(home: Path) -> None:
-    with Wired(home, QUICK) as wired:
-        assert problem(say(wired.port, GET))["code"] == "request_timeout"
-        with dial(wired.port) as sock:
+    with ServerThread(home, QUICK) as host:
+        assert problem(exchange(host.port, GET))["code"] == "request_timeout"
+        with connect(host.port) as sock:
             sock.sendall(request(HEALTH))
             assert reply(sock) == 200
             sock.sendall(b"GET / HT")
-            assert statuses(rest(sock)) == [408]
+            assert statuses(read_to_end(sock)) == [408]
 
 
 def test_slowly_sent_headers_time_out(home: Path) -> None:
-    with Wired(home, QUICK) as wired, dial(wired.port) as sock:
+    with ServerThread(home, QUICK) as host, connect(host.port) as sock:
         sock.settimeout(0.05)
         heard, deadline = b"", time.monotonic() + PATIENCE
         sock.sendall(GET)
         while not heard:
             assert time.monotonic() < deadline
-            with contextlib.suppress(TimeoutError, ConnectionError):  # it may have been ended already
+            with contextlib.suppress(TimeoutError, ConnectionError):  # the server may have closed it already
                 sock.sendall(b"A: b\r\n")
             with contextlib.suppress(TimeoutError):
                 heard = sock.recv(65536)
@@ -476,9 +476,9 @@ def test_slowly_sent_headers_time_out(home: Path) -> None:
 
 @pytest.mark.parametrize("pace", [0, 0.1], ids=["stands still", "trickles"])
 def test_a_request_with_a_late_body_is_not_handled(home: Path, pace: float) -> None:
-    """It would be whole JSON if its end were taken for granted."""
-    with Wired(home, QUICK) as wired, dial(wired.port) as sock:
-        sock.sendall(wired.post("Content-Length: 500", body=b'{"prompt": "a"}'))
+    """The body would be valid JSON without its missing end."""
+    with ServerThread(home, QUICK) as host, connect(host.port) as sock:
+        sock.sendall(host.post("Content-Length: 500", body=b'{"prompt": "a"}'))
         heard, deadline = b"", time.monotonic() + PATIENCE
         sock.settimeout(pace or PATIENCE)
         while not heard:
@@ -486,88 +486,88 @@ def test_a_request_with_a_late_body_is_not_handled(home: Path, pace: float) -> N
             with contextlib.suppress(TimeoutError):
                 heard = sock.recv(65536)
             if not heard:
-                with contextlib.suppress(ConnectionError):  # it may have been ended already
+                with contextlib.suppress(ConnectionError):  # the server may have closed it already
                     sock.sendall(b" ")
         assert statuses(heard) == [408]
-        assert wired.tasks() == 0
+        assert host.tasks() == 0
 
 
 def test_a_request_with_a_truncated_body_is_not_handled(home: Path) -> None:
-    with Wired(home, Limits()) as wired:
-        with dial(wired.port) as sock:
-            sock.sendall(wired.post("Content-Length: 500", body=b'{"prompt": "a"}'))
-        assert asyncio.run(eventually(lambda: not wired.connections))
-        assert wired.tasks() == 0
+    with ServerThread(home, Limits()) as host:
+        with connect(host.port) as sock:
+            sock.sendall(host.post("Content-Length: 500", body=b'{"prompt": "a"}'))
+        assert asyncio.run(eventually(lambda: not host.connections))
+        assert host.tasks() == 0
 
 
 def test_expect_continue_is_answered_only_for_accepted_requests(home: Path) -> None:
     wish = ("Expect: 100-continue", "Content-Length: 15", "Content-Type: application/json")
-    with Wired(home, QUICK) as wired:
-        with dial(wired.port) as sock:
-            sock.sendall(wired.post(*wish[:2]))
+    with ServerThread(home, QUICK) as host:
+        with connect(host.port) as sock:
+            sock.sendall(host.post(*wish[:2]))
             assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
             sock.sendall(b'{"prompt": "a"}')
             assert reply(sock) == 201
-        assert statuses(say(wired.port, wired.post(*wish[:2]))) == [100, 408]
-        assert statuses(say(wired.port, request("/api/v1/tasks", *wish, method="POST"))) == [401]
-        assert wired.tasks() == 1
+        assert statuses(exchange(host.port, host.post(*wish[:2]))) == [100, 408]
+        assert statuses(exchange(host.port, request("/api/v1/tasks", *wish, method="POST"))) == [401]
+        assert host.tasks() == 1
 
 
 def test_a_stream_has_no_time_limit(home: Path) -> None:
-    with Wired(home, QUICK) as wired, dial(wired.port) as sock:
-        sock.sendall(wired.authorized("/events?after=0"))
+    with ServerThread(home, QUICK) as host, connect(host.port) as sock:
+        sock.sendall(host.authorized("/events?after=0"))
         assert b"200 OK" in sock.recv(100)
         for _ in range(5):
-            assert say(wired.port) == b""  # another connection was closed for being idle: so much time has passed
-        assert statuses(say(wired.port, wired.post("Content-Length: 15", body=b'{"prompt": "a"}'))) == [201]
+            assert exchange(host.port) == b""  # an idle connection was closed, so that much time has passed
+        assert statuses(exchange(host.port, host.post("Content-Length: 15", body=b'{"prompt": "a"}'))) == [201]
         heard = b""
         while b"event: task_finished" not in heard:
             heard += sock.recv(65536)
 
 
 def test_an_unread_reply_is_cut_off(home: Path) -> None:
-    with Wired(home, QUICK) as wired:
-        size = wired.fill(20)
+    with ServerThread(home, QUICK) as host:
+        size = host.fill(20)
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.settimeout(PATIENCE)
-            sock.connect(("127.0.0.1", wired.port))
-            sock.sendall(wired.authorized("/events", "Accept: application/json"))
+            sock.connect(("127.0.0.1", host.port))
+            sock.sendall(host.authorized("/events", "Accept: application/json"))
             assert sock.recv(12) == b"HTTP/1.1 200"
-            assert asyncio.run(eventually(lambda: not wired.connections))
-            assert len(rest(sock)) < size
+            assert asyncio.run(eventually(lambda: not host.connections))
+            assert len(read_to_end(sock)) < size
 
 
 def test_a_slowly_read_reply_is_complete(home: Path) -> None:
-    """Time does not count as long as it is being taken, which the system tells for a megabyte at once."""
-    with Wired(home, replace(QUICK, pause_seconds=1.5)) as wired:
-        size = wired.fill(20)
+    """The limit does not count while the reader makes progress, which the system reports for a megabyte at once."""
+    with ServerThread(home, replace(QUICK, pause_seconds=1.5)) as host:
+        size = host.fill(20)
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 200_000)
             sock.settimeout(PATIENCE)
-            sock.connect(("127.0.0.1", wired.port))
-            sock.sendall(wired.authorized("/events", "Accept: application/json"))
+            sock.connect(("127.0.0.1", host.port))
+            sock.sendall(host.authorized("/events", "Accept: application/json"))
             heard = 0
             while part := sock.recv(200_000):
                 heard += len(part)
                 time.sleep(0.1)
-            assert heard > min(size, MOST_READ)  # a page of the log is not larger
+            assert heard > min(size, MOST_READ)  # no page of the log is larger
 
 
-# -- number ------------------------------------------------------------------------------------------------------------
+# -- numbers of connections --------------------------------------------------------------------------------------------
 
 
 def test_connections_above_the_limit_are_refused(home: Path) -> None:
-    with Wired(home, Limits(connections=3, idle_seconds=60)) as wired, contextlib.ExitStack() as held:
-        taken = [held.enter_context(dial(wired.port)) for _ in range(3)]
-        assert asyncio.run(eventually(lambda: len(wired.connections) == 3))
+    with ServerThread(home, Limits(connections=3, idle_seconds=60)) as host, contextlib.ExitStack() as held:
+        taken = [held.enter_context(connect(host.port)) for _ in range(3)]
+        assert asyncio.run(eventually(lambda: len(host.connections) == 3))
         for _ in range(3):
-            heard = say(wired.port, request(HEALTH))
+            heard = exchange(host.port, request(HEALTH))
             assert problem(heard)["code"] == "too_many_connections"
             assert (statuses(heard), b"retry-after: 1\r\n" in heard) == ([503], True)
         taken[0].close()
-        assert asyncio.run(eventually(lambda: len(wired.connections) == 2))
-        assert statuses(say(wired.port, request(HEALTH, "Connection: close"))) == [200]
+        assert asyncio.run(eventually(lambda: len(host.connections) == 2))
+        assert statuses(exchange(host.port, request(HEALTH, "Connection: close"))) == [200]
         taken[1].sendall(request(HEALTH))
         assert reply(taken[1]) == 200
 
@@ -583,26 +583,26 @@ def test_connections_above_the_limit_are_refused(home: Path) -> None:
     ids=["says nothing", "half a head", "no body", "refused"],
 )
 def test_an_idle_connection_is_closed_for_a_new_one(home: Path, sent: bytes, stage: str) -> None:
-    with Wired(home, Limits(connections=3, idle_seconds=0)) as wired, contextlib.ExitStack() as held:
-        active, idle, other = (held.enter_context(dial(wired.port)) for _ in range(3))
+    with ServerThread(home, Limits(connections=3, idle_seconds=0)) as host, contextlib.ExitStack() as held:
+        active, idle, other = (held.enter_context(connect(host.port)) for _ in range(3))
         idle.sendall(sent)
-        assert asyncio.run(eventually(lambda: stage in [one._stage for one in wired.connections]))
-        for sock in (other, active):  # they wait again, as the last of the three
+        assert asyncio.run(eventually(lambda: stage in [one._stage for one in host.connections]))
+        for sock in (other, active):  # the connections wait again, as the last of the three
             sock.sendall(request(HEALTH))
             assert reply(sock) == 200
-        assert statuses(say(wired.port, request(HEALTH, "Connection: close"))) == [200]
-        assert is_refused(rest(idle))
+        assert statuses(exchange(host.port, request(HEALTH, "Connection: close"))) == [200]
+        assert is_refused(read_to_end(idle))
         active.sendall(request(HEALTH))
         assert reply(active) == 200
 
 
 def test_a_stream_is_not_closed_for_a_new_connection(home: Path) -> None:
-    with Wired(home, Limits(connections=2, idle_seconds=0)) as wired, contextlib.ExitStack() as held:
+    with ServerThread(home, Limits(connections=2, idle_seconds=0)) as host, contextlib.ExitStack() as held:
         for _ in range(2):
-            sock = held.enter_context(dial(wired.port))
-            sock.sendall(wired.authorized("/events"))
+            sock = held.enter_context(connect(host.port))
+            sock.sendall(host.authorized("/events"))
             assert b"200 OK" in sock.recv(100)
-        assert statuses(say(wired.port, request(HEALTH))) == [503]
+        assert statuses(exchange(host.port, request(HEALTH))) == [503]
 
 
 async def test_hundreds_of_slow_peers_do_not_block_the_owner(home: Path) -> None:
@@ -612,15 +612,15 @@ async def test_hundreds_of_slow_peers_do_not_block_the_owner(home: Path) -> None
         with contextlib.ExitStack() as held:
             for _ in range(300):
                 with contextlib.suppress(ConnectionError):
-                    held.enter_context(dial(server.port)).sendall(GET)
+                    held.enter_context(connect(server.port)).sendall(GET)
             async with server.client() as client:
-                await until_done(client)
+                await run_task(client)
     finally:
         assert await server.stop() == 0
 
 
-async def until_done(client: httpx2.AsyncClient) -> None:
-    """Hand in a task and see it done, patiently."""
+async def run_task(client: httpx2.AsyncClient) -> None:
+    """Submit a task and wait until it is done."""
     deadline = time.monotonic() + PATIENCE
     client.timeout, task = httpx2.Timeout(10.0), ""
     while True:
@@ -649,7 +649,7 @@ for soft, hard, slots in json.loads(sys.argv[1]):
 
 
 def test_the_limit_of_open_files_is_raised_as_needed_and_respected() -> None:
-    """How many connections processes with such limits and slots hold, and their limit afterwards."""
+    """Return the number of connections that a process with such limits and slots accepts, and its limit afterwards."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert hard == resource.RLIM_INFINITY or hard >= 4096
     expected = {(256, 4096, 4): "1000 1288", (2048, 4096, 4): "1000 2048", (256, 400, 4): "112 400",
@@ -676,9 +676,9 @@ async def test_tasks_continue_when_connections_use_all_file_descriptors(home: Pa
             with contextlib.ExitStack() as held:
                 for _ in range(450):
                     with contextlib.suppress(ConnectionError):
-                        held.enter_context(dial(int(url.rpartition(":")[2])))
+                        held.enter_context(connect(int(url.rpartition(":")[2])))
                 async with httpx2.AsyncClient(base_url=f"{url}/api/v1", headers=headers, timeout=10.0) as client:
-                    await until_done(client)
+                    await run_task(client)
         finally:
             server.send_signal(signal.SIGTERM)
         log = server.communicate(timeout=PATIENCE)[1]
@@ -696,7 +696,7 @@ TEXT = "x" * 40_000
 
 
 async def test_slow_readers_use_little_memory_and_delay_nobody(home: Path) -> None:
-    """Twenty of them, 40 MB of events each: unbounded it would be 800 MB."""
+    """Twenty readers, 40 MB of events each: without a bound it would be 800 MB."""
     server = Server(home, MIDWATCH_MAX_OPEN="10000", MIDWATCH_DETECT_AGENTS="false")
     await server.start()
     assert server.process is not None
@@ -718,7 +718,7 @@ async def test_slow_readers_use_little_memory_and_delay_nobody(home: Path) -> No
                     await asyncio.gather(*(submit_later(client) for _ in range(50)))
                 await asyncio.wait_for(reading, PATIENCE)
             assert memory().rss - before < 300_000_000
-            assert await server.stop() == 0  # also with them there
+            assert await server.stop() == 0  # while these readers are connected
     finally:
         await server.stop()
     assert "Traceback" not in (home.parent / "server.log").read_text()
@@ -741,32 +741,32 @@ async def read_submissions(client: httpx2.AsyncClient, count: int) -> None:
 
 
 def test_a_slow_reader_has_a_small_buffer(home: Path) -> None:
-    with Wired(home, Limits()) as wired, socket.socket() as sock:
+    with ServerThread(home, Limits()) as host, socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(PATIENCE)
-        sock.connect(("127.0.0.1", wired.port))
-        sock.sendall(wired.authorized("/events?after=0"))
+        sock.connect(("127.0.0.1", host.port))
+        sock.sendall(host.authorized("/events?after=0"))
         assert sock.recv(12) == b"HTTP/1.1 200"
-        (connection,) = wired.connections
+        (connection,) = host.connections
         deadline = time.monotonic() + PATIENCE
         while not connection.flow.write_paused:
-            largest = wired.fill(1)
+            largest = host.fill(1)
             assert time.monotonic() < deadline
-        wired.fill(20)
-        assert connection.transport.get_write_buffer_size() < wired.limits.buffered_bytes + 2 * largest
+        host.fill(20)
+        assert connection.transport.get_write_buffer_size() < host.limits.buffered_bytes + 2 * largest
 
 
 async def test_unfinished_requests_do_not_delay_the_stop(home: Path) -> None:
     server = Server(home, MIDWATCH_DETECT_AGENTS="false")
     await server.start()
     token = (home / "token").read_text().strip()
-    with dial(server.port) as idle, dial(server.port) as head, dial(server.port) as body:
+    with connect(server.port) as idle, connect(server.port) as head, connect(server.port) as body:
         idle.sendall(request(HEALTH))
         assert reply(idle) == 200
         head.sendall(GET)
         body.sendall(request("/api/v1/tasks", f"Authorization: Bearer {token}", "Content-Length: 9", method="POST"))
         server.signal(signal.SIGTERM)
-        assert (rest(idle), rest(head), rest(body)) == (b"", b"", b"")
+        assert (read_to_end(idle), read_to_end(head), read_to_end(body)) == (b"", b"", b"")
     assert await server.stop() == 0
     assert "Traceback" not in (home.parent / "server.log").read_text()
 
@@ -817,9 +817,9 @@ def test_a_detached_server_can_be_exposed_and_reports_it(home: Path) -> None:
         assert "not encrypted" in ran.stdout
         found = re.search(r"listens on http://127\.0\.0\.1:(\d+) ", ran.stdout)
         assert found
-        with dial(int(found[1]), "127.0.0.2") as sock:  # nobody is there unless all addresses are listened on
+        with connect(int(found[1]), "127.0.0.2") as sock:  # nobody answers there unless all addresses are listened on
             sock.sendall(request(HEALTH, "Connection: close"))
-            assert statuses(rest(sock)) == [200]
+            assert statuses(read_to_end(sock)) == [200]
     finally:
         assert midwatch(home, "down").returncode == 0
 

@@ -1,4 +1,4 @@
-"""Conversations over HTTP: open, speak, queue, interrupt, close, and what is told about each of it."""
+"""Test conversations over HTTP: open, send, queue, interrupt, close, and the events of each of these."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from midwatch.domain.event import MessageUpdate
 from midwatch.domain.session import MAX_KEY, MAX_TITLE
 from midwatch.services.sessions import repeatable_key
 from servers import PATIENCE, Server
-from serving import Served, at, client, serving
+from serving import Served, client, path_of, serve_agents
 
 RERUN = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=16)
 
 
 class Gates:
-    """Turns that wait until the test lets them go on."""
+    """Turns that wait until the test opens their gates."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -31,7 +31,7 @@ class Gates:
         self.most_at_once = 0
         self._open = asyncio.Semaphore(0)
 
-    def let(self, turns: int = 1) -> None:
+    def release(self, turns: int = 1) -> None:
         for _ in range(turns):
             self._open.release()
 
@@ -61,7 +61,7 @@ async def shaky(prompt: str, turn: Turn) -> str:
 
 
 async def speak(prompt: str, turn: Turn) -> str:
-    """Tells its answer itself before it ends with the same."""
+    """Emit the answer before the end, then return the same answer."""
     await turn.emit(MessageUpdate(message_id=f"{turn.task_id}.{turn.attempt}", role="agent", message="spoken"))
     if prompt == "slowly":
         await asyncio.sleep(0.05)
@@ -91,7 +91,7 @@ async def served(home: Path, gates: Gates) -> AsyncIterator[Served]:
         "improve": improve, "ask": ask,
     }  # fmt: skip
     agents = {name: FunctionAgent(name, body, on_loop=True, terms=RERUN) for name, body in bodies.items()}
-    async with serving(home, agents) as made:
+    async with serve_agents(home, agents) as made:
         yield made
 
 
@@ -100,17 +100,17 @@ async def open_session(served: Served, key: str = "chat:1", **more: Any) -> Any:
 
 
 async def send(served: Served, text: str, key: str = "chat:1", **more: Any) -> Any:
-    return await served.post(at(key, "/messages"), {"text": text, **more})
+    return await served.post(path_of(key, "/messages"), {"text": text, **more})
 
 
 async def read_messages(served: Served, key: str = "chat:1") -> list[tuple[str, str]]:
-    return [(one["role"], one["text"]) for one in (await served.get(at(key, "/messages")))["messages"]]
+    return [(one["role"], one["text"]) for one in (await served.get(path_of(key, "/messages")))["messages"]]
 
 
 async def check_updates(served: Served, key: str = "chat:1") -> None:
-    """Every stored message was told once, with its number, in the order of the numbers."""
-    stored = (await served.get(at(key, "/messages"), limit=1000))["messages"]
-    told = await served.logged(session_key=key, kind="message_update")
+    """Check that every stored message was announced once, with its number, in the order of the numbers."""
+    stored = (await served.get(path_of(key, "/messages"), limit=1000))["messages"]
+    told = await served.read_log(session_key=key, kind="message_update")
     assert [one["payload"]["number"] for one in told] == [one["number"] for one in stored]
     assert [one["payload"]["message_id"] for one in told] == [one["id"] for one in stored]
     assert [one["payload"]["message"] for one in told] == [one["text"] for one in stored]
@@ -118,7 +118,7 @@ async def check_updates(served: Served, key: str = "chat:1") -> None:
 
 
 async def statuses(served: Served, key: str = "chat:1") -> list[str]:
-    return [one["payload"]["status"] for one in await served.logged(session_key=key, kind="status_change")]
+    return [one["payload"]["status"] for one in await served.read_log(session_key=key, kind="status_change")]
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------
@@ -131,9 +131,9 @@ async def test_a_session_is_opened_shown_and_listed(served: Served, tmp_path: Pa
     assert made["key"].startswith("chat:")
     assert (made["agent"], made["workdir"], made["title"]) == ("hold", str(tmp_path), "Notes")
     assert (made["status"], made["queued"], made["running_task"], made["creator"]) == ("idle", 0, None, "owner")
-    assert await served.get(at(made["key"])) == {**made, "steerable": False}
+    assert await served.get(path_of(made["key"])) == {**made, "steerable": False}
     assert await served.get("/sessions") == {"sessions": [made], "next": None}
-    (told,) = await served.logged(kind="session_opened")
+    (told,) = await served.read_log(kind="session_opened")
     assert told["payload"] == {"agent": "hold", "workdir": str(tmp_path), "title": "Notes"}
     assert (told["session_key"], told["actor"]) == (made["key"], "owner")
 
@@ -143,24 +143,24 @@ async def test_opening_a_session_again_changes_nothing(served: Served) -> None:
     again = await served.http.post("/sessions", json={"key": " chat:1 ", "agent": "echo"})
     assert (first.status_code, again.status_code) == (201, 200)
     assert again.json() == first.json()
-    assert len(await served.logged(kind="session_opened")) == 1
+    assert len(await served.read_log(kind="session_opened")) == 1
 
 
 async def test_concurrent_opens_make_one_session(served: Served) -> None:
     replies = await asyncio.gather(*(served.http.post("/sessions", json={"key": "chat:1"}) for _ in range(10)))
     assert sorted(reply.status_code for reply in replies) == [200] * 9 + [201]
-    assert len(await served.logged(kind="session_opened")) == 1
+    assert len(await served.read_log(kind="session_opened")) == 1
 
 
 @pytest.mark.parametrize("closed", [False, True])
 async def test_the_same_key_with_other_values_is_a_conflict(served: Served, tmp_path: Path, closed: bool) -> None:
     await open_session(served, workdir=str(tmp_path))
     if closed:
-        await served.post(at("chat:1", "/close"))
+        await served.post(path_of("chat:1", "/close"))
     for wish in ({"agent": "hold", "workdir": str(tmp_path)}, {}, {"workdir": "/"}):
         reply = await served.http.post("/sessions", json={"key": "chat:1", **wish})
         assert (reply.status_code, reply.json()["code"]) == (409, "conflict")
-    assert (await served.get(at("chat:1")))["status"] == ("closed" if closed else "idle")
+    assert (await served.get(path_of("chat:1")))["status"] == ("closed" if closed else "idle")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ async def test_invalid_sessions_are_refused_with_their_field(served: Served, bod
 async def test_sessions_are_listed_in_pages_most_recently_used_first(served: Served) -> None:
     for number in range(5):
         await open_session(served, f"chat:{number}")
-    await served.ended((await send(served, "x", "chat:1"))["id"])
+    await served.wait_for_end((await send(served, "x", "chat:1"))["id"])
     seen: list[str] = []
     page = await served.get("/sessions", limit=2)
     while True:
@@ -219,52 +219,52 @@ async def test_similar_keys_name_different_sessions(served: Served) -> None:
     for key in KEYS:
         task = await send(served, f"to {key}", key)
         assert (task["session_key"], task["cause"]) == (key, "message")
-        await served.ended(task["id"])
+        await served.wait_for_end(task["id"])
     for key in KEYS:
-        assert (await served.get(at(key)))["key"] == key
+        assert (await served.get(path_of(key)))["key"] == key
         assert await read_messages(served, key) == [("user", f"to {key}"), ("agent", f"to {key}".upper())]
-        assert await served.post(at(key, "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
-        assert {one["session_key"] for one in await served.logged(session_key=key)} == {key}
+        assert await served.post(path_of(key, "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
+        assert {one["session_key"] for one in await served.read_log(session_key=key)} == {key}
         assert (await served.get("/tasks", session_key=key))["tasks"][0]["prompt"] == f"to {key}"
     for key in KEYS:
-        closed = await served.post(at(key, "/close"))
+        closed = await served.post(path_of(key, "/close"))
         assert (closed["key"], closed["status"]) == (key, "closed")
-    assert len(await served.logged(kind="session_closed")) == len(KEYS)
+    assert len(await served.read_log(kind="session_closed")) == len(KEYS)
 
 
 @pytest.mark.parametrize("part", ["", "/messages", "/live"])
 async def test_an_unknown_session_is_not_found(served: Served, part: str) -> None:
     await open_session(served, "x")
     for key in ("y", "x/messages", "X"):
-        reply = await served.http.get(at(key, part))
+        reply = await served.http.get(path_of(key, part))
         assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
     for verb in ("interrupt", "close"):
-        assert (await served.http.post(at("y", f"/{verb}"))).status_code == 404
-    assert (await served.http.post(at("y", "/messages"), json={"text": "x"})).status_code == 404
+        assert (await served.http.post(path_of("y", f"/{verb}"))).status_code == 404
+    assert (await served.http.post(path_of("y", "/messages"), json={"text": "x"})).status_code == 404
 
 
-# -- speaking ----------------------------------------------------------------------------------------------------------
+# -- sending -----------------------------------------------------------------------------------------------------------
 
 
 async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gates) -> None:
     await open_session(served, agent="hold")
-    reply = await served.http.post(at("chat:1", "/messages"), json={"text": "m0"})
+    reply = await served.http.post(path_of("chat:1", "/messages"), json={"text": "m0"})
     assert reply.status_code == 202
     assert reply.headers["location"] == f"/api/v1/tasks/{reply.json()['id']}"
     await served.until("turn_start", task_id=reply.json()["id"])
     sent = [await send(served, f"m{number}") for number in range(1, 6)]
     urgent = await send(served, "urgent", priority=5)
-    shown = await served.get(at("chat:1"))
+    shown = await served.get(path_of("chat:1"))
     assert (shown["status"], shown["queued"], shown["running_task"]) == ("busy", 6, reply.json()["id"])
     state = await served.runtime.store.read_session_state("chat:1")
     assert state is not None
     assert [task.prompt for task in state.queue] == ["urgent", "m1", "m2", "m3", "m4", "m5"]
-    gates.let(7)
+    gates.release(7)
     for task in (*sent, urgent):
-        await served.ended(task["id"])
+        await served.wait_for_end(task["id"])
     assert gates.began == ["m0", "urgent", "m1", "m2", "m3", "m4", "m5"]
     assert gates.most_at_once == 1
-    shown = await served.get(at("chat:1"))
+    shown = await served.get(path_of("chat:1"))
     assert (shown["status"], shown["queued"], shown["running_task"]) == ("idle", 0, None)
     assert await read_messages(served) == [
         pair for text in gates.began for pair in (("user", text), ("agent", f"did {text}"))
@@ -288,14 +288,14 @@ async def test_messages_wait_for_their_turn_in_order(served: Served, gates: Gate
 )
 async def test_invalid_messages_are_refused_with_their_field(served: Served, body: Any, field: str) -> None:
     await open_session(served)
-    reply = await served.http.post(at("chat:1", "/messages"), json=body)
+    reply = await served.http.post(path_of("chat:1", "/messages"), json=body)
     assert (reply.status_code, reply.json()["field"]) == (422, field)
     assert (await served.get("/summary"))["total"] == 0
 
 
 async def test_a_message_that_is_not_json_is_refused(served: Served) -> None:
     await open_session(served)
-    path = at("chat:1", "/messages")
+    path = path_of("chat:1", "/messages")
     form = await served.http.post(
         path, content=b"text=x", headers={"content-type": "application/x-www-form-urlencoded"}
     )
@@ -308,16 +308,16 @@ async def test_a_message_that_is_not_json_is_refused(served: Served) -> None:
 async def test_a_message_with_a_key_is_sent_once(served: Served) -> None:
     await open_session(served)
     await open_session(served, "chat:2")
-    first = await served.post(at("chat:1", "/messages"), {"text": "x"}, idempotency_key="k")
-    again = await served.post(at("chat:1", "/messages"), {"text": "x", "priority": 0}, **{"idempotency-key": "k"})
+    first = await served.post(path_of("chat:1", "/messages"), {"text": "x"}, idempotency_key="k")
+    again = await served.post(path_of("chat:1", "/messages"), {"text": "x", "priority": 0}, **{"idempotency-key": "k"})
     assert first["id"] != again["id"], "a header is spelt with a dash"
-    third = await served.post(at("chat:1", "/messages"), {"text": "x"}, **{"idempotency-key": "k"})
+    third = await served.post(path_of("chat:1", "/messages"), {"text": "x"}, **{"idempotency-key": "k"})
     assert third["id"] == again["id"]
     for key, text in (("chat:1", "y"), ("chat:2", "x")):
-        reply = await served.http.post(at(key, "/messages"), json={"text": text}, headers={"idempotency-key": "k"})
+        reply = await served.http.post(path_of(key, "/messages"), json={"text": text}, headers={"idempotency-key": "k"})
         assert (reply.status_code, reply.json()["code"]) == (409, "key_reused")
     async with served.as_role("operator") as other:
-        reply = await other.post(at("chat:1", "/messages"), json={"text": "x"}, headers={"idempotency-key": "k"})
+        reply = await other.post(path_of("chat:1", "/messages"), json={"text": "x"}, headers={"idempotency-key": "k"})
         assert (reply.status_code, reply.json()["id"] != third["id"]) == (202, True)
         assert reply.json()["creator"] == "operator"
 
@@ -330,7 +330,7 @@ async def test_an_idempotency_key_opens_one_session(served: Served) -> None:
     again = await create(served.http, "k", title="a")
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json()["key"] == again.json()["key"]
-    await served.post(at(first.json()["key"], "/close"))
+    await served.post(path_of(first.json()["key"], "/close"))
     late = await create(served.http, "k", title="a")
     assert (late.status_code, late.json()["status"]) == (200, "closed"), "a repetition opens nothing"
     for other in ({"title": "b"}, {"title": "a", "agent": "hold"}, {"title": "a", "workdir": "/"}, {}):
@@ -344,7 +344,7 @@ async def test_an_idempotency_key_opens_one_session(served: Served) -> None:
         taken = repeatable_key("operator", "x")
         await served.post("/sessions", {"key": taken})
         assert (await create(somebody, "x")).json()["code"] == "key_reused", "nobody opens it for somebody else"
-    assert len(await served.logged(kind="session_opened")) == 3
+    assert len(await served.read_log(kind="session_opened")) == 3
 
 
 def test_keys_of_different_actors_never_collide() -> None:
@@ -358,7 +358,7 @@ async def test_invalid_idempotency_keys_are_refused_on_every_route(served: Serve
     await open_session(served)
     if path == "RETRY":
         task = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
-        await served.ended(task["id"])
+        await served.wait_for_end(task["id"])
         path = f"/tasks/{task['id']}/retry"
     before = (await served.get("/summary"))["total"]
     reply = await served.http.post(path, json=bodies.get(path), headers={"idempotency-key": key})
@@ -370,7 +370,7 @@ async def test_invalid_idempotency_keys_are_refused_on_every_route(served: Serve
 async def test_retry_and_test_with_a_key_run_once(served: Served) -> None:
     key = {"idempotency-key": "k"}
     task = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
-    await served.ended(task["id"])
+    await served.wait_for_end(task["id"])
     again = [await served.http.post(f"/tasks/{task['id']}/retry", headers=key) for _ in range(2)]
     assert [reply.status_code for reply in again] == [201, 201]
     assert again[0].json()["id"] == again[1].json()["id"]
@@ -382,11 +382,11 @@ async def test_retry_and_test_with_a_key_run_once(served: Served) -> None:
 
 
 async def test_too_many_waiting_messages_are_refused_with_retry_after(home: Path, gates: Gates) -> None:
-    async with serving(home, {"hold": FunctionAgent("hold", gates.hold, on_loop=True)}, max_open=2) as served:
+    async with serve_agents(home, {"hold": FunctionAgent("hold", gates.hold, on_loop=True)}, max_open=2) as served:
         await open_session(served)
         for text in ("a", "b"):
             await send(served, text)
-        reply = await served.http.post(at("chat:1", "/messages"), json={"text": "c"})
+        reply = await served.http.post(path_of("chat:1", "/messages"), json={"text": "c"})
         assert (reply.status_code, reply.json()["code"]) == (429, "limit_reached")
         assert int(reply.headers["retry-after"]) > 0
         test = await served.http.post("/agents/hold/test")
@@ -399,11 +399,11 @@ async def test_two_agents_take_turns_in_one_session(served: Served, gates: Gates
     await served.until("turn_start", task_id=first["id"])
     second = await served.post("/tasks", {"prompt": "two", "agent": "other", "session_key": "chat:1"})
     third = await send(served, "three")
-    gates.let(3)
+    gates.release(3)
     for task in (first, second, third):
-        await served.ended(task["id"])
+        await served.wait_for_end(task["id"])
     assert gates.most_at_once == 1
-    messages = (await served.get(at("chat:1", "/messages")))["messages"]
+    messages = (await served.get(path_of("chat:1", "/messages")))["messages"]
     assert {one["text"]: one["author"] for one in messages if one["role"] == "agent"} == {
         "did one": "hold", "did two": "other", "did three": "hold",
     }  # fmt: skip
@@ -413,28 +413,28 @@ async def test_two_agents_take_turns_in_one_session(served: Served, gates: Gates
 async def test_a_result_is_posted_to_the_session_of_its_request(served: Served) -> None:
     await open_session(served)
     task = await served.post("/tasks", {"prompt": "x", "origin_session": "chat:1"})
-    await served.ended(task["id"])
+    await served.wait_for_end(task["id"])
     assert await read_messages(served) == [("result", "X")]
     await check_updates(served)
-    assert {one["session_key"] for one in await served.logged(session_key="chat:1")} == {"chat:1"}
+    assert {one["session_key"] for one in await served.read_log(session_key="chat:1")} == {"chat:1"}
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- events ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("agent", "text"), [("speak", "quickly"), ("speak", "slowly"), ("echo", "x"), ("fail", "x")])
 async def test_every_message_is_announced_once(served: Served, agent: str, text: str) -> None:
     await open_session(served, agent=agent)
     for _ in range(3):
-        await served.ended((await send(served, text))["id"])
+        await served.wait_for_end((await send(served, text))["id"])
     await check_updates(served)
     assert len(await read_messages(served)) == 6
 
 
 async def test_every_change_of_a_message_is_announced(served: Served) -> None:
     await open_session(served, agent="improve")
-    task = await served.ended((await send(served, "x"))["id"])
-    told = await served.logged(session_key="chat:1", kind="message_update")
+    task = await served.wait_for_end((await send(served, "x"))["id"])
+    told = await served.read_log(session_key="chat:1", kind="message_update")
     assert [(one["payload"]["number"], one["payload"]["message"]) for one in told] == [
         (1, "x"), (2, "a"), (2, "ab"), (2, "abc"),
     ]  # fmt: skip
@@ -444,58 +444,58 @@ async def test_every_change_of_a_message_is_announced(served: Served) -> None:
 
 async def test_a_retry_adds_its_own_messages(served: Served) -> None:
     await open_session(served, agent="fail")
-    task = await served.ended((await send(served, "x"))["id"])
+    task = await served.wait_for_end((await send(served, "x"))["id"])
     again = await served.post(f"/tasks/{task['id']}/retry")
     assert again["session_key"] == "chat:1"
-    await served.ended(again["id"])
+    await served.wait_for_end(again["id"])
     assert [role for role, _ in await read_messages(served)] == ["user", "agent", "user", "agent"]
     await check_updates(served)
 
 
 async def test_another_attempt_repeats_no_message_and_warns(served: Served) -> None:
     await open_session(served, agent="shaky")
-    task = await served.ended((await send(served, "x"))["id"])
+    task = await served.wait_for_end((await send(served, "x"))["id"])
     assert (task["status"], task["attempt"]) == ("done", 2)
     assert await read_messages(served) == [("user", "x"), ("agent", "yes")]
     await check_updates(served)
     assert await statuses(served) == ["idle", "busy", "idle", "busy", "idle"]
-    (warned,) = await served.logged(session_key="chat:1", kind="agent_error")
+    (warned,) = await served.read_log(session_key="chat:1", kind="agent_error")
     assert (warned["payload"]["level"], "not today" in warned["payload"]["message"]) == ("warning", True)
 
 
 async def test_a_failure_is_shown_to_watchers(served: Served) -> None:
     await open_session(served, agent="fail")
-    await served.ended((await send(served, "x"))["id"])
-    (failed,) = await served.logged(session_key="chat:1", kind="agent_error")
+    await served.wait_for_end((await send(served, "x"))["id"])
+    (failed,) = await served.read_log(session_key="chat:1", kind="agent_error")
     assert failed["payload"] == {"message": "no x", "level": "error"}
     private = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
-    await served.ended(private["id"])
-    assert len(await served.logged(kind="agent_error")) == 1
+    await served.wait_for_end(private["id"])
+    assert len(await served.read_log(kind="agent_error")) == 1
 
 
 async def test_the_activity_of_a_session_is_announced_in_order(served: Served) -> None:
     await open_session(served, agent="ask")
     task = await send(served, "x")
     await served.until("approval_requested")
-    assert (await served.get(at("chat:1")))["status"] == "asking"
+    assert (await served.get(path_of("chat:1")))["status"] == "asking"
     (question,) = (await served.get("/approvals"))["approvals"]
     await served.post(f"/approvals/{question['id']}/approve")
-    await served.ended(task["id"])
-    await served.post(at("chat:1", "/close"))
+    await served.wait_for_end(task["id"])
+    await served.post(path_of("chat:1", "/close"))
     assert await statuses(served) == ["idle", "busy", "asking", "busy", "idle", "closed"]
-    told = await served.logged(session_key="chat:1", kind="status_change")
+    told = await served.read_log(session_key="chat:1", kind="status_change")
     assert {one["payload"]["agent_type"] for one in told} == {"ask"}
 
 
 async def test_a_restarted_server_repeats_no_message(home: Path, gates: Gates) -> None:
     agents = {"hold": FunctionAgent("hold", gates.hold, on_loop=True, terms=RERUN)}
-    async with serving(home, agents) as served:
+    async with serve_agents(home, agents) as served:
         await open_session(served)
         task = await send(served, "x")
         await served.until("turn_start", task_id=task["id"])
-    gates.let()
-    async with serving(home, agents) as served:
-        done = await served.ended(task["id"])
+    gates.release()
+    async with serve_agents(home, agents) as served:
+        done = await served.wait_for_end(task["id"])
         assert (done["status"], done["interruptions"], done["attempt"]) == ("done", 1, 2)
         assert await read_messages(served) == [("user", "x"), ("agent", "did x")]
         await check_updates(served)
@@ -511,7 +511,7 @@ async def test_a_killed_server_repeats_no_message(home: Path) -> None:
         token = (home / "token").read_text().strip()
         async with client(server.url, token) as http:
             await http.post("/sessions", json={"key": "chat:1"})
-            task = (await http.post(at("chat:1", "/messages"), json={"text": "demo:sleep=4"})).json()["id"]
+            task = (await http.post(path_of("chat:1", "/messages"), json={"text": "demo:sleep=4"})).json()["id"]
             async with asyncio.timeout(PATIENCE):
                 while not (await log(http, "task_progress")):
                     await asyncio.sleep(0.02)
@@ -521,7 +521,7 @@ async def test_a_killed_server_repeats_no_message(home: Path) -> None:
             async with asyncio.timeout(PATIENCE):
                 while (await http.get(f"/tasks/{task}")).json()["status"] != "done":
                     await asyncio.sleep(0.05)
-            messages = (await http.get(at("chat:1", "/messages"))).json()["messages"]
+            messages = (await http.get(path_of("chat:1", "/messages"))).json()["messages"]
             assert [one["id"] for one in messages] == [task, f"{task}.2"]
             told = await log(http, "message_update")
             assert [one["payload"]["message_id"] for one in told] == [task, f"{task}.2"]
@@ -542,18 +542,18 @@ async def log(http: Any, kind: str) -> list[Any]:
 
 async def test_an_interrupt_stops_the_turn_and_the_next_message_runs(served: Served, gates: Gates) -> None:
     await open_session(served, agent="hold")
-    assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
+    assert await served.post(path_of("chat:1", "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
     first, second = await send(served, "one"), await send(served, "two")
     await served.until("turn_start", task_id=first["id"])
-    assert await served.post(at("chat:1", "/interrupt")) == {
+    assert await served.post(path_of("chat:1", "/interrupt")) == {
         "interrupted": first["id"],
         "mode": "abort",
         "resume": None,
     }
-    assert (await served.ended(first["id"]))["status"] == "cancelled"
+    assert (await served.wait_for_end(first["id"]))["status"] == "cancelled"
     await served.until("turn_start", task_id=second["id"])
-    gates.let()
-    assert (await served.ended(second["id"]))["result"] == "did two"
+    gates.release()
+    assert (await served.wait_for_end(second["id"]))["result"] == "did two"
     assert gates.began == ["one", "two"]
     await check_updates(served)
 
@@ -563,16 +563,16 @@ async def test_closing_cancels_all_open_tasks(served: Served, gates: Gates) -> N
     sent = [await send(served, f"m{number}") for number in range(250)]
     await served.until("turn_start", task_id=sent[0]["id"])
     beside = await served.post("/tasks", {"prompt": "beside", "agent": "hold", "session_key": "chat:2"})
-    closed = await served.post(at("chat:1", "/close"))
+    closed = await served.post(path_of("chat:1", "/close"))
     assert closed["status"] == "closed"
     for task in sent:
-        assert (await served.ended(task["id"]))["status"] == "cancelled"
+        assert (await served.wait_for_end(task["id"]))["status"] == "cancelled"
     assert gates.began.count("beside") + len(gates.began[:1]) == len(gates.began), "nothing of the queue was begun"
-    shown = await served.get(at("chat:1"))
+    shown = await served.get(path_of("chat:1"))
     assert (shown["status"], shown["queued"], shown["running_task"]) == ("closed", 0, None)
-    again = await served.http.post(at("chat:1", "/close"))
+    again = await served.http.post(path_of("chat:1", "/close"))
     assert (again.status_code, again.json()["status"]) == (200, "closed")
-    assert len(await served.logged(kind="session_closed")) == 1
+    assert len(await served.read_log(kind="session_closed")) == 1
     await served.until("turn_start", task_id=beside["id"])
     assert (await served.get(f"/tasks/{beside['id']}"))["status"] == "running"
     await check_updates(served)
@@ -582,24 +582,24 @@ async def test_the_last_event_of_a_closed_session_is_its_close(served: Served) -
     await open_session(served, agent="hold")
     task = await send(served, "x")
     await served.until("turn_start", task_id=task["id"])
-    await served.post(at("chat:1", "/close"))
-    await served.ended(task["id"])
+    await served.post(path_of("chat:1", "/close"))
+    await served.wait_for_end(task["id"])
     assert (await statuses(served))[-1] == "closed"
 
 
 async def test_a_closed_session_takes_no_message_until_it_is_reopened(served: Served) -> None:
     await open_session(served, title="Kept")
-    await served.ended((await send(served, "one"))["id"])
-    await served.post(at("chat:1", "/close"))
-    reply = await served.http.post(at("chat:1", "/messages"), json={"text": "two"})
+    await served.wait_for_end((await send(served, "one"))["id"])
+    await served.post(path_of("chat:1", "/close"))
+    reply = await served.http.post(path_of("chat:1", "/messages"), json={"text": "two"})
     assert (reply.status_code, reply.json()["code"]) == (409, "conflict")
     assert await read_messages(served) == [("user", "one"), ("agent", "ONE")]
-    assert await served.post(at("chat:1", "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
+    assert await served.post(path_of("chat:1", "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
     reply = await served.http.post("/sessions", json={"key": "chat:1"})
     assert (reply.status_code, reply.json()["status"], reply.json()["title"]) == (201, "idle", "Kept")
-    await served.ended((await send(served, "three"))["id"])
+    await served.wait_for_end((await send(served, "three"))["id"])
     assert [text for _, text in await read_messages(served)] == ["one", "ONE", "three", "THREE"]
-    kinds = [one["kind"] for one in await served.logged(session_key="chat:1") if one["kind"].startswith("session_")]
+    kinds = [one["kind"] for one in await served.read_log(session_key="chat:1") if one["kind"].startswith("session_")]
     assert kinds == ["session_opened", "session_closed", "session_opened"]
     await check_updates(served)
 
@@ -610,30 +610,38 @@ async def test_nothing_stays_open_when_messages_race_with_the_close(served: Serv
         await open_session(served, key, agent="hold")
 
         async def one(key: str = key) -> int:
-            return (await served.http.post(at(key, "/messages"), json={"text": "x"})).status_code
+            return (await served.http.post(path_of(key, "/messages"), json={"text": "x"})).status_code
 
-        replies = await asyncio.gather(one(), one(), served.http.post(at(key, "/close")), one(), one())
+        replies = await asyncio.gather(one(), one(), served.http.post(path_of(key, "/close")), one(), one())
         assert {reply for reply in replies if isinstance(reply, int)} <= {202, 409}
         for task in (await served.get("/tasks", session_key=key))["tasks"]:
-            assert (await served.ended(task["id"]))["status"] == "cancelled"
+            assert (await served.wait_for_end(task["id"]))["status"] == "cancelled"
 
 
 async def test_a_viewer_can_only_read(served: Served) -> None:
     await open_session(served)
-    await served.ended((await send(served, "x"))["id"])
+    await served.wait_for_end((await send(served, "x"))["id"])
     failed = await served.post("/tasks", {"prompt": "x", "agent": "fail"})
-    await served.ended(failed["id"])
+    await served.wait_for_end(failed["id"])
     async with served.as_role("viewer") as viewer:
         before = (await served.get("/events", limit=0))["last_seq"]
         for path, body in (
-            ("/sessions", {"key": "chat:2"}), (at("chat:1", "/messages"), {"text": "x"}),
-            (at("chat:1", "/interrupt"), None), (at("chat:1", "/close"), None), ("/agents/echo/test", None),
+            ("/sessions", {"key": "chat:2"}), (path_of("chat:1", "/messages"), {"text": "x"}),
+            (path_of("chat:1", "/interrupt"), None), (path_of("chat:1", "/close"), None), ("/agents/echo/test", None),
             (f"/tasks/{failed['id']}/retry", None), ("/deliveries/d_1/retry", None), ("/tasks", {"prompt": "x"}),
             ("/approvals/a_1/approve", None),
         ):  # fmt: skip
             reply = await viewer.post(path, json=body)
             assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), path
         assert (await served.get("/events", limit=0))["last_seq"] == before
-        for path in ("/sessions", at("chat:1"), at("chat:1", "/messages"), "/now", "/usage", "/settings", "/metrics"):
+        for path in (
+            "/sessions",
+            path_of("chat:1"),
+            path_of("chat:1", "/messages"),
+            "/now",
+            "/usage",
+            "/settings",
+            "/metrics",
+        ):
             assert (await viewer.get(path)).status_code == 200, path
         assert (await viewer.get("/directories")).status_code == 403

@@ -1,4 +1,4 @@
-"""The SQLite store where it meets the world: other processes, full disks, damaged files, sudden death."""
+"""Test the SQLite store with other processes, full disks, damaged files, and sudden ends of the process."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ async def store(file: Path) -> AsyncIterator[SqliteStore]:
 
 
 def count_resources() -> set[object]:
-    """Threads and open files of this process, but for those that run whatever a loop hands them."""
+    """Return the threads and open files of this process, except those of the loop's own executor."""
     found: set[object] = {one for one in threading.enumerate() if not one.name.startswith("asyncio")}
     for one in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # what has just been closed, as the look at them itself
+        with suppress(FileNotFoundError):  # files that were just closed, such as those of this check
             found.add(one.readlink())
     return found
 
 
 @contextmanager
 def program(script: str, *arguments: object, count: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that run `script`; killed at the end."""
+    """Start processes that run `script`; they are killed at the end."""
     argv = [sys.executable, "-c", script, *(str(one) for one in arguments)]
     started = [
         subprocess.Popen(
@@ -125,8 +125,8 @@ def test_concurrent_processes_migrate_a_new_file_once(file: Path, attempt: int) 
 
 
 def test_a_file_during_its_migration_is_not_treated_as_foreign(file: Path) -> None:
-    class Watched:
-        """A connection whose file another process migrates between two looks at it."""
+    class RacingConnection:
+        """A connection whose file another process migrates between two reads."""
 
         def execute(self, sql: str) -> Any:
             found = connection.execute(sql).fetchone()
@@ -136,7 +136,7 @@ def test_a_file_during_its_migration_is_not_treated_as_foreign(file: Path) -> No
 
     connection = sqlite3.connect(file, isolation_level=None)
     try:
-        assert read_version(Watched(), str(file), NEWEST) <= NEWEST  # type: ignore[arg-type]
+        assert read_version(RacingConnection(), str(file), NEWEST) <= NEWEST  # type: ignore[arg-type]
     finally:
         connection.close()
 
@@ -211,7 +211,7 @@ async def test_a_failed_opening_leaves_nothing_behind(file: Path) -> None:
     for _ in range(5):
         with pytest.raises(StoreCorrupt) as caught:
             await SqliteStore.open(file)
-        told.append(caught.value)  # somebody may keep it
+        told.append(caught.value)  # another process may keep the file open
     assert count_resources() - before == set()
 
 
@@ -308,7 +308,7 @@ async def test_a_full_disk_refuses_writes_loses_nothing_and_recovers(file: Path)
     store = await SqliteStore.open(file)
 
     def limit(pages: int | None) -> Any:
-        """The database may not grow by more than this; None takes the limit away."""
+        """Forbid the database to grow by more than this; None removes the limit."""
 
         def verb(tx: Any) -> None:
             now = tx.connection.execute("PRAGMA page_count").fetchone()[0]
@@ -344,7 +344,7 @@ async def test_a_full_disk_refuses_writes_loses_nothing_and_recovers(file: Path)
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
 async def test_a_real_full_disk_is_reported(tmp_path: Path) -> None:
-    """A file system of one megabyte, also for the log and the index beside the file."""
+    """Use a file system of one megabyte, also for the log and the index beside the file."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True)
@@ -373,11 +373,11 @@ async def test_a_real_full_disk_is_reported(tmp_path: Path) -> None:
         subprocess.run(["umount", disk], check=True)
 
 
-# -- groups ------------------------------------------------------------------------------------------------------
+# -- groups of writes --------------------------------------------------------------------------------------------
 
 
 async def test_a_failed_commit_fails_every_write_of_its_group(store: SqliteStore) -> None:
-    """A deferred constraint is found out by COMMIT alone, when every verb of the group has already succeeded."""
+    """Only COMMIT finds a violated deferred constraint, when every write of the group has already succeeded."""
 
     def forbid(tx: Any) -> None:
         tx.connection.execute("CREATE TABLE parent (id INTEGER PRIMARY KEY)")
@@ -394,7 +394,7 @@ async def test_a_failed_commit_fails_every_write_of_its_group(store: SqliteStore
     busy, go_on = threading.Event(), threading.Event()
 
     def hold(tx: Any) -> None:
-        """Keeps the writer, so that what is handed in meanwhile becomes one group."""
+        """Keep the writer busy, so that the following writes form one group."""
         busy.set()
         assert go_on.wait(60)
 
@@ -414,7 +414,7 @@ async def test_a_failed_commit_fails_every_write_of_its_group(store: SqliteStore
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_a_group_of_writes_behaves_like_single_writes(store: SqliteStore, seed: int) -> None:
-    """Steps that fail at once, after they wrote, or not at all, in any mixture: each is kept whole or not at all."""
+    """Writes that fail at once, after a statement, or not at all, mixed: each is stored whole or not at all."""
     chance = random.Random(seed)
     tasks = [await submit_and_claim(store) for _ in range(4)]
     start = (await store.read_log_bounds()).last_seq
@@ -489,7 +489,7 @@ async def test_a_closed_store_refuses_calls(file: Path) -> None:
     waiting = [asyncio.create_task(put(store)) for _ in range(20)]
     await asyncio.sleep(0)
     await store.close()
-    assert all(isinstance(task, Task) for task in await asyncio.gather(*waiting))  # begun before: finished
+    assert all(isinstance(task, Task) for task in await asyncio.gather(*waiting))  # started before the cancel
     for call in (put(store), store.get_task("t"), store.list_tasks(TaskFilter()), store.describe(), store.check()):
         with pytest.raises(StoreUnavailable, match="closed"):
             await call
@@ -526,7 +526,7 @@ async def test_a_lock_of_another_program_only_delays_a_write(store: SqliteStore,
     with program(HOLD, file) as (holder,):
         assert line(holder) == "held"
         writes = [asyncio.create_task(put(store)) for _ in range(3)]
-        assert (await store.count_tasks()).total == 0  # reading goes on
+        assert (await store.count_tasks()).total == 0  # reading continues
         done, _ = await asyncio.wait(writes, timeout=1.0)
         assert not done, "the lock was not in their way"
         go(holder)

@@ -1,4 +1,4 @@
-"""Messages into running turns: taken once, passed on when the turn ends first, never lost, whoever dies."""
+"""Test messages to running turns: taken once, passed on when the turn ends first, and never lost in a crash."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from midwatch.domain.steering import MOST_QUEUED, STOP
 from midwatch.domain.task import Task, TaskFilter
 from midwatch.testing import FakeClock, ScriptedAgent, receive, say
 from servers import until
-from serving import at, serving, watch
+from serving import path_of, serve_agents, watch
 
 KEY = "chat:1"
 
 
 async def start_turn(desk: Runtime, agent: str, prompt: str = "begin") -> Task:
-    """The first turn of a conversation, as soon as it runs."""
+    """Start the first turn of a conversation and return it when it runs."""
     await desk.sessions.create(key=KEY, agent=agent)
     task = await desk.sessions.send(KEY, prompt)
 
@@ -46,16 +46,16 @@ async def read_messages(desk: Runtime, key: str = KEY) -> list[tuple[str, str]]:
     return [(one.role, one.text) for one in await desk.sessions.messages(key)]
 
 
-async def shown_once(desk: Runtime, key: str = KEY) -> list[Message]:
-    """Every message was told once, in the order of the numbers."""
+async def check_announced_once(desk: Runtime, key: str = KEY) -> list[Message]:
+    """Check that every message was announced once, in the order of the numbers."""
     stored = await desk.sessions.messages(key)
     told = await desk.store.read_events(0, EventFilter(session_key=key, kinds=("message_update",)))
     assert [e.payload["message_id"] for e in told] == [one.id for one in stored]
     return stored
 
 
-class Hands:
-    """Turns that do as the test says."""
+class ControlledTurns:
+    """Turns that the test controls."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -64,14 +64,14 @@ class Hands:
         self.received: list[str] = []
 
     async def hold(self, prompt: str, turn: Turn) -> str:
-        """Takes nothing, though it could."""
+        """Take no message although it could."""
         self.prompts.append(prompt)
         self.began.set()
         await self.go.wait()
         return f"did {prompt}"
 
     async def alone(self, prompt: str) -> str:
-        """Cannot take anything."""
+        """An agent that cannot take messages."""
         return await self.hold(prompt, None)  # type: ignore[arg-type]
 
     async def listen(self, prompt: str, turn: Turn) -> str:
@@ -97,19 +97,19 @@ class Hands:
 
 
 @pytest.fixture
-def hands() -> Hands:
-    return Hands()
+def turns() -> ControlledTurns:
+    return ControlledTurns()
 
 
 @pytest.fixture
-async def desk(home: Path, hands: Hands) -> AsyncIterator[Runtime]:
+async def desk(home: Path, turns: ControlledTurns) -> AsyncIterator[Runtime]:
     bodies = ("hold", "alone", "listen", "stumble", "fall")
-    agents = {name: FunctionAgent(name, getattr(hands, name), on_loop=True) for name in bodies}
+    agents = {name: FunctionAgent(name, getattr(turns, name), on_loop=True) for name in bodies}
     async with Runtime.open(home, agents=agents) as opened:
         yield opened
 
 
-async def test_a_message_reaches_the_running_turn(desk: Runtime, hands: Hands) -> None:
+async def test_a_message_reaches_the_running_turn(desk: Runtime, turns: ControlledTurns) -> None:
     task = await start_turn(desk, "listen")
     sent = await desk.sessions.say(KEY, "look here", "interrupt", actor="ann")
     assert (sent.task.id, sent.mode) == (task.id, "interrupt")
@@ -118,8 +118,8 @@ async def test_a_message_reaches_the_running_turn(desk: Runtime, hands: Hands) -
     assert await read_messages(desk) == [("user", "begin"), ("user", "look here"), ("agent", "heard look here")]
     (told,) = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("steering_injected",)))
     assert told.payload == {"count": 1, "total_content_len": 9, "steer_ids": [sent.steer.id]}
-    await shown_once(desk)
-    assert hands.prompts == ["begin"], "it is no task of its own"
+    await check_announced_once(desk)
+    assert turns.prompts == ["begin"], "it is no task of its own"
 
 
 async def test_a_script_takes_steering_messages(home: Path) -> None:
@@ -131,29 +131,29 @@ async def test_a_script_takes_steering_messages(home: Path) -> None:
         assert (await wait_for_end(desk, task)).result == "two"
 
 
-async def test_messages_a_turn_did_not_take_become_tasks_in_order(desk: Runtime, hands: Hands) -> None:
+async def test_messages_a_turn_did_not_take_become_tasks_in_order(desk: Runtime, turns: ControlledTurns) -> None:
     task = await start_turn(desk, "hold")
     late = await desk.sessions.say(KEY, "last of all", actor="ann")
     modes = ("interrupt", "after_tool", "interrupt")
     sent = [await desk.sessions.say(KEY, f"m{n}", mode, actor="ann") for n, mode in enumerate(modes)]
-    hands.go.set()
+    turns.go.set()
     assert (await wait_for_end(desk, task)).result == "did begin"
     for one in sent:
         assert one.steer is not None
         done = await wait_for_end(desk, one.task._replace(id=one.steer.id))
         assert (done.creator, done.cause, done.agent, done.session_key) == ("ann", "message", "hold", KEY)
     await wait_for_end(desk, late.task)
-    assert hands.prompts == ["begin", "last of all", "m0", "m1", "m2"], "in the order they were sent"
-    stored = await shown_once(desk)
-    assert Counter(one.text for one in stored if one.role == "user") == Counter(hands.prompts), "each is shown once"
+    assert turns.prompts == ["begin", "last of all", "m0", "m1", "m2"], "in the order they were sent"
+    stored = await check_announced_once(desk)
+    assert Counter(one.text for one in stored if one.role == "user") == Counter(turns.prompts), "each is shown once"
 
 
 @pytest.mark.parametrize("how", ["error", "abort", "timeout"])
-async def test_messages_continue_however_their_task_ends(desk: Runtime, hands: Hands, how: str) -> None:
+async def test_messages_continue_however_their_task_ends(desk: Runtime, turns: ControlledTurns, how: str) -> None:
     if how == "timeout":
         await desk.sessions.create(key=KEY, agent="hold")
         task = await desk.tasks.submit("begin", agent="hold", session_key=KEY, timeout=3)
-        await hands.began.wait()
+        await turns.began.wait()
     else:
         task = await start_turn(desk, "fall" if how == "error" else "hold")
     sent = await desk.sessions.say(KEY, "still here", "interrupt")
@@ -161,30 +161,30 @@ async def test_messages_continue_however_their_task_ends(desk: Runtime, hands: H
     if how == "abort":
         assert await desk.sessions.interrupt(KEY) == task.id
     elif how == "error":
-        hands.go.set()
+        turns.go.set()
     assert (await wait_for_end(desk, task)).outcome == {"abort": "cancelled"}.get(how, how)
-    hands.go.set()
+    turns.go.set()
     assert (await wait_for_end(desk, task._replace(id=sent.steer.id))).result == "did still here"
-    await shown_once(desk)
+    await check_announced_once(desk)
 
 
-async def test_a_later_attempt_gets_the_messages_of_an_earlier_one(desk: Runtime, hands: Hands) -> None:
+async def test_a_later_attempt_gets_the_messages_of_an_earlier_one(desk: Runtime, turns: ControlledTurns) -> None:
     task = await start_turn(desk, "stumble")
-    await hands.began.wait()
+    await turns.began.wait()
     await desk.sessions.say(KEY, "remember me", "interrupt")
-    hands.go.set()
+    turns.go.set()
     ended = await wait_for_end(desk, task)
-    assert (ended.result, ended.attempt, hands.prompts) == ("remember me", 2, ["begin", "begin"])
+    assert (ended.result, ended.attempt, turns.prompts) == ("remember me", 2, ["begin", "begin"])
 
 
-async def test_a_cancelled_pending_task_passes_on_its_messages(home: Path, hands: Hands) -> None:
-    agents = {"stumble": FunctionAgent("stumble", hands.stumble, on_loop=True)}
+async def test_a_cancelled_pending_task_passes_on_its_messages(home: Path, turns: ControlledTurns) -> None:
+    agents = {"stumble": FunctionAgent("stumble", turns.stumble, on_loop=True)}
     async with Runtime.open(home, agents=agents, clock=FakeClock()) as desk:  # so that its pause does not end
         task = await start_turn(desk, "stumble")
-        await hands.began.wait()
+        await turns.began.wait()
         sent = await desk.sessions.say(KEY, "remember me", "interrupt")
         assert sent.steer is not None
-        hands.go.set()
+        turns.go.set()
 
         async def waits() -> bool:
             return (await desk.tasks.get(task.id)).wait == "backoff"
@@ -196,7 +196,7 @@ async def test_a_cancelled_pending_task_passes_on_its_messages(home: Path, hands
         assert found.prompt == "remember me"
 
 
-async def test_closing_a_session_drops_waiting_messages(desk: Runtime, hands: Hands) -> None:
+async def test_closing_a_session_drops_waiting_messages(desk: Runtime, turns: ControlledTurns) -> None:
     task = await start_turn(desk, "hold")
     await desk.sessions.say(KEY, "never mind", "interrupt")
     await desk.sessions.close(KEY)
@@ -205,18 +205,18 @@ async def test_closing_a_session_drops_waiting_messages(desk: Runtime, hands: Ha
     assert (await desk.tasks.summary()).total == 1
 
 
-async def test_an_agent_without_steering_gets_the_message_after_its_turn(desk: Runtime, hands: Hands) -> None:
+async def test_an_agent_without_steering_gets_the_message_after_its_turn(desk: Runtime, turns: ControlledTurns) -> None:
     task = await start_turn(desk, "alone")
     sent = await desk.sessions.say(KEY, "wait", "interrupt")
     assert (sent.mode, sent.steer, sent.task.status) == ("after_turn", None, "pending")
     with pytest.raises(Conflict, match=f"midwatch session interrupt {KEY}"):
         await desk.sessions.interrupt(KEY, "stop")
-    hands.go.set()
+    turns.go.set()
     await wait_for_end(desk, task)
     assert (await wait_for_end(desk, sent.task)).result == "did wait"
 
 
-async def test_a_stop_is_a_separate_kind_of_message(desk: Runtime, hands: Hands) -> None:
+async def test_a_stop_is_a_separate_kind_of_message(desk: Runtime, turns: ControlledTurns) -> None:
     task = await start_turn(desk, "listen")
     assert await desk.sessions.interrupt(KEY, "stop", actor="ann") == task.id
     assert (await wait_for_end(desk, task)).result == f"heard {STOP}"
@@ -226,11 +226,11 @@ async def test_a_stop_is_a_separate_kind_of_message(desk: Runtime, hands: Hands)
     assert (told.payload["reason"], told.actor) == ("stop", "ann")
 
 
-async def test_a_hint_is_shown_and_an_unused_stop_is_dropped(desk: Runtime, hands: Hands) -> None:
+async def test_a_hint_is_shown_and_an_unused_stop_is_dropped(desk: Runtime, turns: ControlledTurns) -> None:
     task = await start_turn(desk, "hold")
     await desk.sessions.interrupt(KEY, "stop", hint="sum up")
     assert ("user", "sum up") in await read_messages(desk)
-    hands.go.set()
+    turns.go.set()
     await wait_for_end(desk, task)
     assert (await desk.tasks.summary()).total == 1
     with pytest.raises(InvalidInput):
@@ -241,46 +241,46 @@ async def test_a_hint_is_shown_and_an_unused_stop_is_dropped(desk: Runtime, hand
         await desk.sessions.say(KEY, "x", "soon")  # type: ignore[arg-type]
 
 
-async def test_the_queue_of_a_turn_is_limited(desk: Runtime, hands: Hands) -> None:
+async def test_the_queue_of_a_turn_is_limited(desk: Runtime, turns: ControlledTurns) -> None:
     await start_turn(desk, "hold")
     for number in range(MOST_QUEUED):
         await desk.sessions.say(KEY, f"{number}", "interrupt")
     with pytest.raises(LimitReached):
         await desk.sessions.say(KEY, "one more", "interrupt")
     assert (await desk.sessions.say(KEY, "one more")).mode == "after_turn"
-    hands.go.set()
+    turns.go.set()
 
 
-async def test_the_http_reply_reports_when_a_message_is_delivered(home: Path, hands: Hands) -> None:
-    agents = {name: FunctionAgent(name, getattr(hands, name), on_loop=True) for name in ("hold", "alone", "listen")}
-    async with serving(home, agents) as served:
+async def test_the_http_reply_reports_when_a_message_is_delivered(home: Path, turns: ControlledTurns) -> None:
+    agents = {name: FunctionAgent(name, getattr(turns, name), on_loop=True) for name in ("hold", "alone", "listen")}
+    async with serve_agents(home, agents) as served:
         await served.post("/sessions", {"key": KEY, "agent": "listen"})
-        idle = await served.post(at(KEY, "/interrupt"), {"mode": "stop"})
+        idle = await served.post(path_of(KEY, "/interrupt"), {"mode": "stop"})
         assert idle == {"interrupted": None, "mode": "stop", "resume": None}
-        first = await served.post(at(KEY, "/messages"), {"text": "begin", "mode": "interrupt"})
+        first = await served.post(path_of(KEY, "/messages"), {"text": "begin", "mode": "interrupt"})
         assert (first["mode"], first["steer"], first["prompt"]) == ("after_turn", None, "begin")
         await served.until("turn_start", task_id=first["id"])
-        sent = await served.post(at(KEY, "/messages"), {"text": "hear me", "mode": "after_tool"})
+        sent = await served.post(path_of(KEY, "/messages"), {"text": "hear me", "mode": "after_tool"})
         assert (sent["id"], sent["mode"], sent["steer"]["text"]) == (first["id"], "after_tool", "hear me")
-        await served.ended(first["id"])
-        assert hands.received == ["hear me"]
-        refused = await served.http.post(at(KEY, "/messages"), json={"text": "x", "mode": "soon"})
+        await served.wait_for_end(first["id"])
+        assert turns.received == ["hear me"]
+        refused = await served.http.post(path_of(KEY, "/messages"), json={"text": "x", "mode": "soon"})
         assert (refused.status_code, refused.json()["field"]) == (422, "mode")
-        refused = await served.http.post(at(KEY, "/interrupt"), json={"hint": "why"})
+        refused = await served.http.post(path_of(KEY, "/interrupt"), json={"hint": "why"})
         assert (refused.status_code, refused.json()["field"]) == (422, "hint")
 
 
-async def test_a_watcher_sees_waiting_messages_and_too_many_are_429(home: Path, hands: Hands) -> None:
-    agents = {name: FunctionAgent(name, getattr(hands, name), on_loop=True) for name in ("hold", "alone")}
-    async with serving(home, agents) as served:
+async def test_a_watcher_sees_waiting_messages_and_too_many_are_429(home: Path, turns: ControlledTurns) -> None:
+    agents = {name: FunctionAgent(name, getattr(turns, name), on_loop=True) for name in ("hold", "alone")}
+    async with serve_agents(home, agents) as served:
         for agent in agents:
             await served.post("/sessions", {"key": f"chat:{agent}", "agent": agent, "prompt": "begin"})
             await served.until("turn_start", session_key=f"chat:{agent}")
         stop = {"mode": "stop", "hint": "sum up"}
-        refused = await served.http.post(at("chat:alone", "/interrupt"), json=stop)
+        refused = await served.http.post(path_of("chat:alone", "/interrupt"), json=stop)
         assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
         assert "midwatch session interrupt chat:alone" in refused.json()["detail"]
-        key = at("chat:hold", "/messages")
+        key = path_of("chat:hold", "/messages")
         once = {"idempotency-key": "k"}
         sent = [await served.post(key, {"text": "0", "mode": "interrupt"}, **once) for _ in range(2)]
         assert sent[0]["steer"]["id"] == sent[1]["steer"]["id"]
@@ -288,21 +288,21 @@ async def test_a_watcher_sees_waiting_messages_and_too_many_are_429(home: Path, 
             await served.post(key, {"text": f"{number}", "mode": "interrupt"})
         full = await served.http.post(key, json={"text": "more", "mode": "interrupt"})
         assert (full.status_code, full.json()["code"]) == (429, "limit_reached")
-        assert (await served.post(at("chat:hold", "/interrupt"), stop))["mode"] == "stop"
-        async with aclosing(watch(served.http, at("chat:hold", "/live"))) as frames:
+        assert (await served.post(path_of("chat:hold", "/interrupt"), stop))["mode"] == "stop"
+        async with aclosing(watch(served.http, path_of("chat:hold", "/live"))) as frames:
             state = (await anext(frames)).data
         waiting = [(one["mode"], one["text"]) for one in state["steers"]]
         assert waiting == [*(("interrupt", f"{n}") for n in range(MOST_QUEUED)), ("stop", "sum up")]
         agents_told = {one["name"]: one["steerable"] for one in (await served.get("/agents"))["agents"]}
         assert agents_told["hold"] is True
         assert agents_told["alone"] is False
-        hands.go.set()
-        await served.ended(sent[0]["id"])
-        assert (await served.ended(sent[0]["steer"]["id"]))["result"] == "did 0"
+        turns.go.set()
+        await served.wait_for_end(sent[0]["id"])
+        assert (await served.wait_for_end(sent[0]["steer"]["id"]))["result"] == "did 0"
 
 
 async def eager(prompt: str, turn: Turn) -> str:
-    """Takes what comes within a moment, and ends."""
+    """Take the messages that come within a moment, then end."""
     heard = [prompt]
     with suppress(TimeoutError):
         async with asyncio.timeout(random.uniform(0, 0.02)):
@@ -315,7 +315,7 @@ async def eager(prompt: str, turn: Turn) -> str:
 async def test_each_message_arrives_exactly_once_while_turns_end(
     home: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Whether the turn took it or it became a task: its text is heard once, also when it came as the turn ended."""
+    """Whether the turn took a message or it became a task: its text arrives once, also if it came as the turn ended."""
     settings = Settings.load(home, db=request.getfixturevalue("database") if kind == "postgres" else "")
     agents = {"it": FunctionAgent("it", eager, on_loop=True)}
     async with Runtime.open(agents=agents, settings=settings) as desk:
@@ -332,13 +332,13 @@ async def test_each_message_arrives_exactly_once_while_turns_end(
 
         await asyncio.gather(*(talk(who) for who in "abc"))
 
-        async def quiet() -> bool:
+        async def is_idle() -> bool:
             return await desk.tasks.active_count() == 0
 
-        await until(quiet)
+        await until(is_idle)
         heard = [
             word for task in await desk.store.list_tasks(TaskFilter(limit=500)) for word in (task.result or "").split()
         ]
         assert Counter(heard) == Counter(sent), sorted(heard)
-        stored = await shown_once(desk)
+        stored = await check_announced_once(desk)
         assert Counter(one.text for one in stored if one.role == "user") == Counter(sent)

@@ -1,4 +1,4 @@
-"""Messages for a turn in another process, and for one whose process dies."""
+"""Test messages for a turn in another process, and for a turn whose process dies."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ KEY = "chat:1"
 TEXTS = ["one", "two", "three"]
 
 
-def furnish(home: Path, extra: str = "") -> None:
-    """A home with agents in `steered.py`."""
+def write_home(home: Path, extra: str = "") -> None:
+    """Write a home with agents in `steered.py`."""
     home.mkdir(mode=0o700)
     (home / "steered.py").write_text(AGENT)
     agents = "".join(
@@ -56,7 +56,7 @@ def client_of(server: Server) -> Client:
 
 @pytest.fixture
 async def server(home: Path) -> AsyncIterator[Server]:
-    furnish(home)
+    write_home(home)
     made = Server(home)
     await made.start()
     yield made
@@ -66,14 +66,14 @@ async def server(home: Path) -> AsyncIterator[Server]:
 async def start_turn(client: Client, agent: str) -> str:
     await client.create_session(key=KEY, agent=agent, prompt="begin")
 
-    async def running() -> Any:
+    async def is_running() -> Any:
         return (await client.session(KEY))["running_task"]
 
-    return str(await until(running))
+    return str(await until(is_running))
 
 
-async def killed_with_messages(server: Server, agent: str) -> tuple[str, list[str]]:
-    """The task whose server was killed while messages waited for it, and their ids."""
+async def kill_with_waiting_messages(server: Server, agent: str) -> tuple[str, list[str]]:
+    """Kill the server while messages wait, and return the task and the ids of the messages."""
     async with client_of(server) as client:
         task = await start_turn(client, agent)
         sent = [(await client.send(KEY, text, mode="interrupt"))["steer"] for text in TEXTS]
@@ -83,18 +83,18 @@ async def killed_with_messages(server: Server, agent: str) -> tuple[str, list[st
 
 
 async def results(server: Server, ids: list[str]) -> list[tuple[str, str | None]]:
-    """How those tasks ended."""
+    """Return how the tasks ended."""
     async with client_of(server) as client:
 
-        async def over() -> Any:
+        async def have_ended() -> Any:
             found = [await client.get(one) for one in ids]
             return [(one["status"], one["result"]) for one in found] if all(one["outcome"] for one in found) else None
 
-        return await until(over)  # type: ignore[no-any-return]
+        return await until(have_ended)  # type: ignore[no-any-return]
 
 
 async def test_messages_of_a_lost_task_become_tasks(server: Server) -> None:
-    task, ids = await killed_with_messages(server, "deaf")
+    task, ids = await kill_with_waiting_messages(server, "deaf")
     assert await results(server, [task]) == [("failed", None)]
     assert await results(server, ids) == [("done", f"did {text}") for text in TEXTS]
     async with client_of(server) as client:
@@ -104,22 +104,22 @@ async def test_messages_of_a_lost_task_become_tasks(server: Server) -> None:
 
 
 async def test_the_next_attempt_gets_the_waiting_messages(server: Server) -> None:
-    task, _ = await killed_with_messages(server, "hear")
+    task, _ = await kill_with_waiting_messages(server, "hear")
     assert await results(server, [task]) == [("done", " ".join(TEXTS))]
 
 
 async def test_a_message_reaches_a_turn_in_another_process(tmp_path: Path, database: str) -> None:
     worker = WorkerProcess(tmp_path / "worker")
-    furnish(worker.home, f'db = "{database}"\n')
+    write_home(worker.home, f'db = "{database}"\n')
     worker.start()
     try:
         settings = Settings.load(tmp_path / "here", db=database, detect_agents=False)
         async with Runtime.open(settings=settings, work=False) as desk:
 
-            async def offered() -> bool:
+            async def is_offered() -> bool:
                 return "listen" in await desk.registry.live()
 
-            await until(offered)
+            await until(is_offered)
             await desk.sessions.create(key=KEY, agent="listen")
             task = await desk.sessions.send(KEY, "begin")
 

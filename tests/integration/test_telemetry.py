@@ -1,4 +1,4 @@
-"""Telemetry: what a real collector gets of turns, by the standard variables; and what happens without them."""
+"""Test telemetry: the spans that a real collector receives with the standard variables, and no spans without them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Collector:
-    """Receives OTLP over HTTP and keeps what it was sent."""
+    """A collector that receives OTLP over HTTP and records spans."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
@@ -61,7 +61,7 @@ class Collector:
                 for metric in (one for scope in resource.scope_metrics for one in scope.metrics):
                     self.metrics[metric.name] = list(metric.histogram.data_points)
 
-    def named(self, name: str) -> list[Any]:
+    def find_spans(self, name: str) -> list[Any]:
         return [span for span in self.spans if span.name == name]
 
 
@@ -121,9 +121,9 @@ async def test_a_turn_its_model_calls_and_tools_are_spans(
     home: Path, collector: Collector, exporting: pytest.MonkeyPatch
 ) -> None:
     result, events = await run_task(home, "bad", PARENT)
-    (turn,) = collector.named("invoke_agent it")
-    first, second = collector.named("chat gpt-5")
-    (tool,), (cut,) = collector.named("execute_tool look"), collector.named("execute_tool cut")
+    (turn,) = collector.find_spans("invoke_agent it")
+    first, second = collector.find_spans("chat gpt-5")
+    (tool,), (cut,) = collector.find_spans("execute_tool look"), collector.find_spans("execute_tool cut")
     assert (turn.trace_id.hex(), turn.parent_span_id.hex()) == (PARENT[3:35], PARENT[36:52])
     assert {span.parent_span_id for span in (first, second, tool, cut)} == {turn.span_id}
     assert result == f"00-{PARENT[3:35]}-{turn.span_id.hex()}-01"
@@ -153,7 +153,7 @@ async def test_contents_are_exported_on_request_and_failures_always(
     exporting.setenv(telemetry.CONTENT, "true")
     exporting.setenv("OTEL_SERVICE_NAME", "mine")
     await run_task(home, "raise")
-    (tool,), (turn,) = collector.named("execute_tool look"), collector.named("invoke_agent it")
+    (tool,), (turn,) = collector.find_spans("execute_tool look"), collector.find_spans("invoke_agent it")
     assert read_attributes(tool)["gen_ai.tool.call.arguments"] == '{"at": "secret place"}'
     assert read_attributes(tool)["gen_ai.tool.call.result"] == "secret thing"
     assert '"content": "raise"' in read_attributes(turn)["gen_ai.input.messages"]
@@ -177,8 +177,8 @@ async def test_a_goal_is_a_workflow_span_over_its_turns(
         await desk.goals.complete(goal.id, evidence="there")
         sent = desk.subscriptions.list()[0]
         assert await eventually(lambda: sent.handled > 0)
-    (workflow,) = collector.named("invoke_workflow goal")
-    turns = collector.named("invoke_agent it")
+    (workflow,) = collector.find_spans("invoke_workflow goal")
+    turns = collector.find_spans("invoke_agent it")
     assert {turn.parent_span_id for turn in turns} == {workflow.span_id}
     assert {turn.trace_id for turn in turns} == {workflow.trace_id}
     assert read_attributes(workflow)["midwatch.goal.id"] == goal.id
@@ -207,10 +207,10 @@ async def test_a_server_exports_its_turns_and_propagates_the_trace(tmp_path: Pat
                     await asyncio.sleep(0.05)
     finally:
         await server.stop()
-    (env,), (demo,) = collector.named("invoke_agent env"), collector.named("invoke_agent demo")
+    (env,), (demo,) = collector.find_spans("invoke_agent env"), collector.find_spans("invoke_agent demo")
     assert found[0]["result"].strip() == f"00-{PARENT[3:35]}-{env.span_id.hex()}-01"
     assert {env.parent_span_id.hex(), demo.parent_span_id.hex()} == {PARENT[36:52]}
-    assert {span.parent_span_id for span in collector.named("execute_tool read_clock")} == {demo.span_id}
+    assert {span.parent_span_id for span in collector.find_spans("execute_tool read_clock")} == {demo.span_id}
     assert collector.services == {"midwatch"}
 
 

@@ -1,4 +1,4 @@
-"""Terminals of sessions: shown, typed into and opened, from the process they are in and from another one."""
+"""Test terminals of sessions: shown, typed into and opened, from their own process and from another one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def send_message(open_desk: Runtime, text: str) -> str:
     return task.result or ""
 
 
-async def shows(open_desk: Runtime, text: str) -> None:
+async def wait_for_screen(open_desk: Runtime, text: str) -> None:
     async with asyncio.timeout(60):
         while text not in (await open_desk.terminals.screenshot(KEY)).text:
             await asyncio.sleep(0.01)
@@ -56,7 +56,7 @@ async def test_a_session_is_one_terminal(tmp_path: Path) -> None:
             await here.terminals.screenshot(KEY)
         assert len({await send_message(here, "who") for _ in range(3)}) == 1
         await here.terminals.send_keys(KEY, b"typed by hand\r")
-        await shows(here, "you said typed by hand")
+        await wait_for_screen(here, "you said typed by hand")
         await here.terminals.resize(KEY, 60, 20)
         async with asyncio.timeout(60):
             while (picture := await here.terminals.screenshot(KEY, styled=True)).status != "idle":
@@ -81,9 +81,9 @@ async def test_a_terminal_can_be_opened_before_the_first_message(tmp_path: Path)
     async with desk(tmp_path) as here:
         await here.sessions.create(key=KEY)
         await here.terminals.open(KEY)
-        await shows(here, ">")
+        await wait_for_screen(here, ">")
         await here.terminals.send_keys(KEY, b"who\r")
-        await shows(here, "I am")
+        await wait_for_screen(here, "I am")
         picture = await here.terminals.screenshot(KEY)
         await here.terminals.open(KEY)
         assert await send_message(here, "who") in picture.text
@@ -99,13 +99,13 @@ async def test_the_screen_is_sent_between_turns_too(tmp_path: Path) -> None:
         await send_message(here, "hello")
         which = EventFilter(session_key=KEY, kinds=("screen_update",))
 
-        async def seen() -> None:
+        async def watch_screens() -> None:
             async with aclosing(here.bus.follow(0, which, live=True)) as following:
                 async for shown in following:
                     if "you said by hand" in shown.payload["screen"]:
                         return
 
-        watching = asyncio.create_task(seen())
+        watching = asyncio.create_task(watch_screens())
         await settle()
         await here.terminals.send_keys(KEY, b"by hand\r")
         async with asyncio.timeout(60):
@@ -131,7 +131,7 @@ async def test_keys_and_screens_reach_another_process(tmp_path: Path, database: 
         near, far = (here, there) if owner == here.id else (there, here)
         assert "you said hello" in (await far.terminals.screenshot(KEY)).text
         task = await far.sessions.send(KEY, "wait")
-        await shows(far, "waiting")
+        await wait_for_screen(far, "waiting")
         await far.terminals.send_keys(KEY, b"keys from afar\r")
         assert (await far.tasks.wait(task.id)).result == "waiting\nkeys from afar\ngot keys from afar"
         await far.terminals.resize(KEY, 70, 25)

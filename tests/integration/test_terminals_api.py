@@ -1,4 +1,4 @@
-"""Terminals over HTTP: from the process they are open in, and from another one on the same database."""
+"""Test terminals over HTTP: from their own process, and from another one on the same database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpx2
 
 from midwatch import Runtime, Settings
 from midwatch.testing import ScriptedAgent, result
-from serving import Served, serving, watch
+from serving import Served, serve_agents, watch
 
 LISTENER = """
 while True:
@@ -25,7 +25,7 @@ AGENTS = {"listener": AGENT}
 
 
 async def screen(http: httpx2.AsyncClient, text: str) -> Any:
-    """The screen once it shows this."""
+    """Return the screen once it shows the text."""
     async with asyncio.timeout(60):
         while True:
             reply = await http.get(f"/sessions/{KEY}/screen", params={"styled": True})
@@ -35,7 +35,7 @@ async def screen(http: httpx2.AsyncClient, text: str) -> Any:
 
 
 async def check_terminal(served: Served) -> None:
-    """Everything a person at a terminal does."""
+    """Do everything that a person does at a terminal."""
     http = served.http
     shown = await screen(http, ">")
     assert sorted(shown) == sorted(
@@ -57,7 +57,7 @@ async def check_terminal(served: Served) -> None:
 
 
 async def test_a_terminal_is_used_over_http(home: Path) -> None:
-    async with serving(home, {"scripted": ScriptedAgent(result("x"))}, agents=AGENTS) as served:
+    async with serve_agents(home, {"scripted": ScriptedAgent(result("x"))}, agents=AGENTS) as served:
         http = served.http
         await served.post("/sessions", {"key": KEY, "agent": "listener"})
         refused = await http.get(f"/sessions/{KEY}/screen")
@@ -75,7 +75,7 @@ async def test_a_terminal_is_used_over_http(home: Path) -> None:
 
 async def test_a_terminal_of_a_missing_program_is_an_error(home: Path) -> None:
     missing = {"lost": {"kind": "terminal", "argv": ["/no/such/program"]}}
-    async with serving(home, {"scripted": ScriptedAgent(result("x"))}, agents=missing) as served:
+    async with serve_agents(home, {"scripted": ScriptedAgent(result("x"))}, agents=missing) as served:
         await served.post("/sessions", {"key": KEY, "agent": "lost"})
         refused = await served.http.post(f"/sessions/{KEY}/open")
         assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
@@ -88,7 +88,7 @@ async def test_a_terminal_open_in_another_process_is_reached(tmp_path: Path, dat
     )
     async with (
         Runtime.open(settings=there) as elsewhere,
-        serving(tmp_path / "here", {"scripted": ScriptedAgent(result("x"))}, db=database) as served,
+        serve_agents(tmp_path / "here", {"scripted": ScriptedAgent(result("x"))}, db=database) as served,
     ):
         await elsewhere.sessions.create(key=KEY, agent="listener")
         await elsewhere.terminals.open(KEY)

@@ -1,5 +1,6 @@
-"""Watching over HTTP: the state first, then everything after it, once and in order, whoever writes and however slowly
-one reads."""
+"""Test watching over HTTP: the state first, then all later events, once and in order, whoever writes and however slow
+the reader is.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ from midwatch.domain.event import EVERYTHING, AgentFault, MessageDelta, ScreenUp
 from midwatch.domain.identity import OWNER
 from midwatch.domain.session import MAX_ERRORS
 from servers import PATIENCE, eventually
-from serving import Frame, Served, at, serving, watch
+from serving import Frame, Served, path_of, serve_agents, watch
 
 TERMS = AgentTerms(timeout_seconds=60.0, on_crash="rerun", slots=64)
 STEPS, SIZE = 450, 73 * 1024
 
 
-class Hands:
-    """What the agents of this file wait for."""
+class Gates:
+    """The gates that the agents of this file wait for."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -43,37 +44,37 @@ def answer_id(turn: Turn) -> str:
 
 
 @pytest.fixture
-def hands() -> Hands:
-    return Hands()
+def gates() -> Gates:
+    return Gates()
 
 
 @pytest.fixture
-async def served(home: Path, hands: Hands) -> AsyncIterator[Served]:
+async def served(home: Path, gates: Gates) -> AsyncIterator[Served]:
     async def echo(prompt: str) -> str:
         return prompt.upper()
 
     async def hold(prompt: str) -> str:
-        await hands.go.wait()
+        await gates.go.wait()
         return "let go"
 
     async def write(prompt: str, turn: Turn) -> str:
-        """Writes in pieces of all sizes, and now and then something anew."""
+        """Write in pieces of all sizes, and sometimes replace earlier text."""
         text = ""
         for number in range(int(prompt)):
-            piece = hands.random.choice('abcdeé🦊\n"') * hands.random.randrange(1, 9)
+            piece = gates.random.choice('abcdeé🦊\n"') * gates.random.randrange(1, 9)
             offset = len(text)
             if number % 17 == 16:
                 offset -= min(3, offset)
             await turn.emit(MessageDelta(message_id=answer_id(turn), offset=offset, text=piece))
             text = text[:offset] + piece
-            await asyncio.sleep(0 if hands.random.random() < 0.5 else 0.001)
+            await asyncio.sleep(0 if gates.random.random() < 0.5 else 0.001)
         return text
 
     async def begin(prompt: str, turn: Turn) -> str:
-        """Writes one half, waits, writes the other."""
+        """Write one half, wait, and write the other half."""
         await turn.emit(MessageDelta(message_id=answer_id(turn), offset=0, text="one half, "))
         await turn.emit(ScreenUpdate(screen="$ half"))
-        await hands.go.wait()
+        await gates.go.wait()
         if prompt == "fail":
             raise AgentError("no other half")
         await turn.emit(MessageDelta(message_id=answer_id(turn), offset=10, text="the other"))
@@ -84,14 +85,14 @@ async def served(home: Path, hands: Hands) -> AsyncIterator[Served]:
         size = SIZE // STEPS + 1
         for offset in range(0, SIZE, size):
             await turn.emit(MessageDelta(message_id=answer_id(turn), offset=offset, text=text[offset : offset + size]))
-            await asyncio.sleep(0.002)  # so that each step leaves by itself
+            await asyncio.sleep(0.002)  # so that each step is sent separately
         return text
 
     bodies = {"echo": echo, "hold": hold, "write": write, "begin": begin, "stream": stream}
     agents = {name: FunctionAgent(name, body, on_loop=True, terms=TERMS) for name, body in bodies.items()}
-    async with serving(home, agents) as made:
+    async with serve_agents(home, agents) as made:
         yield made
-        hands.go.set()
+        gates.go.set()
 
 
 async def open_session(served: Served, agent: str = "echo", key: str = "chat:1") -> None:
@@ -99,7 +100,7 @@ async def open_session(served: Served, agent: str = "echo", key: str = "chat:1")
 
 
 async def send(served: Served, text: str, key: str = "chat:1") -> str:
-    return str((await served.post(at(key, "/messages"), {"text": text}))["id"])
+    return str((await served.post(path_of(key, "/messages"), {"text": text}))["id"])
 
 
 async def progress(served: Served, *texts: str, **meta: Any) -> None:
@@ -115,7 +116,7 @@ async def wait_for_partial(served: Served) -> None:
 
 
 async def read_first_frames(served: Served, path: str, count: int, **headers: str) -> list[Frame]:
-    """The first frames of a stream."""
+    """Return the first frames of a stream."""
     found: list[Frame] = []
     async with asyncio.timeout(PATIENCE), aclosing(watch(served.http, path, **headers)) as frames:
         async for frame in frames:
@@ -128,11 +129,11 @@ async def read_first_frames(served: Served, path: str, count: int, **headers: st
 # -- the state ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_watcher_gets_the_state_of_a_session_and_then_its_events(served: Served, hands: Hands) -> None:
+async def test_a_watcher_gets_the_state_of_a_session_and_then_its_events(served: Served, gates: Gates) -> None:
     await open_session(served, "begin")
     task, waiting = await send(served, "x"), await send(served, "y")
     await wait_for_partial(served)
-    async with asyncio.timeout(PATIENCE), aclosing(watch(served.http, at("chat:1", "/live"))) as frames:
+    async with asyncio.timeout(PATIENCE), aclosing(watch(served.http, path_of("chat:1", "/live"))) as frames:
         state = await anext(frames)
         assert (state.event, state.id) == ("state", state.data["as_of_seq"])
         shown = state.data
@@ -142,7 +143,7 @@ async def test_a_watcher_gets_the_state_of_a_session_and_then_its_events(served:
         assert [one["id"] for one in shown["queue"]] == [waiting]
         assert shown["partial"] == [{"message_id": f"{task}.1", "task_id": task, "text": "one half, "}]
         assert (shown["screen"], shown["errors"]) == ("$ half", [])
-        hands.go.set()
+        gates.go.set()
         delta = await anext(frames)
         assert (delta.event, delta.id) == ("message_delta", None)
         assert delta.data["payload"] == {"message_id": f"{task}.1", "offset": 10, "text": "the other"}
@@ -153,22 +154,22 @@ async def test_a_watcher_gets_the_state_of_a_session_and_then_its_events(served:
         assert (told.data["payload"]["message_id"], told.data["payload"]["number"]) == (f"{task}.1", 2)
 
 
-async def test_the_text_of_a_failed_turn_is_not_shown_as_partial(served: Served, hands: Hands) -> None:
+async def test_the_text_of_a_failed_turn_is_not_shown_as_partial(served: Served, gates: Gates) -> None:
     await open_session(served, "begin")
     task = await send(served, "fail")
     await wait_for_partial(served)
-    hands.go.set()
-    await served.ended(task)
-    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
+    gates.go.set()
+    await served.wait_for_end(task)
+    (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     assert state.data["partial"] == []
     assert [one["message"] for one in state.data["errors"]] == ["no other half"]
     assert [one["level"] for one in state.data["errors"]] == ["error"]
-    await served.post(at("chat:1", "/close"))
-    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
+    await served.post(path_of("chat:1", "/close"))
+    (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     assert (state.data["session"]["status"], state.data["screen"]) == ("closed", None)
 
 
-async def test_watchers_of_a_task_and_of_the_desk_get_the_state_first(served: Served, hands: Hands) -> None:
+async def test_watchers_of_a_task_and_of_the_desk_get_the_state_first(served: Served, gates: Gates) -> None:
     task = (await served.post("/tasks", {"prompt": "x", "agent": "begin"}))["id"]
     await wait_for_partial(served)
     (state,) = await read_first_frames(served, f"/events?task_id={task}&state=true", 1)
@@ -189,7 +190,7 @@ async def test_the_newest_hundred_errors_are_shown(served: Served) -> None:
             for number in range(start, start + 50)
         )
         await served.runtime.store.apply(Changes(events=faults))
-    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
+    (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     shown = [one["message"] for one in state.data["errors"]]
     assert shown == [f"e{number}" for number in range(50, MAX_ERRORS + 50)]
 
@@ -197,14 +198,14 @@ async def test_the_newest_hundred_errors_are_shown(served: Served) -> None:
 async def test_a_state_is_small_however_large_the_session_is(served: Served) -> None:
     await open_session(served)
     for _ in range(3):
-        await served.ended(await send(served, "é" * 300_000))
+        await served.wait_for_end(await send(served, "é" * 300_000))
     await open_session(served, "hold", "chat:2")
     for _ in range(5):
         task = await send(served, "é" * 300_000, "chat:2")
     await served.until("turn_start", session_key="chat:2")
     for path in (
-        at("chat:1", "/live"),
-        at("chat:2", "/live"),
+        path_of("chat:1", "/live"),
+        path_of("chat:2", "/live"),
         "/events?state=true",
         f"/events?task_id={task}&state=true",
     ):
@@ -216,7 +217,7 @@ async def test_a_state_is_small_however_large_the_session_is(served: Served) -> 
 
 
 async def read_joined_text(served: Served, path: str, task: str) -> tuple[str, bool]:
-    """The answer as a reader who joins now puts it together, and whether that was in mid-stream."""
+    """Return the answer as a reader that joins now assembles it, and whether it joined during the stream."""
     name, text, joined = f"{task}.1", "", False
     async with aclosing(watch(served.http, path)) as frames:
         async for frame in frames:
@@ -239,33 +240,33 @@ async def read_joined_text(served: Served, path: str, task: str) -> tuple[str, b
             elif frame.event in ("message_update", "task_finished") and frame.data["payload"].get("role") != "user":
                 payload = frame.data["payload"]
                 whole = payload.get("message") or payload.get("result")
-                # who joins in the very moment in which it ends is shown nothing before the whole of it
+                # a reader that joins at the moment of the end gets nothing before the whole text
                 assert text in ("", whole), "what was put together is not what was said"
                 return whole, joined
     raise AssertionError("the stream ended")
 
 
 @pytest.mark.parametrize("of", ["session", "task"])
-async def test_a_reader_who_joins_at_any_moment_gets_the_whole_text(served: Served, hands: Hands, of: str) -> None:
+async def test_a_reader_who_joins_at_any_moment_gets_the_whole_text(served: Served, gates: Gates, of: str) -> None:
     await open_session(served, "write")
     in_the_middle = 0
     for _ in range(4):
         task = await send(served, "300")
-        path = at("chat:1", "/live") if of == "session" else f"/events?task_id={task}&state=true"
+        path = path_of("chat:1", "/live") if of == "session" else f"/events?task_id={task}&state=true"
 
         async def join(path: str = path, task: str = task) -> tuple[str, bool]:
-            await asyncio.sleep(hands.random.random() * 0.4)
+            await asyncio.sleep(gates.random.random() * 0.4)
             return await read_joined_text(served, path, task)
 
         async with asyncio.timeout(120):
             read = await asyncio.gather(*(join() for _ in range(25)))
-        final = (await served.ended(task))["result"]
+        final = (await served.wait_for_end(task))["result"]
         assert {text for text, _ in read} == {final}
         in_the_middle += sum(joined for _, joined in read)
     assert in_the_middle > 10, "joining in mid-stream was not tried"
 
 
-async def test_readers_who_join_and_return_during_writes_see_every_event_once(served: Served, hands: Hands) -> None:
+async def test_readers_who_join_and_return_during_writes_see_every_event_once(served: Served, gates: Gates) -> None:
     last = 3000
 
     async def writer(name: str) -> None:
@@ -274,14 +275,14 @@ async def test_readers_who_join_and_return_during_writes_see_every_event_once(se
             await asyncio.sleep(0)
 
     async def reader() -> None:
-        """Joins, leaves after some frames, comes back with what it saw last."""
-        await asyncio.sleep(hands.random.random() * 0.2)
+        """Join, leave after some frames, and return with the last event id."""
+        await asyncio.sleep(gates.random.random() * 0.2)
         seen: int | None = None
         states = 0
         while seen is None or seen < last:
             headers = {} if seen is None else {"last_event_id": str(seen)}
             async with aclosing(watch(served.http, "/events?state=true", **headers)) as frames:
-                patience = hands.random.randrange(1, 400)
+                patience = gates.random.randrange(1, 400)
                 async for frame in frames:
                     assert frame.event != "gap"
                     if frame.event == "state":
@@ -303,14 +304,14 @@ async def test_readers_who_join_and_return_during_writes_see_every_event_once(se
     assert (await served.get("/events", limit=0))["last_seq"] == last
 
 
-async def test_state_and_events_together_are_the_whole_conversation(served: Served, hands: Hands) -> None:
+async def test_state_and_events_together_are_the_whole_conversation(served: Served, gates: Gates) -> None:
     await open_session(served)
     count = 40
 
     async def reader() -> list[int]:
-        await asyncio.sleep(hands.random.random() * 0.3)
+        await asyncio.sleep(gates.random.random() * 0.3)
         seen: list[int] = []
-        async with aclosing(watch(served.http, at("chat:1", "/live"))) as frames:
+        async with aclosing(watch(served.http, path_of("chat:1", "/live"))) as frames:
             async for frame in frames:
                 if frame.event == "state":
                     seen += [one["number"] for one in frame.data["messages"]]
@@ -331,15 +332,15 @@ async def test_state_and_events_together_are_the_whole_conversation(served: Serv
 
 async def test_a_returning_watcher_gets_missed_events_and_then_the_state(served: Served) -> None:
     await open_session(served)
-    await served.ended(await send(served, "one"))
-    (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
+    await served.wait_for_end(await send(served, "one"))
+    (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     await open_session(served, "echo", "chat:2")
-    await served.ended(await send(served, "elsewhere", "chat:2"))
-    await served.ended(await send(served, "two"))
-    expected = await served.logged(session_key="chat:1")
+    await served.wait_for_end(await send(served, "elsewhere", "chat:2"))
+    await served.wait_for_end(await send(served, "two"))
+    expected = await served.read_log(session_key="chat:1")
     missed = [one["seq"] for one in expected if one["seq"] > state.data["as_of_seq"]]
     for path, headers in (
-        (at("chat:1", "/live"), {"last_event_id": str(state.id)}),
+        (path_of("chat:1", "/live"), {"last_event_id": str(state.id)}),
         (f"/events?session_key=chat:1&state=true&after={state.id}", {}),
     ):
         frames = await read_first_frames(served, path, len(missed) + 1, **headers)
@@ -354,7 +355,7 @@ async def test_the_stream_of_one_session_has_no_events_of_another(served: Served
     seen: list[Frame] = []
 
     async def reader() -> None:
-        async with aclosing(watch(served.http, at("chat:1", "/live"))) as frames:
+        async with aclosing(watch(served.http, path_of("chat:1", "/live"))) as frames:
             async for frame in frames:
                 seen.append(frame)
                 if frame.event == "status_change" and frame.data["payload"]["status"] == "idle":
@@ -366,17 +367,17 @@ async def test_the_stream_of_one_session_has_no_events_of_another(served: Served
     mine, other = await asyncio.gather(send(served, "100", "chat:1"), send(served, "100", "chat:2"))
     async with asyncio.timeout(PATIENCE):
         await reading
-    await served.ended(other)
+    await served.wait_for_end(other)
     assert {frame.data["session_key"] for frame in seen[1:] if frame.id} == {"chat:1"}
     live = {frame.data["payload"]["message_id"] for frame in seen if frame.event == "message_delta"}
     assert live == {f"{mine}.1"}
 
 
-# -- gone, slow, ended -------------------------------------------------------------------------------------------------
+# -- pruned events, slow readers, ends ---------------------------------------------------------------------------------
 
 
 async def prune(served: Served, keep: int) -> int:
-    """Remove all but the newest events; the seq of the oldest that is left."""
+    """Remove all but the newest events and return the seq of the oldest that remains."""
     store = served.runtime.store
     begins = -1
     while (oldest := (await store.read_log_bounds()).oldest_seq) != begins:
@@ -387,13 +388,13 @@ async def prune(served: Served, keep: int) -> int:
 
 async def test_pruned_events_are_a_gap_followed_by_the_state(served: Served) -> None:
     await open_session(served)
-    await served.ended(await send(served, "one"))
+    await served.wait_for_end(await send(served, "one"))
     await progress(served, *(str(number) for number in range(100)))
     oldest = await prune(served, 10)
     reply = await served.http.get("/events?after=3", headers={"accept": "application/json"})
     assert (reply.status_code, reply.json()["code"], reply.json()["oldest_seq"]) == (410, "pruned", oldest)
     assert (await served.get("/events"))["events"][0]["seq"] == oldest
-    for path in (at("chat:1", "/live"), "/events?state=true"):
+    for path in (path_of("chat:1", "/live"), "/events?state=true"):
         gap, state = await read_first_frames(served, path, 2, last_event_id="3")
         assert (gap.event, gap.id, gap.data["payload"]["oldest_seq"]) == ("gap", None, oldest)
         assert state.event == "state"
@@ -405,7 +406,7 @@ async def test_pruned_events_are_a_gap_followed_by_the_state(served: Served) -> 
 
 
 def connect_socket(served: Served, path: str, buffer: int = 2048) -> socket.socket:
-    """A stream on a bare socket that can hold little."""
+    """Open a stream on a bare socket with a small buffer."""
     host, port = served.url.removeprefix("http://").split(":")
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
@@ -418,7 +419,7 @@ def connect_socket(served: Served, path: str, buffer: int = 2048) -> socket.sock
 
 
 async def receive(stream: socket.socket, enough: bytes, most: int = 4096) -> bytes:
-    """Everything up to some bytes, or to the end."""
+    """Read up to a number of bytes, or to the end."""
     loop, found = asyncio.get_running_loop(), bytearray()
     async with asyncio.timeout(120):
         while enough not in found[-most - len(enough) :]:
@@ -430,7 +431,7 @@ async def receive(stream: socket.socket, enough: bytes, most: int = 4096) -> byt
 
 
 def numbers(raw: bytes) -> list[int]:
-    """The ids of the frames in it."""
+    """Return the ids of the frames."""
     return [int(found) for found in re.findall(rb"^id: (\d+)\n", raw, re.M)]
 
 
@@ -438,7 +439,7 @@ async def test_a_slow_reader_of_stored_events_loses_none(served: Served) -> None
     filler = "x" * 2000
     with contextlib.closing(connect_socket(served, "/events?after=0&live=true")) as stream:
         await receive(stream, b": still here")
-        for number in range(200):  # far more than is kept in memory, or on the wire
+        for number in range(200):  # far more than fits in memory buffers or on the connection
             await progress(served, *(f"{number} {part} {filler}" for part in range(50)))
         assert (await served.get("/health"))["status"] == "ok"
         raw = await receive(stream, b"id: 10000\n", 65536)
@@ -464,7 +465,7 @@ async def test_a_slow_watcher_gets_a_gap_and_the_state_after_pruning(served: Ser
 
 async def test_a_stream_ends_cleanly_when_the_server_stops(served: Served) -> None:
     await open_session(served)
-    streams = [connect_socket(served, path) for path in ("/events", "/events?state=true", at("chat:1", "/live"))]
+    streams = [connect_socket(served, path) for path in ("/events", "/events?state=true", path_of("chat:1", "/live"))]
     for stream in streams:
         await receive(stream, b": still here")
     while len(served.streams) < len(streams):
@@ -478,19 +479,19 @@ async def test_a_stream_ends_cleanly_when_the_server_stops(served: Served) -> No
 async def test_a_silent_session_stream_sends_keepalives(served: Served) -> None:
     served.streams.heartbeat = 0.05
     await open_session(served)
-    with contextlib.closing(connect_socket(served, at("chat:1", "/live"))) as stream:
+    with contextlib.closing(connect_socket(served, path_of("chat:1", "/live"))) as stream:
         raw = await receive(stream, b"event: state")
         for _ in range(3):
             raw += await receive(stream, b": still here")
     assert raw.count(b": still here") >= 3
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------------
+# -- costs -------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_long_reply_in_many_steps_costs_at_most_twice_its_size(served: Served) -> None:
     await open_session(served, "stream")
-    with contextlib.closing(connect_socket(served, at("chat:1", "/live"), 1 << 20)) as stream:
+    with contextlib.closing(connect_socket(served, path_of("chat:1", "/live"), 1 << 20)) as stream:
         raw = await receive(stream, b"event: state")
         await send(served, "go")
         raw += await receive(stream, b'"status":"idle","agent_type"', 1 << 16)
@@ -506,14 +507,14 @@ async def test_reads_do_not_wait_for_a_running_turn(served: Served) -> None:
     await served.until("turn_start", task_id=task)
     paths = (
         "/health", "/ready", "/me", "/now", "/usage", "/settings", "/metrics", "/directories", "/summary", "/tasks",
-        f"/tasks/{task}", f"/tasks/{task}/page", "/sessions", at("chat:1"), at("chat:1", "/messages"), "/events",
-        "/approvals", "/deliveries", "/agents", "/cluster", "/tokens",
+        f"/tasks/{task}", f"/tasks/{task}/page", "/sessions", path_of("chat:1"), path_of("chat:1", "/messages"),
+        "/events", "/approvals", "/deliveries", "/agents", "/cluster", "/tokens",
     )  # fmt: skip
     async with asyncio.timeout(PATIENCE):
         replies = await asyncio.gather(
             *(served.http.get(path, headers={"accept": "application/json"}) for path in paths)
         )
-        (state,) = await read_first_frames(served, at("chat:1", "/live"), 1)
+        (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     assert {reply.status_code for reply in replies} == {200}
     assert state.data["running"]["id"] == task
     assert (await served.get(f"/tasks/{task}"))["status"] == "running"
@@ -542,7 +543,7 @@ async def test_events_are_filtered_by_agent_actor_kind_session_and_task(served: 
         ]
         for task in (mine, theirs):
             await served.runtime.tasks.wait(task)
-    whole = await served.logged()
+    whole = await served.read_log()
     for asked, fits in (
         ({"agent": "write"}, lambda one: one.get("agent_id") == "write"),
         ({"actor": "operator"}, lambda one: one.get("actor") == "operator"),
@@ -553,7 +554,7 @@ async def test_events_are_filtered_by_agent_actor_kind_session_and_task(served: 
         ({"agent": "nobody"}, lambda one: False),
     ):  # fmt: skip
         expected = [one["seq"] for one in whole if fits(one)]
-        assert [one["seq"] for one in await served.logged(**asked)] == expected, asked
+        assert [one["seq"] for one in await served.read_log(**asked)] == expected, asked
         back = (await served.get("/events", before=2**62, limit=1000, **asked))["events"]
         assert [one["seq"] for one in back] == expected, asked
         if expected:
@@ -566,7 +567,7 @@ async def test_events_are_filtered_by_agent_actor_kind_session_and_task(served: 
             assert [frame.id for frame in frames] == expected, asked
 
 
-# -- who may follow, and how much ------------------------------------------------------------------------------------
+# -- permissions and limits ------------------------------------------------------------------------------------------
 
 
 async def test_a_paused_reader_is_cut_off_when_its_token_is_revoked(served: Served) -> None:

@@ -1,5 +1,6 @@
-"""A week with random agents, people, crashes and clocks, over and over. A failing seed is printed with what happened:
-replay it alone with `pytest tests/integration/test_week.py --seed N`."""
+"""Test many simulated weeks with random agents, people, crashes and clocks. A failing seed is printed with its history:
+replay it alone with `pytest tests/integration/test_week.py --seed N`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from week import live_through
+from week import simulate_week
 
 CHUNK = 20
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Chunks of seeds, so that they can be spread over processes; or one seed."""
+    """Make chunks of seeds, so that they can be spread over processes; or one seed."""
     one, count = metafunc.config.getoption("--seed"), metafunc.config.getoption("--seeds")
     chunks = (
         [range(one, one + 1)] if one is not None else [range(n, min(n + CHUNK, count)) for n in range(0, count, CHUNK)]
@@ -24,7 +25,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_a_simulated_week_keeps_every_promise(seeds: range, tmp_path: Path) -> None:
     for seed in seeds:
         try:
-            live_through(seed, tmp_path / "home")
+            simulate_week(seed, tmp_path / "home")
         except BaseException:
             print(f"\nreplay it: pytest tests/integration/test_week.py --seed {seed}")
             raise

@@ -1,4 +1,4 @@
-"""A task from submit to its end, on a real store, with agents that follow a script."""
+"""Test a task from its submission to its end, on a real store, with scripted agents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from insides import engine_of, simulate_crash
+from internals import engine_of, simulate_crash
 from midwatch import Runtime, Settings, Task, TransientError, Turn, TurnResult, Usage
 from midwatch.base.errors import AlreadyFinished, Conflict, StoreUnavailable
 from midwatch.domain.agent import AgentTerms
@@ -87,17 +87,17 @@ async def test_an_agent_that_raises_anything_fails_its_task_only(home: Path, pro
 
 
 async def test_an_agent_that_returns_nonsense_or_cannot_open_fails_its_task(home: Path) -> None:
-    class Odd(ScriptedAgent):
+    class NonsenseAgent(ScriptedAgent):
         async def open(self, session: Any) -> Any:
             raise OSError("no such socket")
 
-    class Liar(ScriptedAgent):
+    class WrongTypeAgent(ScriptedAgent):
         async def open(self, session: Any) -> Any:
             talk = await super().open(session)
             talk.turn = lambda turn: asyncio.sleep(0, "just text")  # type: ignore[method-assign,assignment]
             return talk
 
-    async with Runtime.open(home, agents={"odd": Odd(), "liar": Liar()}) as desk:
+    async with Runtime.open(home, agents={"odd": NonsenseAgent(), "liar": WrongTypeAgent()}) as desk:
         assert "no such socket" in ((await run(desk, agent="odd")).error or "")
         assert "TurnResult" in ((await run(desk, agent="liar")).error or "")
 
@@ -126,7 +126,7 @@ async def test_a_task_cancelled_while_pending_never_starts(home: Path) -> None:
 
 
 async def test_a_task_cancelled_while_running_never_becomes_done(home: Path) -> None:
-    """Not even when the agent finishes its work all the same."""
+    """Not even if the agent finishes its work anyway."""
     go = asyncio.Event()
     agent = ScriptedAgent(wait_for(go), result("finished anyway"), deaf_to=("stop",))
     async with Runtime.open(home, agents={"it": agent}) as desk:
@@ -184,7 +184,7 @@ async def test_an_agent_that_ignores_interrupts_is_abandoned(home: Path) -> None
                 left.cancel()
 
 
-# -- failures that may pass --------------------------------------------------------------------------------------
+# -- temporary failures ------------------------------------------------------------------------------------------
 
 
 async def test_a_temporary_failure_is_retried_after_a_pause(home: Path) -> None:
@@ -199,7 +199,7 @@ async def test_a_temporary_failure_is_retried_after_a_pause(home: Path) -> None:
 
     async with Runtime.open(home, agents={"it": ScriptedAgent(flaky)}, clock=clock) as desk:
         task = await desk.tasks.submit("x", agent="it")
-        await until(lambda: _waits(desk, task))
+        await until(lambda: _is_waiting(desk, task))
         held = await desk.tasks.get(task.id)
         assert (held.wait, held.failures, held.attempt) == ("backoff", 1, 1)
         assert held.due_at > clock.now()
@@ -209,7 +209,7 @@ async def test_a_temporary_failure_is_retried_after_a_pause(home: Path) -> None:
         assert tries == [1, 2, 3]
 
 
-async def _waits(desk: Runtime, task: Task) -> bool:
+async def _is_waiting(desk: Runtime, task: Task) -> bool:
     return (await desk.tasks.get(task.id)).wait == "backoff"
 
 
@@ -248,13 +248,13 @@ async def test_a_lost_lease_stops_the_agent_and_its_late_result_is_recorded_once
         taken = Update("task", task.id, {"attempt": 7, "lease_owner": "i_other"}, {"status": "running"})
         await desk.store.apply(Changes(updates=(taken,)))
         go.set()
-        await until(lambda: _late(desk, task))
+        await until(lambda: _has_late_result(desk, task))
         current = await desk.store.get_task(task.id)
         assert current is not None and (current.status, current.attempt, current.result) == ("running", 7, None)
         assert agent.interrupts[:1] == ["terminate"]
 
 
-async def _late(desk: Runtime, task: Task) -> bool:
+async def _has_late_result(desk: Runtime, task: Task) -> bool:
     return (await kinds(desk, task)).count("task_late") == 1
 
 
@@ -269,11 +269,11 @@ async def test_a_task_of_a_dead_process_is_recovered_by_its_crash_rule(
     held = ScriptedAgent(tool("a"), save({"step": 1}), emit(ToolExecStart(tool="b", tool_call_id="b")), wait_for(never))
     async with Runtime.open(home, agents={"it": held}) as desk:
         task = await desk.tasks.submit("x", agent="it", on_crash=on_crash)
-        await until(lambda: _emitted(desk, task, "tool_exec_start", 2))
+        await until(lambda: _has_emitted(desk, task, "tool_exec_start", 2))
         simulate_crash(desk)
-    async with Runtime.open(home, work=False) as looking:  # the lease is of a process whose lock is free
+    async with Runtime.open(home, work=False) as looking:  # the lease belongs to a process whose lock is free
         assert (await looking.tasks.get(task.id)).status == "running"
-    again = ScriptedAgent(_resumed)
+    again = ScriptedAgent(_is_resumed)
     async with Runtime.open(home, agents={"it": again}) as desk:
         ended = await desk.tasks.wait(task.id)
         assert (ended.status, ended.outcome, ended.attempt) == (status, outcome, attempt)
@@ -286,11 +286,11 @@ async def test_a_task_of_a_dead_process_is_recovered_by_its_crash_rule(
             assert ended.rescues == 1
 
 
-async def _resumed(turn: Turn) -> str:
+async def _is_resumed(turn: Turn) -> str:
     return f"{turn.resumed} {await turn.load_progress()}"
 
 
-async def _emitted(desk: Runtime, task: Task, kind: str, count: int) -> bool:
+async def _has_emitted(desk: Runtime, task: Task, kind: str, count: int) -> bool:
     return (await kinds(desk, task)).count(kind) == count
 
 
@@ -364,11 +364,11 @@ async def test_the_route_gets_one_notice_of_the_start_and_one_of_the_end(
         task = await run(desk, route="there")
         await channel.until(lambda c: len(c.delivered) == 2)
         assert sorted(d.notice for d in channel.delivered) == sorted(notices)
-        await until(lambda: _all_sent(desk, task))
+        await until(lambda: _are_all_sent(desk, task))
         assert sorted(d.notice for d in await desk.notifications.list(task_id=task.id)) == sorted(notices)
 
 
-async def _all_sent(desk: Runtime, task: Task) -> bool:
+async def _are_all_sent(desk: Runtime, task: Task) -> bool:
     return {d.status for d in await desk.notifications.list(task_id=task.id)} == {"sent"}
 
 
@@ -468,7 +468,7 @@ async def test_a_yielding_task_waits_again_and_continues(home: Path) -> None:
         assert "task_interrupted" in await kinds(desk, held)
 
 
-# -- who runs what -----------------------------------------------------------------------------------------------
+# -- which process runs a task -----------------------------------------------------------------------------------
 
 
 async def test_a_task_without_an_available_agent_stays_pending_and_reports_it(home: Path) -> None:
@@ -524,11 +524,11 @@ async def test_a_process_group_is_stored_before_the_agent_continues(home: Path) 
         assert task.pgid is None
 
 
-# -- what an attacker tried --------------------------------------------------------------------------------------
+# -- attempts to break the worker --------------------------------------------------------------------------------
 
 
-class Doom(BaseException):
-    """Neither an Exception nor one of the interpreter's own."""
+class UnusualError(BaseException):
+    """An error that is neither an Exception nor one of the interpreter."""
 
 
 def nested(depth: int) -> Any:
@@ -538,20 +538,20 @@ def nested(depth: int) -> Any:
     return made
 
 
-async def odd_outcome(turn: Turn) -> TurnResult:
+async def return_unknown_outcome(turn: Turn) -> TurnResult:
     return TurnResult(text="x", outcome="weird")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("step", "status"),
     [
-        (raise_(Doom("no")), "failed"),
-        (odd_outcome, "failed"),
+        (raise_(UnusualError("no")), "failed"),
+        (return_unknown_outcome, "failed"),
         (emit(ToolExecStart(tool="x", arguments=nested(400))), "done"),
     ],
     ids=["BaseException", "outcome", "nesting"],
 )
-async def test_an_odd_agent_ends_its_own_task_and_affects_no_other(home: Path, step: Step, status: str) -> None:
+async def test_a_misbehaving_agent_ends_its_own_task_and_affects_no_other(home: Path, step: Step, status: str) -> None:
     agents = {"it": ScriptedAgent(step), "good": ScriptedAgent(tool("a"), result("ok"))}
     async with Runtime.open(home, agents=agents) as desk:
         tasks = [await desk.tasks.submit("x", agent=name) for name in ("it", "good") * 5]
@@ -618,12 +618,12 @@ async def test_a_removed_database_takes_no_more_tasks(home: Path) -> None:
         await run(desk)
         (home / "midwatch.db").rename(home / "elsewhere.db")
 
-        async def refused() -> bool:
+        async def is_refused() -> bool:
             try:
                 await desk.tasks.submit("x", agent="it", delay=60)
             except StoreUnavailable as problem:
                 return "removed or replaced" in str(problem)
             return False
 
-        await until(refused)
+        await until(is_refused)
         (home / "elsewhere.db").rename(home / "midwatch.db")

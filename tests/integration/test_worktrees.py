@@ -1,4 +1,4 @@
-"""Worktrees: made when work starts, told of at its end, merged and removed without harm to the user's checkout."""
+"""Test worktrees: made when work starts, reported at its end, merged and removed; the user's checkout is unharmed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ WORK = "echo three >> a.txt; echo new > 'new file'; printf '\\0\\1' > bin; pwd"
 
 
 @pytest.fixture(autouse=True)
-def nobodys_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever git is told on this machine."""
+def ignore_git_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ignore the git configuration of this machine."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
 
@@ -61,8 +61,8 @@ def read_worktree_note(task: Task) -> dict[str, Any]:
     return found
 
 
-def look(repo: Path) -> tuple[bytes, str, str]:
-    """The user's index, branches and files as git sees them; git may bring its index up to date to tell."""
+def read_checkout(repo: Path) -> tuple[bytes, str, str]:
+    """Return the user's index, branches and files as git sees them; git may refresh its index for this."""
     files = git(repo, "status", "--porcelain")
     return (repo / ".git" / "index").read_bytes(), git(repo, "rev-parse", "main"), files
 
@@ -71,7 +71,7 @@ def look(repo: Path) -> tuple[bytes, str, str]:
 
 
 async def test_a_task_works_in_a_worktree_and_reports_its_changes(desk: Runtime, repo: Path) -> None:
-    before = look(repo)
+    before = read_checkout(repo)
     pending = (await desk.tasks.submit("true", workdir=str(repo), worktree=True, delay=3600)).snapshot()["worktree"]
     assert (pending["status"], pending["path"], pending["id"][:2]) == ("planned", None, "w_")
     task = await run_task(desk, WORK, repo / "-sub")
@@ -81,7 +81,7 @@ async def test_a_task_works_in_a_worktree_and_reports_its_changes(desk: Runtime,
     assert (told["path"], told["branch"], told["status"]) == (str(place), f"midwatch/{told['id'][-12:]}", "kept")
     assert (told["files"], told["added"], told["removed"], told["dirty"]) == (3, 2, 0, True)
     assert told["base"] == git(repo, "rev-parse", "main")
-    assert look(repo) == before
+    assert read_checkout(repo) == before
     (end,) = [e for e in await desk.store.read_events(0) if e.kind == "task_finished"]
     assert end.payload["worktree"] == told
     made = await desk.worktrees.get(told["id"])
@@ -93,7 +93,7 @@ async def test_a_task_works_in_a_worktree_and_reports_its_changes(desk: Runtime,
     assert "Binary files" in text
     cut = await desk.worktrees.diff(task.id, limit=50)
     assert (len(cut.text), cut.truncated) == (50, True)
-    assert look(repo) == before
+    assert read_checkout(repo) == before
 
 
 @pytest.mark.parametrize(
@@ -222,10 +222,10 @@ async def test_a_conflict_changes_nothing_and_has_a_remedy(desk: Runtime, repo: 
     task = await run_task(desk, "echo theirs > a.txt", repo)
     (repo / "a.txt").write_text("mine\n")
     commit(repo, "meanwhile")
-    before = look(repo)
+    before = read_checkout(repo)
     with pytest.raises(Conflict, match=r"conflicts with main in a.txt; nothing was changed. .* `git merge midw"):
         await desk.worktrees.merge(task.id)
-    assert look(repo)[1:] == before[1:]
+    assert read_checkout(repo)[1:] == before[1:]
     assert not (repo / ".git" / "MERGE_HEAD").exists()
     assert (await desk.worktrees.get(task.id)).status == "kept"
 
@@ -317,7 +317,7 @@ async def test_pruning_removes_empty_worktrees_and_keeps_changes(desk: Runtime, 
     assert Path(read_worktree_note(work)["path"], "x").exists()
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------------------------------
 
 
 async def test_an_unusable_repository_is_reported_in_one_line(desk: Runtime, repo: Path, tmp_path: Path) -> None:
@@ -420,9 +420,9 @@ async def test_git_settings_written_by_an_agent_are_ignored(desk: Runtime, repo:
     git(repo, "config", "--file", str(tmp_path / "evil" / "config"), "filter.e.clean", f"touch {trap}; cat")
     (repo / ".gitattributes").write_text("* filter=e\n")
     (repo / ".git" / "commondir").write_text(f"{tmp_path}/evil\n")
-    for look in (desk.worktrees.merge(tree), desk.worktrees.diff(tree), desk.worktrees.remove(tree)):
+    for action in (desk.worktrees.merge(tree), desk.worktrees.diff(tree), desk.worktrees.remove(tree)):
         with pytest.raises(Conflict, match=r"\.git/commondir makes git use other settings"):
-            await look
+            await action
     assert not trap.exists()
     (repo / ".git" / "commondir").unlink()
     assert "new" in (await desk.worktrees.diff(tree)).text

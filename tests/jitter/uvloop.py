@@ -1,4 +1,4 @@
-"""asyncio's own loop in place of the fast one, which cannot be slowed down."""
+"""The event loop of asyncio in place of uvloop, which cannot be slowed down."""
 
 from asyncio import new_event_loop, run
 

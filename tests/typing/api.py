@@ -1,4 +1,4 @@
-"""Uses of the public interface. Checked by mypy, never run: a change that breaks a user's types shows up here."""
+"""Uses of the public interface. Checked by mypy and never run: a change that breaks a user's types fails here."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ async def asks(prompt: str, turn: Turn) -> TurnResult:
     return TurnResult(text=await turn.receive(), usage=Usage(input_tokens=1), thread_id=turn.thread_id)
 
 
-class Talk:
-    """A conversation of one's own."""
+class OwnConversation:
+    """A conversation of a user's own agent."""
 
     async def turn(self, turn: Turn) -> TurnResult:
         return TurnResult(text=turn.prompt, outcome="ok")
@@ -146,8 +146,8 @@ class Talk:
         return None
 
 
-class Mine:
-    """An agent of one's own."""
+class OwnAgent:
+    """A user's own agent."""
 
     name = "mine"
     kind = "mine"
@@ -155,22 +155,22 @@ class Mine:
     description = "answers with the prompt"
     capabilities = (AgentCapability(name="answering", task_types=("question",), priority=1),)
 
-    async def open(self, session: Session) -> Talk:
-        return Talk()
+    async def open(self, session: Session) -> OwnConversation:
+        return OwnConversation()
 
     def describe(self) -> Mapping[str, Any]:
         return {"target": "a class"}
 
 
 class Pager(SendOnly):
-    """A channel of one's own."""
+    """A user's own channel."""
 
     async def deliver(self, delivery: Delivery) -> None:
         assert_type(delivery.target, str | None)
 
 
-AGENTS: list[Agent] = [Mine(), FunctionAgent("asks", asks, on_loop=True), ScriptedAgent(say("hi"), result("done"))]
-TALK: Conversation = Talk()
+AGENTS: list[Agent] = [OwnAgent(), FunctionAgent("asks", asks, on_loop=True), ScriptedAgent(say("hi"), result("done"))]
+TALK: Conversation = OwnConversation()
 TURN: Turn = RecordingTurn("Say hello", answers=["yes"])
 CHANNELS: list[Channel] = [Pager("pager"), RecordingChannel()]
 VERSION: str = midwatch.__version__

@@ -1,4 +1,4 @@
-"""Kind `acp` against a fake agent, a real process that behaves as its prompt says."""
+"""Test the agent kind `acp` with a fake agent: a real process whose prompt says how to behave."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fake(place: Path, *arguments: str, **more: Any) -> AcpAgent:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def no_process_group_is_left() -> Iterator[None]:
     yield
     guard.close()
     assert guard.pid is None, "a process group was left behind"
@@ -63,12 +63,12 @@ def nothing_is_left() -> Iterator[None]:
 async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
     opened: list[talking.AcpConversation] = []
 
-    async def open_one(*arguments: str, thread_id: str | None = None, **more: Any) -> talking.AcpConversation:
+    async def open_conversation(*arguments: str, thread_id: str | None = None, **more: Any) -> talking.AcpConversation:
         agent = fake(tmp_path, *arguments, **more)
         opened.append(await agent.open(RecordingTurn(thread_id=thread_id).session()))
         return opened[-1]
 
-    yield open_one
+    yield open_conversation
     for one in opened:
         await one.close()
 
@@ -79,12 +79,12 @@ async def run_turn(talk: Talk, prompt: str, *answers: str | Answer, **more: Any)
 
 
 def events_of(turn: RecordingTurn, kind: type[Payload]) -> list[Any]:
-    return [seen for seen in turn.events if isinstance(seen, kind)]
+    return [event for event in turn.events if isinstance(event, kind)]
 
 
 def tools(turn: RecordingTurn) -> list[tuple[str, str]]:
-    """Starts and ends of tools, in order."""
-    told = [seen for seen in turn.events if seen.kind.startswith("tool_exec")]
+    """Return the kind and call id of each tool start and tool end, in order."""
+    told = [event for event in turn.events if event.kind.startswith("tool_exec")]
     return [(seen.kind.removeprefix("tool_exec_"), seen.tool_call_id) for seen in told]  # type: ignore[attr-defined]
 
 
@@ -122,7 +122,7 @@ async def test_a_dead_process_is_restarted_and_its_session_resumed(talk: Talk) -
     assert (await one.turn(later)).text == "You said: remember me"
     assert later.groups != first.groups
     assert tools(later) == [], "what was told before is not told again"
-    assert [seen.text for seen in later.events if seen.kind == "message_delta"] == ["You said: remember me"]
+    assert [event.text for event in later.events if event.kind == "message_delta"] == ["You said: remember me"]
 
 
 @pytest.mark.parametrize("how", [(), ("--resumes",)], ids=["load", "resume"])
@@ -207,7 +207,7 @@ async def test_usage_is_as_reported_and_cost_is_that_of_the_turn(talk: Talk) -> 
     assert (await total.turn(RecordingTurn("[[usage 150 30 0]]"))).usage.input_tokens == 50
 
 
-# -- what it tells ---------------------------------------------------------------------------------------------------
+# -- events ----------------------------------------------------------------------------------------------------------
 
 
 async def test_steps_are_logged_in_order(talk: Talk) -> None:
@@ -218,7 +218,7 @@ async def test_steps_are_logged_in_order(talk: Talk) -> None:
     assert events_of(turn, ThoughtUpdate)[0].text == "hm well"
     assert [entry["content"] for entry in events_of(turn, PlanUpdate)[0].entries] == ["a", "b"]
     assert events_of(turn, MessageUpdate)[0].message == "I look"
-    start, end = (seen for seen in turn.events if seen.kind.startswith("tool_exec"))
+    start, end = (event for event in turn.events if event.kind.startswith("tool_exec"))
     assert (start.title, start.tool_kind, start.arguments) == ("ls -l", "execute", {"command": "ls -l"})  # type: ignore[attr-defined]
     assert (end.result, end.is_error) == ("ran ls -l", False)  # type: ignore[attr-defined]
 
@@ -246,7 +246,7 @@ async def test_invalid_updates_are_ignored(talk: Talk, caplog: pytest.LogCapture
 
 async def test_a_diff_is_shown_as_a_patch(talk: Talk, tmp_path: Path) -> None:
     _, turn = await run_turn(talk, "[[diff a.txt]]", "Yes")
-    end = next(seen for seen in turn.events if seen.kind == "tool_exec_end")
+    end = next(event for event in turn.events if event.kind == "tool_exec_end")
     (change,) = end.diffs  # type: ignore[attr-defined]
     assert (change["path"], change["added"], change["removed"], change["cut"]) == (f"{tmp_path}/a.txt", 2, 1, False)
     assert "@@ -1,3 +1,4 @@\n one\n-two\n+2\n three\n+four\n" in change["patch"]
@@ -260,23 +260,23 @@ async def test_a_diff_of_ten_megabytes_is_truncated_and_delays_nobody(talk: Talk
     async def tick() -> None:
         nonlocal longest
         while True:
-            before = time.process_time()  # what we take ourselves, however busy the machine is
+            before = time.process_time()  # the CPU time of this process only, however busy the machine is
             await asyncio.sleep(0.01)
             longest = max(longest, time.process_time() - before)
 
     ticking = asyncio.create_task(tick())
     _, turn = await run_turn(talk, "[[bigdiff 10]]")
     ticking.cancel()
-    (end,) = (seen for seen in turn.events if seen.kind == "tool_exec_end")
+    (end,) = (event for event in turn.events if event.kind == "tool_exec_end")
     (change,) = end.diffs  # type: ignore[attr-defined]
     assert (change["added"], change["removed"], change["cut"]) == (250_000, 250_000, True)
     assert len(change["patch"]) <= 20_000
-    assert sum(len(repr(seen)) for seen in turn.events) < 100_000
+    assert sum(len(repr(event)) for event in turn.events) < 100_000
     assert longest < 1.0
 
 
 def lines_of(talk: Any) -> Any:
-    """What the agent has written and nobody has read."""
+    """Return the buffer of lines that the agent has written and nobody has read."""
     return talk._link.lines
 
 
@@ -285,7 +285,7 @@ async def test_a_flood_of_text_is_stored_in_few_pieces_and_truncated(talk: Talk)
         async def emit(self, payload: Payload) -> None:
             await super().emit(payload)
             waiting = lines_of(one)._waiting
-            async with asyncio.timeout(60):  # there is no event for a program that has said all
+            async with asyncio.timeout(60):  # no event shows that the program has written everything
                 while len(self.events) == 1 and not (waiting and b"stopReason" in waiting[-1]):
                     await asyncio.sleep(0.01)
 
@@ -312,7 +312,7 @@ async def test_a_flood_of_text_waits_for_the_store(talk: Talk) -> None:
     await turn.until(lambda t: bool(t.events))
     lines = lines_of(one)
     async with asyncio.timeout(60):
-        while not lines._paused:  # there is no event for a program that has to wait
+        while not lines._paused:  # no event shows that the program has to wait
             await asyncio.sleep(0.01)
     assert lines._size < 8_000_000
     turn.gate.set()
@@ -330,7 +330,7 @@ DENIED = Answer("denied", None, "not today")
     [
         ("ar", "Yes", "yes-1"),
         ("rRAa", "Yes", "yes-1"),
-        ("Aar", "Yes, always", "yes-1"),  # always is midwatch's own to remember
+        ("Aar", "Yes, always", "yes-1"),  # midwatch itself remembers an "always" answer
         ("A", "Yes, always", "yes-2"),
         ("abr", "Yes, and switch mode", "yes-3"),
         ("xAr", Answer("granted", None), "yes-2"),
@@ -355,14 +355,14 @@ async def test_a_question_that_cannot_be_allowed_is_not_asked(talk: Talk, letter
     assert (found.text, turn.asked) == (f"chose {choice}", [])
 
 
-async def test_a_call_may_first_appear_in_its_question(talk: Talk) -> None:
+async def test_a_tool_call_may_first_appear_in_its_question(talk: Talk) -> None:
     found, turn = await run_turn(talk, "[[late rm -r build]] [[say done]]", "Yes, always")
     assert (found.outcome, found.text) == ("ok", "done")
     assert tools(turn) == [("start", "late"), ("end", "late")]
     assert (turn.asked[0].command, turn.asked[0].risk) == ("rm -r build", "high")
     _, refused = await run_turn(talk, "[[late rm -r build]] [[say done]]", DENIED)
     assert tools(refused) == [("start", "late"), ("end", "late")]
-    end = next(seen for seen in refused.events if seen.kind == "tool_exec_end")
+    end = next(event for event in refused.events if event.kind == "tool_exec_end")
     assert (end.is_error, end.result) == (True, "denied: not today")  # type: ignore[attr-defined]
 
 
@@ -377,7 +377,7 @@ async def test_a_turn_with_a_denied_tool_is_not_ok(talk: Talk) -> None:
 
 
 async def test_questions_are_asked_one_by_one(talk: Talk) -> None:
-    class Asked(RecordingTurn):
+    class CountingTurn(RecordingTurn):
         open = most = 0
 
         async def ask(self, *args: Any, **more: Any) -> Answer:
@@ -389,20 +389,20 @@ async def test_questions_are_asked_one_by_one(talk: Talk) -> None:
             finally:
                 self.open -= 1
 
-    turn = Asked("[[both one,two]] [[say done]]", answers=["Yes", "No"])
+    turn = CountingTurn("[[both one,two]] [[say done]]", answers=["Yes", "No"])
     assert (await (await talk()).turn(turn)).text == "done"
     assert sorted(asked.command or "" for asked in turn.asked) == ["one", "two"]
     assert turn.most == 1
 
 
 async def test_a_stop_cancels_an_open_question(talk: Talk) -> None:
-    class Waiting(RecordingTurn):
+    class UnansweredTurn(RecordingTurn):
         async def ask(self, *args: Any, **more: Any) -> Answer:
             await self.emit(AgentFault(message="asked", level="warning"))
             await asyncio.Event().wait()
             raise AssertionError
 
-    one, turn = await talk(), Waiting("[[say before]] [[ask ar make all]]")
+    one, turn = await talk(), UnansweredTurn("[[say before]] [[ask ar make all]]")
     working = asyncio.create_task(one.turn(turn))
     await turn.until(lambda t: "agent_error" in t.kinds())
     await one.interrupt("stop")
@@ -413,19 +413,19 @@ async def test_a_stop_cancels_an_open_question(talk: Talk) -> None:
 
 
 async def test_a_question_is_withdrawn_when_its_turn_ends(talk: Talk) -> None:
-    class Waiting(RecordingTurn):
-        given_up = False
+    class UnansweredTurn(RecordingTurn):
+        cancelled = False
 
         async def ask(self, *args: Any, **more: Any) -> Answer:
             try:
                 return await asyncio.Future()
             except asyncio.CancelledError:
-                self.given_up = True
+                self.cancelled = True
                 raise
 
-    one, turn = await talk(), Waiting("[[leave make all]] [[say bye]]")
+    one, turn = await talk(), UnansweredTurn("[[leave make all]] [[say bye]]")
     assert (await one.turn(turn)).text == "bye"
-    assert turn.given_up
+    assert turn.cancelled
     assert (await one.turn(RecordingTurn("go on"))).text == "you said go on"
 
 
@@ -464,7 +464,7 @@ async def test_an_agent_that_ignores_a_stop_is_ended_by_the_next(talk: Talk) -> 
     assert not one.alive
 
 
-# -- what it may have ------------------------------------------------------------------------------------------------
+# -- files and terminals ---------------------------------------------------------------------------------------------
 
 
 async def test_only_files_below_the_root_are_served(talk: Talk, tmp_path: Path) -> None:
@@ -493,13 +493,13 @@ def test_a_symlink_created_after_the_check_is_not_followed(tmp_path: Path) -> No
     (tmp_path / "secret").write_text("secret")
     where = str(root / "sub/secret")
 
-    class Looked(Files):
-        """Looked when all was well."""
+    class OutdatedCheck(Files):
+        """Return the path as the check found it, before the symlink was created."""
 
         def place(self, path: str) -> str:
             return where
 
-    files = Looked(str(root))
+    files = OutdatedCheck(str(root))
     (root / "sub").rmdir()
     (root / "sub").symlink_to(tmp_path)
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
@@ -570,7 +570,7 @@ async def test_processes_that_left_the_group_end_with_the_conversation(talk: Tal
     assert not runs(pid)
 
 
-# -- what goes wrong -------------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -624,12 +624,12 @@ async def test_silence_has_a_limit_except_during_a_question(talk: Talk) -> None:
         await one.turn(RecordingTurn("[[silence 600]]"))
     assert not one.alive
 
-    class Thoughtful(RecordingTurn):
+    class SlowAnswerTurn(RecordingTurn):
         async def ask(self, *args: Any, **more: Any) -> Answer:
             await asyncio.sleep(4.0)
             return await super().ask(*args, **more)
 
-    turn = Thoughtful("[[ask ar make all?]]", answers=["Yes"])
+    turn = SlowAnswerTurn("[[ask ar make all?]]", answers=["Yes"])
     assert (await one.turn(turn)).text == "chose yes-1"
 
 
@@ -646,13 +646,13 @@ async def test_an_endless_message_is_refused(talk: Talk) -> None:
 
 
 async def test_a_refused_event_ends_the_turn(talk: Talk) -> None:
-    class Lost(RecordingTurn):
+    class RefusingTurn(RecordingTurn):
         async def emit(self, payload: Payload) -> None:
             raise AgentError("no more events")
 
     one = await talk()
     with pytest.raises(AgentError, match="no more events"):
-        await one.turn(Lost("hello"))
+        await one.turn(RefusingTurn("hello"))
 
 
 @pytest.mark.parametrize(
@@ -696,10 +696,10 @@ async def test_a_turn_that_stopped_early_is_not_ok(talk: Talk, reason: str, word
     assert events_of(turn, MessageUpdate)[0].message == "so far"
 
 
-# -- pure parts ------------------------------------------------------------------------------------------------------
+# -- pure functions --------------------------------------------------------------------------------------------------
 
 
-def test_every_profile_is_known_in_all_places() -> None:
+def test_every_profile_is_a_valid_name_and_is_documented() -> None:
     assert get_args(ProfileName) == tuple(PROFILES)
     page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
     for name, known in PROFILES.items():
@@ -738,7 +738,7 @@ def test_options_are_checked() -> None:
         ({"rawInput": {"command": ["/bin/zsh", "-lc", "git log"]}}, "git log"),
         ({"rawInput": {"command": ["bash", "-c", "git log", "x"]}}, "bash -c 'git log' x"),
         ({"title": "git log"}, "git log"),
-        ({"title": "git log …"}, None),  # what a title leaves out must not slip through a rule
+        ({"title": "git log …"}, None),  # a rule must check the whole command although the title shows only a part
         ({"title": "git log..."}, None),
         ({"title": "x" * 600}, None),
         ({"rawInput": {"command": "make", "args": ["install"]}}, "make install"),

@@ -1,4 +1,4 @@
-"""Adding an agent to midwatch.toml: the file stays whole, whatever stood in it."""
+"""Test adding an agent to midwatch.toml: the rest of the file does not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the agentapi surface by themselves: feed, requests, hosts and origins, files."""
+"""Test the parts of the agentapi server alone: event feed, requests, hosts and origins, files."""
 
 from __future__ import annotations
 

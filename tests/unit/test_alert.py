@@ -1,4 +1,4 @@
-"""Alerts: what is overdue, stuck or silent, told once in a while and not again and again."""
+"""Test alerts on overdue, stuck and silent work: each is sent once and not repeated within the cool-down."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_alert_is_an_event_and_with_a_route_a_delivery() -> None:
     )
     told, changes = write_alerts([*loud, *quiet], NOW)
     assert [one.id for one in told] == [loud[0].id, quiet[0].id]
-    assert [made.kind for made in changes.events] == ["watchdog_alert"] * 2
+    assert [event.kind for event in changes.events] == ["watchdog_alert"] * 2
     assert [(one.channel, one.task_id) for one in changes.deliveries] == [("console", loud[0].subject)]
 
 
@@ -99,7 +99,7 @@ async def store() -> AsyncIterator[SqliteStore]:
     await made.close()
 
 
-async def everybody() -> frozenset[str]:
+async def live_agents() -> frozenset[str]:
     return frozenset({"demo"})
 
 
@@ -108,7 +108,7 @@ async def test_an_alert_is_not_repeated_within_the_cool_down_even_after_a_restar
     await store.apply(Changes(records=(an_automation(NOW, next_run_at=NOW),)))
 
     def alerts() -> Alerts:
-        return Alerts(store, clock, everybody)
+        return Alerts(store, clock, live_agents)
 
     assert [one.kind for one in await alerts().send()] == ["overdue"]
     assert await alerts().send() == []

@@ -1,4 +1,4 @@
-"""Approvals: asked once, answered once, and gone when nobody answers."""
+"""Test approvals: a question is asked once, answered once, and expires without an answer."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_of_many_concurrent_answers_one_counts(inbox: Approvals, memory: S
     assert len(await memory.read_events(0, EventFilter(kinds=("approval_resolved",)))) == 1
 
 
-# -- what is asked for ---------------------------------------------------------------------------------------------
+# -- the content of a question -------------------------------------------------------------------------------------
 
 ALLOW, REJECT = Choice("Allow", "allow_once"), Choice("Reject", "reject_once")
 FOREVER, NEVER = Choice("Allow for ever", "allow_always"), Choice("Never", "reject_always")
@@ -331,7 +331,7 @@ async def test_an_unanswered_question_expires_at_its_time(inbox: Approvals, memo
         await inbox.answer(question.id, grant=True)
 
 
-async def many(memory: Store, task: Task, count: int, expires: float, now: int) -> None:
+async def add_questions(memory: Store, task: Task, count: int, expires: float, now: int) -> None:
     for _ in range(count):
         await memory.apply(ask(task, Question(text="Go?"), expires, now)[1])
 
@@ -340,13 +340,13 @@ async def test_the_oldest_of_many_questions_expires_too(inbox: Approvals, memory
     question = await store_question(memory, clock)
     await clock.advance(60)
     task = await submit_and_claim(memory)
-    await many(memory, task, 500, 3600, clock.now())
+    await add_questions(memory, task, 500, 3600, clock.now())
     await inbox.expire()
     assert (await inbox.get(question.id)).status == "expired"
 
 
-class Answered:
-    """A store where somebody else answers a question just before it is expired."""
+class ConcurrentlyAnsweredStore:
+    """A store in which another process answers a question just before it expires."""
 
     def __init__(self, store: Store, question: Approval, now: int) -> None:
         self._store, self._question, self._now = store, question, now
@@ -364,7 +364,7 @@ class Answered:
 async def test_an_answer_at_the_last_moment_counts_and_the_others_expire(memory: Store, clock: FakeClock) -> None:
     questions = [await store_question(memory, clock) for _ in range(3)]
     await clock.advance(60)
-    store: Any = Answered(memory, questions[1], clock.now())
+    store: Any = ConcurrentlyAnsweredStore(memory, questions[1], clock.now())
     await Approvals(store, clock).expire()
     found = [await memory.get_approval(question.id) for question in questions]
     assert [one.status for one in found if one] == ["expired", "granted", "expired"]
@@ -373,7 +373,7 @@ async def test_an_answer_at_the_last_moment_counts_and_the_others_expire(memory:
 async def test_only_expired_questions_are_counted(memory: Store, clock: FakeClock) -> None:
     questions = [await store_question(memory, clock) for _ in range(3)]
     await clock.advance(60)
-    store: Any = Answered(memory, questions[1], clock.now())
+    store: Any = ConcurrentlyAnsweredStore(memory, questions[1], clock.now())
     assert await Approvals(store, clock).expire() == 2
 
 
@@ -382,7 +382,7 @@ async def test_the_next_expiry_is_the_earliest_of_the_open_questions(
 ) -> None:
     task = await submit_and_claim(memory)
     for expires in (90, 30, 60):
-        await many(memory, task, 1, expires, clock.now())
+        await add_questions(memory, task, 1, expires, clock.now())
     assert await memory.find_next_expiry() == clock.now() + 30 * SECOND
     (nearest,) = [a for a in await inbox.list() if a.expires_at == clock.now() + 30 * SECOND]
     await inbox.answer(nearest.id, grant=True)

@@ -1,4 +1,4 @@
-"""Authorization: the services themselves refuse, whoever calls them."""
+"""Test authorization: the services refuse forbidden calls, whoever the caller is."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
-"""Automations as pure rules: what happens at their time, and what the end of a run means.
+"""Test the pure rules of automations: when they run, and what the end of a run changes.
 
-Of the bugs of the reference system that concern them, by number:
-A2 a timeout counts: `test_a_failed_run_increments_the_failures`.
-A7 a pause is told: `test_three_failures_pause_it_with_one_notice`; silence is no failure:
+The numbers are those of bugs of the reference system that must not happen here:
+A2 a timeout counts as a failure: `test_a_failed_run_increments_the_failures`.
+A7 a pause is reported: `test_three_failures_pause_an_automation_with_one_notice`; a quiet answer is no failure:
 `test_a_successful_run_resets_the_failures`.
-A12 nothing fires at every look: sub-minute, impossible and double schedules are refused (test_schedule.py), and never
-is None: `test_an_automation_without_a_next_time_is_paused`.
-A13 a run cut by a crash: `test_a_lost_last_run_is_reported`.
+A12 an automation does not fire again and again: schedules that are too frequent, impossible or ambiguous are refused
+(test_schedule.py), and an automation without a next time is paused:
+`test_an_automation_without_a_next_time_is_paused`.
+A13 a run interrupted by a crash is reported: `test_a_lost_last_run_is_reported`.
 A23 `test_resuming_resets_failures_and_skips_missed_runs`.
 A27 `test_only_the_four_placeholders_are_filled_in`.
-A30 history, jitter, missed runs, zone, timeout and budget are fields and events; a time that is not is None, not zero.
-A14 to A16 cannot exist: an automation is one row, written when it fires and when its run ends; what it fired waits as a
-task (test_scheduler.py). A10, A22 and A28 are in test_automations.py; A8 and A18 in the integration tests.
+A30 history, jitter, missed runs, zone, timeout and budget are fields and events; a missing time is None, not zero.
+A14 to A16 cannot happen: an automation is one row, written when it fires and when its run ends; a run that must wait is
+a pending task (test_scheduler.py). A10, A22 and A28 are in test_automations.py; A8 and A18 in the integration tests.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def once(**fields: Any) -> Automation:
 
 
 def after(before: Automation, changes: Changes) -> Automation:
-    """The automation as the changes leave it."""
+    """Return the automation after the changes."""
     for update in changes.updates:
         assert update.guard["revision"] == before.revision
         before = replace(before, **update.fields)
@@ -105,7 +106,7 @@ async def test_a_change_of_status_needs_the_previous_status(store: Store) -> Non
         await store.apply(Changes(updates=(update_record(hourly(status="paused"), NOW, status="active"),)))
 
 
-# -- its time ------------------------------------------------------------------------------------------------------
+# -- due times -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("late", [0, 1, int(LATE_SECONDS * SECOND)])
@@ -126,10 +127,10 @@ def test_a_run_on_time_ignores_the_policy(late: int, policy: rules.Missed) -> No
     assert (moved.run_count, moved.last_run_at, moved.next_run_at, moved.revision) == (5, NOW + late, NOW + HOUR, 1)
     (fired,) = payloads(changes, "automation_fired")
     assert fired == {"automation_id": "am_1", "task_id": task.id, "scheduled_for": iso(NOW), "run": 5}
-    assert [made.kind for made in changes.events] == ["automation_fired", "task_submitted"]
+    assert [event.kind for event in changes.events] == ["automation_fired", "task_submitted"]
 
 
-def test_its_own_terms_override_those_of_the_agent() -> None:
+def test_terms_of_an_automation_override_those_of_its_agent() -> None:
     task = task_of(fire(hourly(timeout_seconds=5.0, on_crash="fail")))
     assert task is not None
     assert (task.timeout_seconds, task.on_crash) == (5.0, "fail")
@@ -158,7 +159,7 @@ def test_a_late_run_follows_the_policy(policy: rules.Missed, late: int, reason: 
     assert missed["count"] == min(1000, late // HOUR + 1)
     assert missed["scheduled_for"] == iso(NOW)
     moved = after(one, changes)
-    assert moved.next_run_at == NOW + (late // HOUR + 1) * HOUR  # in phase, and only once
+    assert moved.next_run_at == NOW + (late // HOUR + 1) * HOUR  # it keeps its phase and runs once
     assert (task_of(changes) is not None, moved.run_count) == ((True, 1) if reason == "caught_up" else (False, 0))
     assert moved.status == "active"
 
@@ -194,7 +195,7 @@ def test_an_automation_without_a_next_time_is_paused() -> None:
     changes = fire(one, NOW + HOUR)
     moved = after(one, changes)
     assert (moved.status, moved.paused_why, moved.next_run_at, moved.run_count) == ("paused", OVER, None, 0)
-    assert [made.kind for made in changes.events] == ["automation_missed", "automation_paused"]
+    assert [event.kind for event in changes.events] == ["automation_missed", "automation_paused"]
     (notice,) = changes.deliveries
     assert "did not run" in notice.text
     assert "midwatch automation run am_1" in notice.text
@@ -229,7 +230,7 @@ def test_an_unreadable_schedule_pauses_the_automation(schedule: Any) -> None:
     (notice,) = changes.deliveries
     assert (notice.channel, notice.target) == ("console", "7")
     assert "midwatch automation edit am_1" in notice.text
-    assert moved.snapshot()["paused_why"] == moved.paused_why  # and it can still be shown
+    assert moved.snapshot()["paused_why"] == moved.paused_why  # its snapshot still works
 
 
 def test_jitter_is_bounded_and_the_same_each_time() -> None:
@@ -247,7 +248,7 @@ def test_jitter_is_bounded_and_the_same_each_time() -> None:
     assert len({round(later) for later in begins}) > 100
     assert min(begins) < 60
     assert max(begins) > 540
-    assert fire(one).updates[0].fields["next_run_at"] == NOW + HOUR  # what follows is not moved by it
+    assert fire(one).updates[0].fields["next_run_at"] == NOW + HOUR  # jitter does not change the later times
     other = task_of(fire(replace(one, id="am_2")))
     assert other is not None
     assert other.due_at != begins[0] * SECOND + NOW
@@ -275,7 +276,7 @@ def test_run_now_counts_and_does_not_change_the_schedule() -> None:
     moved = after(one, changes)
     assert (moved.run_count, moved.next_run_at, moved.last_run_at) == (1, NOW + HOUR, NOW)
     assert (task.due_at, task.wait) == (NOW, None)
-    assert [made.actor for made in changes.events] == ["bob", "bob"]
+    assert [event.actor for event in changes.events] == ["bob", "bob"]
     _, last = rules.run_now(moved, NOW + 1, TERMS)
     assert after(moved, last).next_run_at is None
 
@@ -308,7 +309,7 @@ def test_a_failed_run_increments_the_failures(outcome: str) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["error", "timeout"])
-def test_three_failures_pause_it_with_one_notice(outcome: str) -> None:
+def test_three_failures_pause_an_automation_with_one_notice(outcome: str) -> None:
     moved, changes = settle(RUNNING, end_run(outcome, error="no luck"))
     assert moved.consecutive_failures == MOST_FAILURES
     assert (moved.status, moved.next_run_at) == ("paused", None)
@@ -317,7 +318,7 @@ def test_three_failures_pause_it_with_one_notice(outcome: str) -> None:
     (notice,) = changes.deliveries
     assert (notice.notice, notice.channel) == ("automation_paused", "console")
     assert notice.text == ("Paused: brief\n3 runs failed in a row. no luck\nResume it: midwatch automation resume am_1")
-    again, more = settle(moved, end_run(outcome, error="no luck"))  # a retry by hand, say
+    again, more = settle(moved, end_run(outcome, error="no luck"))  # for example a retry by hand
     assert again.status == "paused"
     assert not more.deliveries
     assert not more.events
@@ -366,7 +367,7 @@ def test_a_lost_run_is_not_a_failure() -> None:
     moved, changes = settle(RUNNING, end_run("lost", error="its process ended"))
     assert (moved.consecutive_failures, moved.run_count, moved.status) == (2, 3, "active")
     assert moved.last_result == "lost: its process ended"
-    assert not changes.deliveries  # the task itself tells
+    assert not changes.deliveries  # the task itself sends the notice
 
 
 @pytest.mark.parametrize("last", [hourly(max_runs=1), once()])
@@ -385,7 +386,7 @@ def test_after_its_last_run_an_automation_is_paused(outcome: str) -> None:
     moved, changes = settle(hourly(max_runs=3, run_count=3, next_run_at=None, route="console"), end_run(outcome))
     assert (moved.status, moved.paused_why, moved.run_count) == ("paused", SPENT, 3)
     assert payloads(changes, "automation_paused") == [{"automation_id": "am_1", "why": SPENT}]
-    assert not changes.deliveries  # the task tells how it ended
+    assert not changes.deliveries  # the task sends the notice of its end
     moved, _ = settle(once(run_count=1, next_run_at=None), end_run(outcome))
     assert (moved.status, moved.paused_why) == ("paused", OVER)
 
@@ -405,7 +406,7 @@ def test_an_automation_paused_or_deleted_during_a_run_stays_so(status: rules.Sta
     assert not changes.deliveries
 
 
-def test_the_thread_is_kept_unless_each_run_is_fresh() -> None:
+def test_a_run_continues_the_thread_unless_each_run_is_fresh() -> None:
     moved, changes = settle(RUNNING, end_run("ok"), "th_1")
     assert moved.resume_thread_id == "th_1"
     assert "resume_thread_id" not in rules.settle(moved, end_run("ok"), NOW, "th_1").updates[0].fields
@@ -424,7 +425,7 @@ async def test_a_concurrently_changed_automation_loses_no_result(store: Store) -
     await store.apply(rules.pause_automation(seen, NOW, "a holiday", "ann"))
     done, step = end(task, NOW, outcome="ok", result="found it")
     step = replace(step, fence=fence(task))
-    with pytest.raises(Conflict):  # not LeaseLost: the worker works it out again
+    with pytest.raises(Conflict):  # a conflict, not a lost lease: the worker computes the end again
         await store.apply(step.plus(rules.settle(seen, done, NOW)))
     still = await store.get_task(task.id)
     assert still is not None
@@ -442,7 +443,7 @@ def test_an_unreadable_schedule_does_not_block_the_end_of_a_run() -> None:
     assert (moved.status, moved.run_count) == ("paused", 0)
 
 
-# -- what a person does --------------------------------------------------------------------------------------------
+# -- pausing, resuming, restoring ----------------------------------------------------------------------------------
 
 
 def test_resuming_resets_failures_and_skips_missed_runs() -> None:
@@ -476,7 +477,7 @@ def test_pausing_stores_the_reason() -> None:
     assert (moved.status, moved.paused_why, moved.next_run_at) == ("paused", "a holiday", None)
 
 
-# -- texts and fields ----------------------------------------------------------------------------------------------
+# -- placeholders and fields ---------------------------------------------------------------------------------------
 
 
 def test_only_the_four_placeholders_are_filled_in() -> None:

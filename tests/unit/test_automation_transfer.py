@@ -1,4 +1,4 @@
-"""Automations out of one home and into another, over real stores."""
+"""Test the export of automations from one home and their import into another, with real stores."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HOUR = 3600 * SECOND
 ANN, BOB = Actor("ann", "operator"), Actor("bob", "operator")
 
 
-class One:
-    """The agent demo."""
+class OneAgent:
+    """A registry with one agent, `demo`."""
 
     default = "demo"
 
@@ -45,18 +45,18 @@ class One:
 
 
 class Desk:
-    """A home: its store and services."""
+    """The store and the services of one home."""
 
     def __init__(self, store: InterferingStore, clock: FakeClock) -> None:
         self.store, self.clock = store, clock
-        tasks = Tasks(store, clock, One(), lambda route: route)
+        tasks = Tasks(store, clock, OneAgent(), lambda route: route)
         self.automations = Automations(store, clock, tasks, terms, lambda route: route)
         self.automation_transfer = AutomationTransfer(store, clock, tasks, lambda route: route)
 
     async def take(self, *shots: Any, actor: Actor = OWNER) -> list[str]:
         return [one.what for one in await self.automation_transfer.import_all(shots, actor=actor)]
 
-    async def seqs(self) -> int:
+    async def read_last_seq(self) -> int:
         return len(await self.store.read_events(0, EVERYTHING, 1000))
 
 
@@ -85,12 +85,12 @@ async def test_exported_automations_are_imported_once(desk: Desk, other: Desk) -
     shots = [one.snapshot() for one in await desk.automation_transfer.export()]
     await other.clock.advance(36 * 3600)
     assert await other.take(*shots) == ["made", "made"]
-    before = await other.seqs()
+    before = await other.read_last_seq()
     assert await other.take(*shots) == ["same", "same"]
-    assert await other.seqs() == before == 2
+    assert await other.read_last_seq() == before == 2
     taken = await other.automations.get(made.id)
     assert (taken.schedule, taken.tags, taken.creator, taken.quiet) == (made.schedule, ("a",), "ann", "OK")
-    assert taken.next_run_at == made.created_at + 48 * HOUR  # the phase is kept, what was missed is not made up for
+    assert taken.next_run_at == made.created_at + 48 * HOUR  # the phase is kept and missed runs are skipped
     assert [one.id for one in await other.automation_transfer.export()] == [shot["id"] for shot in shots]
     assert [one.status for one in await other.automation_transfer.export()] == ["paused", "active"]
 
@@ -114,7 +114,7 @@ async def test_an_import_restores_an_existing_automation_and_keeps_status_and_hi
 
 async def test_an_import_is_all_or_nothing(desk: Desk) -> None:
     made = await desk.automations.create("one", every="24h", zone="UTC")
-    shot, before = made.snapshot(), await desk.seqs()
+    shot, before = made.snapshot(), await desk.read_last_seq()
     for wrong in (
         {"agent": "nobody"}, {"schedule": {"cron": "@daily", "zone": "Mars"}}, {"schedule": {"zone": "UTC"}},
         {"prompt": " "}, {"workdir": "relative"}, {"timeout_seconds": -1.0}, {"session_key": "bg:t_1"},
@@ -124,7 +124,7 @@ async def test_an_import_is_all_or_nothing(desk: Desk) -> None:
             await desk.take({**shot, "title": "changed"}, {**shot, "id": "am_2", "session_key": "", **wrong})
     with pytest.raises(InvalidInput, match="twice"):
         await desk.take(shot, shot)
-    assert await desk.seqs() == before
+    assert await desk.read_last_seq() == before
     assert [one.title for one in await desk.automation_transfer.export()] == [""]
 
 
@@ -137,7 +137,7 @@ async def test_an_import_cannot_change_automations_of_others(desk: Desk) -> None
     assert await desk.take(made.snapshot(), actor=BOB) == ["same"]
     assert await desk.take(changed, actor=ANN) == ["changed"]
     assert await desk.take({**changed, "id": "am_2", "session_key": ""}, actor=BOB) == ["made"]
-    assert (await desk.automations.get("am_2")).creator == "bob"  # whatever the file says
+    assert (await desk.automations.get("am_2")).creator == "bob"  # the creator in the file is ignored
     assert await desk.take({**changed, "id": "am_3", "session_key": ""}) == ["made"]
     assert (await desk.automations.get("am_3")).creator == "ann"
 

@@ -1,9 +1,10 @@
 """Test the automation service with a real store.
 
 A10 `test_a_patch_keeps_concurrent_changes`.
-A22 deleting stops the run in progress: `test_deleting_cancels_the_open_run_and_can_be_undone`. Pausing lets it end.
-A28 the server names the actor, never a header: `test_only_its_creator_may_manage_it_unless_the_setting_allows_all`.
-A29 create and change use the same names and refuse wrong ones: `test_unknown_and_fixed_fields_are_refused`.
+A22 deleting stops the open run: `test_deleting_cancels_the_open_run_and_can_be_undone`. Pausing lets it end.
+A28 the server determines the actor, never a header:
+`test_only_its_creator_may_manage_an_automation_unless_the_setting_allows_all`.
+A29 create and change use the same field names and refuse unknown ones: `test_unknown_and_fixed_fields_are_refused`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def automations(store: InterferingStore, clock: FakeClock, tasks: Tasks) -> Auto
 
 
 async def fire_due(store: InterferingStore, clock: FakeClock, one: Automation) -> Task:
-    """Its time comes."""
+    """Fire an automation that is due."""
     assert one.next_run_at is not None
     clock.set(one.next_run_at)
     await store.apply(rules.fire(one, clock.now(), AgentTerms(), runs=False))
@@ -81,10 +82,10 @@ async def fire_due(store: InterferingStore, clock: FakeClock, one: Automation) -
 
 
 async def kinds(store: InterferingStore) -> list[str]:
-    return [made.kind for made in await store.read_events(0, EVERYTHING, 1000)]
+    return [event.kind for event in await store.read_events(0, EVERYTHING, 1000)]
 
 
-# -- making --------------------------------------------------------------------------------------------------------
+# -- creating ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_new_automation_is_stored_and_announced(
@@ -174,7 +175,7 @@ async def test_a_thread_to_resume_is_stored_in_its_session(automations: Automati
     assert found.thread_id == "newer"
 
 
-# -- looking -------------------------------------------------------------------------------------------------------
+# -- reading -------------------------------------------------------------------------------------------------------
 
 
 async def test_automations_are_listed_by_scope_status_and_limit(automations: Automations, clock: FakeClock) -> None:
@@ -348,7 +349,7 @@ async def test_max_runs_below_the_count_is_refused_and_equal_pauses(
 ) -> None:
     made = await automations.create("x", every=3600)
     await fire_due(store, clock, made)
-    await fired_again(store, clock, made.id)
+    await end_and_fire_again(store, clock, made.id)
     with pytest.raises(InvalidInput, match="already had more runs"):
         await automations.patch(made.id, {"max_runs": 1})
     spent = await automations.patch(made.id, {"max_runs": 2})
@@ -359,8 +360,8 @@ async def test_max_runs_below_the_count_is_refused_and_equal_pauses(
     assert (await automations.resume(made.id)).status == "active"
 
 
-async def fired_again(store: InterferingStore, clock: FakeClock, automation_id: str) -> Task:
-    """Its open run ends well, and its time comes again."""
+async def end_and_fire_again(store: InterferingStore, clock: FakeClock, automation_id: str) -> Task:
+    """End the open run successfully and fire the automation again."""
     await end_run(store, clock, automation_id)
     found = await store.get_automation(automation_id)
     assert found is not None
@@ -565,10 +566,12 @@ async def test_the_first_source_message_is_kept(automations: Automations, store:
     assert (await automations.record_source_message(made.id, "om_3")).source_message_id == "om_1"
 
 
-# -- who may -------------------------------------------------------------------------------------------------------
+# -- permissions ---------------------------------------------------------------------------------------------------
 
 
-async def test_only_its_creator_may_manage_it_unless_the_setting_allows_all(automations: Automations) -> None:
+async def test_only_its_creator_may_manage_an_automation_unless_the_setting_allows_all(
+    automations: Automations,
+) -> None:
     made = await automations.create("x", every=3600, actor="ann")
     acts: list[Callable[[Actor], Awaitable[object]]] = [
         lambda who: automations.patch(made.id, {"title": "x"}, actor=who),
@@ -582,7 +585,7 @@ async def test_only_its_creator_may_manage_it_unless_the_setting_allows_all(auto
             await act(BOB)
     assert await automations.get(made.id) == made
     await automations.patch(made.id, {"manage_mode": "scope_all"}, actor=ANN)
-    with pytest.raises(Forbidden):  # everybody's to manage, but not to take away
+    with pytest.raises(Forbidden):  # everybody may manage it, but not clear its creator
         await automations.patch(made.id, {"manage_mode": "creator_only"}, actor=BOB)
     for act in acts:
         await act(BOB)

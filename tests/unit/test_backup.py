@@ -1,4 +1,4 @@
-"""Backup and restore on SQLite: what is copied, what is refused, and what is left when something goes wrong."""
+"""Test backup and restore on SQLite: what is copied, what is refused, and what remains after a failure."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from records import CLOCK, a_goal, a_steer, an_automation, fence, progress, put,
 PROCESS = ("host", "pgid", "pgid_mark")
 
 
-def quiet(table: str, rows: int) -> None: ...
+def report_nothing(table: str, rows: int) -> None: ...
 
 
 def contents(path: Path) -> dict[str, list[tuple]]:
-    """Every row of every table, without what a restore forgets on purpose."""
+    """Return every row of every table, without the values that a restore drops on purpose."""
     connection = sqlite3.connect(path)
     try:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'instances'")
@@ -61,8 +61,7 @@ def contents(path: Path) -> dict[str, list[tuple]]:
 
 
 async def fill(store: Store) -> None:
-    """Something in every table: tasks in all states, a log that begins late, a conversation, a question, a notice, a
-    token."""
+    """Store rows in every table: tasks in all states, a pruned log, a conversation, a question, a notice, a token."""
     now = CLOCK.now()
     held = await submit_and_claim(
         store, session_key="chat:1", idempotency_key="k-1", timeout_seconds=1.5, on_crash="rerun"
@@ -115,11 +114,11 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Settings:
-    """A home where nothing is yet."""
+    """Return an empty home."""
     return Settings.load(tmp_path / "other")
 
 
-def left(folder: Path) -> set[str]:
+def list_files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
@@ -127,14 +126,14 @@ def left(folder: Path) -> set[str]:
 
 
 async def test_a_backup_is_complete_and_restored_unchanged(filled: Settings, file: Path, other: Settings) -> None:
-    made = await backup(filled, file, quiet)
-    assert all(made.rows.values())  # a table that nobody fills would prove nothing
-    assert left(file.parent) == {"home", file.name}
+    made = await backup(filled, file, report_nothing)
+    assert all(made.rows.values())  # an empty table would prove nothing
+    assert list_files(file.parent) == {"home", file.name}
     assert file.stat().st_mode & 0o777 == 0o600
     before = contents(filled.home / "midwatch.db")
     assert contents(file) == before
     assert made.rows == {name: len(rows) for name, rows in before.items()}
-    assert await restore(other, file, quiet) == made
+    assert await restore(other, file, report_nothing) == made
     assert contents(other.home / "midwatch.db") == before
     assert made.last_seq == len(before["events"])
 
@@ -142,12 +141,12 @@ async def test_a_backup_is_complete_and_restored_unchanged(filled: Settings, fil
 async def test_restored_tasks_continue_but_processes_elsewhere_are_not_touched(
     filled: Settings, file: Path, other: Settings
 ) -> None:
-    await backup(filled, file, quiet)
-    await restore(other, file, quiet)
+    await backup(filled, file, report_nothing)
+    await restore(other, file, report_nothing)
     store = await SqliteStore.open(other.home / "midwatch.db")
     (held,) = await store.list_running_tasks()
     assert (held.host, held.pgid, held.pgid_mark) == (None, None, None)
-    assert held.lease_owner  # nobody's here, so it is rescued at the next start
+    assert held.lease_owner  # no process owns it here, so it is recovered at the next start
     replayed = await put(store, session_key="chat:1", idempotency_key="k-1")
     assert replayed.id == held.id
     await put(store)
@@ -180,8 +179,8 @@ async def test_a_pruned_log_keeps_its_beginning(filled: Settings, file: Path, ot
     bounds = await store.read_log_bounds()
     await store.close()
     assert bounds.oldest_seq > 1
-    await backup(filled, file, quiet)
-    await restore(other, file, quiet)
+    await backup(filled, file, report_nothing)
+    await restore(other, file, report_nothing)
     store = await SqliteStore.open(other.home / "midwatch.db")
     assert await store.read_log_bounds() == bounds
     await store.close()
@@ -190,28 +189,28 @@ async def test_a_pruned_log_keeps_its_beginning(filled: Settings, file: Path, ot
 async def test_a_backup_of_an_older_schema_is_restored_to_the_newest(
     filled: Settings, file: Path, other: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = await backup(filled, file, quiet)
+    made = await backup(filled, file, report_nothing)
     sealed = file.read_bytes()
     known = load_migrations("sqlite")
     newer = [*known, (known[-1][0] + 1, "ALTER TABLE tasks ADD COLUMN colour TEXT DEFAULT 'blue';\n")]
     for module in (sqlite, transfer):
         monkeypatch.setattr(module, "load_migrations", lambda kind: newer)
-    assert (await restore(other, file, quiet)).rows == made.rows
+    assert (await restore(other, file, report_nothing)).rows == made.rows
     assert file.read_bytes() == sealed
     database = sqlite3.connect(other.home / "midwatch.db")
     assert database.execute("SELECT DISTINCT colour FROM tasks").fetchall() == [("blue",)]
     database.close()
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 async def test_an_existing_file_is_replaced_only_with_force(filled: Settings, file: Path) -> None:
     file.write_text("precious")
     with pytest.raises(Conflict, match="--force"):
-        await backup(filled, file, quiet)
+        await backup(filled, file, report_nothing)
     assert file.read_text() == "precious"
-    await backup(filled, file, quiet, force=True)
+    await backup(filled, file, report_nothing, force=True)
     assert contents(file) == contents(filled.home / "midwatch.db")
 
 
@@ -220,19 +219,19 @@ async def test_an_unwritable_directory_is_reported(filled: Settings, tmp_path: P
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     with pytest.raises(StoreUnavailable, match="cannot be written"):
-        await backup(filled, tmp_path / place, quiet, force=True)
-    assert left(tmp_path) == {"file", "folder", "home"}
+        await backup(filled, tmp_path / place, report_nothing, force=True)
+    assert list_files(tmp_path) == {"file", "folder", "home"}
 
 
 async def test_a_name_that_is_too_long_is_reported(filled: Settings, tmp_path: Path) -> None:
     for act in (backup, restore):
         with pytest.raises(StoreUnavailable, match="too long"):
-            await act(filled, tmp_path / ("x" * 300), quiet)
+            await act(filled, tmp_path / ("x" * 300), report_nothing)
 
 
 async def test_a_home_without_a_database_has_nothing_to_back_up(other: Settings, file: Path) -> None:
     with pytest.raises(HomeUnusable, match="MIDWATCH_HOME"):
-        await backup(other, file, quiet)
+        await backup(other, file, report_nothing)
     assert not other.home.exists()
 
 
@@ -257,19 +256,19 @@ async def test_a_file_that_is_no_backup_is_not_restored(
     make(file)
     before = file.read_bytes()
     with pytest.raises(StoreCorrupt, match="not a backup"):
-        await restore(other, file, quiet, force=True)
+        await restore(other, file, report_nothing, force=True)
     assert file.read_bytes() == before
     assert not other.home.exists()
 
 
 async def test_a_missing_backup_is_reported(file: Path, other: Settings) -> None:
     with pytest.raises(NotFound, match="no backup"):
-        await restore(other, file, quiet)
+        await restore(other, file, report_nothing)
 
 
 @pytest.mark.parametrize("part", ["events", "tasks_gate"])
 async def test_a_damaged_backup_is_not_restored(filled: Settings, file: Path, other: Settings, part: str) -> None:
-    await backup(filled, file, quiet)
+    await backup(filled, file, report_nothing)
     database = sqlite3.connect(file)
     (page,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (part,)).fetchone()
     (size,) = database.execute("PRAGMA page_size").fetchone()
@@ -278,43 +277,43 @@ async def test_a_damaged_backup_is_not_restored(filled: Settings, file: Path, ot
         damaged.seek((page - 1) * size)
         damaged.write(b"\xff" * size)
     with pytest.raises(StoreCorrupt, match="damaged"):
-        await restore(other, file, quiet)
+        await restore(other, file, report_nothing)
     assert not (other.home / "midwatch.db").exists()
 
 
 async def test_a_backup_of_a_newer_midwatch_is_not_restored(filled: Settings, file: Path, other: Settings) -> None:
-    await backup(filled, file, quiet)
+    await backup(filled, file, report_nothing)
     database = sqlite3.connect(file)
     database.execute("PRAGMA user_version = 999")
     database.close()
     with pytest.raises(SchemaTooNew, match="999"):
-        await restore(other, file, quiet)
+        await restore(other, file, report_nothing)
 
 
 async def test_data_is_replaced_only_with_force_and_kept_under_another_name(
     filled: Settings, file: Path, tmp_path: Path
 ) -> None:
-    await backup(filled, file, quiet)
+    await backup(filled, file, report_nothing)
     store = await SqliteStore.open(filled.home / "midwatch.db")
     await put(store)
     await store.close()
     before = contents(filled.home / "midwatch.db")
     with pytest.raises(Conflict, match="--force"):
-        await restore(filled, file, quiet)
+        await restore(filled, file, report_nothing)
     assert contents(filled.home / "midwatch.db") == before
-    made = await restore(filled, file, quiet, force=True)
+    made = await restore(filled, file, report_nothing, force=True)
     assert made.aside is not None
     assert contents(made.aside) == before
     assert contents(filled.home / "midwatch.db") == contents(file)
 
 
 async def test_a_damaged_database_is_replaced_with_force(filled: Settings, file: Path) -> None:
-    await backup(filled, file, quiet)
+    await backup(filled, file, report_nothing)
     database = filled.home / "midwatch.db"
     database.write_bytes(b"this is no database" * 1000)
     with pytest.raises(StoreCorrupt, match="--force"):
-        await restore(filled, file, quiet)
-    made = await restore(filled, file, quiet, force=True)
+        await restore(filled, file, report_nothing)
+    made = await restore(filled, file, report_nothing, force=True)
     assert made.aside is not None
     assert made.aside.read_bytes() == b"this is no database" * 1000
     assert contents(database) == contents(file)
@@ -323,42 +322,42 @@ async def test_a_damaged_database_is_replaced_with_force(filled: Settings, file:
 @pytest.mark.parametrize("lock", ["up", "i_somebody", "leader"])
 @pytest.mark.parametrize("force", [True, False])
 async def test_a_restore_is_refused_while_a_process_runs(filled: Settings, file: Path, lock: str, force: bool) -> None:
-    await backup(filled, file, quiet)
+    await backup(filled, file, report_nothing)
     before = contents(filled.home / "midwatch.db")
     held = Home(filled.home).lock(lock)
     assert held.acquire()
     with pytest.raises(AlreadyRunning):
-        await restore(filled, file, quiet, force=force)
+        await restore(filled, file, report_nothing, force=force)
     held.release()
     assert contents(filled.home / "midwatch.db") == before
 
 
-# -- when something goes wrong -----------------------------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_missing_row_is_noticed(filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = SqliteSide.fill
 
-    def careless(side: SqliteSide, table: str, columns: tuple[str, ...], rows) -> None:
+    def write_too_little(side: SqliteSide, table: str, columns: tuple[str, ...], rows) -> None:
         kept = list(rows)
         whole(side, table, columns, kept[:-1] if table == "events" else kept)
 
-    monkeypatch.setattr(SqliteSide, "fill", careless)
+    monkeypatch.setattr(SqliteSide, "fill", write_too_little)
     with pytest.raises(StoreCorrupt, match="table events"):
-        await backup(filled, file, quiet)
-    assert left(file.parent) == {"home"}
+        await backup(filled, file, report_nothing)
+    assert list_files(file.parent) == {"home"}
 
 
 async def test_a_changed_value_is_noticed(filled: Settings, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = SqliteSide.fill
 
-    def careless(side: SqliteSide, table: str, columns: tuple[str, ...], rows) -> None:
+    def write_too_little(side: SqliteSide, table: str, columns: tuple[str, ...], rows) -> None:
         changed = (tuple(v + 1 if n == "revision" else v for n, v in zip(columns, row, strict=True)) for row in rows)
         whole(side, table, columns, changed)
 
-    monkeypatch.setattr(SqliteSide, "fill", careless)
+    monkeypatch.setattr(SqliteSide, "fill", write_too_little)
     with pytest.raises(StoreCorrupt, match="table automations"):
-        await backup(filled, file, quiet)
+        await backup(filled, file, report_nothing)
 
 
 @pytest.mark.parametrize("act", [backup, restore])
@@ -366,7 +365,7 @@ async def test_a_cancelled_copy_ends_and_leaves_nothing(
     filled: Settings, file: Path, other: Settings, act: Callable[..., Awaitable[object]]
 ) -> None:
     if act is restore:
-        await backup(filled, file, quiet)
+        await backup(filled, file, report_nothing)
     begun, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -380,9 +379,9 @@ async def test_a_cancelled_copy_ends_and_leaves_nothing(
     with pytest.raises(asyncio.CancelledError):
         await copying
     go_on.set()
-    await loop.shutdown_default_executor()  # as the end of the program does
+    await loop.shutdown_default_executor()  # the program is ended in the same way
     assert file.exists() == (act is restore)
-    assert left(file.parent) <= {"home", "other", file.name}
+    assert list_files(file.parent) <= {"home", "other", file.name}
     if act is restore:
         assert not any(rows for name, rows in contents(other.home / "midwatch.db").items() if name != "event_head")
-        assert not [name for name in left(other.home) if name.startswith(".midwatch")]
+        assert not [name for name in list_files(other.home) if name.startswith(".midwatch")]

@@ -1,4 +1,4 @@
-"""Budgets as plain rules: what may be said, what is counted, what is over; prices, days, dead attempts."""
+"""Test the pure rules of budgets: valid values, counting, limits, prices, days, dead attempts."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from midwatch.domain.usage import UsageQuery, UsageRow
 from midwatch.services.day_budget import FRESH_SECONDS, Budgets, DayBudget, day_of
 from midwatch.testing import FakeClock
 
-# -- what may be said ------------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------------------------
 
-SAID: list[tuple[Any, dict[str, Any] | None]] = [
+VALID: list[tuple[Any, dict[str, Any] | None]] = [
     (None, None),
     ({}, None),
     ({"tokens": 5, "usd": None}, {"tokens": 5}),
@@ -43,13 +43,13 @@ SAID: list[tuple[Any, dict[str, Any] | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "kept"), SAID)
+@pytest.mark.parametrize(("said", "kept"), VALID)
 def test_a_budget_is_read_back_unchanged(said: Any, kept: dict[str, Any] | None) -> None:
     assert Budget.from_data(said).data() == kept
     assert Budget.from_record(kept) == Budget.from_data(said)
 
 
-WRONG: list[tuple[Any, str]] = [
+INVALID: list[tuple[Any, str]] = [
     ("tokens=5", "an object"),
     ([1], "an object"),
     ({"token": 5}, "has no token; it has tokens, usd, steps, seconds"),
@@ -67,7 +67,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "why"), WRONG)
+@pytest.mark.parametrize(("said", "why"), INVALID)
 def test_invalid_budgets_are_refused_with_their_field(said: Any, why: str) -> None:
     with pytest.raises(InvalidInput, match=why) as raised:
         Budget.from_data(said)
@@ -129,18 +129,18 @@ def test_the_suggested_retry_names_a_sufficient_budget() -> None:
 # -- prices ----------------------------------------------------------------------------------------------------------
 
 PRICE = Price(2.0, 8.0, 0.5)
-USED = {"input_tokens": 1_000_000, "output_tokens": 500_000}
+USAGE = {"input_tokens": 1_000_000, "output_tokens": 500_000}
 
 
 @pytest.mark.parametrize(
     ("price", "usage", "cost"),
     [
-        (PRICE, USED, 6.0),
-        (PRICE, {**USED, "cache_read_tokens": 400_000}, 5.4),
-        (Price(2.0, 8.0), {**USED, "cached_tokens": 400_000}, 6.0),
+        (PRICE, USAGE, 6.0),
+        (PRICE, {**USAGE, "cache_read_tokens": 400_000}, 5.4),
+        (Price(2.0, 8.0), {**USAGE, "cached_tokens": 400_000}, 6.0),
         (PRICE, {"input_tokens": 10, "cached_tokens": 99_999_999}, 0.000005),
         (PRICE, {"input_tokens": "many", "output_tokens": -3}, 0.0),
-        (Price(0.0, 0.0), USED, 0.0),
+        (Price(0.0, 0.0), USAGE, 0.0),
     ],
 )
 def test_the_cost_of_a_usage_is_computed(price: Price, usage: dict[str, Any], cost: float) -> None:
@@ -165,8 +165,8 @@ def test_known_models_have_a_price_and_others_are_unknown() -> None:
     pytest.importorskip("genai_prices")
     cost = find_listed_cost("openai:gpt-4o-mini", {"input_tokens": 1_000_000, "output_tokens": 0})
     assert cost is not None and 0 < cost < 10
-    assert find_listed_cost("openai:no-such-model-at-all", USED) is None
-    assert find_listed_cost("nobody:gpt-4o-mini", USED) is None
+    assert find_listed_cost("openai:no-such-model-at-all", USAGE) is None
+    assert find_listed_cost("nobody:gpt-4o-mini", USAGE) is None
 
 
 def test_settings_of_budgets_are_validated(tmp_path: Any) -> None:
@@ -205,7 +205,7 @@ LIMITS = st.fixed_dictionaries(
 
 
 def make_events(steps: list[Any]) -> list[Event]:
-    """The events of such steps, a second apart."""
+    """Return the events of the steps, one second apart."""
     made = [
         TurnStart(user_message="x"),
         *(ToolExecEnd(tool="t") if s == "tool" else LlmResponse(usage=s) for s in steps),
@@ -236,7 +236,7 @@ def test_the_budget_is_spent_exactly_when_a_sum_reaches_its_limit(
         assert over.spent == pytest.approx(sums[over.budget])
     dead = Spending.of(count_usage(make_events(steps), {"steps": 1}))
     assert (dead.tokens + earlier, dead.steps, dead.seconds) == (sums["tokens"], sums["steps"], len(steps))
-    assert dead.usd == pytest.approx(sums["usd"], abs=1e-8)  # it is kept in billionths
+    assert dead.usd == pytest.approx(sums["usd"], abs=1e-8)  # costs are stored in billionths
 
 
 def test_usage_of_earlier_tries_and_attempts_counts() -> None:
@@ -284,8 +284,8 @@ def test_a_dead_attempt_worked_until_its_last_event_except_while_asking() -> Non
     ("zone", "now", "hours"),
     [
         ("UTC", 1_700_000_000, 24),
-        ("Europe/Berlin", 1_774_742_400, 23),  # the day summer time begins
-        ("Europe/Berlin", 1_792_886_400, 25),  # and ends
+        ("Europe/Berlin", 1_774_742_400, 23),  # the day on which summer time begins
+        ("Europe/Berlin", 1_792_886_400, 25),  # the day on which it ends
         ("Pacific/Kiritimati", 1_700_000_000, 24),
     ],
 )
@@ -295,8 +295,8 @@ def test_a_day_has_23_24_or_25_hours(zone: str, now: int, hours: int) -> None:
     assert (ends - begins) / SECOND / 3600 == hours
 
 
-class Books:
-    """A store that knows what ended tasks have cost."""
+class UsageStore:
+    """A store that knows the cost of ended tasks."""
 
     def __init__(self, **spent: int) -> None:
         self.rows = spent
@@ -311,7 +311,7 @@ class Books:
 
 
 async def test_the_usage_of_a_day_counts_ended_and_running_tasks() -> None:
-    clock, books = FakeClock(), Books(a=40, b=30)
+    clock, books = FakeClock(), UsageStore(a=40, b=30)
     day = DayBudget(books, clock, "UTC", Budget(tokens=100), {"a": Budget(tokens=60)})
     budgets = Budgets(day=day)
     meter = Meter(usage={"input_tokens": 5})

@@ -1,4 +1,6 @@
-"""The bus: stored events reach every follower once and in order; live ones may be dropped, and that is told."""
+"""Test the bus: each follower gets stored events once and in order; live events may be dropped, and their number is
+sent.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from midwatch.stores.sqlite import SqliteStore
 from midwatch.testing import settle
 from records import CLOCK, progress, put, submit_and_claim
 
-FAR = 10 * CLOCK.now()
+FAR_FUTURE = 10 * CLOCK.now()
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ async def disk(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 @asynccontextmanager
 async def open_bus(disk: SqliteStore, limits: Limits = LIMITS, store: Any = None) -> AsyncIterator[Bus]:
-    """A bus that hears what the disk commits, and reads it there or by another store."""
+    """Open a bus that receives commits of the disk store and reads events from it or from another store."""
     made = Bus(store or disk, SystemClock(), limits=limits)
     await made.start()
     disk.on_commit(made.receive_commit)
@@ -50,7 +52,7 @@ async def bus(disk: SqliteStore) -> AsyncIterator[Bus]:
 
 
 async def write(store: Any, *texts: str, task_id: str | None = None) -> None:
-    """Append events that say these texts."""
+    """Append progress events with the texts."""
     made = tuple(event(TaskProgress(text=text), CLOCK.now(), task_id=task_id) for text in texts)
     await store.apply(Changes(events=made))
 
@@ -68,7 +70,7 @@ async def wait_for_task(bus: Bus, store: SqliteStore, task_id: str) -> Task:
 
 
 def list_leftovers(bus: Bus) -> tuple[Any, ...]:
-    """Who watches, who waits for a task, and what reads the log."""
+    """Return the watchers, the waiters for tasks, and the reader of the log that remain."""
     return bus._watchers, bus._waiter._waiting, bus._pump
 
 
@@ -76,8 +78,8 @@ def numbers(first: int, last: int) -> list[str]:
     return [str(n) for n in range(first, last + 1)]
 
 
-class Following:
-    """A follower in the background that remembers what it saw."""
+class Follower:
+    """A follower in the background that records events."""
 
     def __init__(self, bus: Bus, after: int = 0, live: bool = False, **which: Any) -> None:
         self.found: list[Event] = []
@@ -108,8 +110,8 @@ class Following:
 
 
 async def follow(bus: Bus, enough: Callable[[list[Event]], bool], after: int = 0, **which: Any) -> list[Event]:
-    """Follow until `enough`."""
-    following = Following(bus, after, **which)
+    """Follow until `enough` is true."""
+    following = Follower(bus, after, **which)
     try:
         return await following.until(enough)
     finally:
@@ -128,7 +130,7 @@ def texts(found: list[Event]) -> list[str]:
 
 
 async def test_every_follower_sees_every_event_once_and_in_order(bus: Bus, disk: SqliteStore, tmp_path: Path) -> None:
-    """Eight writers, half of them through another store on the same file, as another process would."""
+    """Use eight writers; half of them write through another store on the same file, as another process would."""
     other = await SqliteStore.open(tmp_path / "midwatch.db")
     total = 8 * 30 * 2
 
@@ -162,13 +164,13 @@ async def test_events_of_another_process_arrive_without_a_local_write(bus: Bus, 
 async def test_a_fast_follower_never_reads_the_database(disk: SqliteStore) -> None:
     reads: list[int] = []
 
-    class Counted:
+    class CountingStore:
         def __getattr__(self, name: str) -> Any:
             if name == "read_events":
                 reads.append(1)
             return getattr(disk, name)
 
-    async with open_bus(disk, store=Counted()) as bus:
+    async with open_bus(disk, store=CountingStore()) as bus:
         follower = asyncio.create_task(follow(bus, lambda found: len(found) == 50))
         await settle()
         for number in range(50):
@@ -181,7 +183,7 @@ async def test_a_slow_follower_reads_from_the_log(disk: SqliteStore) -> None:
     async with open_bus(disk, Limits(tail=16, page=10)) as bus, aclosing(bus.follow(0)) as events:
         await write(disk, "0")
         found = [await anext(events)]
-        for batch in range(10):  # far more than the tail holds, while nobody reads
+        for batch in range(10):  # far more events than the tail holds, while nobody reads
             await write(disk, *numbers(batch * 10 + 1, batch * 10 + 10))
         async with asyncio.timeout(30):
             while len(found) < 101:
@@ -192,7 +194,7 @@ async def test_a_slow_follower_reads_from_the_log(disk: SqliteStore) -> None:
 
 @pytest.mark.parametrize("page", [1, 2, 3, 7, 500])
 async def test_a_filtered_follower_misses_no_event_while_the_log_grows(disk: SqliteStore, page: int) -> None:
-    """History from pages of the store, then what comes, with most events of no interest to it."""
+    """Read history from pages of the store, then new events; most events do not match the filter."""
     await write(disk, *numbers(0, 40), task_id="t_other")
     for number in range(5):
         await write(disk, f"mine {number}", task_id="t_mine")
@@ -227,7 +229,7 @@ async def test_a_follower_may_begin_at_any_event(bus: Bus, disk: SqliteStore) ->
 async def test_following_resumes_after_the_log_could_not_be_read(disk: SqliteStore, tmp_path: Path) -> None:
     failures = [StoreUnavailable("busy")] * 3
 
-    class Failing:
+    class FailingStore:
         def __getattr__(self, name: str) -> Any:
             if name == "read_events" and failures:
                 raise failures.pop()
@@ -235,9 +237,9 @@ async def test_following_resumes_after_the_log_could_not_be_read(disk: SqliteSto
 
     other = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
-        async with open_bus(disk, Limits(pause_seconds=0.01), store=Failing()) as bus:
+        async with open_bus(disk, Limits(pause_seconds=0.01), store=FailingStore()) as bus:
             await write(other, "theirs")
-            await write(disk, "ours")  # its seq is one too high: what came before must be read
+            await write(disk, "ours")  # its seq is one too high, so the earlier events must be read
             found = await follow(bus, lambda found: len(found) == 2)
         assert texts(found) == ["theirs", "ours"]
         assert failures == []
@@ -248,7 +250,7 @@ async def test_following_resumes_after_the_log_could_not_be_read(disk: SqliteSto
 async def test_events_committed_during_a_read_are_read_too(disk: SqliteStore) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
-    class Slow:
+    class SlowStore:
         def __getattr__(self, name: str) -> Any:
             return getattr(disk, name)
 
@@ -261,14 +263,14 @@ async def test_events_committed_during_a_read_are_read_too(disk: SqliteStore) ->
     task = await submit_and_claim(disk)
     heard: list[Commit] = []
     disk.on_commit(heard.append)
-    bus = Bus(Slow(), SystemClock())  # type: ignore[arg-type]
+    bus = Bus(SlowStore(), SystemClock())  # type: ignore[arg-type]
     await bus.start()
     waiting = asyncio.create_task(wait_for_task(bus, disk, task.id))
     try:
         await settle(50)
         bus.receive_commit(Commit(frozenset(), (), foreign=True))
         await begun.wait()  # there was nothing to read
-        await disk.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])  # another process's
+        await disk.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])  # written by another process
         await write(disk, "ours")
         bus.receive_commit(heard[1])
         go.set()
@@ -294,7 +296,7 @@ async def test_a_follower_before_the_oldest_event_gets_a_gap_and_the_rest(bus: B
 
 async def test_an_empty_log_after_pruning_is_a_gap_too(bus: Bus, disk: SqliteStore) -> None:
     await write(disk, *numbers(1, 10))
-    await disk.prune_events(FAR, keep=1000)
+    await disk.prune_events(FAR_FUTURE, keep=1000)
     follower = asyncio.create_task(follow(bus, lambda found: len(found) == 2, after=3))
     await settle(50)
     await write(disk, "11")
@@ -314,7 +316,7 @@ async def test_a_follower_overtaken_by_pruning_gets_a_gap(disk: SqliteStore) -> 
 
 
 async def test_events_pruned_before_this_process_saw_them_do_no_harm(disk: SqliteStore, tmp_path: Path) -> None:
-    """A process that was suspended while others wrote and pruned."""
+    """Suspend a process while others write and prune."""
     here, other = SqliteStore(tmp_path / "midwatch.db", look_seconds=3600.0), disk
     async with open_bus(here) as bus:
         kept = await submit_and_claim(other)
@@ -322,7 +324,7 @@ async def test_events_pruned_before_this_process_saw_them_do_no_harm(disk: Sqlit
             await write(other, str(number))
             if number % 5 == 0:
                 await other.apply(Changes(events=(progress(kept, f"kept {number}"),)))
-        await other.prune_events(FAR, keep=1000)
+        await other.prune_events(FAR_FUTURE, keep=1000)
         bus.receive_commit(Commit(frozenset(), (), foreign=True))
         await settle(200)
         await write(here, "one", "two", "three")
@@ -335,7 +337,7 @@ async def test_events_pruned_before_this_process_saw_them_do_no_harm(disk: Sqlit
 async def test_events_pruned_before_they_were_read_are_not_awaited(disk: SqliteStore) -> None:
     reads: list[int] = []
 
-    class Counted:
+    class CountingStore:
         def __getattr__(self, name: str) -> Any:
             return getattr(disk, name)
 
@@ -343,17 +345,17 @@ async def test_events_pruned_before_they_were_read_are_not_awaited(disk: SqliteS
             reads.append(after)
             return await disk.read_events(after, which, limit)
 
-    bus = Bus(Counted(), SystemClock())  # type: ignore[arg-type]
+    bus = Bus(CountingStore(), SystemClock())  # type: ignore[arg-type]
     await bus.start()
     heard: list[Commit] = []
     disk.on_commit(heard.append)
     try:
         await write(disk, "1")
         await write(disk, "2")
-        await disk.prune_events(FAR, keep=1000)
-        bus.receive_commit(heard[1])  # not the next one: the log is read
+        await disk.prune_events(FAR_FUTURE, keep=1000)
+        bus.receive_commit(heard[1])  # not the next seq, so the log is read
         for _ in range(40):
-            await disk.describe()  # time passes, and nothing is written
+            await disk.describe()  # time passes and nothing is written
         assert len(reads) < 10
     finally:
         await bus.stop()
@@ -366,13 +368,13 @@ async def test_a_follower_at_the_end_survives_pruning_of_the_next_events(disk: S
     disk.on_commit(heard.append)
     await write(disk, "1")
     bus.receive_commit(heard[0])
-    following = Following(bus, live=True)
+    following = Follower(bus, live=True)
     try:
         await following.until(lambda found: len(found) == 1)
         await write(disk, "2")
         await write(disk, "3")
-        await disk.prune_events(FAR, keep=1000)
-        bus.receive_commit(heard[2])  # the second was another process's
+        await disk.prune_events(FAR_FUTURE, keep=1000)
+        bus.receive_commit(heard[2])  # another process wrote the second event
         await settle(100)
         await disk.describe()
         await settle(100)
@@ -387,7 +389,7 @@ async def test_a_follower_at_the_end_survives_pruning_of_the_next_events(disk: S
 
 async def test_a_follower_beyond_the_end_of_the_log_gets_a_gap(bus: Bus, disk: SqliteStore) -> None:
     await write(disk, *numbers(1, 5))
-    ahead, behind = Following(bus, after=1000), Following(bus, after=5)
+    ahead, behind = Follower(bus, after=1000), Follower(bus, after=5)
     try:
         await write(disk, *numbers(6, 10))
         await behind.until(lambda found: len(found) == 5)
@@ -408,8 +410,8 @@ def live(number: int, **about: Any) -> Event:
 async def test_live_events_are_sent_only_to_matching_watchers(bus: Bus, disk: SqliteStore) -> None:
     bus.show(live(0))  # nobody watches yet
     await write(disk, "begin", task_id="t_2")
-    watching, reading = Following(bus, live=True), Following(bus)
-    filtered = Following(bus, live=True, task_id="t_2")
+    watching, reading = Follower(bus, live=True), Follower(bus)
+    filtered = Follower(bus, live=True, task_id="t_2")
     everybody = (watching, reading, filtered)
     for one in everybody:
         await one.until(lambda found: len(found) == 1)
@@ -431,7 +433,7 @@ async def test_a_late_watcher_sees_all_events_in_order(bus: Bus, disk: SqliteSto
     async with aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(30):
         await write(disk, "0")
         await anext(events)
-        for step in (1, 3):  # while it does not read
+        for step in (1, 3):  # the watcher does not read meanwhile
             bus.show(live(step)._replace(time=at + step))
             await disk.apply(Changes(events=(event(TaskProgress(text=str(step + 1)), at + step + 1),)))
         found = [await anext(events) for _ in range(4)]
@@ -445,7 +447,7 @@ async def test_a_slow_watcher_loses_only_live_events_and_gets_their_number(
     async with open_bus(disk, few) as bus, aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(30):
         await write(disk, "0")
         found = [await anext(events)]
-        for number in range(1, 31):  # while it does not read
+        for number in range(1, 31):  # the watcher does not read meanwhile
             bus.show(live(number))
             if number % 10 == 0:
                 await write(disk, f"stored {number}")
@@ -465,7 +467,7 @@ async def test_a_slow_watcher_loses_only_live_events_and_gets_their_number(
 async def test_a_slow_watcher_does_not_delay_a_fast_one(disk: SqliteStore) -> None:
     await write(disk, "begin")
     async with open_bus(disk, Limits(live_waiting=5)) as bus, aclosing(bus.follow(0, live=True)) as slow:
-        quick = Following(bus, live=True)
+        quick = Follower(bus, live=True)
         assert (await anext(slow)).seq == 1
         for number in range(50):
             await quick.until(lambda found, number=number: len(found) == number + 1)  # type: ignore[misc]
@@ -484,11 +486,11 @@ async def test_stopping_ends_followers_after_all_earlier_events(disk: SqliteStor
     await bus.start()
     disk.on_commit(bus.receive_commit)
 
-    async def all_of_it(live: bool) -> list[Event]:
+    async def read_all(live: bool) -> list[Event]:
         return [made async for made in bus.follow(0, live=live)]
 
-    followers = [asyncio.create_task(all_of_it(live)) for live in (True, False, True)]
-    watching = Following(bus)
+    followers = [asyncio.create_task(read_all(live)) for live in (True, False, True)]
+    watching = Follower(bus)
     await write(disk, *numbers(1, 10))
     await watching.until(lambda found: len(found) == 10)
     await bus.stop()
@@ -512,7 +514,7 @@ async def test_stopping_ends_a_follower_that_reads_the_log(disk: SqliteStore, tm
 
 async def test_a_cancelled_follower_leaks_nothing(bus: Bus, disk: SqliteStore) -> None:
     before = asyncio.all_tasks()
-    for wait in (0, 1, 5, 50):  # in different places
+    for wait in (0, 1, 5, 50):  # at different positions in the log
         follower = asyncio.create_task(follow(bus, lambda found: False, live=True))
         await settle(wait)
         follower.cancel()
@@ -545,7 +547,7 @@ async def test_a_waiter_is_notified_of_the_end_of_a_task_from_any_process(
             await writer.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
             async with asyncio.timeout(30):
                 await asyncio.gather(*waiting)
-                await wait_for_task(bus, disk, task.id)  # it had ended before
+                await wait_for_task(bus, disk, task.id)  # the task had ended before
     finally:
         await other.close()
     assert list_leftovers(bus) == (set(), {}, None)

@@ -1,4 +1,4 @@
-"""The channel noun: cutting text, routes, states, the notification service; and building channels from settings."""
+"""Test the channel module: truncation, routes, statuses, the notification service, and channels built from settings."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_cut_shortens_a_text_of_combining_marks() -> None:
 
 
 def test_cut_looks_back_a_limited_distance() -> None:
-    """Whoever sends a heap of marks must not have the server walk all of it."""
+    """Limit the work for a text that consists of many combining marks."""
     assert cut("word" + "\u0301" * 30_000, 20_000) == "word" + "\u0301" * 19_996 + "…"
     many = GERMANY * 5000
     assert cut(many, 5001) == GERMANY * 2500 + "…"
@@ -161,7 +161,7 @@ def test_every_try_except_the_last_is_followed_by_a_pause() -> None:
 
 
 class NoDeliveries:
-    """A store in which there is nothing."""
+    """A store without deliveries."""
 
     async def apply(self, changes: Changes) -> None:
         raise AssertionError
@@ -181,8 +181,8 @@ class NoDeliveries:
         return []
 
 
-class Typist:
-    """A channel that keeps what its typing sign did, and fails where it is told to."""
+class TypingChannel:
+    """A channel that records calls of its typing indicator and fails on request."""
 
     name = "typist"
 
@@ -218,7 +218,7 @@ def notifications(**channels: Channel) -> Notifications:
 
 
 def test_a_route_needs_a_configured_channel() -> None:
-    service = notifications(desk=Typist(), phone=Typist())
+    service = notifications(desk=TypingChannel(), phone=TypingChannel())
     assert service.check_route(" phone:alice ") == "phone:alice"
     with pytest.raises(InvalidInput) as caught:
         service.check_route("pager:https://hush.example")
@@ -235,14 +235,14 @@ async def test_an_unknown_delivery_is_not_found() -> None:
 
 
 async def test_typing_is_shown_during_the_block() -> None:
-    channel = Typist()
+    channel = TypingChannel()
     async with notifications(desk=channel).typing("desk:alice"):
         assert channel.did == ["asked alice", "shown"]
     assert channel.did == ["asked alice", "shown", "hidden"]
 
 
 async def test_typing_is_stopped_when_the_block_raises() -> None:
-    channel = Typist()
+    channel = TypingChannel()
     with pytest.raises(ZeroDivisionError):
         async with notifications(desk=channel).typing("desk"):
             1 / 0  # noqa: B018
@@ -252,14 +252,14 @@ async def test_typing_is_stopped_when_the_block_raises() -> None:
 @pytest.mark.parametrize("route", [None, "pager"])
 async def test_typing_without_a_channel_does_nothing(route: str | None) -> None:
     done = False
-    async with notifications(desk=Typist()).typing(route):
+    async with notifications(desk=TypingChannel()).typing(route):
         done = True
     assert done
 
 
 @pytest.mark.parametrize("fails", ["shown", "hidden", "asked"])
 async def test_a_channel_that_cannot_show_typing_does_no_harm(fails: str) -> None:
-    channel = Typist(fails)
+    channel = TypingChannel(fails)
     done = False
     async with notifications(desk=channel).typing("desk"):
         done = True
@@ -281,7 +281,7 @@ def test_only_the_channel_of_a_route_is_shown(route: str | None, shown: str | No
 
 # -- building channels -----------------------------------------------------------------------------------------------
 
-HUSH = "hush-8c1f"
+SECRET = "hush-8c1f"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -300,16 +300,16 @@ def test_a_dotted_path_is_accepted_as_kind() -> None:
         ("no_such_module:Class", {}, "channels.it.kind: "),
         ("midwatch.channels.console:NoSuchClass", {}, "channels.it.kind: "),
         (":x", {}, "channels.it.kind: "),
-        ("builtins:int", {"base": HUSH}, "channels.it: "),
-        ("console", {"colour": HUSH}, "channels.it.colour: "),
+        ("builtins:int", {"base": SECRET}, "channels.it: "),
+        ("console", {"colour": SECRET}, "channels.it.colour: "),
         ("console", {"stream": "printer"}, "channels.it.stream: "),
         ("console", {"stream": ["stdout"]}, "channels.it.stream: "),
         ("webhook", {"url": 5}, "channels.it.url: "),
         ("webhook", {"url": "  "}, "channels.it.url: "),
-        ("webhook", {"url": f"{HUSH}.example/hook"}, "channels.it.url: "),
-        ("webhook", {"url": f"ftp://{HUSH}.example"}, "channels.it.url: "),
-        ("webhook", {"url": f"http://{HUSH}.example:99999"}, "channels.it.url: "),
-        ("webhook", {"secret": f"{HUSH}!"}, "channels.it.secret: "),
+        ("webhook", {"url": f"{SECRET}.example/hook"}, "channels.it.url: "),
+        ("webhook", {"url": f"ftp://{SECRET}.example"}, "channels.it.url: "),
+        ("webhook", {"url": f"http://{SECRET}.example:99999"}, "channels.it.url: "),
+        ("webhook", {"secret": f"{SECRET}!"}, "channels.it.secret: "),
         ("webhook", {"secret": "whsec_"}, "channels.it.secret: "),
         ("webhook", {"secret": 5}, "channels.it.secret: "),
         ("webhook", {"timeout": 0}, "channels.it.timeout: "),
@@ -317,18 +317,18 @@ def test_a_dotted_path_is_accepted_as_kind() -> None:
         ("webhook", {"timeout": "soon"}, "channels.it.timeout: "),
         ("webhook", {"timeout": float("inf")}, "channels.it.timeout: "),
         ("webhook", {"timeout": float("nan")}, "channels.it.timeout: "),
-        ("webhook", {"headers": {"x": HUSH}}, "channels.it.headers: "),
-        ("webhook", {"url": "http://a", "headers": [HUSH]}, "channels.it.headers: "),
+        ("webhook", {"headers": {"x": SECRET}}, "channels.it.headers: "),
+        ("webhook", {"url": "http://a", "headers": [SECRET]}, "channels.it.headers: "),
         ("webhook", {"url": "http://a", "headers": {"x": 5}}, "channels.it.headers.x: "),
-        ("webhook", {"url": "http://a", "headers": {"x": f"{HUSH}\r\ny: z"}}, "channels.it.headers: "),
-        ("webhook", {"url": "http://a", "headers": {"x y": HUSH}}, "channels.it.headers: "),
-        ("webhook", {"url": "http://a", "headers": {"Webhook-Id": HUSH}}, "channels.it.headers: "),
-        ("webhook", {"url": "http://a", "headers": {"Content-Type": HUSH}}, "channels.it.headers: "),
+        ("webhook", {"url": "http://a", "headers": {"x": f"{SECRET}\r\ny: z"}}, "channels.it.headers: "),
+        ("webhook", {"url": "http://a", "headers": {"x y": SECRET}}, "channels.it.headers: "),
+        ("webhook", {"url": "http://a", "headers": {"Webhook-Id": SECRET}}, "channels.it.headers: "),
+        ("webhook", {"url": "http://a", "headers": {"Content-Type": SECRET}}, "channels.it.headers: "),
         ("apprise", {"url": "json://a", "urls": ["json://b"]}, "channels.it.urls: "),
         ("apprise", {"urls": "json://b"}, "channels.it.urls: "),
         ("apprise", {"urls": [5]}, "channels.it.urls.0: "),
-        ("apprise", {"url": f"nosuchservice://{HUSH}"}, "channels.it.url: "),
-        ("apprise", {"urls": ["json://a", f"nosuchservice://{HUSH}"]}, "channels.it.urls: "),
+        ("apprise", {"url": f"nosuchservice://{SECRET}"}, "channels.it.url: "),
+        ("apprise", {"urls": ["json://a", f"nosuchservice://{SECRET}"]}, "channels.it.urls: "),
     ],
 )
 def test_invalid_options_are_reported_by_name_in_one_line(kind: str, options: dict[str, Any], place: str) -> None:
@@ -337,7 +337,7 @@ def test_invalid_options_are_reported_by_name_in_one_line(kind: str, options: di
     told = str(caught.value)
     assert told.startswith(place)
     assert "\n" not in told
-    assert HUSH not in told
+    assert SECRET not in told
 
 
 @pytest.mark.parametrize("form", ["whsec_{}", "{}"])

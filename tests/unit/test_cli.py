@@ -1,4 +1,4 @@
-"""The command line's own parts: words, options, errors, exit statuses. No server and no store is needed here."""
+"""Test the parts of the command line: texts, options, errors, exit statuses. No server and no store is needed."""
 
 import json
 import os
@@ -38,7 +38,7 @@ COMMANDS = [
 ]  # fmt: skip
 LISTS = {"agents": ["add"]}
 TERMINALS = ("attach", "agentapi attach")
-"""Whose output is a terminal's."""
+"""Commands whose output is that of an agent's terminal."""
 GROUPS = {
     "agentapi": ["server", "attach"],
     "session": ["new", "show", "send", "interrupt", "restart", "close"],
@@ -50,7 +50,7 @@ GROUPS = {
     "goal": ["set", "show", "list", "edit", "step", "pause", "resume", "complete", "delay", "clear"],
     "handoff": ["to", "list", "show", "cancel", "retry"],
 }  # fmt: skip
-SPOKEN = [
+EVENT_TEXTS = [
     *(name for name in COMMANDS if name not in GROUPS),
     *(f"{group} {name}" for group, names in GROUPS.items() for name in names),
 ]
@@ -77,7 +77,7 @@ def test_groups_that_list_by_default_have_commands(group: str, names: list[str],
     assert listed == names
 
 
-@pytest.mark.parametrize("command", SPOKEN)
+@pytest.mark.parametrize("command", EVENT_TEXTS)
 def test_every_command_has_help_and_json_output(command: str, capsys) -> None:
     assert execute([*command.split(), "--help"]) == 0
     assert ("--json" in capsys.readouterr().out) is (command not in TERMINALS)
@@ -160,7 +160,7 @@ def test_every_exit_status_is_documented() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MidwatchError)]
     assert {str(kind.exit_status) for kind in kinds} | {"0", "70", "130"} == set(table)
     missing = [kind.code for kind in kinds if f"`{kind.code}`" not in table[str(kind.exit_status)]]
-    assert missing == [MidwatchError.code]  # the base has no meaning of its own
+    assert missing == [MidwatchError.code]  # the base class has no exit status of its own
 
 
 def test_every_command_is_documented() -> None:

@@ -1,4 +1,4 @@
-"""How a function becomes a command: its options, its reply and its exit status."""
+"""Test how a function becomes a command: its options, its reply and its exit status."""
 
 import inspect
 import json
@@ -13,25 +13,25 @@ from midwatch.cli.options import AsJson, FieldOptions, TaskId
 from midwatch.domain.automation import Times
 
 
-async def connected(desk: Desk, task_id: TaskId) -> Reply:
+async def show_task(desk: Desk, task_id: TaskId) -> Reply:
     return Reply({}, "")
 
 
-async def streaming(as_json: AsJson = False, **options: Any) -> int:
+async def follow_events(as_json: AsJson = False, **options: Any) -> int:
     return 0
 
 
-def test_the_desk_parameter_is_no_option_and_json_is_added() -> None:
-    assert list(inspect.signature(command()(connected)).parameters) == ["task_id", "as_json"]
+def test_the_desk_parameter_is_not_an_option_and_a_json_option_is_added() -> None:
+    assert list(inspect.signature(command()(show_task)).parameters) == ["task_id", "as_json"]
 
 
-def test_options_of_fields_stand_where_the_function_takes_them() -> None:
+def test_options_of_fields_replace_the_keyword_arguments() -> None:
     options = FieldOptions(lambda: (Times,))
     names = ["at", "every", "cron", "zone", "as_json"]
-    assert list(inspect.signature(command(options=options)(streaming)).parameters) == names
+    assert list(inspect.signature(command(options=options)(follow_events)).parameters) == names
 
 
-def test_a_reply_is_printed_as_text_or_json_and_its_notice_apart(capsys) -> None:
+def test_a_reply_is_printed_as_text_or_json_and_its_notice_on_standard_error(capsys) -> None:
     @command()
     async def greet() -> Reply:
         return Reply({"hello": "world"}, lambda: "hello world", "nobody listens")

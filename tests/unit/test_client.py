@@ -1,4 +1,4 @@
-"""The client against a small loopback server that says exactly what a test tells it to."""
+"""Test the client with a small loopback server that sends exactly the replies of the test."""
 
 import asyncio
 import json
@@ -16,8 +16,8 @@ from midwatch.client import BY_CODE, Client, quote_key
 
 
 @dataclass
-class Heard:
-    """A request as it came."""
+class Request:
+    """A request as the server received it."""
 
     method: str
     target: str
@@ -27,10 +27,10 @@ class Heard:
 
 @dataclass
 class Loopback:
-    """Answers the n-th request with the n-th reply; the last one again and again."""
+    """A server that answers the n-th request with the n-th reply, and repeats the last one."""
 
     replies: list[bytes]
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[Request] = field(default_factory=list)
     url: str = ""
     by_bytes: bool = False
 
@@ -40,7 +40,7 @@ class Loopback:
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         reply = self.replies[min(len(self.heard), len(self.replies) - 1)]
-        self.heard.append(Heard(method, target, headers, body))
+        self.heard.append(Request(method, target, headers, body))
         for piece in [reply[i : i + 1] for i in range(len(reply))] if self.by_bytes else [reply]:
             writer.write(piece)
             await writer.drain()
@@ -57,8 +57,8 @@ async def loopback(*replies: bytes, by_bytes: bool = False) -> AsyncIterator[Loo
 
 
 @contextmanager
-def nobody() -> Iterator[str]:
-    """An address where nobody listens, and that nobody else can take meanwhile."""
+def unused_address() -> Iterator[str]:
+    """Return an address where nobody listens and that no other process can take meanwhile."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -121,7 +121,7 @@ async def test_a_reply_that_is_no_problem_document_is_reported() -> None:
 
 
 async def test_a_refused_connection_raises_not_running() -> None:
-    with nobody() as url:
+    with unused_address() as url:
         async with Client(url, "t") as client:
             with pytest.raises(NotRunning, match="midwatch up"):
                 await client.summary()
@@ -297,7 +297,7 @@ def test_an_id_that_would_change_the_path_is_refused(key: str) -> None:
         quote_key(key)
 
 
-async def read_followed(client: Client, count: int, **asked) -> list[tuple[int, str]]:
+async def read_events(client: Client, count: int, **asked) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     async with aclosing(client.follow(**asked)) as events:
         async for event in events:
@@ -312,7 +312,7 @@ async def test_following_resumes_after_the_last_stored_event(by_bytes: bool) -> 
     first = stream(frame(1), frame(2, text="zwei\nü"), frame(0, "message_delta", "live"))
     replies = [first, problem(503, "store_unavailable"), stream(frame(3))]
     async with loopback(*replies, by_bytes=by_bytes) as server, Client(server.url, "t") as client:
-        found = await read_followed(client, 4, after=0, kinds=("task_progress",), live=True)
+        found = await read_events(client, 4, after=0, kinds=("task_progress",), live=True)
     assert found == [(1, "x"), (2, "zwei\nü"), (0, "live"), (3, "x")]
     assert [heard.headers["last-event-id"] for heard in server.heard] == ["0", "2", "2"]
     assert {heard.target for heard in server.heard} == {"/api/v1/events?kind=task_progress&live=true"}
@@ -321,27 +321,27 @@ async def test_following_resumes_after_the_last_stored_event(by_bytes: bool) -> 
 async def test_a_truncated_frame_is_read_again() -> None:
     whole = stream(frame(1), frame(2))
     async with loopback(whole[:-20], stream(frame(2), frame(3))) as server, Client(server.url, "t") as client:
-        assert await read_followed(client, 3) == [(1, "x"), (2, "x"), (3, "x")]
+        assert await read_events(client, 3) == [(1, "x"), (2, "x"), (3, "x")]
 
 
 async def test_following_without_the_right_token_is_an_error() -> None:
     async with loopback(problem(401, "unauthorized")) as server, Client(server.url, "t") as client:
         with pytest.raises(Unauthorized):
-            await read_followed(client, 1)
+            await read_events(client, 1)
 
 
 async def test_following_ends_when_the_server_stays_away() -> None:
-    with nobody() as url:
+    with unused_address() as url:
         async with Client(url, "t") as client:
             with pytest.raises(NotRunning):
-                await read_followed(client, 1, patience=0.0)
+                await read_events(client, 1, patience=0.0)
 
 
 async def test_a_follower_finds_a_server_at_a_new_address() -> None:
     async with loopback(stream(frame(1))) as old, loopback(stream(frame(2))) as new:
         where: Callable[[], str | None] = lambda: new.url  # noqa: E731
         async with Client(old.url, "t", locate=where) as client:
-            assert await read_followed(client, 2) == [(1, "x"), (2, "x")]
+            assert await read_events(client, 2) == [(1, "x"), (2, "x")]
     assert new.heard[0].headers["last-event-id"] == "1"
 
 
@@ -353,7 +353,7 @@ def make_live_frame(kind: str, **payload: object) -> str:
     return f"event: {kind}\ndata: {json.dumps({'payload': payload})}\n\n"
 
 
-async def read_watched(frames, count: int) -> list[dict]:
+async def read_frames(frames, count: int) -> list[dict]:
     found: list[dict] = []
     async with aclosing(frames) as told:
         async for one in told:
@@ -373,7 +373,7 @@ async def test_a_watcher_gets_the_state_and_later_events_over_a_restart() -> Non
     again = stream(frame(7), frame(8), state(9), frame(10))
     replies = [first, problem(503, "store_unavailable"), again]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
-        found = await read_watched(client.watch_session("chat:1"), 7)
+        found = await read_frames(client.watch_session("chat:1"), 7)
     assert brief(found) == [
         ("state", 5), ("task_progress", 6), ("message_delta", 0), ("task_progress", 7), ("task_progress", 8),
         ("state", 9), ("task_progress", 10),
@@ -387,7 +387,7 @@ async def test_a_watcher_gets_the_state_and_later_events_over_a_restart() -> Non
 async def test_a_watcher_of_a_task_begins_at_the_requested_event() -> None:
     frames = stream(frame(4), state(4), make_live_frame("message_delta", text="x"))
     async with loopback(frames) as server, Client(server.url, "t") as client:
-        found = await read_watched(client.watch_task("t_1", 3), 3)
+        found = await read_frames(client.watch_task("t_1", 3), 3)
     assert brief(found) == [("task_progress", 4), ("state", 4), ("message_delta", 0)]
     assert found[2]["task_id"] == "t_1"
     assert server.heard[0].headers["last-event-id"] == "3"
@@ -396,17 +396,17 @@ async def test_a_watcher_of_a_task_begins_at_the_requested_event() -> None:
 async def test_an_event_is_never_returned_twice() -> None:
     replies = [stream(frame(1), frame(2)), stream(frame(1), frame(2), frame(3), state(3), frame(3), frame(4))]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
-        found = await read_watched(client.watch_task("t_1", 0), 5)
+        found = await read_frames(client.watch_task("t_1", 0), 5)
     assert brief(found) == [
         ("task_progress", 1), ("task_progress", 2), ("task_progress", 3), ("state", 3), ("task_progress", 4),
     ]  # fmt: skip
 
 
 async def test_after_a_gap_a_follower_continues() -> None:
-    """The log may be another one, restored from a backup, whose numbers are lower."""
+    """After a restore the log may be another one with lower numbers."""
     replies = [stream(frame(90), make_live_frame("gap", oldest_seq=1, dropped=None), frame(40)), stream(frame(41))]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
-        found = await read_watched(client.follow(89), 4)
+        found = await read_frames(client.follow(89), 4)
     assert brief(found) == [("task_progress", 90), ("gap", 0), ("task_progress", 40), ("task_progress", 41)]
     assert [heard.headers["last-event-id"] for heard in server.heard[:2]] == ["89", "40"]
 
@@ -414,7 +414,7 @@ async def test_after_a_gap_a_follower_continues() -> None:
 async def test_a_gap_of_live_events_changes_nothing() -> None:
     replies = [stream(frame(7), make_live_frame("gap", oldest_seq=None, dropped=12)), stream(frame(8))]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
-        assert brief(await read_watched(client.follow(6), 3)) == [
+        assert brief(await read_frames(client.follow(6), 3)) == [
             ("task_progress", 7),
             ("gap", 0),
             ("task_progress", 8),
@@ -428,4 +428,4 @@ async def test_watching_an_unknown_id_is_an_error() -> None:
         Client(server.url, "t") as client,
     ):
         with pytest.raises(NotFound):
-            await read_watched(client.watch_session("x"), 1)
+            await read_frames(client.watch_session("x"), 1)

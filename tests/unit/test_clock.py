@@ -1,4 +1,4 @@
-"""Time: durations as people write them, instants as JSON shows them, ids that sort, and clocks."""
+"""Test time: durations as people write them, instants in JSON, sortable ids, and clocks."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def test_a_cancelled_call_never_happens() -> None:
     assert called == []
 
 
-# -- the clock of tests ------------------------------------------------------------------------------------------
+# -- the fake clock ----------------------------------------------------------------------------------------------
 
 
 async def test_the_fake_clock_calls_in_order_at_the_right_time() -> None:
@@ -197,5 +197,5 @@ async def test_the_fake_clock_calls_in_order_at_the_right_time() -> None:
     assert (fake.now() - start, fake.monotonic()) == (3 * SECOND, 1003.0)
 
 
-def test_the_longest_sleep_is_that_of_the_port() -> None:
+def test_every_clock_sleeps_at_most_as_long_as_the_port_says() -> None:
     assert math.isclose(LONGEST_NAP, 30.0)

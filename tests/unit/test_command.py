@@ -1,4 +1,4 @@
-"""Kind `command`: templates, results, failures, threads."""
+"""Test the agent kind `command`: templates, results, failures, threads."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_environment_and_working_directory_are_set(tmp_path: Path) -> None
     assert (await run(agent, turn)).text.split() == [str(elsewhere), "agent", f"{turn.task_id}/4"]
 
 
-# -- the end -----------------------------------------------------------------------------------------------------
+# -- exit codes --------------------------------------------------------------------------------------------------
 
 
 async def test_a_failing_exit_code_is_reported_with_the_output() -> None:
@@ -155,7 +155,7 @@ async def test_a_hanging_program_ends_when_interrupted() -> None:
     assert agent.terms.on_crash == "fail"
 
 
-# -- live --------------------------------------------------------------------------------------------------------
+# -- live output -------------------------------------------------------------------------------------------------
 
 
 async def test_output_is_shown_while_it_is_written(tmp_path: Path) -> None:
@@ -166,18 +166,18 @@ async def test_output_is_shown_while_it_is_written(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     assert (await working).text == "première fin"
     await talk.close()
-    pieces = [seen for seen in turn.events if isinstance(seen, MessageDelta)]
+    pieces = [event for event in turn.events if isinstance(event, MessageDelta)]
     assert pieces == turn.events
     assert [piece.offset for piece in pieces] == [0, len("première ")]
     assert turn.text() == "première fin\n"
 
 
 async def test_a_refused_event_ends_the_program() -> None:
-    class Lost(RecordingTurn):
+    class RefusingTurn(RecordingTurn):
         async def emit(self, payload: Payload) -> None:
             raise LeaseLost(self.task_id, self.attempt)
 
-    turn = Lost("echo hello; sleep 600")
+    turn = RefusingTurn("echo hello; sleep 600")
     with pytest.raises(LeaseLost):
         await run(command(), turn)
     assert members(turn.groups[0]) == set()
@@ -185,7 +185,7 @@ async def test_a_refused_event_ends_the_program() -> None:
 
 # -- threads -----------------------------------------------------------------------------------------------------
 
-REMEMBERING: dict[str, Any] = {
+THREAD_OPTIONS: dict[str, Any] = {
     "argv": ["sh", "-c", "echo 'session id: s-1' >&2; echo new {prompt}"],
     "resume_argv": ["sh", "-c", "echo again {thread} {prompt}"],
     "thread_pattern": r"^session id: (\S+)$",
@@ -193,7 +193,7 @@ REMEMBERING: dict[str, Any] = {
 
 
 async def test_the_thread_is_found_and_resumed() -> None:
-    agent = command(**REMEMBERING)
+    agent = command(**THREAD_OPTIONS)
     turn = RecordingTurn("one")
     talk = await agent.open(turn.session("x"))
     first = await talk.turn(turn)
@@ -223,7 +223,7 @@ async def test_the_thread_is_saved_early_and_an_interrupted_turn_continues(tmp_p
 async def test_an_interrupted_turn_without_a_thread_is_not_repeated() -> None:
     turn = RecordingTurn("work", resumed=True)
     with pytest.raises(AgentError, match="interrupted before its thread id was known"):
-        await run(command(**REMEMBERING), turn)
+        await run(command(**THREAD_OPTIONS), turn)
     assert turn.groups == []
 
 

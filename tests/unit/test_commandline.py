@@ -1,4 +1,4 @@
-"""Command lines: nothing but one plain command is read, and nothing that could be denied is overlooked."""
+"""Test the parser of command lines: it accepts one plain command only, and finds every denied command."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_plain_command_is_parsed(command: str, argv: tuple[str, ...]) -> None:
     assert argv_of(command) == argv
 
 
-UNREADABLE = [
+NOT_PLAIN = [
     "git log; rm -rf .", "git log;", "git log && x", "git log || x", "git log | sh", "git log |& sh", "git log &",
     "git log > /etc/x", "git log >> x", "git log < x", "git log 2>&1", "git log <<< x", "git log <(x)",
     "git log $(x)", "git log `x`", "git log $X", "git log ${X}", 'git log "$(x)"', 'git log "$X"', 'git log "`x`"',
@@ -58,7 +58,7 @@ UNREADABLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", UNREADABLE)
+@pytest.mark.parametrize("command", NOT_PLAIN)
 def test_more_than_one_plain_command_is_not_parsed(command: str) -> None:
     assert argv_of(command) is None
 
@@ -72,12 +72,12 @@ OPERATORS = (";", "&", "|", "<", ">", "(", ")", "$", "`", "\n", "*", "?", "[", "
     after=st.text(st.sampled_from("ab -/.=:'\"$;&"), max_size=12),
 )
 def test_no_command_with_an_operator_outside_quotes_is_allowed(before: str, operator: str, after: str) -> None:
-    assume(not _quoted(before) and (operator != "\n" or after.strip(" ")))
+    assume(not _is_inside_quotes(before) and (operator != "\n" or after.strip(" ")))
     assert argv_of(f"git log {before}{operator}{after}") is None
 
 
-def _quoted(text: str) -> bool:
-    """Whether what follows `text` stands in quotes."""
+def _is_inside_quotes(text: str) -> bool:
+    """Return whether the text after `text` would be inside quotes."""
     inside = ""
     for sign in text:
         if inside:

@@ -1,4 +1,6 @@
-"""Settings: from the file, then the environment, then the call; a wrong one is told in one line with its place."""
+"""Test settings: from the file, the environment and the call; an invalid setting is reported in one line with its
+location.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,14 @@ def load_refused(home: Path) -> str:
     return text
 
 
-# -- where settings come from ------------------------------------------------------------------------------------
+# -- sources of settings -----------------------------------------------------------------------------------------
 
 
 def test_without_a_file_everything_has_a_default(home: Path) -> None:
     found = Settings.load(home)
     assert (found.home, found.port, found.slots, found.default_agent) == (home, 7171, 64, "demo")
     assert (found.retention.tasks, found.agents, found.channels) == (10_000, {}, {})
-    assert not home.exists()  # looking makes nothing
+    assert not home.exists()  # reading creates no files
 
 
 def test_every_setting_is_described() -> None:
@@ -139,9 +141,9 @@ def test_approval_policies_of_agents_are_read(home: Path) -> None:
     assert found.policy_of("other") == Policy()
 
 
-# -- what is wrong -----------------------------------------------------------------------------------------------
+# -- invalid settings --------------------------------------------------------------------------------------------
 
-WRONG = [
+INVALID = [
     ("port = 70000", "port"),
     ("port = -1", "port"),
     ('port = "many"', "port"),
@@ -173,7 +175,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "place"), WRONG)
+@pytest.mark.parametrize(("text", "place"), INVALID)
 def test_a_wrong_value_is_reported_with_its_location_and_file(home: Path, text: str, place: str) -> None:
     file = write(home, text)
     told = load_refused(home)

@@ -1,4 +1,4 @@
-"""The courier, with channels and a store that do exactly what a test tells them."""
+"""Test the courier with channels and a store that are controlled by the test."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from midwatch.testing import FakeClock
 START = 1_700_000_000 * SECOND
 
 
-class Changed:
-    """Tells waiting tests that something was called or written."""
+class ChangeSignal:
+    """Notifies waiting tests of calls and writes."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         self._event.set()
         self._event = asyncio.Event()
 
@@ -38,18 +38,18 @@ class Changed:
 
 
 class Clock(FakeClock):
-    """Also shows what waits for it."""
+    """A clock that also shows its timers."""
 
     @property
     def pending(self) -> list[float]:
-        """Seconds to each timer that was not cancelled."""
+        """Return the seconds until each timer that was not cancelled."""
         return sorted(at - self.monotonic() for at, _, timer in self._timers if timer.callback is not None)
 
 
 class MemoryStore:
-    """Deliveries in a dict, with the guards of the real thing and errors on demand."""
+    """Deliveries in a dict, with the guards of the real store and errors on demand."""
 
-    def __init__(self, changed: Changed) -> None:
+    def __init__(self, changed: ChangeSignal) -> None:
         self.rows: dict[str, Delivery] = {}
         self.events: list[Event] = []
         self.calls: list[str] = []
@@ -71,7 +71,7 @@ class MemoryStore:
         return self.rows[delivery_id].status
 
     async def list_due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
-        self._called("due_deliveries")
+        self._record_call("due_deliveries")
         if self.read_errors:
             raise self.read_errors.pop(0)
         found = [d for d in self.rows.values() if d.status == "pending" and d.due_at <= now]
@@ -80,7 +80,7 @@ class MemoryStore:
         return answer
 
     async def find_next_delivery_at(self) -> int | None:
-        self._called("next_delivery_at")
+        self._record_call("next_delivery_at")
         return min((d.due_at for d in self.rows.values() if d.status == "pending"), default=None)
 
     async def get_delivery(self, delivery_id: str) -> Delivery | None:
@@ -92,7 +92,7 @@ class MemoryStore:
         return list(self.rows.values())[:limit]
 
     async def apply(self, changes: Changes) -> None:
-        self._called("apply")
+        self._record_call("apply")
         if self.write_errors:
             raise self.write_errors.pop(0)
         for update in changes.updates:
@@ -103,17 +103,17 @@ class MemoryStore:
                 raise Conflict("changed meanwhile")
             self.rows[update.id] = replace(row, **update.fields)
         self.events.extend(changes.events)
-        self._changed.tell()
+        self._changed.notify()
 
-    def _called(self, name: str) -> None:
+    def _record_call(self, name: str) -> None:
         self.calls.append(name)
-        self._changed.tell()
+        self._changed.notify()
 
 
 class ScriptedChannel:
-    """Raises what it was told to, one by one, then takes everything. While `open` is not set it hangs."""
+    """A channel that raises the given errors one by one, then accepts everything. It hangs while `open` is not set."""
 
-    def __init__(self, name: str, changed: Changed) -> None:
+    def __init__(self, name: str, changed: ChangeSignal) -> None:
         self.name = name
         self.problems: list[BaseException] = []
         self.begun: list[str] = []
@@ -124,12 +124,12 @@ class ScriptedChannel:
 
     async def deliver(self, delivery: Delivery) -> None:
         self.begun.append(delivery.id)
-        self._changed.tell()
+        self._changed.notify()
         await self.open.wait()
         if self.problems:
             raise self.problems.pop(0)
         self.sent.append(delivery.id)
-        self._changed.tell()
+        self._changed.notify()
 
     def typing(self, target: str | None) -> nullcontext[None]:
         return nullcontext()
@@ -142,38 +142,38 @@ class ScriptedChannel:
 
 
 class Desk:
-    """A courier with everything around it."""
+    """A courier with its store, channels and clock."""
 
     def __init__(self) -> None:
-        self.changed = Changed()
+        self.changed = ChangeSignal()
         self.clock = Clock()
         self.store = MemoryStore(self.changed)
         self.fast = ScriptedChannel("fast", self.changed)
         self.slow = ScriptedChannel("slow", self.changed)
         self.leading = True
         self.asked_to_lead = 0
-        self.courier = self.another()
+        self.courier = self.make_courier()
 
-    def another(self, patience: Patience = PATIENCE) -> Courier:
+    def make_courier(self, patience: Patience = PATIENCE) -> Courier:
         return Courier(self.store, self.clock, {"fast": self.fast, "slow": self.slow}, self._leads, patience)
 
     def _leads(self) -> bool:
         self.asked_to_lead += 1
-        self.changed.tell()
+        self.changed.notify()
         return self.leading
 
     async def until(self, condition: Callable[[], bool]) -> None:
         await self.changed.until(condition)
 
-    async def asleep(self) -> None:
-        """Wait until the courier has looked twice more: what it knew before is then acted upon."""
+    async def wait_for_sleep(self) -> None:
+        """Wait until the courier has queried the store twice more: then it has acted on all it read before."""
         for _ in range(2):
-            seen = self.looks
+            seen = self.queries
             self.courier.wake()
-            await self.until(lambda seen=seen: self.looks > seen)  # type: ignore[misc]
+            await self.until(lambda seen=seen: self.queries > seen)  # type: ignore[misc]
 
     @property
-    def looks(self) -> int:
+    def queries(self) -> int:
         return self.store.calls.count("next_delivery_at") if self.leading else self.asked_to_lead
 
 
@@ -199,7 +199,7 @@ async def test_a_due_delivery_is_sent_once_and_recorded(desk: Desk) -> None:
     desk.store.add("d_1", "fast")
     async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "sent")
-        await desk.asleep()
+        await desk.wait_for_sleep()
     row = desk.store.rows["d_1"]
     assert (row.attempts, row.sent_at, row.error) == (1, START, None)
     assert desk.fast.sent == ["d_1"]
@@ -223,16 +223,16 @@ async def test_a_retry_keeps_the_id(desk: Desk) -> None:
     async with run_courier(desk):
         await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
         assert (desk.store.status("d_1"), desk.store.rows["d_1"].error) == ("pending", "busy")
-        await desk.asleep()
+        await desk.wait_for_sleep()
         assert desk.fast.begun == ["d_1"]  # not before its time
         await desk.clock.advance(BACKOFF_SECONDS[0] * 1.2)
         await desk.until(lambda: desk.store.rows["d_1"].attempts == 2)
-        await desk.asleep()
+        await desk.wait_for_sleep()
         await desk.clock.advance(BACKOFF_SECONDS[1] * 1.2)
         await desk.until(lambda: desk.store.status("d_1") == "sent")
     assert desk.fast.begun == ["d_1"] * 3
     assert desk.store.rows["d_1"].error is None
-    assert [told.kind for told in desk.store.events] == ["delivery_sent"]
+    assert [event.kind for event in desk.store.events] == ["delivery_sent"]
 
 
 async def test_failures_back_off_until_the_last_try(desk: Desk) -> None:
@@ -244,11 +244,11 @@ async def test_failures_back_off_until_the_last_try(desk: Desk) -> None:
             due_in = (desk.store.rows["d_1"].due_at - desk.clock.now()) / SECOND
             assert 0.8 * pause <= due_in <= 1.2 * pause
             assert desk.store.status("d_1") == "pending"
-            await desk.asleep()
+            await desk.wait_for_sleep()
             assert desk.clock.pending == [pytest.approx(min(due_in, LONGEST_NAP), abs=0.001)]
             await desk.clock.advance(due_in + 0.001)
         await desk.until(lambda: desk.store.status("d_1") == "failed")
-        await desk.asleep()
+        await desk.wait_for_sleep()
         assert desk.clock.pending == []
     assert desk.fast.begun == ["d_1"] * MAX_ATTEMPTS
     [told] = desk.store.events
@@ -260,7 +260,7 @@ async def test_a_permanent_failure_is_not_retried(desk: Desk) -> None:
     desk.fast.problems = [DeliveryError("gone\nfor good", permanent=True)]
     async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "failed")
-        await desk.asleep()
+        await desk.wait_for_sleep()
     assert desk.fast.begun == ["d_1"]
     [told] = desk.store.events
     assert told.payload == {"delivery_id": "d_1", "channel": "fast", "notice": "done", "error": "gone for good"}
@@ -294,7 +294,7 @@ async def test_a_hanging_channel_does_not_hide_the_retry_of_another(desk: Desk) 
     desk.store.add("d_fast", "fast")
     async with run_courier(desk):
         await desk.until(lambda: desk.store.rows["d_fast"].attempts == 1)
-        await desk.asleep()
+        await desk.wait_for_sleep()
         while desk.store.status("d_fast") == "pending":
             await desk.until(lambda: bool(desk.clock.pending) or desk.store.status("d_fast") == "sent")
             assert desk.clock.now() < START + 10 * SECOND
@@ -303,7 +303,7 @@ async def test_a_hanging_channel_does_not_hide_the_retry_of_another(desk: Desk) 
 
 
 async def test_a_send_has_a_timeout(desk: Desk) -> None:
-    desk.courier = desk.another(Patience(send=0.01))
+    desk.courier = desk.make_courier(Patience(send=0.01))
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
     async with run_courier(desk):
@@ -322,7 +322,7 @@ async def test_any_error_of_a_channel_is_contained(
     desk.fast.problems = [problem]
     async with run_courier(desk):
         await desk.until(lambda: desk.store.rows["d_1"].attempts == 1)
-        await desk.asleep()
+        await desk.wait_for_sleep()
         await desk.clock.advance(2)
         await desk.until(lambda: desk.store.status("d_1") == "sent")
     told = [record.getMessage() for record in caplog.records if record.name == "midwatch.courier"]
@@ -334,7 +334,7 @@ async def test_a_process_that_does_not_lead_sends_nothing(desk: Desk) -> None:
     desk.leading = False
     desk.store.add("d_1", "fast")
     async with run_courier(desk):
-        await desk.asleep()
+        await desk.wait_for_sleep()
         assert desk.store.calls == []
         assert desk.clock.pending == []
         desk.leading = True
@@ -351,12 +351,12 @@ async def test_a_process_that_lost_leadership_starts_no_delivery(desk: Desk) -> 
         desk.leading = False
         desk.slow.open.set()
         await desk.until(lambda: len(desk.slow.sent) == LANE_WIDTH)
-        await desk.asleep()
+        await desk.wait_for_sleep()
     assert len(desk.slow.begun) == LANE_WIDTH
 
 
 async def test_stop_during_a_send_leaves_it_pending(desk: Desk) -> None:
-    desk.courier = desk.another(Patience(stop=0.01))
+    desk.courier = desk.make_courier(Patience(stop=0.01))
     desk.slow.open.clear()
     desk.store.add("d_1", "slow")
     await desk.courier.start()
@@ -368,7 +368,7 @@ async def test_stop_during_a_send_leaves_it_pending(desk: Desk) -> None:
     assert desk.clock.pending == []
 
     desk.slow.open.set()
-    desk.courier = desk.another()
+    desk.courier = desk.make_courier()
     async with run_courier(desk):
         await desk.until(lambda: desk.store.status("d_1") == "sent")
     assert desk.slow.begun == ["d_1", "d_1"]
@@ -388,7 +388,7 @@ async def test_stop_sends_what_is_due(desk: Desk) -> None:
 
 
 async def test_stop_starts_nothing_after_its_time_limit(desk: Desk) -> None:
-    desk.courier = desk.another(Patience(stop=0.01))
+    desk.courier = desk.make_courier(Patience(stop=0.01))
     desk.slow.open.clear()
     for number in range(LANE_WIDTH + 1):
         desk.store.add(f"d_{number}", "slow")
@@ -445,11 +445,11 @@ async def test_a_delivery_in_progress_is_not_started_again(desk: Desk) -> None:
     desk.store.add("d_1", "slow")
     async with run_courier(desk):
         await desk.until(lambda: desk.slow.begun == ["d_1"])
-        await desk.asleep()
+        await desk.wait_for_sleep()
         assert desk.slow.begun == ["d_1"]
         desk.slow.open.set()
         await desk.until(lambda: desk.store.status("d_1") == "sent")
-        await desk.asleep()
+        await desk.wait_for_sleep()
     assert desk.slow.begun == ["d_1"]
 
 
@@ -458,7 +458,7 @@ async def test_an_outdated_query_result_sends_nothing_twice(desk: Desk) -> None:
     desk.store.add("d_1", "slow")
     async with run_courier(desk):
         await desk.until(lambda: desk.slow.begun == ["d_1"])
-        await desk.asleep()
+        await desk.wait_for_sleep()
         desk.store.reading.clear()
         reads = desk.store.calls.count("due_deliveries")
         desk.courier.wake()
@@ -466,7 +466,7 @@ async def test_an_outdated_query_result_sends_nothing_twice(desk: Desk) -> None:
         desk.slow.open.set()
         await desk.until(lambda: desk.store.status("d_1") == "sent")
         desk.store.reading.set()
-        await desk.asleep()
+        await desk.wait_for_sleep()
     assert desk.slow.begun == ["d_1"]
 
 
@@ -477,7 +477,7 @@ async def test_notices_of_one_task_arrive_in_order(desk: Desk) -> None:
     desk.store.add("d_3", "slow", task_id="t_2", notice="started")
     async with run_courier(desk):
         await desk.until(lambda: len(desk.slow.begun) == 2)
-        await desk.asleep()
+        await desk.wait_for_sleep()
         assert desk.slow.begun == ["d_1", "d_3"]
         desk.slow.open.set()
         await desk.until(lambda: desk.store.status("d_2") == "sent")
@@ -492,7 +492,7 @@ async def test_an_unreadable_store_is_queried_again_after_a_pause(desk: Desk, pr
         for pause in (1.0, 2.0):
             await desk.until(lambda pause=pause: desk.clock.pending == [pause])  # type: ignore[misc]
             reads = len(desk.store.calls)
-            desk.courier.wake()  # does not shorten the pause
+            desk.courier.wake()  # it does not shorten the pause
             await desk.clock.advance(pause / 2)
             assert len(desk.store.calls) == reads
             await desk.clock.advance(pause / 2)
@@ -505,7 +505,7 @@ async def test_a_result_that_cannot_be_recorded_is_recorded_later_without_a_seco
     async with run_courier(desk):
         for tries in (1, 2):
             await desk.until(lambda tries=tries: desk.store.calls.count("apply") == tries)  # type: ignore[misc]
-            await desk.asleep()
+            await desk.wait_for_sleep()
             assert desk.store.status("d_1") == "pending"
             await desk.clock.advance(tries)
         await desk.until(lambda: desk.store.status("d_1") == "sent")
@@ -517,7 +517,7 @@ async def test_two_couriers_record_a_delivery_once(desk: Desk, problems: list[Ba
     desk.slow.open.clear()
     desk.slow.problems = list(problems)
     desk.store.add("d_1", "slow")
-    other = desk.another()
+    other = desk.make_courier()
     async with run_courier(desk):
         await other.start()
         await desk.until(lambda: desk.slow.begun == ["d_1", "d_1"])

@@ -1,4 +1,4 @@
-"""Kind `demo`: what it shows, and what it can be told to do."""
+"""Test the agent kind `demo`: what it shows, and the words it obeys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def run(turn: RecordingTurn) -> TurnResult:
     return await talk.turn(turn)
 
 
-async def test_it_streams_text_uses_two_tools_and_calls_itself_a_demo() -> None:
+async def test_the_demo_agent_streams_text_uses_two_tools_and_calls_itself_a_demo() -> None:
     turn = RecordingTurn("Say hello")
     found = await run(turn)
     assert turn.text() == found.text
@@ -47,7 +47,7 @@ async def test_ordinary_words_are_not_commands(prompt: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["yes", "no"])
-async def test_ask_reports_the_answer(answer: str) -> None:
+async def test_the_word_ask_asks_a_question_and_reports_the_answer(answer: str) -> None:
     turn = RecordingTurn("please demo:ask first", answers=[answer])
     found = await run(turn)
     assert f"the answer was: {answer}." in found.text
@@ -55,23 +55,23 @@ async def test_ask_reports_the_answer(answer: str) -> None:
     assert "demo:ask" not in found.text
 
 
-async def test_fail_fails_the_turn() -> None:
+async def test_the_word_fail_fails_the_turn() -> None:
     with pytest.raises(AgentError, match="told to fail"):
         await run(RecordingTurn("demo:fail"))
 
 
-async def test_transient_fails_the_first_attempt_only() -> None:
+async def test_the_word_transient_fails_the_first_attempt_only() -> None:
     with pytest.raises(TransientError):
         await run(RecordingTurn("demo:transient"))
     assert (await run(RecordingTurn("demo:transient", attempt=2))).outcome == "ok"
 
 
-async def test_crash_raises_an_unexpected_error() -> None:
+async def test_the_word_crash_raises_an_unexpected_error() -> None:
     with pytest.raises(AgentError, match="RuntimeError: the demo was told to crash"):
         await run(RecordingTurn("demo:crash"))
 
 
-async def test_hang_waits_for_an_interrupt() -> None:
+async def test_the_word_hang_waits_for_an_interrupt() -> None:
     turn = RecordingTurn("demo:hang")
     talk = await DemoAgent("demo", streaming=0.0).open(turn.session("demo"))
     working = asyncio.create_task(talk.turn(turn))
@@ -81,18 +81,18 @@ async def test_hang_waits_for_an_interrupt() -> None:
         await working
 
 
-async def test_silent_ends_with_the_outcome_silent() -> None:
+async def test_the_word_silent_ends_with_the_outcome_silent() -> None:
     assert (await run(RecordingTurn("demo:silent"))).outcome == "silent"
 
 
-async def test_sleep_reports_progress() -> None:
+async def test_the_word_sleep_reports_progress() -> None:
     turn = RecordingTurn("demo:sleep=0.05")
     assert (await run(turn)).outcome == "ok"
     told = [e for e in turn.events if isinstance(e, TaskProgress)]
     assert told and all(e.percent is not None and 0 <= e.percent <= 100 for e in told)
 
 
-def test_it_has_no_options() -> None:
+def test_the_demo_agent_has_no_options() -> None:
     with pytest.raises(BadConfig, match=r"agents\.demo\.model: there is no such option; options of this kind: none"):
         build("demo", "demo", {"model": "x"})
     assert build("demo", "demo", {}).terms[:6] == (1800.0, "rerun", 3, 16, False, str(Path.cwd()))

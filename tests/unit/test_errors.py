@@ -1,4 +1,4 @@
-"""Errors: the documented tree is the real one, codes are stable, and every message is one line with a remedy."""
+"""Test errors: the documented tree is the real one, codes are stable, and every message is one line with a remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SOURCE = Path(midwatch.__file__).parent
 COMMANDS = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
-def documented() -> dict[str, str]:
+def read_documented_errors() -> dict[str, str]:
     """Return each error of the table on the errors page, with its base class."""
     page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| `\w+` \| \d+ \| \w+ \| (.*?) \|", page, re.MULTILINE)
@@ -41,7 +41,7 @@ def documented() -> dict[str, str]:
 
 
 def test_the_errors_page_shows_the_real_tree() -> None:
-    assert documented() == {name: made.__bases__[0].__name__ for name, made in ALL.items()}
+    assert read_documented_errors() == {name: made.__bases__[0].__name__ for name, made in ALL.items()}
 
 
 def test_codes_are_stable_unique_and_match_the_name() -> None:
@@ -52,7 +52,7 @@ def test_codes_are_stable_unique_and_match_the_name() -> None:
 
 def test_every_error_has_a_nonzero_exit_status() -> None:
     for made in ALL.values():
-        assert 0 < made.exit_status < 64, made  # 64 and above have meanings of their own
+        assert 0 < made.exit_status < 64, made  # numbers of 64 and above have a meaning of their own
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -62,7 +62,7 @@ def test_every_error_has_a_one_line_docstring_and_the_base_class(name: str) -> N
     assert issubclass(made, MidwatchError)
 
 
-MADE = [
+EXAMPLES = [
     UnknownAgent("a\nb", ["x", "a"]),
     UnknownAgent("nobody", []),
     NotFound("task", "t\n1"),
@@ -73,7 +73,7 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize("problem", MADE, ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("problem", EXAMPLES, ids=lambda p: type(p).__name__)
 def test_a_message_is_always_one_line(problem: MidwatchError) -> None:
     text = str(problem)
     assert len(text.splitlines()) == 1
@@ -103,7 +103,7 @@ NAMED = sorted(
         for command in re.findall(r"`midwatch ([a-z]+)", path.read_text())
     }
 )
-LOOKED_FOR = sorted(
+LIST_COMMANDS = sorted(
     {noun for path in SOURCE.rglob("*.py") for noun in re.findall(r"NotFound\(\"(\w+)\"", path.read_text())}
 )
 
@@ -113,7 +113,7 @@ def test_commands_named_in_messages_exist(file: str, command: str) -> None:
     assert command in COMMANDS
 
 
-@pytest.mark.parametrize("noun", LOOKED_FOR)
+@pytest.mark.parametrize("noun", LIST_COMMANDS)
 def test_a_not_found_error_names_an_existing_list_command(noun: str) -> None:
     text = str(NotFound(noun, "x"))
     assert noun in text

@@ -1,4 +1,4 @@
-"""Events: frozen payloads, an envelope that survives JSON, and a filter that means the same everywhere."""
+"""Test events: frozen payloads, JSON and back, and a filter that selects the same events in memory and in the store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from midwatch.stores.sqlite import SqliteStore
 
 NOW = 1_700_000_000 * SECOND
 META = sorted(set(Event._fields) - {"kind", "time", "payload", "id", "seq", "version"})
-"""The fields of the envelope beside the facts."""
+"""The fields of the envelope that are metadata."""
 
 SEEDS = {
     "turn_start": {"user_message", "channel", "chat_id", "media_count"},
@@ -46,7 +46,7 @@ SEEDS = {
 }
 """The kinds that users of the reference systems know, with their fields."""
 
-OWN = {
+OWN_KINDS = {
     "task_submitted", "task_started", "task_progress", "task_waiting", "task_interrupted", "task_rescued",
     "task_finished", "task_late", "approval_requested", "approval_resolved", "delivery_sent", "delivery_failed",
     "rule_added", "rule_revoked",
@@ -68,7 +68,7 @@ TUPLES: dict[str, Any] = {
 
 
 def an_example(made: type[Payload]) -> Payload:
-    """A payload with every field set."""
+    """Return a payload with every field set."""
     values: dict[str, Any] = {}
     for name, hint in get_type_hints(made).items():
         if name in made.names:
@@ -78,8 +78,8 @@ def an_example(made: type[Payload]) -> Payload:
 
 
 def test_the_list_of_kinds_is_complete() -> None:
-    """A new kind is a decision: it belongs in this list and in the catalogue."""
-    assert set(KINDS) == set(SEEDS) | OWN
+    """Adding a kind is a decision: add it to this list and to the documentation."""
+    assert set(KINDS) == set(SEEDS) | OWN_KINDS
 
 
 @pytest.mark.parametrize("kind", SEEDS)
@@ -138,7 +138,7 @@ def test_a_snapshot_shows_the_envelope_and_omits_unknown_values() -> None:
         "payload": {"text": "half", "percent": None},
     }
     nothing = event(Gap(dropped=2), NOW).snapshot()
-    assert nothing["task_id"] is None  # always there, so that a program need not ask
+    assert nothing["task_id"] is None  # these keys are always present, so programs need no check
     full = event(TaskProgress(text=""), NOW, **dict.fromkeys(META, 1)).snapshot()
     assert set(META) <= set(full)
 
@@ -167,13 +167,13 @@ EVENTS = st.lists(
     ),
     max_size=12,
 )  # fmt: skip
-MEANT = {
+CONDITIONS = {
     "turn_start": {"turn_start"}, "error": {"error"}, "turn_*": {"turn_start", "turn_end"},
     "*": {"turn_start", "turn_end", "error"}, "tu*t": set(), "turn_%*": set(),
 }  # fmt: skip
 FILTERS = st.builds(
     EventFilter,
-    kinds=st.sets(st.sampled_from([*MEANT, "nothing"]), max_size=3).map(tuple),
+    kinds=st.sets(st.sampled_from([*CONDITIONS, "nothing"]), max_size=3).map(tuple),
     task_id=SOME,
     turn_id=SOME,
     session_key=SOME,
@@ -185,7 +185,7 @@ FILTERS = st.builds(
 @given(EVENTS, FILTERS)
 def test_the_conditions_of_a_filter_are_combined_with_and(events: list[Event], which: EventFilter) -> None:
     for made in events:
-        expected = not which.kinds or any(made.kind in MEANT.get(kind, ()) for kind in which.kinds)
+        expected = not which.kinds or any(made.kind in CONDITIONS.get(kind, ()) for kind in which.kinds)
         for name in ("task_id", "turn_id", "session_key", "agent_id", "actor"):
             wanted = getattr(which, name)
             expected = expected and (wanted is None or wanted == getattr(made, name))
@@ -194,7 +194,7 @@ def test_the_conditions_of_a_filter_are_combined_with_and(events: list[Event], w
 
 
 async def test_the_store_and_the_filter_select_the_same_events() -> None:
-    """A follower reads old events from the store and new ones from memory; both must mean the same."""
+    """A follower reads old events from the store and new ones from memory; both must select the same events."""
     store = await SqliteStore.open(":memory:")
     values = (None, "a")
     made = [

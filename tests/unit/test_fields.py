@@ -1,4 +1,4 @@
-"""One definition per field: replies, bodies, what may be changed and by whom follow from the record."""
+"""Test the definition of fields: replies, bodies and changeable fields all follow from the record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RECORDS = (
     Approval, Automation, Delivery, Goal, Handoff, Instance, Message, Rule, Session, Steer, Task, Token, Worktree,
 )  # fmt: skip
 SECRET = ("hash", "lease", "pgid", "live_owner", "internal")
-"""Parts of the names of fields that stay inside."""
+"""Parts of the names of internal fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ def test_defaults_are_those_of_the_definition() -> None:
 def test_no_record_shows_internal_fields(record: type) -> None:
     shown = {field.name for field in list_shown_fields(record)}
     assert not [name for name in shown if any(part in name for part in SECRET)]
-    assert "target" not in shown or record is Worktree  # there it is a branch, and in a delivery it may be a secret
+    assert "target" not in shown or record is Worktree  # a branch here; in a delivery perhaps a secret
 
 
 def test_an_agent_cannot_grant_more_than_it_has() -> None:

@@ -1,4 +1,4 @@
-"""Kind `function`: in a child process, on a thread, on the event loop."""
+"""Test the agent kind `function`: in a child process, on a thread, on the event loop."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def run(agent: FunctionAgent, turn: RecordingTurn | None = None) -> TurnRe
 
 
 async def start_turn(agent: FunctionAgent, turn: RecordingTurn) -> tuple[Conversation, asyncio.Task[TurnResult]]:
-    """A turn that has told that it is ready."""
+    """Start a turn and wait until the function has reported that it is ready."""
     talk = await agent.open(turn.session("x"))
     working = asyncio.create_task(talk.turn(turn))
     await turn.until(lambda t: bool(t.events))
@@ -165,13 +165,13 @@ async def test_a_function_reads_its_turn(work: Work, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["busy", "async_busy"])
 async def test_a_function_calls_the_methods_of_its_turn(work: Work, name: str) -> None:
-    class Moving(RecordingTurn):
+    class MovingTurn(RecordingTurn):
         async def ask(self, *arguments: Any, **named: Any) -> Answer:
             self.deadline = 42.5
             assert named == {"expires": 5}
             return await super().ask(*arguments, **named)
 
-    turn = Moving("p", progress={"step": 1}, answers=["sure"], messages=["faster"])
+    turn = MovingTurn("p", progress={"step": 1}, answers=["sure"], messages=["faster"])
     assert (await run(work(name), turn)).text == "True sure faster 42.5"
     assert turn.progress == {"step": 2}
     assert turn.events == [MessageDelta(message_id="m", offset=0, text="piece")]
@@ -243,11 +243,11 @@ async def test_a_child_can_be_interrupted(work: Work, tmp_path: Path, name: str,
 
 
 async def test_a_lost_lease_ends_the_child(work: Work) -> None:
-    class Lost(RecordingTurn):
+    class RefusingTurn(RecordingTurn):
         async def emit(self, payload: Payload) -> None:
             raise LeaseLost(self.task_id, self.attempt)
 
-    turn = Lost("p")
+    turn = RefusingTurn("p")
     with pytest.raises(LeaseLost):
         await run(work("hang"), turn)
     assert members(turn.groups[0]) == set()
@@ -400,7 +400,7 @@ async def test_a_function_that_waits_for_an_answer_can_be_stopped() -> None:
         turn.emit(TaskProgress(text="ready"))
         return str(turn.receive())
 
-    for _ in range(5):  # the interrupt comes before, while, or after it begins to wait
+    for _ in range(5):  # the interrupt comes before, during or after the wait
         turn = RecordingTurn("p")
         talk, working = await start_turn(FunctionAgent("y", waits), turn)
         await talk.interrupt("stop")
@@ -428,13 +428,13 @@ async def test_an_async_function_on_a_thread_is_cancelled() -> None:
 
 
 async def test_a_plain_function_can_check_for_a_stop() -> None:
-    def looks(prompt: str, turn: Any) -> str:
+    def checks_for_stop(prompt: str, turn: Any) -> str:
         turn.emit(TaskProgress(text="ready"))
         while not turn.stopping:
             threading.Event().wait(0.005)
         return "stopped by itself"
 
-    talk, working = await start_turn(FunctionAgent("y", looks), RecordingTurn("p"))
+    talk, working = await start_turn(FunctionAgent("y", checks_for_stop), RecordingTurn("p"))
     await talk.interrupt("stop")
     assert (await working).text == "stopped by itself"
     await talk.close()
@@ -543,7 +543,7 @@ async def test_an_interrupt_on_the_loop_reaches_only_the_function() -> None:
 
     async def worker() -> tuple[str, int]:
         found = await talk.turn(turn)
-        await asyncio.sleep(0)  # a cancellation left over would strike here
+        await asyncio.sleep(0)  # a cancellation that was left over would be raised here
         task = asyncio.current_task()
         assert task is not None
         return found.text, task.cancelling()

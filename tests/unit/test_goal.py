@@ -1,4 +1,4 @@
-"""The rules of goals: what one is told, what the end of each of its tasks means, when it ends and when it rests."""
+"""Test the rules of goals: their prompts, the effect of the end of each task, and when a goal ends or pauses."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ MEANS = Means({"demo": TERMS, "judge": AgentTerms(timeout_seconds=60.0, on_crash
 
 
 def at_step(**fields: Any) -> Goal:
-    """A goal in the middle of its second step."""
+    """Return a goal in its second step."""
     return a_goal(NOW, **{"step": 2, "task_id": "t_1", "route": "there", "revision": 5, **fields})
 
 
 def end_task(
     outcome: Any = "ok", text: str = "did it", *, tools: int = 0, task_id: str = "t_1", **fields: Any
 ) -> EndedAttempt:
-    """The end of its task."""
+    """Return an ended task of the goal."""
     status = STATUS_OF[outcome]
     said = {"result": text} if status == "done" else {"error": "it broke"}
     base = {"started_at": NOW, "completed_at": NOW + 10 * SECOND, "cause": "goal", "cause_id": "g", **said}
@@ -62,7 +62,7 @@ def end_task(
 
 
 def after(goal: Goal, changes: Changes) -> Goal:
-    """The goal as the changes leave it; every one of them is of the table and guarded."""
+    """Return the goal after the changes; check that each change is a guarded transition of the table."""
     for update in changes.updates:
         assert (update.noun, update.id, update.guard["revision"]) == ("goal", goal.id, goal.revision)
         if "status" in update.fields:
@@ -73,7 +73,7 @@ def after(goal: Goal, changes: Changes) -> Goal:
 
 
 def task_of(changes: Changes) -> Task | None:
-    """The task the changes make."""
+    """Return the task that the changes create."""
     made = [record for record in changes.records if isinstance(record, Task)]
     assert len(made) <= 1
     return made[0] if made else None
@@ -232,7 +232,7 @@ async def test_the_terms_of_agent_and_verifier_are_read() -> None:
     assert set((await means_of(a_goal(NOW), terms, Templates())).terms) == {"demo"}
 
 
-# -- waking ----------------------------------------------------------------------------------------------------------
+# -- starting --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", sorted(OPEN))
@@ -270,13 +270,13 @@ def test_a_failed_verification_is_repeated() -> None:
     assert after(goal, late).work == "wrap_up"
 
 
-# -- the end of a task: every work, outcome and proposal -------------------------------------------------------------
+# -- the end of a task: every kind of task, outcome and proposal -----------------------------------------------------
 
 OUTCOMES = ("ok", "silent", "transferred", "error", "timeout", "lost", "budget", "cancelled")
 
 
 def expected(work: str, outcome: str, proposal: str | None, verifier: bool, late: bool) -> str:
-    """The rule once more, said plainly: what the goal does after its task has ended."""
+    """Return the expected effect of the end of a task, by a simple form of the rule."""
     done, cancelled = outcome in ("ok", "silent", "transferred"), outcome == "cancelled"
     if work == "wrap_up":
         if late:
@@ -285,7 +285,7 @@ def expected(work: str, outcome: str, proposal: str | None, verifier: bool, late
     if cancelled and not late:
         return "paused"
     if work == "verify":
-        return "wrap_up" if late else "step" if done else "delayed"  # it never says REACHED here
+        return "wrap_up" if late else "step" if done else "delayed"  # the verifier never answers REACHED in these tests
     if proposal == "complete":
         return "verify" if verifier else "complete"
     if late:
@@ -301,7 +301,7 @@ def expected(work: str, outcome: str, proposal: str | None, verifier: bool, late
 def test_every_end_of_a_task_has_its_effect(work: Any, verifier: str | None, late: bool) -> None:
     for outcome, proposal in itertools.product(OUTCOMES, (None, "complete", "delay")):
         if work != "step" and proposal is not None:
-            continue  # only a step can say something
+            continue  # only a step can propose
         goal = at_step(
             work=work, proposal=proposal, verifier=verifier, evidence="proof",
             next_run_at=NOW + 4 * HOUR if proposal == "delay" else None,
@@ -402,7 +402,7 @@ def test_the_same_claim_repeated_without_tools_is_a_loop() -> None:
     checked = replace(after(goal, advance(goal, end_task(text="done!"), NOW, MEANS)), task_id="t_1")
     assert after(checked, advance(checked, end_task(text="NO"), NOW, MEANS)).status == "paused"
     reached = after(checked, advance(checked, end_task(text="REACHED"), NOW, MEANS))
-    assert reached.status == "complete"  # a guard never stands above a yes
+    assert reached.status == "complete"  # a verified goal is completed although a guard would pause it
 
 
 # -- errors, loops, budgets ------------------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ def test_a_back_off_ends_at_the_deadline_and_keeps_a_longer_delay() -> None:
     assert (what.next_run_at, what.errors, what.proposal) == (NOW + 4 * HOUR, 1, None)
     goal = at_step(proposal="delay", next_run_at=None)
     what = after(goal, advance(goal, end_task("error"), NOW, MEANS))
-    assert what.next_run_at == NOW + 30 * SECOND  # `delay 0` and then an error is no way around the back-off
+    assert what.next_run_at == NOW + 30 * SECOND  # a step that sets `delay 0` and then fails still backs off
 
 
 def test_steps_with_the_same_text_and_no_tool_are_a_loop() -> None:
@@ -469,7 +469,7 @@ def test_A3_a_delay_or_claim_takes_precedence_over_the_loop_guard(due: int | Non
     [({"max_steps": 2}, "--max-steps"), ({"max_tokens": 12}, "--max-tokens"), ({"max_seconds": 10.0}, "--max-time")],
 )
 @pytest.mark.parametrize("outcome", ["ok", "error"])
-def test_a_spent_budget_pauses_it_with_a_summary_and_a_remedy(
+def test_a_spent_budget_pauses_the_goal_with_a_summary_and_a_remedy(
     budget: dict[str, Any], option: str, outcome: str
 ) -> None:
     goal = at_step(**budget)
@@ -481,7 +481,7 @@ def test_a_spent_budget_pauses_it_with_a_summary_and_a_remedy(
     assert over_budget(what) and not over_budget(replace(what, max_steps=0, max_tokens=0, max_seconds=0.0))
     rejected = replace(goal, work="verify", verifier="judge")
     changes = advance(rejected, end_task(text="NO", usage={"input_tokens": 12}), NOW, MEANS)
-    assert after(rejected, changes).status == "paused"  # nor does it go on after a verification
+    assert after(rejected, changes).status == "paused"  # it does not continue after a verification either
 
 
 # -- delays, ends and pauses -----------------------------------------------------------------------------------------

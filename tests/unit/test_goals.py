@@ -1,4 +1,4 @@
-"""The goal service on a store, without anybody who runs tasks: what people and agents may do to a goal, and when."""
+"""Test the goal service with a store and without a worker: what people and agents may do with a goal in each status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOUR = 3600 * SECOND
 
 
 class Desk:
-    """The service on an empty store."""
+    """The goal service on an empty store."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
@@ -51,15 +51,15 @@ class Desk:
         return AgentTerms()
 
     async def at(self, status: Status, **fields: Any) -> Goal:
-        """A goal in a state."""
+        """Return a goal in the status."""
         made = a_goal(self.clock.now(), status=status, **fields)
         if "session_key" not in fields:
             made = replace(made, session_key=f"goal:{made.id}")
         await self.store.apply(Changes(records=(made,)))
         return made
 
-    async def stepping(self, found: Goal, *, runs: bool = True) -> Task:
-        """Its next step, running or pending."""
+    async def add_step(self, found: Goal, *, runs: bool = True) -> Task:
+        """Add the next step of the goal, running or pending."""
         means = await rules.means_of(found, self.terms, rules.Templates())
         current = await self.goals.get(found.id)
         await self.store.apply(rules.begin(current, "step", self.clock.now(), means))
@@ -104,8 +104,8 @@ async def test_the_store_makes_only_transitions_of_the_table(desk: Desk, before:
         assert await desk.goals.get(found.id) == found
 
 
-DEEDS: dict[str, tuple[Callable[[Goals, str], Any], dict[Status, Status | None]]] = {
-    # What each deed makes of each state; None: it is refused.
+ACTIONS: dict[str, tuple[Callable[[Goals, str], Any], dict[Status, Status | None]]] = {
+    # The status after each action in each status; None if the action is refused.
     "pause": (
         lambda goals, name: goals.pause(name),
         {"active": "paused", "waiting_for_session": "paused", "paused": "paused", "complete": None, "timeout": None},
@@ -152,10 +152,10 @@ DEEDS: dict[str, tuple[Callable[[Goals, str], Any], dict[Status, Status | None]]
 
 
 @pytest.mark.parametrize("status", STATUSES)
-@pytest.mark.parametrize("deed", DEEDS)
+@pytest.mark.parametrize("deed", ACTIONS)
 async def test_A21_each_status_allows_its_actions(desk: Desk, deed: str, status: Status) -> None:
     found = await desk.at(status, session_key="goal:g", id="g")
-    do, wanted = DEEDS[deed]
+    do, wanted = ACTIONS[deed]
     if (becomes := wanted[status]) is None:
         with pytest.raises(Conflict):
             await do(desk.goals, found.id)
@@ -166,7 +166,7 @@ async def test_A21_each_status_allows_its_actions(desk: Desk, deed: str, status:
     assert len(told) <= 1 and (not told or wanted[status] is not None)
 
 
-# -- setting one -----------------------------------------------------------------------------------------------------
+# -- creating --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_scope_has_one_open_goal_and_the_error_names_it(desk: Desk) -> None:
@@ -247,7 +247,7 @@ async def test_A9_a_paused_waiting_goal_waits_again_after_resuming(desk: Desk) -
 @pytest.mark.parametrize("deed", ["pause", "complete", "clear"])
 async def test_A22_ending_or_pausing_a_goal_stops_its_step_in_the_same_write(desk: Desk, deed: str, runs: bool) -> None:
     found = await desk.at("active")
-    step = await desk.stepping(found, runs=runs)
+    step = await desk.add_step(found, runs=runs)
     before = (await desk.store.read_log_bounds()).last_seq
     await getattr(desk.goals, deed)(found.id, actor="ann")
     now = await desk.task(step)
@@ -258,9 +258,9 @@ async def test_A22_ending_or_pausing_a_goal_stops_its_step_in_the_same_write(des
 
 
 async def test_A8_a_pause_that_races_with_a_claim_is_computed_again(desk: Desk) -> None:
-    """The step begins to run between the look and the write."""
+    """The step is claimed between the read and the write."""
     found = await desk.at("active")
-    step = await desk.stepping(found, runs=False)
+    step = await desk.add_step(found, runs=False)
     look = desk.store.find_open_step
     looks = 0
 
@@ -289,10 +289,10 @@ async def test_a_pause_names_the_resume_command_and_a_second_one_does_nothing(de
 
 async def test_the_end_of_a_stopped_step_does_not_undo_resuming(desk: Desk) -> None:
     found = await desk.at("active")
-    step = await desk.stepping(found)
+    step = await desk.add_step(found)
     await desk.goals.pause(found.id)
     resumed = await desk.goals.resume(found.id)
-    assert await desk.store.list_due_goals(desk.clock.now()) == []  # the old step holds it up
+    assert await desk.store.list_due_goals(desk.clock.now()) == []  # the stopped step delays it
     ended = (await desk.task(step))._replace(status="cancelled", outcome="cancelled", completed_at=desk.clock.now())
     means = await rules.means_of(resumed, desk.terms, rules.Templates())
     await desk.store.apply(rules.advance(resumed, rules.EndedAttempt(ended), desk.clock.now(), means))
@@ -366,12 +366,12 @@ async def test_step_now_ends_a_delay_and_otherwise_writes_nothing(desk: Desk) ->
     assert await desk.goals.step(found.id) == now
 
 
-# -- what an agent says ----------------------------------------------------------------------------------------------
+# -- signals of an agent ---------------------------------------------------------------------------------------------
 
 
 async def test_a_claim_needs_evidence_and_counts_when_its_step_has_ended(desk: Desk) -> None:
     found = await desk.at("active")
-    step = await desk.stepping(found)
+    step = await desk.add_step(found)
     with pytest.raises(InvalidInput, match="proof"):
         await desk.goals.complete(found.id, evidence=" ", in_step=step.id)
     now = await desk.goals.complete(found.id, evidence="the tests pass", in_step=step.id)
@@ -382,7 +382,7 @@ async def test_a_claim_needs_evidence_and_counts_when_its_step_has_ended(desk: D
 
 async def test_only_the_running_step_can_signal(desk: Desk) -> None:
     found = await desk.at("active", verifier="judge")
-    old = await desk.stepping(found)
+    old = await desk.add_step(found)
     await desk.goals.pause(found.id)
     for say in (
         lambda task: desk.goals.complete(found.id, evidence="x", in_step=task),
@@ -414,7 +414,7 @@ async def test_only_the_running_step_can_signal(desk: Desk) -> None:
 
 async def test_A11_the_step_of_a_cleared_goal_writes_nothing_into_the_next_one(desk: Desk) -> None:
     first = await desk.goals.create("a", actor="ann")
-    step = await desk.stepping(first)
+    step = await desk.add_step(first)
     await desk.goals.clear(first.id)
     with pytest.raises(NotFound):
         await desk.goals.get(first.id)
@@ -425,7 +425,7 @@ async def test_A11_the_step_of_a_cleared_goal_writes_nothing_into_the_next_one(d
 
 
 async def test_clearing_stops_a_step_that_started_concurrently(desk: Desk) -> None:
-    """Between the look and the write the goal goes on: the new step is stopped, too."""
+    """The goal continues between the read and the write: the new step is stopped too."""
     found = await desk.at("active")
     look, looks = desk.store.find_open_step, 0
 
@@ -435,7 +435,7 @@ async def test_clearing_stops_a_step_that_started_concurrently(desk: Desk) -> No
         seen = await look(goal_id)
         if looks == 1:
             desk.store.find_open_step = look  # type: ignore[method-assign]
-            await desk.stepping(found)
+            await desk.add_step(found)
         return seen
 
     desk.store.find_open_step = late  # type: ignore[method-assign]
@@ -444,7 +444,7 @@ async def test_clearing_stops_a_step_that_started_concurrently(desk: Desk) -> No
     assert step.stop_requested == "cancel"
 
 
-# -- who may ---------------------------------------------------------------------------------------------------------
+# -- permissions -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("deed", ["pause", "resume", "step", "complete", "delay", "edit", "clear"])
@@ -460,7 +460,7 @@ async def test_manage_mode_is_enforced(desk: Desk, deed: str, status: Status) ->
     for who in (ann, owner):
         try:
             await act(found.id, *args, actor=who)
-        except (Conflict, NotFound) as refused:  # not by who it is
+        except (Conflict, NotFound) as refused:  # the token of the step decides, not the actor
             assert not isinstance(refused, Forbidden)
     open_to_all = await desk.at("active", creator="ann", manage_mode="scope_all", scope_id="chat:9")
     try:
@@ -471,7 +471,7 @@ async def test_manage_mode_is_enforced(desk: Desk, deed: str, status: Status) ->
 
 async def test_a_step_cannot_be_retried_beside_its_goal(desk: Desk) -> None:
     found = await desk.at("active")
-    step = await desk.stepping(found, runs=False)
+    step = await desk.add_step(found, runs=False)
     await desk.goals.pause(found.id)
     with pytest.raises(Conflict, match=f"midwatch goal resume {found.id}"):
         await desk.tasks.retry(step.id)
@@ -479,7 +479,7 @@ async def test_a_step_cannot_be_retried_beside_its_goal(desk: Desk) -> None:
 
 async def test_steps_are_listed_newest_first(desk: Desk) -> None:
     found = await desk.at("active")
-    first = await desk.stepping(found, runs=False)
+    first = await desk.add_step(found, runs=False)
     assert [one.id for one in await desk.goals.steps(found.id)] == [first.id]
     with pytest.raises(NotFound):
         await desk.goals.steps("g_none")

@@ -1,4 +1,4 @@
-"""Handoffs: the table of states, who is chosen, how far work may go, and what the end of a task means."""
+"""Test handoffs: the table of statuses, the choice of an agent, the limits, and the effect of the end of a task."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ A, B, C = Link("a"), Link("b", "h1"), Link("c", "h2")
         ((), "a", Limits(), None),
         ((A,), "b", Limits(), None),
         ((A,), "a", Limits(), "to itself"),
-        ((A, B), "a", Limits(), None),  # back to the one it came from
+        ((A, B), "a", Limits(), None),  # back to the agent it came from
         ((A, B, C), "a", Limits(), "already had this work"),
         ((A, B, C), "a", Limits(revisits=1), None),
         ((A, B, C), "d", Limits(depth=2), "2 times in a row"),

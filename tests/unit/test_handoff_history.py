@@ -1,4 +1,4 @@
-"""What of a conversation goes along: filters change copies, nothing nests, prompts of the source stay behind."""
+"""Test the history that a handoff passes on: filters change copies, markers never nest, prompts of the source stay."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ async def test_a_filter_cannot_restore_the_sources_prompt_or_change_its_input() 
 
 
 async def test_input_messages_replace_the_rest() -> None:
-    async def instead(data: HandoffInputData) -> HandoffInputData:
+    async def replace_input(data: HandoffInputData) -> HandoffInputData:
         return HandoffInputData(
             input_history=data.input_history,
             new_messages=data.new_messages,
             input_messages=(make_message("user", "other"),),
         )
 
-    made = await apply_filter(instead, DATA)
+    made = await apply_filter(replace_input, DATA)
     assert made.visible_messages()[-1] == make_message("user", "other")
-    assert made.new_messages == DATA.new_messages  # what the session keeps
+    assert made.new_messages == DATA.new_messages  # the session keeps the whole history
 
 
 @pytest.mark.parametrize("wrong", [None, "text", {"input_history": []}, (1, 2)])
@@ -140,7 +140,7 @@ TEXTS = st.text(max_size=40) | st.sampled_from([PREAMBLE, OPENING, f"{PREAMBLE}\
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from(["user", "assistant"]), TEXTS), max_size=4), max_size=4))
 def test_markers_are_never_nested(hops: list[list[tuple[str, str]]]) -> None:
-    """However often history is handed on, there is one summary with each thing said once, in order."""
+    """However often a history is handed off, it has one summary with each message once, in order."""
     history: tuple[Message, ...] = ()
     expected: list[str] = []
     for hop in hops:

@@ -1,4 +1,4 @@
-"""Kind headless: real child processes that play recorded streams, and what becomes of their turns."""
+"""Test the agent kind `headless`: real child processes that play recorded streams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def agent(profile: str, *play: str, patience: Patience = HeadlessAgent.patience,
     return made
 
 
-def player(profile: str, case: str, code: int = 0, errors: str = "", **options: Any) -> HeadlessAgent:
+def make_player(profile: str, case: str, code: int = 0, errors: str = "", **options: Any) -> HeadlessAgent:
     return agent(profile, "play", recording_path(profile, case), str(code), *((errors,) if errors else ()), **options)
 
 
@@ -55,7 +55,7 @@ def events_of(turn: RecordingTurn, kind: str) -> list[Any]:
     return [one for one in turn.events if one.kind == kind]
 
 
-def complaints(turn: RecordingTurn, stage: str) -> list[str]:
+def list_faults(turn: RecordingTurn, stage: str) -> list[str]:
     return [one.message for one in events_of(turn, "error") if one.stage == stage]
 
 
@@ -65,11 +65,11 @@ def complaints(turn: RecordingTurn, stage: str) -> list[str]:
 @pytest.mark.parametrize("name", sorted(PROFILES))
 async def test_a_plain_turn_returns_its_answer(name: str) -> None:
     turn = RecordingTurn("My name is Ada.")
-    found = await run(player(name, "plain"), turn)
+    found = await run(make_player(name, "plain"), turn)
     assert (found.outcome, found.text, found.error) == ("ok", "hello there", None)
     assert found.thread_id and turn.thread_id == found.thread_id
     assert len(turn.groups) == 1
-    if name not in ("codex", "opencode"):  # they print whole texts
+    if name not in ("codex", "opencode"):  # these programs print whole texts
         assert turn.text().strip() == "hello there"
     assert events_of(turn, "message_update") == [], "the answer is the result's"
 
@@ -77,7 +77,7 @@ async def test_a_plain_turn_returns_its_answer(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(PROFILES))
 async def test_steps_become_events(name: str) -> None:
     turn = RecordingTurn()
-    found = await run(player(name, "work"), turn)
+    found = await run(make_player(name, "work"), turn)
     assert found.text.endswith("all done")
     open_tools: dict[str | None, ToolExecStart] = {}
     for event in turn.events:
@@ -98,14 +98,14 @@ async def test_steps_become_events(name: str) -> None:
 
 
 async def test_usage_of_a_turn_is_reported() -> None:
-    found = await run(player("claude", "work"), RecordingTurn())
+    found = await run(make_player("claude", "work"), RecordingTurn())
     used = found.usage
     assert used.input_tokens and used.output_tokens == 6 and used.cost_usd and used.model == "claude-sonnet-4-5"
-    assert (await run(player("copilot", "plain"), RecordingTurn())).usage.data() == {"model": "fake-model"}
+    assert (await run(make_player("copilot", "plain"), RecordingTurn())).usage.data() == {"model": "fake-model"}
 
 
 async def test_cumulative_usage_is_reported_as_the_difference() -> None:
-    codex = player("codex", "plain")
+    codex = make_player("codex", "plain")
     first = await run(codex, RecordingTurn())
     codex.options = codex.options.model_copy(
         update={"argv": (*PROGRAM, "play", recording_path("codex", "resumed"), "0")}
@@ -113,7 +113,7 @@ async def test_cumulative_usage_is_reported_as_the_difference() -> None:
     second = await run(codex, RecordingTurn(thread_id=first.thread_id))
     assert first.usage.input_tokens and second.usage.input_tokens
     assert 0 < second.usage.input_tokens - first.usage.input_tokens < 200
-    fresh = await run(player("codex", "resumed"), RecordingTurn(thread_id=first.thread_id))
+    fresh = await run(make_player("codex", "resumed"), RecordingTurn(thread_id=first.thread_id))
     assert fresh.usage.data() is None, "what it had consumed before is not known"
 
 
@@ -158,7 +158,7 @@ async def test_an_interrupted_turn_gets_a_continue_prompt() -> None:
     assert found.text == "you said count to ten", "it knows nothing that could go on"
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ async def test_an_interrupted_turn_gets_a_continue_prompt() -> None:
 async def test_a_turn_with_a_denied_tool_is_not_ok(name: str, tool: str) -> None:
     turn = RecordingTurn()
     try:
-        found = await run(player(name, "denied"), turn)
+        found = await run(make_player(name, "denied"), turn)
     except AgentError as problem:  # nothing was consumed that could be counted
         error = str(problem)
     else:
@@ -175,27 +175,27 @@ async def test_a_turn_with_a_denied_tool_is_not_ok(name: str, tool: str) -> None
         error = found.error
     assert error.startswith(f"{name} was not allowed to use {tool}") and "\n" not in error
     assert "agents.x.permissions" in error and "acp" in error
-    assert complaints(turn, "permission") == [f"{tool} was not allowed"]
+    assert list_faults(turn, "permission") == [f"{tool} was not allowed"]
 
 
 async def test_on_denial_tell_only_reports_a_denied_tool() -> None:
     turn = RecordingTurn()
-    found = await run(player("claude", "denied", on_denial="tell"), turn)
-    assert found.outcome == "ok" and complaints(turn, "permission")
+    found = await run(make_player("claude", "denied", on_denial="tell"), turn)
+    assert found.outcome == "ok" and list_faults(turn, "permission")
 
 
 async def test_a_denial_may_be_reported_on_standard_error_only() -> None:
     errors = "ERROR codex_core::tools::router: error=approval policy is Never; reject command\n"
-    found = await run(player("codex", "plain", 0, errors), RecordingTurn())
+    found = await run(make_player("codex", "plain", 0, errors), RecordingTurn())
     assert found.outcome == "error" and found.error and "not allowed to use shell" in found.error
 
 
 async def test_a_read_only_agent_may_have_denied_tools() -> None:
     turn = RecordingTurn()
-    found = await run(player("claude", "denied", permissions="read"), turn)
-    assert found.outcome == "ok" and complaints(turn, "permission")
-    with pytest.raises(AgentError, match="not allowed"):  # its work has no end
-        found = await run(player("opencode", "denied", permissions="read"), RecordingTurn())
+    found = await run(make_player("claude", "denied", permissions="read"), turn)
+    assert found.outcome == "ok" and list_faults(turn, "permission")
+    with pytest.raises(AgentError, match="not allowed"):  # it never ends by itself
+        found = await run(make_player("opencode", "denied", permissions="read"), RecordingTurn())
         raise AgentError(found.error or "")
 
 
@@ -203,7 +203,7 @@ async def test_a_read_only_agent_may_have_denied_tools() -> None:
 async def test_a_usage_limit_parks_the_task(name: str, code: int) -> None:
     errors = "Error: 429, Please retry in 3600s.\n" if name == "gemini" else ""
     with pytest.raises(UsageLimit) as raised:
-        await run(player(name, "limit", code, errors), RecordingTurn())
+        await run(make_player(name, "limit", code, errors), RecordingTurn())
     assert "\n" not in str(raised.value)
     if name == "copilot":
         assert raised.value.resets_at is None
@@ -219,7 +219,7 @@ async def test_a_usage_limit_parks_the_task(name: str, code: int) -> None:
 )
 async def test_a_refused_key_is_reported_with_the_sign_in_command(name: str, code: int) -> None:
     with pytest.raises(AgentError) as raised:
-        await run(player(name, "auth", code), RecordingTurn())
+        await run(make_player(name, "auth", code), RecordingTurn())
     assert isinstance(raised.value, NotSignedIn)
     assert PROFILES[name].program.sign_in in str(raised.value) and "\n" not in str(raised.value)
 
@@ -228,8 +228,8 @@ async def test_a_refused_key_is_reported_with_the_sign_in_command(name: str, cod
 async def test_an_overloaded_provider_is_a_temporary_failure(name: str, code: int) -> None:
     turn = RecordingTurn()
     with pytest.raises(TransientError):
-        await run(player(name, "overloaded", code), turn)
-    assert bool(complaints(turn, "llm")) == (name != "goose")
+        await run(make_player(name, "overloaded", code), turn)
+    assert bool(list_faults(turn, "llm")) == (name != "goose")
 
 
 async def test_a_stream_without_a_result_is_an_error() -> None:
@@ -251,7 +251,7 @@ async def test_an_exit_code_is_reported_with_the_output() -> None:
     with pytest.raises(AgentError, match=r"codex failed with exit code 3: first\nno such luck$"):
         await run(agent("codex", "play", "/dev/null", "3", "first\n\x1b[31mno such luck\x1b[0m\n"), RecordingTurn())
     with pytest.raises(AgentError, match="exit code 3 after its answer"):
-        made = player("claude", "plain", 3, "crashed\n")
+        made = make_player("claude", "plain", 3, "crashed\n")
         found = await run(made, RecordingTurn())
         assert found.error
         raise AgentError(found.error)
@@ -286,14 +286,14 @@ async def test_an_unknown_thread_is_reported_or_begun_anew() -> None:
     with pytest.raises(AgentError):
         await run(forgetful, turn)
     assert len(turn.groups) == 2, "one that was cut off begins anew"
-    assert complaints(turn, "thread") == ["claude does not know th-9; it begins a new thread"]
+    assert list_faults(turn, "thread") == ["claude does not know th-9; it begins a new thread"]
 
 
 async def test_garbage_is_ignored_and_reported_in_one_line() -> None:
     turn = RecordingTurn()
     found = await run(agent("claude", "garbage", recording_path("claude", "plain")), turn)
     assert found.text == "hello there"
-    (told,) = complaints(turn, "stream")
+    (told,) = list_faults(turn, "stream")
     assert told.startswith(
         "skipped: 7 lines that were not JSON, the first: '__( O)>  a banner'; 1 lines that were too long"
     )
@@ -347,12 +347,12 @@ async def test_a_daemon_does_not_delay_the_end_and_that_of_codex_is_ended(name: 
 
 
 async def test_a_refused_event_ends_the_program() -> None:
-    class Refusing(RecordingTurn):
+    class RefusingTurn(RecordingTurn):
         async def emit(self, payload: Any) -> None:
             raise AgentError("refused")
 
     with pytest.raises(AgentError, match="refused"):
-        await run(agent("claude", "hold", recording_path("claude", "work"), "40"), Refusing())
+        await run(agent("claude", "hold", recording_path("claude", "work"), "40"), RefusingTurn())
 
 
 # -- options -----------------------------------------------------------------------------------------------------

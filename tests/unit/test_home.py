@@ -1,4 +1,4 @@
-"""The home directory: who made the token, who holds a lock, and who is believed to serve. With real processes."""
+"""Test the home directory with real processes: the token, the locks and the server file."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ home = Home(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()
 """
-"""How every process below begins: it says that it is there and waits for the word."""
+"""The start of every script below: it prints that it is ready and waits for a line."""
 
 INFO = ServerInfo(pid=7, url="http://127.0.0.1:7171", version="1")
 
 
 @contextmanager
 def processes(home: Path, script: str, count: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that run `script` at the same moment: when all of them are there."""
+    """Start processes that run `script` at the same moment, once all are ready."""
     started = [
         subprocess.Popen(
             [sys.executable, "-c", START + script, str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -67,7 +67,7 @@ def place(home: Path) -> Home:
     return made
 
 
-# -- what is made ------------------------------------------------------------------------------------------------
+# -- creating ----------------------------------------------------------------------------------------------------
 
 
 def mode(path: Path) -> int:
@@ -89,7 +89,7 @@ def test_preparing_a_home_again_changes_nothing(place: Home) -> None:
 
 
 def test_concurrent_processes_agree_on_the_token(home: Path) -> None:
-    """Several first starts at once: the first one's token is everybody's."""
+    """When several processes start at once, all use the token of the first."""
     with processes(home, "home.prepare()\nprint(home.token(), flush=True)", 6) as racing:
         tokens = {read_line(one) for one in racing}
     assert tokens == {(home / "token").read_text().strip()}
@@ -106,7 +106,7 @@ def test_a_start_killed_while_making_the_token_does_no_harm(home: Path) -> None:
 def test_an_empty_token_file_is_replaced(home: Path, left: str) -> None:
     home.mkdir()
     (home / "token").write_text(left)
-    with suppress(HomeUnusable):  # just as good: somebody is told
+    with suppress(HomeUnusable):  # an error is acceptable too: the user sees it
         assert Home(home).token()
 
 
@@ -143,7 +143,7 @@ except MidwatchError as problem:
 
 @pytest.mark.parametrize("part", ["", "run"])
 def test_a_read_only_home_is_reported(part: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # not below a directory that only we may enter
+    with tempfile.TemporaryDirectory() as folder:  # not below a directory that only root may enter
         Path(folder).chmod(0o755)
         place = Home(Path(folder) / "home")
         place.prepare()
@@ -160,7 +160,7 @@ def test_a_read_only_home_is_reported(part: str) -> None:
 
 def test_a_lock_has_one_holder(place: Home) -> None:
     one, other = place.lock("x"), place.lock("x")
-    assert not one.is_taken() and not one.path.exists()  # looking makes nothing
+    assert not one.is_taken() and not one.path.exists()  # checking creates no files
     assert one.acquire() and one.acquire() and one.is_held
     assert other.is_taken() and one.is_taken()
     assert not other.acquire(0.05) and not other.is_held
@@ -230,7 +230,7 @@ def test_a_lock_is_held_until_its_process_ends(place: Home) -> None:
         assert read_line(holder) == "held"
         assert place.lock("x").is_taken()
         os.kill(holder.pid, signal.SIGSTOP)
-        assert place.lock("x").is_taken()  # a suspended process lives
+        assert place.lock("x").is_taken()  # a suspended process is alive
         assert not place.lock("x").acquire(0.05)
         holder.kill()
         holder.wait()
@@ -296,10 +296,10 @@ def test_of_concurrent_servers_one_starts(place: Home) -> None:
 def test_the_server_file_is_valid_only_while_its_process_lives(place: Home) -> None:
     assert place.server() is None
     place.announce(INFO)
-    assert place.server() is None  # a stale file
+    assert place.server() is None  # an outdated file
     up = place.claim_up()
     assert not place.server_file.exists()
-    assert place.server() is None  # it has not said where it serves yet
+    assert place.server() is None  # it has not announced its address yet
     place.announce(INFO)
     assert Home(place.path).server() == INFO
     assert [file.name for file in place.run.glob("server*")] == ["server.json"]

@@ -1,4 +1,4 @@
-"""Identity: tokens and roles, and the rules of the door."""
+"""Test identity: tokens, roles, and the rules that decide which requests are accepted."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def test_links_and_cookies_expire(tokens: Tokens, clock: FakeClock) -> Non
 
 
 async def test_browser_sessions_end_with_their_token(tokens: Tokens) -> None:
-    """However long the chain is: a link of a browser of a link of the token."""
+    """The chain may be long: a link of a browser of a link of the token."""
     _, secret = await tokens.create("ci", "operator", by=OWNER)
     who = await tokens.bearer(secret)
     cookies, unused = [], []
@@ -181,7 +181,7 @@ async def test_the_number_of_links_per_actor_is_limited(store: SqliteStore, cloc
         with pytest.raises(LimitReached):
             await more
     await tokens.link(Actor("ada", "viewer"))
-    await tokens.sign_in(code=code)  # it takes the place of its link
+    await tokens.sign_in(code=code)  # the cookie replaces its link
     await tokens.close()
 
 
@@ -204,7 +204,7 @@ async def test_use_is_recorded_rarely_and_in_the_background(
 ) -> None:
     made, secret = await tokens.create("ci", "viewer", by=OWNER)
 
-    async def used() -> int | None:
+    async def read_last_use() -> int | None:
         await asyncio.gather(*(tokens.bearer(secret) for _ in range(5)))
         await tokens.close()
         found = await store.get_token(made.id)
@@ -212,18 +212,18 @@ async def test_use_is_recorded_rarely_and_in_the_background(
         return found.last_used_at
 
     first = clock.now()
-    assert await used() == first
+    assert await read_last_use() == first
     await clock.advance(NOTED_SECONDS - 1)
-    assert await used() == first
+    assert await read_last_use() == first
     await clock.advance(1)
-    assert await used() == clock.now()
+    assert await read_last_use() == clock.now()
 
 
 async def test_a_failure_to_record_use_is_harmless(
     tokens: Tokens, store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Full:
-        """A store that takes nothing."""
+    class ReadOnlyStore:
+        """A store that refuses every write."""
 
         find_token = store.find_token
 
@@ -231,16 +231,16 @@ async def test_a_failure_to_record_use_is_harmless(
             raise StoreUnavailable("the disk is full.")
 
     made, secret = await tokens.create("ci", "viewer", by=OWNER)
-    troubled = Tokens(Full(), FakeClock(), FILE)
+    troubled = Tokens(ReadOnlyStore(), FakeClock(), FILE)
     assert await troubled.bearer(secret) is not None
     await troubled.close()
     assert f"token {made.id} was not written: the disk is full" in caplog.text
 
 
-# -- the door ----------------------------------------------------------------------------------------------------------
+# -- the guard of requests ---------------------------------------------------------------------------------------------
 
 
-def door(home: Path = Path("/nowhere"), **settings: object) -> Admission:
+def make_admission(home: Path = Path("/nowhere"), **settings: object) -> Admission:
     return Admission(Settings.load(home, **settings))
 
 
@@ -290,17 +290,17 @@ FOREIGN = [
 
 @pytest.mark.parametrize("host", OURS)
 def test_names_of_this_machine_are_allowed_hosts(host: str) -> None:
-    assert refusal(door(), host=host) is None
+    assert refusal(make_admission(), host=host) is None
 
 
 @pytest.mark.parametrize("host", FOREIGN)
 def test_other_hosts_are_refused(host: str) -> None:
-    assert refusal(door(), host=host) is WrongHost
+    assert refusal(make_admission(), host=host) is WrongHost
 
 
 def test_a_missing_or_duplicate_host_is_refused() -> None:
-    assert refusal(door(), host=None) is WrongHost
-    assert refusal(door(), headers=[("host", "localhost")], host="localhost") is WrongHost
+    assert refusal(make_admission(), host=None) is WrongHost
+    assert refusal(make_admission(), headers=[("host", "localhost")], host="localhost") is WrongHost
 
 
 @pytest.mark.parametrize(
@@ -319,14 +319,14 @@ def test_a_missing_or_duplicate_host_is_refused() -> None:
     ],
 )
 def test_settings_add_allowed_hosts(settings: dict[str, object], host: str, ours: bool) -> None:
-    assert (refusal(door(**settings), host=host) is None) is ours
+    assert (refusal(make_admission(**settings), host=host) is None) is ours
 
 
 def test_the_error_names_the_setting() -> None:
     with pytest.raises(WrongHost, match="`hosts`"):
-        door().check(call(door(), host="desk.lan"))
+        make_admission().check(call(make_admission(), host="desk.lan"))
     with pytest.raises(ForeignOrigin, match="`origins`"):
-        door().check(call(door(), headers={"origin": "https://evil.example"}))
+        make_admission().check(call(make_admission(), headers={"origin": "https://evil.example"}))
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "OPTIONS"])
@@ -350,13 +350,13 @@ def test_the_error_names_the_setting() -> None:
     ],
 )
 def test_only_own_and_listed_origins_are_allowed(method: str, origin: str, welcome: bool) -> None:
-    made = door(origins=["https://Listed.example"])
+    made = make_admission(origins=["https://Listed.example"])
     assert (refusal(made, method=method, headers={"origin": origin}) is None) is welcome
 
 
 def test_two_origin_headers_are_refused() -> None:
     twice = [("origin", "http://localhost:7171"), ("origin", "http://localhost:7171")]
-    assert refusal(door(), headers=twice) is ForeignOrigin
+    assert refusal(make_admission(), headers=twice) is ForeignOrigin
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_two_origin_headers_are_refused() -> None:
     ],
 )
 def test_browser_headers_show_which_site_sends_the_request(site: str, path: str, welcome: bool) -> None:
-    assert (refusal(door(), path=path, headers={"sec-fetch-site": site}) is None) is welcome
+    assert (refusal(make_admission(), path=path, headers={"sec-fetch-site": site}) is None) is welcome
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_browser_headers_show_which_site_sends_the_request(site: str, path: str,
     ],
 )
 def test_requests_of_our_own_pages_are_recognised(headers: dict[str, str], own: bool) -> None:
-    assert call(door(), headers=headers).from_own_page is own
+    assert call(make_admission(), headers=headers).from_own_page is own
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_requests_of_our_own_pages_are_recognised(headers: dict[str, str], own: 
         ("POST", "/api/v1/sign-in", True),
         ("GET", "/", True),
         ("HEAD", "/web/app.js", True),
-        ("GET", "//api/v1/tasks", True),  # nothing is served there
+        ("GET", "//api/v1/tasks", True),  # nothing is served at this path
         ("POST", "/", False),
         ("POST", "//api/v1/tasks", False),
         ("DELETE", "/tasks", False),
@@ -413,7 +413,7 @@ def test_requests_of_our_own_pages_are_recognised(headers: dict[str, str], own: 
     ],
 )
 def test_some_paths_need_no_token(method: str, path: str, is_open: bool) -> None:
-    assert call(door(), method=method, path=path).open is is_open
+    assert call(make_admission(), method=method, path=path).open is is_open
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_some_paths_need_no_token(method: str, path: str, is_open: bool) -> None
     ],
 )
 def test_secrets_are_read_from_their_headers(headers: dict[str, str], bearer: str | None, cookie: str | None) -> None:
-    found = call(door(), headers=headers)
+    found = call(make_admission(), headers=headers)
     assert (found.bearer(), found.cookie()) == (bearer, cookie)
 
 
@@ -452,23 +452,23 @@ def test_secrets_are_read_from_their_headers(headers: dict[str, str], bearer: st
     ],
 )
 def test_a_proxy_is_trusted_by_its_address(peer: str | None, value: str, actor: str | None) -> None:
-    made = door(proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"], proxy_role="viewer")
+    made = make_admission(proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"], proxy_role="viewer")
     found = made.find_proxy_actor(call(made, peer=peer, headers={"x-forwarded-user": value}))
     assert found == (None if actor is None else Actor(actor, "viewer", "proxy"))
 
 
 def test_a_proxy_that_names_two_actors_names_none() -> None:
-    made = door(proxy_header="x-user")
+    made = make_admission(proxy_header="x-user")
     assert made.find_proxy_actor(call(made, headers=[("x-user", "ada"), ("x-user", "bob")])) is None
     assert made.find_proxy_actor(call(made)) is None
-    assert door().find_proxy_actor(call(door(), headers={"x-user": "ada", "": "ada"})) is None
+    assert make_admission().find_proxy_actor(call(make_admission(), headers={"x-user": "ada", "": "ada"})) is None
 
 
 @pytest.mark.parametrize(
     ("peer", "own"), [("127.0.0.1", "https://localhost:7171"), ("10.0.0.5", "http://localhost:7171")]
 )
 def test_only_a_trusted_proxy_may_report_https(peer: str, own: str) -> None:
-    assert call(door(), peer=peer, headers={"x-forwarded-proto": "https"}).own_origin == own
+    assert call(make_admission(), peer=peer, headers={"x-forwarded-proto": "https"}).own_origin == own
 
 
 @pytest.mark.parametrize(

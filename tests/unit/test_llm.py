@@ -1,4 +1,6 @@
-"""Kind llm over real HTTP: providers, retries, steering, budgets, resuming, forms and windows."""
+"""Test the agent kind `llm` over real HTTP: providers, retries, steering, budgets, resuming, schemas and context
+windows.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,14 @@ ADD = '[[tool add {"a": 1, "b": 2}]]'
 
 @pytest.fixture
 async def fake() -> AsyncIterator[Fake]:
-    """A model, and where it is."""
+    """Yield a fake model and its address."""
     async with serve() as found:
         yield found
 
 
 @pytest.fixture(params=PROVIDERS)
 def provider(request: pytest.FixtureRequest) -> str:
-    """Each dialect there is a fake of."""
+    """Return each provider that has a fake."""
     return str(request.param)
 
 
@@ -70,11 +72,11 @@ async def run(fake: Fake, prompt: str, *tools: Any, **more: Any) -> tuple[TurnRe
 
 
 def events_of(turn: RecordingTurn, kind: type) -> list[Any]:
-    return [seen for seen in turn.events if isinstance(seen, kind)]
+    return [event for event in turn.events if isinstance(event, kind)]
 
 
 def is_balanced(turn: RecordingTurn) -> bool:
-    """Every start has its end, and in order."""
+    """Return whether every start has its end, in order."""
     opened: list[str | None] = []
     for seen in turn.events:
         if seen.kind in ("llm_request", "tool_exec_start"):
@@ -85,7 +87,7 @@ def is_balanced(turn: RecordingTurn) -> bool:
 
 
 def results(turn: RecordingTurn) -> list[str]:
-    """What the model was told of its calls."""
+    """Return the results of tool calls that the model received."""
     return [step["request"]["parts"][0]["content"] for step in turn.steps if step["kind"] == "tool"]
 
 
@@ -149,7 +151,7 @@ async def test_a_provider_that_keeps_failing_is_a_temporary_failure(fake: Fake, 
     with pytest.raises(TransientError):
         await perform(make_agent(fake, retries=1), turn)
     assert events_of(turn, LlmResponse)[0].finish_reason == "error"
-    assert [seen.stage for seen in turn.events if seen.kind == "error"] == ["llm"]
+    assert [event.stage for event in turn.events if event.kind == "error"] == ["llm"]
     assert is_balanced(turn)
 
 
@@ -430,7 +432,7 @@ async def test_a_worker_interrupt_ends_a_model_call_at_once(fake: Fake) -> None:
     await fake[1].until(lambda seen: "a" in seen.held)
     await talk.interrupt("stop")
     with pytest.raises(AgentError, match="interrupted"):
-        async with asyncio.timeout(30):  # the model holds for much longer
+        async with asyncio.timeout(30):  # the model waits for much longer
             await working
     await talk.close()
     left = [task for task in asyncio.all_tasks() - before - {working} if "fakes" not in repr(task)]
@@ -501,11 +503,11 @@ async def test_after_the_last_step_there_is_one_closing_answer(fake: Fake) -> No
     assert result.text.endswith("(It was ended after 2 model calls, which is the agent's max_steps.)")
 
 
-# -- going on ----------------------------------------------------------------------------------------------------
+# -- resuming ----------------------------------------------------------------------------------------------------
 
 
 def make_counting_tools() -> tuple[list[str], list[Tool]]:
-    """Two tools that leave a trace: one that may be repeated, one that may not."""
+    """Return two tools that record their calls: one that may be repeated and one that may not."""
     ran: list[str] = []
 
     @tool(safe=True)
@@ -595,7 +597,7 @@ async def test_a_resumed_turn_keeps_its_place_in_the_history(fake: Fake) -> None
     assert (await perform(agent, later)).text == f"You said: {SCRIPT} | Between."
 
 
-# -- the window --------------------------------------------------------------------------------------------------
+# -- the context window ------------------------------------------------------------------------------------------
 
 
 @tool(safe=True)
@@ -613,7 +615,7 @@ async def test_old_results_and_turns_are_dropped_when_the_window_is_full(fake: F
             f'No {number} {"z" * 600} [[tool many {{"n": 3000}}]] [[say ok]]', earlier=steps, thread_id="t"
         )
         assert (await perform(agent, turn)).text.endswith("ok")
-        trimmed += [seen for seen in turn.events if seen.kind == "context_trimmed"]
+        trimmed += [event for event in turn.events if event.kind == "context_trimmed"]
         steps += turn.steps
         assert fake[1].requests[-1]["size"] < 4 * 4500
     assert trimmed
@@ -630,7 +632,7 @@ async def test_a_model_that_refuses_the_length_gets_a_shorter_history(fake: Fake
     await perform(agent, first)
     turn = RecordingTurn("[[window 3000]] [[say fits]]", earlier=first.steps, thread_id=first.thread_id)
     assert (await perform(agent, turn)).text == "fits"
-    assert [seen.reason for seen in turn.events if seen.kind == "context_trimmed"] == ["refused"]
+    assert [event.reason for event in turn.events if event.kind == "context_trimmed"] == ["refused"]
     assert (len(events_of(turn, LlmRequest)), len(events_of(turn, LlmResponse))) == (1, 1)
 
 
@@ -650,7 +652,7 @@ async def test_only_the_end_of_a_very_long_conversation_is_read(fake: Fake) -> N
     began = time.process_time()
     assert (await perform(agent, turn)).text == "ok"
     assert time.process_time() - began < 2.0
-    told = [seen for seen in turn.events if seen.kind == "context_trimmed"]
+    told = [event for event in turn.events if event.kind == "context_trimmed"]
     assert told[0].dropped_messages > 380
     assert fake[1].requests[-1]["size"] < 10_000
 
@@ -672,7 +674,7 @@ async def test_invalid_tool_names_keep_the_history_valid(fake: Fake, provider: s
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call["tool_name"])
 
 
-# -- results of a form -------------------------------------------------------------------------------------------
+# -- schemas of results ------------------------------------------------------------------------------------------
 
 
 class City(BaseModel):
@@ -682,7 +684,7 @@ class City(BaseModel):
     people: int
 
 
-FORM = {
+SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "people": {"type": "integer"}},
     "required": ["name"],
@@ -690,11 +692,11 @@ FORM = {
 WRONG, RIGHT = '[[tool final_result {"people": "some"}]]', '[[tool final_result {"name": "Ulm", "people": 3}]]'
 
 
-@pytest.mark.parametrize("form", [City, FORM])
+@pytest.mark.parametrize("form", [City, SCHEMA])
 async def test_a_result_matches_its_schema(fake: Fake, provider: str, form: Any) -> None:
     result, turn = await run(fake, f"{ADD} {WRONG} {RIGHT}", model=provider, output=form)
     assert json.loads(result.text) == {"name": "Ulm", "people": 3}
-    assert [seen.stage for seen in turn.events if seen.kind == "error"] == ["output"]
+    assert [event.stage for event in turn.events if event.kind == "error"] == ["output"]
     assert len(events_of(turn, ToolExecEnd)) == 1
     assert is_balanced(turn)
     after = RecordingTurn("[[say next]] " + RIGHT, earlier=turn.steps, thread_id=turn.thread_id)
@@ -703,7 +705,7 @@ async def test_a_result_matches_its_schema(fake: Fake, provider: str, form: Any)
 
 async def test_a_result_that_never_matches_its_schema_fails_the_task(fake: Fake) -> None:
     with pytest.raises(AgentError, match="does not have the form"):
-        await run(fake, " ".join([WRONG] * 9), output=FORM, retries=2)
+        await run(fake, " ".join([WRONG] * 9), output=SCHEMA, retries=2)
     assert len(fake[1].requests) == 3
 
 

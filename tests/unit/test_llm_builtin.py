@@ -1,4 +1,4 @@
-"""Built-in tools: files below a root, commands in real processes; with good input and with hostile."""
+"""Test the built-in tools: files below a root and commands in real processes, with valid and hostile input."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def use(turn: RecordingTurn, name: str, arguments: Mapping[str, Any], **op
         return await box.run(name, arguments, turn)
 
 
-# -- which there are ---------------------------------------------------------------------------------------------
+# -- options -----------------------------------------------------------------------------------------------------
 
 
 async def test_tools_are_disabled_by_default() -> None:

@@ -1,4 +1,4 @@
-"""The tool that fetches pages, against a real server on loopback."""
+"""Test the tool that fetches pages, with a real server on loopback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from midwatch.testing import RecordingTurn
 
 
 class Pages(BaseHTTPRequestHandler):
-    """What each path answers."""
+    """A server with a reply for each path."""
 
     stop = threading.Event()
     asked: list[tuple[str, str]] = []  # noqa: RUF012 - one list for all requests is meant
@@ -29,7 +29,7 @@ class Pages(BaseHTTPRequestHandler):
         self.asked.append((self.path, self.headers["host"]))
         getattr(self, f"get_{self.path.strip('/').partition('?')[0].replace('-', '_') or 'index'}")()
 
-    def give(self, body: bytes, media: str = "text/html; charset=utf-8", status: int = 200, **more: str) -> None:
+    def send_page(self, body: bytes, media: str = "text/html; charset=utf-8", status: int = 200, **more: str) -> None:
         self.send_response(status)
         if media:
             self.send_header("content-type", media)
@@ -40,40 +40,40 @@ class Pages(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def get_index(self) -> None:
-        self.give(
+        self.send_page(
             "<html><head><title>Tide table</title><style>p {}</style><script>bad()</script><body>"
             "<h1>Faro &amp; Olhão</h1><p>High   water<br>at <b>six</b></p><noscript>no</noscript>".encode()
         )
 
     def get_json(self) -> None:
-        self.give(b'{"a": 1}', "application/json")
+        self.send_page(b'{"a": 1}', "application/json")
 
     def get_latin(self) -> None:
-        self.give("Olhão".encode("latin-1"), "text/plain; charset=iso-8859-1")
+        self.send_page("Olhão".encode("latin-1"), "text/plain; charset=iso-8859-1")
 
     def get_odd_charset(self) -> None:
-        self.give("Olhão".encode(), "text/plain; charset=klingon")
+        self.send_page("Olhão".encode(), "text/plain; charset=klingon")
 
     def get_binary(self) -> None:
-        self.give(b"\0\1\2", "application/octet-stream")
+        self.send_page(b"\0\1\2", "application/octet-stream")
 
     def get_missing(self) -> None:
-        self.give(b"nothing here", "text/plain", 404)
+        self.send_page(b"nothing here", "text/plain", 404)
 
     def get_zipped(self) -> None:
-        self.give(b"\x1f\x8b", "text/plain", content_encoding="gzip")
+        self.send_page(b"\x1f\x8b", "text/plain", content_encoding="gzip")
 
     def get_round(self) -> None:
-        self.give(b"", status=302, location="/round")
+        self.send_page(b"", status=302, location="/round")
 
     def get_moved(self) -> None:
-        self.give(b"", status=301, location="json")
+        self.send_page(b"", status=301, location="json")
 
     def get_to_file(self) -> None:
-        self.give(b"", status=302, location="file:///etc/passwd")
+        self.send_page(b"", status=302, location="file:///etc/passwd")
 
     def get_to_metadata(self) -> None:
-        self.give(b"", status=302, location="http://169.254.169.254/latest/")
+        self.send_page(b"", status=302, location="http://169.254.169.254/latest/")
 
     def get_endless(self) -> None:
         self.send_response(200)
@@ -188,7 +188,7 @@ async def test_a_server_on_this_machine_is_reached_only_if_allowed() -> None:
 
 
 async def test_a_redirect_to_a_private_address_is_refused() -> None:
-    """The first address is taken for public, as a real one would be; where it leads is not."""
+    """The first address counts as public, as a real one would; the redirect leads to a private one."""
     with serve_page() as url:
         output = await fetch(f"{url}/to-metadata", lambda one: str(one) == "127.0.0.1")
         assert "169.254.169.254 is an address of this machine or its network" in output.text

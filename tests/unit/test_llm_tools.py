@@ -1,4 +1,4 @@
-"""Tools: functions a model calls with whatever it likes."""
+"""Test tools: functions that a model calls with arbitrary arguments."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ async def test_an_unknown_tool_is_reported_with_the_known_ones() -> None:
 
 
 def test_an_object_that_cannot_be_a_tool_is_refused() -> None:
-    def starred(*names: str) -> None: ...
+    def take_any(*names: str) -> None: ...
     def unknown(handle: threading.Thread) -> None: ...
 
-    for function, word in ((starred, "leave out"), (unknown, "annotate")):
+    for function, word in ((take_any, "leave out"), (unknown, "annotate")):
         with pytest.raises(BadConfig, match=word):
             tool(function)
     with pytest.raises(BadConfig, match="letters"):

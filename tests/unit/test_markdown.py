@@ -1,4 +1,4 @@
-"""Markdown as HTML: what it shows, and that nothing an agent writes can act in a reader's browser."""
+"""Test the rendering of Markdown: what is shown, and that no text of an agent can act in a reader's browser."""
 
 from __future__ import annotations
 
@@ -157,7 +157,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_no_text_keeps_the_server_busy(text: str) -> None:
-    """A tenth of the limit is usual; without bounds some of these take ten times it, or hundreds of megabytes."""
+    """Usually a text takes a tenth of the limit; without bounds some of these take ten times the limit, or hundreds of
+    megabytes.
+    """
     began = time.process_time()
     page = render(text)
     assert time.process_time() - began < 2.0
@@ -176,4 +178,4 @@ def test_text_that_cannot_be_rendered_is_shown_as_it_is(monkeypatch: pytest.Monk
         raise RuntimeError("no sanitiser today")
 
     monkeypatch.setattr(markdown, "_sanitise", broken)
-    assert render("**<only here>**") == "<pre>**&lt;only here&gt;**</pre>"  # a page is kept, this one too
+    assert render("**<only here>**") == "<pre>**&lt;only here&gt;**</pre>"  # rendered pages are cached, this one too

@@ -1,4 +1,4 @@
-"""The fake model, over real HTTP: what agents rely on in each dialect."""
+"""Test the fake model over real HTTP: the behaviour that agents rely on, for each provider."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Json = dict[str, Any]
 
 
 def events(text: str) -> list[Json]:
-    """The data of a stream of server-sent events."""
+    """Return the data of a stream of server-sent events."""
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a client of one provider speaks. `turns` are texts of the user; a tuple is a tool's call and result."""
+    """The requests of one provider's client. `turns` are texts of the user; a tuple is a tool call and its result."""
 
     path: Callable[[bool], str]
     body: Callable[[list[Any], bool, bool], Json]
@@ -147,21 +147,21 @@ DIALECTS = {
 
 @pytest.fixture
 async def fake() -> AsyncIterator[tuple[httpx2.AsyncClient, Model]]:
-    """The fake, and a client of it."""
+    """Yield the fake model and a client of it."""
     async with serve() as (url, model), httpx2.AsyncClient(base_url=url, trust_env=False, timeout=60.0) as http:
         yield http, model
 
 
 @pytest.fixture(params=DIALECTS)
 def dialect(request: pytest.FixtureRequest) -> Dialect:
-    """Each dialect."""
+    """Return each provider."""
     return DIALECTS[request.param]
 
 
 async def ask(
     http: httpx2.AsyncClient, dialect: Dialect, *turns: Any, stream: bool = True, tools: bool = True
 ) -> tuple[str, list[Json], int]:
-    """Text, tool calls and output tokens of an answer."""
+    """Return text, tool calls and output tokens of an answer."""
     reply = await http.post(dialect.path(stream), json=dialect.body(list(turns), stream, tools))
     assert reply.status_code == 200, reply.text
     return dialect.streamed(events(reply.text)) if stream else dialect.whole(reply.json())

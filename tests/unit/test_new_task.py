@@ -1,4 +1,4 @@
-"""New tasks: whatever causes one, its record and its event have the same fields, and it keeps its trace."""
+"""Test new tasks: whatever causes a task, its record and its event have the same values, and it keeps its trace."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SOURCE = a_task(
 
 @pytest.fixture
 def request_trace() -> Iterator[None]:
-    """A request that is being answered and belongs to a trace."""
+    """Handle a request that belongs to a trace."""
     token = incoming.set(TRACE)
     yield
     incoming.reset(token)
@@ -67,7 +67,7 @@ def leave_message(**fields: Any) -> Changes:
 
 
 Case = tuple[Callable[[], Changes], Mapping[str, Any]]
-MADE: dict[str, Case] = {
+CASES: dict[str, Case] = {
     "submit": (lambda: submit_task(new_task(NOW, "do it", "demo"), NOW), {"cause": "submit"}),
     "priority": (lambda: submit_task(new_task(NOW, "do it", "demo", priority=9), NOW), {"priority": 9}),
     "delay": (
@@ -114,21 +114,21 @@ MADE: dict[str, Case] = {
 }  # fmt: skip
 
 
-def made_by(changes: Changes) -> tuple[Task, Event]:
-    """The one task of a step, and the one event about its submission."""
+def get_submission(changes: Changes) -> tuple[Task, Event]:
+    """Return the one task of the changes and the one event of its submission."""
     (task,) = [record for record in changes.records if isinstance(record, Task)]
     (submitted,) = [event for event in changes.events if event.kind == "task_submitted"]
     return task, submitted
 
 
 def test_every_cause_has_test_cases() -> None:
-    assert {made_by(make())[0].cause for make, _ in MADE.values()} == set(CAUSES)
+    assert {get_submission(make())[0].cause for make, _ in CASES.values()} == set(CAUSES)
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", CASES)
 def test_the_record_has_the_values_of_its_cause(name: str) -> None:
-    make, expected = MADE[name]
-    task, _ = made_by(make())
+    make, expected = CASES[name]
+    task, _ = get_submission(make())
     assert {field: getattr(task, field) for field in expected} == expected
     assert (task.status, task.attempt, task.gate_key) == ("pending", 0, gate_key(task.session_key))
     assert task.created_at == expected.get("created_at", NOW)
@@ -137,9 +137,9 @@ def test_the_record_has_the_values_of_its_cause(name: str) -> None:
         assert task.due_at == task.created_at
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", CASES)
 def test_the_event_matches_the_record(name: str) -> None:
-    task, event = made_by(MADE[name][0]())
+    task, event = get_submission(CASES[name][0]())
     assert event.payload == {
         "prompt": task.prompt, "agent": task.agent, "cause": task.cause, "priority": task.priority,
         "due_at": iso(task.due_at) if task.wait else None, "retry_of": task.retry_of,
@@ -148,22 +148,22 @@ def test_the_event_matches_the_record(name: str) -> None:
     assert (event.agent_id, event.actor, event.attempt) == (task.agent, task.creator, 0)
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", CASES)
 def test_a_task_without_a_request_inherits_the_trace_of_its_source(name: str) -> None:
-    task, _ = made_by(MADE[name][0]())
+    task, _ = get_submission(CASES[name][0]())
     assert task.trace == (EARLIER if name == "message" else None)
 
 
 @pytest.mark.usefixtures("request_trace")
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", CASES)
 def test_a_task_of_a_request_belongs_to_its_trace(name: str) -> None:
-    task, _ = made_by(MADE[name][0]())
+    task, _ = get_submission(CASES[name][0]())
     assert task.trace == (EARLIER if name == "message" else TRACE)
 
 
 @pytest.mark.usefixtures("request_trace")
 def test_a_message_left_by_a_task_without_a_trace_belongs_to_the_request_that_ended_it() -> None:
-    assert made_by(leave_message(trace=None))[0].trace == TRACE
+    assert get_submission(leave_message(trace=None))[0].trace == TRACE
 
 
 def test_a_requested_run_records_its_requester() -> None:
@@ -174,7 +174,7 @@ def test_a_requested_run_records_its_requester() -> None:
 
 def test_a_message_keeps_its_place_in_the_queue() -> None:
     steer = a_steer(SOURCE, "and this")
-    task, event = made_by(steering.requeue_steers(SOURCE, [steer], NOW, closed=False))
+    task, event = get_submission(steering.requeue_steers(SOURCE, [steer], NOW, closed=False))
     assert (task.id, task.due_at, task.wait, event.payload["due_at"]) == (steer.id, steer.created_at, None, None)
 
 

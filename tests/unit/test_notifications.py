@@ -1,4 +1,4 @@
-"""The notification service over a real store: looking at deliveries and trying a failed one again."""
+"""Test the notification service with a real store: listing deliveries and retrying failed ones."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ async def test_of_two_concurrent_retries_the_second_is_a_conflict(
     await delivery(store, "failed")
     seen = await notifications.get("d_1")
 
-    class Late(Notifications):
+    class OutdatedNotifications(Notifications):
         async def get(self, delivery_id: str) -> Delivery:
             return seen
 
     await notifications.retry("d_1")
     with pytest.raises(Conflict):
-        await Late(store, clock, {}).retry("d_1")
+        await OutdatedNotifications(store, clock, {}).retry("d_1")
     assert len(await store.read_events(0, EVERYTHING, 10)) == 1
 
 

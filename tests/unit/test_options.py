@@ -1,4 +1,4 @@
-"""Options of commands that follow from the definition of a record."""
+"""Test the options of commands that follow from the fields of a record."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def help_of(command: str) -> str:
     return " ".join(CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output.split())
 
 
-def test_only_what_is_given_reaches_the_command() -> None:
+def test_only_options_in_use_reach_the_command() -> None:
     assert run_options("add", "Look around") == {"prompt": "Look around"}
     assert run_options("submit", "Look around") == {"workdir": "/here"}
 
@@ -76,11 +76,11 @@ def test_options_have_the_request_names_and_field_types() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["--max-runs -1", "--missed never", "--max-runs many", "--nope 1", "--scope-id me"])
-def test_what_cannot_be_is_refused(wrong: str) -> None:
+def test_invalid_options_are_refused(wrong: str) -> None:
     assert CliRunner().invoke(app, ["add", "Look", *wrong.split()]).exit_code == 2
 
 
-def test_a_change_can_switch_off_and_take_away() -> None:
+def test_a_change_can_disable_and_clear_fields() -> None:
     given = run_options("edit", "am_1", "--no-fresh", "--max-runs", "0", "--agent", "", "--cron", "")
     assert given == {"id": "am_1", "fresh": False, "max_runs": 0, "agent": "", "cron": ""}
     empty = ("route", "quiet", "workdir", "timeout", "on_crash", "name", "jitter", "tag", "budget", "approvals")
@@ -90,16 +90,16 @@ def test_a_change_can_switch_off_and_take_away() -> None:
     }  # fmt: skip
 
 
-def test_an_empty_text_is_no_wish_for_the_default_of_a_task() -> None:
+def test_an_empty_text_is_not_replaced_by_the_default() -> None:
     assert run_options("submit", "Look", "--agent", "", "--priority", "0")["agent"] == ""
 
 
-def test_what_is_set_only_once_has_no_option_to_change_it() -> None:
+def test_an_immutable_field_has_no_option_to_change_it() -> None:
     assert "--session" in help_of("add")
     assert "--session" not in help_of("edit")
 
 
-def test_a_text_can_be_read_into_something_else(tmp_path, monkeypatch) -> None:
+def test_a_text_can_be_parsed_into_another_type(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_options("add", "Look", "--budget", "tokens=7", "--workdir", "sub", "--approvals", '{"allow": []}') == {
         "prompt": "Look", "budget": {"tokens": 7}, "workdir": str(tmp_path / "sub"), "approvals": {"allow": []},
@@ -108,18 +108,18 @@ def test_a_text_can_be_read_into_something_else(tmp_path, monkeypatch) -> None:
         run_options("add", "Look", "--approvals", "[]")
 
 
-def test_a_number_that_is_no_duration_is_a_number() -> None:
+def test_only_a_number_of_seconds_may_be_a_duration() -> None:
     assert run_options("set", "x", "--max-usd", "1.5", "--max-time", "2h") == {
         "deadline": None, "max_usd": 1.5, "max_seconds": "2h",
     }  # fmt: skip
 
 
-def test_an_option_of_the_command_itself_replaces_that_of_the_field() -> None:
+def test_an_option_of_the_command_replaces_that_of_the_field() -> None:
     assert "--deadline" not in help_of("set")
     assert run_options("set", "x", "--key", "k") == {"deadline": "k"}
 
 
-def test_help_is_that_of_the_definition() -> None:
+def test_the_help_of_an_option_is_the_description_of_its_field() -> None:
     shown = help_of("edit")
     for field, given in inputs(Automation, Times):
         if not given.once and not {field.request_name} & {*WITHOUT_OPTION, *FLAGS}:

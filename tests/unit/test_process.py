@@ -1,4 +1,4 @@
-"""Child processes: the gate, output, endings, the guard, and what a rescue finds. All with real processes."""
+"""Test child processes with real programs: the start gate, output, endings, the guard, and recovery."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ HANG = "import time; print('ready', flush=True); time.sleep(600)"
 HANGING = Program(agent="x", argv=(sys.executable, "-c", HANG), workdir="/", sandbox=None)
 
 
-class Heard:
-    """Output whose words can be waited for."""
+class OutputBuffer:
+    """A buffer of output that tests can wait for."""
 
     def __init__(self) -> None:
         self.text = ""
         self.news = asyncio.Event()
-        self.output = Output(tell=self.tell)
+        self.output = Output(tell=self.add)
 
-    def tell(self, text: str) -> None:
+    def add(self, text: str) -> None:
         self.text += text
         self.news.set()
 
@@ -60,9 +60,9 @@ class Heard:
 
 
 @asynccontextmanager
-async def start_child(program: Program, turn: RecordingTurn | None = None) -> AsyncIterator[tuple[Child, Heard]]:
+async def start_child(program: Program, turn: RecordingTurn | None = None) -> AsyncIterator[tuple[Child, OutputBuffer]]:
     turn = turn or RecordingTurn()
-    heard = Heard()
+    heard = OutputBuffer()
     child = await Child.spawn(program, turn, heard.output, Output())
     try:
         await child.admit(turn)
@@ -104,14 +104,14 @@ async def test_unread_input_does_not_delay_the_end() -> None:
 async def test_the_program_runs_only_after_its_group_was_recorded(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
 
-    class Slow(RecordingTurn):
+    class SlowTurn(RecordingTurn):
         async def own_group(self, pgid: int) -> None:
             assert alive(pgid)
             assert os.getpgid(pgid) == os.getsid(pgid) == pgid != os.getpgid(0)
             assert not ran.exists()
             await super().own_group(pgid)
 
-    turn = Slow()
+    turn = SlowTurn()
     child, _, _ = await run(shell(f"touch {ran}"), turn)
     assert turn.groups == [child.pgid]
     assert ran.exists()
@@ -130,21 +130,21 @@ async def test_without_the_go_signal_the_program_never_runs(tmp_path: Path) -> N
 async def test_a_refused_group_is_ended_before_it_runs(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
 
-    class Refused(RecordingTurn):
+    class RefusingTurn(RecordingTurn):
         async def own_group(self, pgid: int) -> None:
             self.groups.append(pgid)
             raise LeaseLost(self.task_id, self.attempt)
 
-    class Talk(ProcessConversation):
+    class ShellConversation(ProcessConversation):
         async def work(self, turn: Turn) -> TurnResult:
             async with self.child(shell(f"touch {ran}"), turn, Output(), Output()) as child:
                 await child.admit(turn)
                 await child.exited.wait()
             return TurnResult()
 
-    turn = Refused()
+    turn = RefusingTurn()
     with pytest.raises(LeaseLost):
-        await Talk().turn(turn)
+        await ShellConversation().turn(turn)
     assert members(turn.groups[0]) == set()
     assert not ran.exists()
 
@@ -252,7 +252,7 @@ async def test_fifty_megabytes_from_a_child_do_not_block_the_loop() -> None:
     async def tick() -> None:
         nonlocal worst
         while True:
-            before = time.thread_time()  # what the loop itself takes, however busy the machine is
+            before = time.thread_time()  # the CPU time of the loop itself, however busy the machine is
             await asyncio.sleep(0.001)
             worst = max(worst, time.thread_time() - before)
 
@@ -341,7 +341,7 @@ async def test_an_interrupt_ends_processes_that_left_the_group() -> None:
 
 async def test_end_strays_returns_after_the_processes_are_gone() -> None:
     turn = RecordingTurn()
-    heavy = "x = b'x' * 200_000_000; print(flush=True); import time; time.sleep(600)"  # its memory goes first, slowly
+    heavy = "x = b'x' * 200_000_000; print(flush=True); import time; time.sleep(600)"  # freeing its memory takes time
     with subprocess.Popen(
         [sys.executable, "-c", heavy], stdout=subprocess.PIPE, env={**os.environ, **turn.env}, start_new_session=True
     ) as stray:
@@ -351,14 +351,14 @@ async def test_end_strays_returns_after_the_processes_are_gone() -> None:
 
 
 async def test_an_abandoned_turn_leaves_no_process() -> None:
-    class Talk(ProcessConversation):
+    class ShellConversation(ProcessConversation):
         async def work(self, turn: Turn) -> TurnResult:
             async with self.child(shell("trap '' TERM; sleep 600"), turn, Output(), Output()) as child:
                 await child.admit(turn)
                 await child.exited.wait()
             return TurnResult()
 
-    talk, turn = Talk(), RecordingTurn()
+    talk, turn = ShellConversation(), RecordingTurn()
     working = asyncio.create_task(talk.turn(turn))
     await turn.until(lambda t: bool(t.groups))
     working.cancel()
@@ -369,7 +369,7 @@ async def test_an_abandoned_turn_leaves_no_process() -> None:
 
 
 async def test_an_interrupt_before_the_child_exists_is_not_lost() -> None:
-    class Talk(ProcessConversation):
+    class ShellConversation(ProcessConversation):
         async def work(self, turn: Turn) -> TurnResult:
             await self.interrupt("terminate")
             async with self.child(shell("sleep 600"), turn, Output(), Output()) as child:
@@ -377,7 +377,7 @@ async def test_an_interrupt_before_the_child_exists_is_not_lost() -> None:
                 await child.exited.wait()
             return TurnResult(text=str(child.returncode))
 
-    assert (await Talk().turn(RecordingTurn())).text == str(-signal.SIGTERM)
+    assert (await ShellConversation().turn(RecordingTurn())).text == str(-signal.SIGTERM)
 
 
 def test_a_child_receives_sigint_although_the_server_ignores_it(tmp_path: Path) -> None:
@@ -424,12 +424,12 @@ def test_processes_work_on_every_event_loop(run_loop: Callable[..., None]) -> No
     run_loop(scenario())
 
 
-# -- a mark that tells processes apart ---------------------------------------------------------------------------
+# -- process marks -----------------------------------------------------------------------------------------------
 
 
 async def test_a_process_mark_survives_exec_and_is_unique() -> None:
     turn = RecordingTurn()
-    heard = Heard()
+    heard = OutputBuffer()
     child = await Child.spawn(shell("echo ready; exec sleep 600"), turn, heard.output, Output())
     at_the_gate = identify(child.pgid)
     await child.admit(turn)
@@ -591,66 +591,66 @@ def sleeper() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         made.wait()
 
 
-def orphan(own: Guard) -> None:
-    """As if the process had ended: the guard hears no more of it."""
-    own._close_pipe()
+def orphan(own_guard: Guard) -> None:
+    """Close the connection to the guard, as the end of the process would."""
+    own_guard._close_pipe()
 
 
 def test_the_guard_tracks_hundreds_of_groups_correctly(
     sleeper: Callable[[], subprocess.Popen[bytes]],
 ) -> None:
     kept, forgotten = sleeper(), sleeper()
-    own = Guard()
+    own_guard = Guard()
     others = [NOWHERE + n for n in (*range(400), *range(10_000, 10_400), 10 * kept.pid, int(f"9{kept.pid}0"))]
     for pgid in (*others[:300], forgotten.pid, *others[300:600], kept.pid, *others[600:]):
-        own.watch(pgid)
+        own_guard.watch(pgid)
     for pgid in (*reversed(others), forgotten.pid, NOWHERE - 1):
-        own.forget(pgid)
-    orphan(own)
+        own_guard.forget(pgid)
+    orphan(own_guard)
     assert kept.wait(timeout=30) == -signal.SIGKILL
     assert forgotten.poll() is None
 
 
 def test_a_dead_guard_is_replaced_with_all_groups(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
     first, second = sleeper(), sleeper()
-    own = Guard()
-    own.watch(first.pid)
-    dead = own._process
+    own_guard = Guard()
+    own_guard.watch(first.pid)
+    dead = own_guard._process
     assert dead is not None
     dead.kill()
     dead.wait()
     assert first.poll() is None, "a guard that is killed ends nothing"
-    own.watch(second.pid)
-    assert own.pid != dead.pid
-    orphan(own)
+    own_guard.watch(second.pid)
+    assert own_guard.pid != dead.pid
+    orphan(own_guard)
     assert first.wait(timeout=30) == second.wait(timeout=30) == -signal.SIGKILL
 
 
 def test_a_guard_that_does_not_read_blocks_nobody(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
     kept = sleeper()
-    own = Guard()
-    own.watch(kept.pid)
-    deaf = own.pid
+    own_guard = Guard()
+    own_guard.watch(kept.pid)
+    deaf = own_guard.pid
     assert deaf is not None
     os.kill(deaf, signal.SIGSTOP)
     for n in range(20_000):
-        own.forget(NOWHERE + n)
-    assert own.pid != deaf
+        own_guard.forget(NOWHERE + n)
+    assert own_guard.pid != deaf
     assert kept.poll() is None
-    orphan(own)
+    orphan(own_guard)
     assert kept.wait(timeout=30) == -signal.SIGKILL
 
 
 def test_the_guard_is_idle_only_without_groups() -> None:
-    own = Guard()
-    own.close()
-    own.watch(NOWHERE)
-    watching = own.pid
-    own.close()
-    assert own.pid == watching is not None
-    own.forget(NOWHERE)
-    own.close()
-    assert own.pid is None and not alive(watching)
+    own_guard = Guard()
+    own_guard.close()
+    own_guard.watch(NOWHERE)
+    watching = own_guard.pid
+    own_guard.close()
+    assert own_guard.pid == watching is not None
+    own_guard.forget(NOWHERE)
+    own_guard.close()
+    assert own_guard.pid is None and not alive(watching)
 
 
 async def test_the_guard_removes_a_group_that_ended() -> None:

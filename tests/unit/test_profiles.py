@@ -1,4 +1,4 @@
-"""Known agent programs: what they look like, which are found, and how each is driven."""
+"""Test the known agent programs: their descriptions, their detection, and the connection chosen for each."""
 
 from __future__ import annotations
 

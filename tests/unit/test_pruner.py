@@ -1,4 +1,4 @@
-"""The pruner: what is too old, or too much, goes; what is open stays."""
+"""Test the pruner: old and surplus data is removed, and open data is kept."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from records import fence, progress, put, submit_and_claim
 
 @pytest.fixture
 async def store() -> AsyncIterator[Any]:
-    """An empty store."""
+    """Yield an empty store."""
     opened = await SqliteStore.open(":memory:")
     yield opened
     await opened.close()
 
 
-class SmallSteps(SqliteStore):
-    """A store that removes three events in one transaction at most."""
+class SmallStepStore(SqliteStore):
+    """A store that removes at most three events in one transaction."""
 
     async def prune_events(self, before: int, keep: int) -> int:
         return await self.write(event.prune, before, keep, 3)
 
 
 @pytest.fixture
-async def small() -> AsyncIterator[SmallSteps]:
-    """An empty store that prunes in many steps."""
-    opened = SmallSteps(":memory:")
+async def small() -> AsyncIterator[SmallStepStore]:
+    """Yield an empty store that prunes in many steps."""
+    opened = SmallStepStore(":memory:")
     yield opened
     await opened.close()
 
 
 def pruner(store: Any, clock: FakeClock, *, tasks: int = 100, events: int = 1000) -> Pruner:
-    """One that leads, and keeps things for very long."""
+    """Return a pruner of a leading process that keeps data for very long."""
     return Pruner(store, clock, lambda: True, Retention(tasks, 1e6, events, 1e6))
 
 
 async def end_tasks(store: Any, clock: FakeClock, count: int) -> None:
-    """Have tasks that ended well."""
+    """Store tasks that ended successfully."""
     for _ in range(count):
         task = await submit_and_claim(store)
         await store.apply(end(task, clock.now(), outcome="ok", result="")[1])
 
 
 async def pass_time(store: Store, clock: FakeClock, seconds: float) -> None:
-    """Move the clock; the store's thread answers before and after."""
+    """Advance the clock; the store's thread answers before and after."""
     for step in (0.0, seconds):
         await clock.advance(step)
         for _ in range(20):
@@ -77,14 +77,16 @@ async def test_pruning_ends_and_keeps_recent_data(store: Any, clock: FakeClock) 
     assert {one.task_id for one in await store.read_events(0)} == {waiting.id}
 
 
-async def test_pruning_in_many_steps_ends_too(small: SmallSteps, clock: FakeClock) -> None:
+async def test_pruning_in_many_steps_ends_too(small: SmallStepStore, clock: FakeClock) -> None:
     await end_tasks(small, clock, 20)
     async with asyncio.timeout(60):
         assert await pruner(small, clock, events=0).prune() == (0, 60)
     assert (await small.read_log_bounds()).oldest_seq == 61
 
 
-async def test_events_of_an_open_task_do_not_stop_the_pruning_of_others(small: SmallSteps, clock: FakeClock) -> None:
+async def test_events_of_an_open_task_do_not_stop_the_pruning_of_others(
+    small: SmallStepStore, clock: FakeClock
+) -> None:
     long_one = await submit_and_claim(small)
     for _ in range(5):
         await small.apply(Changes(fence=fence(long_one), events=(progress(long_one),)))

@@ -1,4 +1,4 @@
-"""Submissions: what makes no sense is refused by name, and the same wishes are the same body."""
+"""Test submissions: invalid values are refused by name, and equal requests have the same hash."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ def test_values_that_are_no_text_are_refused(field: str, text: str) -> None:
     assert check_refused(**said).field == field
 
 
-# -- the body ----------------------------------------------------------------------------------------------------
+# -- the hash of a request ---------------------------------------------------------------------------------------
 
-WISHES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+OPTIONS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {},
     optional={
         "agent": st.sampled_from([None, "demo", "other"]),
@@ -136,7 +136,7 @@ WISHES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 )
 
 
-@given(WISHES, st.randoms())
+@given(OPTIONS, st.randoms())
 def test_the_order_and_defaults_of_options_do_not_change_the_hash(wish: dict[str, Any], shuffle: Any) -> None:
     names = list(wish)
     shuffle.shuffle(names)
@@ -146,7 +146,7 @@ def test_the_order_and_defaults_of_options_do_not_change_the_hash(wish: dict[str
     assert body_hash("x", mixed) == body_hash("x", wish) == body_hash("x", every)  # type: ignore[arg-type]
 
 
-@given(WISHES, WISHES)
+@given(OPTIONS, OPTIONS)
 def test_other_options_change_the_hash(one: dict[str, Any], other: dict[str, Any]) -> None:
     said = [{k: v for k, v in wish.items() if v not in (None, 0)} for wish in (one, other)]
     assert (body_hash("x", one) == body_hash("x", other)) == (said[0] == said[1])  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def test_the_prompt_is_hashed_and_the_key_is_not() -> None:
 
 
 def test_the_hash_is_the_same_in_every_process_and_version() -> None:
-    """It is stored: a change of it would turn replays into conflicts."""
+    """The hash is stored: if it changed, replays would become conflicts."""
     expected = "1b0f8e85b97adaafc893e8ec1679be9db5e5701d2b1e7be8c6f02a75db2da8cd"
     assert body_hash("grüße", {"agent": "demo", "timeout": 1.5}) == expected
 
@@ -168,5 +168,5 @@ def test_the_hash_is_the_same_in_every_process_and_version() -> None:
     [({"timeout": 600}, {"timeout": 600.0}), ({"priority": 0}, {}), ({"delay": 0}, {"delay": 0.0}), ({"delay": 0}, {})],
 )
 def test_equivalent_options_have_the_same_hash(one: Submission, other: Submission) -> None:
-    """A client sends the number, the other leaves the default out: the same key is the same task."""
+    """One client sends the number and the other omits the default: the same key returns the same task."""
     assert body_hash("x", one) == body_hash("x", other)

@@ -1,4 +1,4 @@
-"""The rescuer: what becomes of a dead process's tasks, and of questions nobody answers."""
+"""Test the rescuer: the recovery of tasks of dead processes, and the expiry of unanswered questions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ME, OTHER = "i_me", "i_other"
 
 
 class Engine:
-    """Knows who is dead, and whether this process leads."""
+    """An engine that knows which processes are dead and whether this process leads."""
 
     def __init__(self) -> None:
         self.leading = True
@@ -67,8 +67,8 @@ class Desk:
     async def reap(self, task: Task) -> None:
         self.reaped.append(task.id)
 
-    async def held(self, owner: str = OTHER, **fields: Any) -> Task:
-        """A task that runs in another process."""
+    async def add_running_task(self, owner: str = OTHER, **fields: Any) -> Task:
+        """Return a task that runs in another process."""
         task = await put(self.store, **fields)
         ((made, _),) = (await self.store.claim(claim_request(1, owner=owner), task.due_at)).taken
         return made  # type: ignore[no-any-return]
@@ -110,7 +110,7 @@ def test_a_task_of_a_dead_process_follows_its_crash_rule(on_crash: Any, rescues:
     (update,) = changes.updates
     fields = dict(update.fields)
     assert (tuple(task), step.task) == (before, task._replace(**fields))
-    ends = {} if fields["status"] == "pending" else {"steers": 0}  # the last message for it was seen
+    ends = {} if fields["status"] == "pending" else {"steers": 0}  # its last heartbeat was read
     assert update.guard == {"status": "running", "attempt": 3, "stop_requested": stop, **ends}
     assert fields["status"] in TRANSITIONS["running"]
     assert (fields["lease_owner"], fields["pgid"], fields["token_hash"], fields["wait"]) == (None, None, None, None)
@@ -147,13 +147,13 @@ async def test_a_task_that_keeps_killing_its_process_fails(desk: Desk) -> None:
     assert {d.notice for d in await desk.store.list_deliveries(task_id=task.id)} == {"failed", "started"}
 
 
-# -- rescue ------------------------------------------------------------------------------------------------------
+# -- recovery ----------------------------------------------------------------------------------------------------
 
 
 async def test_tasks_of_dead_processes_are_recovered_after_their_children_were_ended(desk: Desk) -> None:
-    dead, alive = await desk.held("i_dead", on_crash="rerun"), await desk.held("i_alive")
-    mine = await desk.held(ME)
-    desk.engine.buried |= {"i_dead", ME}  # this process knows better than to rescue its own
+    dead, alive = await desk.add_running_task("i_dead", on_crash="rerun"), await desk.add_running_task("i_alive")
+    mine = await desk.add_running_task(ME)
+    desk.engine.buried |= {"i_dead", ME}  # the process does not recover its own tasks
     assert await desk.dog.rescue()
     assert [(await desk.now(t)).status for t in (dead, alive, mine)] == ["pending", "running", "running"]
     assert desk.reaped == [dead.id]
@@ -163,7 +163,7 @@ async def test_tasks_of_dead_processes_are_recovered_after_their_children_were_e
 
 
 async def test_open_events_of_a_dead_attempt_are_closed(desk: Desk) -> None:
-    task = await desk.held(on_crash="rerun")
+    task = await desk.add_running_task(on_crash="rerun")
     told = (TurnStart(user_message="x"), ToolExecStart(tool="dig", tool_call_id="1"))
     about = {**meta(task), "turn_id": f"{task.id}.1"}
     await desk.store.apply(Changes(fence=fence(task), events=tuple(event(p, NOW, **about) for p in told)))
@@ -182,11 +182,11 @@ async def test_open_events_of_a_dead_attempt_are_closed(desk: Desk) -> None:
 
 
 async def test_a_task_recovered_by_another_process_is_not_changed(desk: Desk) -> None:
-    task = await desk.held(on_crash="rerun")
-    other = await desk.held(on_crash="rerun")
+    task = await desk.add_running_task(on_crash="rerun")
+    other = await desk.add_running_task(on_crash="rerun")
 
     async def reap(dying: Task) -> None:
-        if dying.id == task.id:  # meanwhile another leader did all of it
+        if dying.id == task.id:  # meanwhile another leader recovered the task
             await desk.store.apply(rescue(task, NOW)[0].changes)
 
     desk.dog = desk.make(reap)
@@ -197,8 +197,8 @@ async def test_a_task_recovered_by_another_process_is_not_changed(desk: Desk) ->
 
 
 async def test_a_concurrent_cancel_is_kept(desk: Desk) -> None:
-    """A stop written after the dead process's tasks were read fails the guard; the next look sees it."""
-    task = await desk.held(on_crash="rerun")
+    """A stop written after the tasks of the dead process were read fails the guard; the next check sees it."""
+    task = await desk.add_running_task(on_crash="rerun")
 
     async def reap(dying: Task) -> None:
         if (await desk.now(task)).stop_requested is None:
@@ -214,7 +214,7 @@ async def test_a_concurrent_cancel_is_kept(desk: Desk) -> None:
 
 
 async def test_a_task_whose_processes_cannot_be_ended_does_not_delay_others(desk: Desk) -> None:
-    bad, good = await desk.held(on_crash="rerun"), await desk.held(on_crash="rerun")
+    bad, good = await desk.add_running_task(on_crash="rerun"), await desk.add_running_task(on_crash="rerun")
 
     async def reap(dying: Task) -> None:
         if dying.id == bad.id:
@@ -240,8 +240,8 @@ async def test_dead_processes_are_removed_and_live_ones_are_kept(desk: Desk) -> 
 # -- the loop ----------------------------------------------------------------------------------------------------
 
 
-async def later(desk: Desk, seconds: float) -> None:
-    """Let time pass in small steps; the store's thread answers in between."""
+async def let_time_pass(desk: Desk, seconds: float) -> None:
+    """Advance the clock in small steps; the store's thread answers in between."""
     await _idle(desk)
     await desk.clock.advance(seconds)
     await _idle(desk)
@@ -249,12 +249,12 @@ async def later(desk: Desk, seconds: float) -> None:
 
 async def _idle(desk: Desk) -> None:
     for _ in range(20):
-        await desk.store.describe()  # a whole turn of the store
+        await desk.store.describe()  # one complete call of the store
         await settle()
 
 
 async def test_tasks_of_earlier_processes_are_recovered_at_startup(desk: Desk) -> None:
-    task = await desk.held(on_crash="rerun")
+    task = await desk.add_running_task(on_crash="rerun")
     desk.engine.buried.add(OTHER)
     await desk.dog.start()
     assert (await desk.now(task)).status == "pending"
@@ -262,10 +262,10 @@ async def test_tasks_of_earlier_processes_are_recovered_at_startup(desk: Desk) -
 
 async def test_a_process_that_does_not_lead_changes_nothing(desk: Desk) -> None:
     desk.engine.leading = False
-    task = await desk.held(on_crash="rerun")
+    task = await desk.add_running_task(on_crash="rerun")
     desk.engine.buried.add(OTHER)
     await desk.dog.start()
-    await later(desk, 3 * HOUR)
+    await let_time_pass(desk, 3 * HOUR)
     assert (await desk.now(task)).status == "running"
     desk.engine.leading = True
     desk.dog.wake()
@@ -274,35 +274,35 @@ async def test_a_process_that_does_not_lead_changes_nothing(desk: Desk) -> None:
 
 
 async def test_other_processes_are_checked_while_they_run_tasks(desk: Desk) -> None:
-    task = await desk.held(on_crash="rerun")
+    task = await desk.add_running_task(on_crash="rerun")
     await desk.dog.start()
-    await later(desk, LIFE_CHECK_SECONDS)
+    await let_time_pass(desk, LIFE_CHECK_SECONDS)
     assert (await desk.now(task)).status == "running"
     desk.engine.buried.add(OTHER)
-    await later(desk, LIFE_CHECK_SECONDS)
+    await let_time_pass(desk, LIFE_CHECK_SECONDS)
     assert (await desk.now(task)).status == "pending"
 
 
 async def test_a_question_expires_on_time(desk: Desk) -> None:
-    task = await desk.held(ME)
+    task = await desk.add_running_task(ME)
     question, changes = ask(task, Question(text="Go?"), 30, desk.clock.now())
     await desk.store.apply(changes)
     await desk.dog.start()
-    await later(desk, 29.9)
+    await let_time_pass(desk, 29.9)
     assert len(await desk.store.list_approvals("pending")) == 1
-    await later(desk, 0.2)
+    await let_time_pass(desk, 0.2)
     (expired,) = await desk.store.list_approvals("expired")
     assert expired.id == question.id
 
 
 async def test_a_question_expires_soon_after_the_clock_was_set_forward(desk: Desk) -> None:
-    """A laptop that was asleep for the night: wall time has passed, monotonic time has not."""
-    task = await desk.held(ME)
+    """A laptop that slept for a night: wall time has passed and monotonic time has not."""
+    task = await desk.add_running_task(ME)
     await desk.store.apply(ask(task, Question(text="Go?"), 1800, desk.clock.now())[1])
     await desk.dog.start()
     await _idle(desk)
     desk.clock.set(desk.clock.now() + 7200 * SECOND)
-    await later(desk, LONGEST_NAP)
+    await let_time_pass(desk, LONGEST_NAP)
     assert len(await desk.store.list_approvals("expired")) == 1
 
 
@@ -310,7 +310,7 @@ async def test_the_rescuer_continues_after_a_store_failure(desk: Desk) -> None:
     failures: list[Exception] = [StoreUnavailable("full"), RuntimeError("odd")]
     real = desk.store
 
-    class Failing:
+    class FailingStore:
         def __getattr__(self, name: str) -> Any:
             return getattr(real, name)
 
@@ -319,13 +319,13 @@ async def test_the_rescuer_continues_after_a_store_failure(desk: Desk) -> None:
                 raise failures.pop()
             return await real.find_next_expiry()  # type: ignore[no-any-return]
 
-    desk.store = Failing()
+    desk.store = FailingStore()
     desk.dog = desk.make()
-    task = await desk.held(ME)
+    task = await desk.add_running_task(ME)
     await real.apply(ask(task, Question(text="Go?"), 5, desk.clock.now())[1])
     await desk.dog.start()
     for _ in range(4):
-        await later(desk, 2)
+        await let_time_pass(desk, 2)
     assert failures == []
     assert len(await real.list_approvals("expired")) == 1
 
@@ -338,21 +338,21 @@ async def test_stopping_twice_is_safe_and_leaves_nothing(desk: Desk) -> None:
     await desk.dog.stop()
     await desk.dog.stop()
     assert asyncio.all_tasks() == before
-    await later(desk, 2 * HOUR)  # no timer is left that would wake it
+    await let_time_pass(desk, 2 * HOUR)  # no timer remains that would wake it
 
 
-async def test_many_questions_do_not_make_it_loop(desk: Desk) -> None:
-    class Counted:
+async def test_many_questions_do_not_make_the_rescuer_loop(desk: Desk) -> None:
+    class CountingStore:
         looks = 0
 
         def __getattr__(self, name: str) -> Any:
             self.looks += name == "list_running_tasks"
             return getattr(real, name)
 
-    real, counted = desk.store, Counted()
+    real, counted = desk.store, CountingStore()
     desk.clock, desk.store = SystemClock(), counted  # type: ignore[assignment]
     desk.dog = desk.make()
-    task = await desk.held(ME)
+    task = await desk.add_running_task(ME)
     await desk.store.apply(ask(task, Question(text="first"), 0, desk.clock.now())[1])
     for _ in range(500):
         await desk.store.apply(ask(task, Question(text="later"), 5000, desk.clock.now() + SECOND)[1])

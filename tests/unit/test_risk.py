@@ -1,4 +1,4 @@
-"""The hint: what could do harm looks harmful."""
+"""Test the risk hint of a question: dangerous requests are marked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routines: own work at intervals that overlaps nothing and harms nobody."""
+"""Test routines: functions called at intervals that never overlap and whose failures are contained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules: what they allow they allow for certain, what they deny they deny wherever it could be meant."""
+"""Test approval rules: an allow rule allows nothing else, and a deny rule denies every notation of a command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def edit(*paths: str, kind: Any = "edit") -> Question:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A working directory beside another one, with links out of it and inside it."""
+    """Return a working directory beside another directory, with symlinks out of it and inside it."""
     made, other = tmp_path / "root", tmp_path / "other"
     for place in (made / "src" / "deep", other):
         place.mkdir(parents=True)
@@ -251,7 +251,7 @@ def test_a_rule_of_one_directory_does_not_apply_elsewhere(root: Path) -> None:
     assert decide_verdict(run("make"), None, kept) == "ask"
 
 
-# -- always --------------------------------------------------------------------------------------------------------
+# -- rules made of an always answer --------------------------------------------------------------------------------
 
 
 def test_the_narrowest_rule_is_the_exact_command_or_file(root: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_rule_made_of_a_question_answers_it_again_and_little_else(root: Path) 
     assert made is not None and not allows(made, QuestionFacts(run("git commit -m x --amend"), str(root)))
 
 
-# -- as it is written ----------------------------------------------------------------------------------------------
+# -- JSON and descriptions -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

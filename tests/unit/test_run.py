@@ -1,4 +1,4 @@
-"""What runs the tests, on small suites that are made for it."""
+"""Test the test runner `tests/run` with small generated suites."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = """
 addopts = -q -p xdist -p no:cacheprovider --import-mode=importlib
 """
 FEW_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-"""They take longer to load than these suites run."""
+"""The plugins take longer to load than these suites run."""
 HEAD = """
 import os
 import pytest
@@ -33,18 +33,18 @@ pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
-class Told:
+class RunReport:
     status: int
     lines: list[str]
 
-    def of(self, word: str) -> list[str]:
-        """The tests, or problems, that were told with a word."""
+    def find(self, word: str) -> list[str]:
+        """Return the tests or problems that were printed after the word."""
         found = [re.fullmatch(rf"{word}: (.*)", line) for line in self.lines]
         return sorted(match[1] for match in found if match)
 
 
-def run(folder: Path, *parts: str, **files: str) -> Told:
-    """Run parts of a suite of these files."""
+def run(folder: Path, *parts: str, **files: str) -> RunReport:
+    """Run parts of a suite that consists of the files."""
     (folder / "pytest.ini").write_text(SETTINGS)
     for name, text in files.items():
         file = folder / "tests" / (name.replace("__", "/") + ".py")
@@ -53,7 +53,7 @@ def run(folder: Path, *parts: str, **files: str) -> Told:
     done = subprocess.run(
         [sys.executable, RUN, *parts], cwd=folder, env=os.environ | FEW_PLUGINS, capture_output=True, text=True
     )
-    return Told(done.returncode, done.stdout.splitlines())
+    return RunReport(done.returncode, done.stdout.splitlines())
 
 
 def test_a_test_that_fails_once_is_flaky_and_passes(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ def ending():
     assert not first("teardown")
 def test_by_teardown(ending): pass
 """, chaos__test_b="def test_killing(): pass")  # fmt: skip
-    assert told.of("flaky") == [f"tests/test_a.py::test_by_{way}" for way in ("call", "death", "teardown")]
+    assert told.find("flaky") == [f"tests/test_a.py::test_by_{way}" for way in ("call", "death", "teardown")]
     assert told.lines[-1] == "tests: 5 passed, 0 failed, 1 skipped"
-    assert (told.status, told.of("failed"), told.of("problem")) == (0, [], [])
+    assert (told.status, told.find("failed"), told.find("problem")) == (0, [], [])
 
 
 def test_a_test_that_fails_again_or_kills_servers_or_cannot_be_loaded_fails_the_run(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_test_that_fails_again_or_kills_servers_or_cannot_be_loaded_fails_the_
         test_b="import no_such_module",
         chaos__test_c="def test_killing(): assert not first('killing')",
     )  # fmt: skip
-    assert told.of("failed") == [
+    assert told.find("failed") == [
         "tests/chaos/test_c.py::test_killing",
         "tests/test_a.py::test_wrong",
         "tests/test_b.py",
@@ -92,14 +92,14 @@ def test_a_test_that_fails_again_or_kills_servers_or_cannot_be_loaded_fails_the_
 
 def test_more_than_three_flaky_tests_fail_the_run(tmp_path: Path) -> None:
     told = run(tmp_path, "most", test_a="\n".join(f"def test_{n}(): assert not first('{n}')" for n in range(4)))
-    assert len(told.of("flaky")) == 4
-    assert told.of("problem") == ["4 tests are flaky, more than 3"]
+    assert len(told.find("flaky")) == 4
+    assert told.find("problem") == ["4 tests are flaky, more than 3"]
     assert (told.status, told.lines[-1]) == (1, "tests: 4 passed, 0 failed, 0 skipped")
 
 
 def test_many_failures_are_not_run_again_and_an_empty_part_fails(tmp_path: Path) -> None:
     wrong = "@pytest.mark.parametrize('n', range(21))\ndef test_wrong(n): assert not first(str(n))"
     told = run(tmp_path, "most", "chaos", test_a=wrong, chaos__test_b="")
-    assert told.of("problem") == ["21 tests failed, too many to run them again", "chaos: pytest ended with status 5"]
-    assert len(told.of("failed")) == 21
+    assert told.find("problem") == ["21 tests failed, too many to run them again", "chaos: pytest ended with status 5"]
+    assert len(told.find("failed")) == 21
     assert (told.status, told.lines[-1]) == (1, "tests: 0 passed, 21 failed, 0 skipped")

@@ -1,4 +1,4 @@
-"""Schedules: what is refused, when they run, over clock changes and restarts, and times as people write them."""
+"""Test schedules: refusals, run times over clock changes and restarts, and times as people write them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ BERLIN, NEW_YORK, LORD_HOWE, SANTIAGO = (
 CHANGES = {
     BERLIN: (date(2026, 3, 29), date(2026, 10, 25)),
     NEW_YORK: (date(2026, 3, 8), date(2026, 11, 1)),
-    LORD_HOWE: (date(2026, 4, 5), date(2026, 10, 4)),  # by half an hour
-    SANTIAGO: (date(2026, 4, 5), date(2026, 9, 6)),  # at midnight
+    LORD_HOWE: (date(2026, 4, 5), date(2026, 10, 4)),  # the clock changes by half an hour
+    SANTIAGO: (date(2026, 4, 5), date(2026, 9, 6)),  # the clock changes at midnight
 }
 """The days on which the clocks change in 2026."""
 
 
 def moment(text: str) -> int:
-    """A moment from ISO 8601 with an offset; UTC without one."""
+    """Return the instant of an ISO 8601 text; without an offset it is in UTC."""
     read = datetime.fromisoformat(text)
     read = read if read.tzinfo else read.replace(tzinfo=UTC)
     return int(read.timestamp()) * SECOND + read.microsecond
@@ -59,7 +59,7 @@ def list_runs(schedule: Schedule, after: str, count: int) -> list[str]:
     return [local_iso(run, schedule.zone) for run in upcoming(schedule, moment(after), count)]
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_an_expression_is_refused_or_has_runs_and_a_description(expression: str)
     assert made.describe().endswith("(Europe/Berlin)")
 
 
-# -- as JSON and in words ----------------------------------------------------------------------------------------------
+# -- JSON and descriptions ---------------------------------------------------------------------------------------------
 
 MOMENTS = st.integers(0, moment("2200-01-01"))
 SCHEDULES = st.one_of(
@@ -217,7 +217,7 @@ def test_schedules_are_described_in_words(made: Schedule, words: str) -> None:
     assert made.describe() == words
 
 
-# -- when it runs ------------------------------------------------------------------------------------------------------
+# -- run times ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_single_time_runs_once() -> None:
@@ -232,7 +232,7 @@ def test_a_single_time_runs_once() -> None:
         ("0 9 * * *", "UTC", "2026-01-01T08:59:59.999999", ["2026-01-01T09:00:00+00:00"]),
         ("0 9 * * *", "UTC", "2026-01-01T09:00:00", ["2026-01-02T09:00:00+00:00"]),
         ("0 9 * * *", "UTC", "2026-01-01T09:00:00.000001", ["2026-01-02T09:00:00+00:00"]),
-        # day and weekday: one is enough, unless one begins with a star
+        # of day and weekday one match is enough, unless one begins with a star
         ("0 0 13 * 5", "UTC", "2026-11-01", ["2026-11-06T00:00:00+00:00", "2026-11-13T00:00:00+00:00"]),
         ("0 0 10 * 5", "UTC", "2026-11-06", ["2026-11-10T00:00:00+00:00", "2026-11-13T00:00:00+00:00"]),
         ("0 0 */2 * 1", "UTC", "2026-11-01", ["2026-11-09T00:00:00+00:00", "2026-11-23T00:00:00+00:00"]),
@@ -270,7 +270,7 @@ def test_a_single_time_runs_once() -> None:
         ("26 */3 * * *", "Asia/Pyongyang", "2018-05-04T14:00", ["2018-05-05T00:26:00+09:00"]),
         ("*/30 0 6 9 *", SANTIAGO, "2026-09-01", ["2027-09-06T00:00:00-03:00"]),
         ("* 2 * * *", BERLIN, "2026-10-25T00:58", ["2026-10-25T02:59:00+02:00", "2026-10-25T02:00:00+01:00"]),
-        # far away
+        # far in the future
         ("30 2 * * *", BERLIN, "2199-03-30T12:00", ["2199-03-31T03:00:00+02:00", "2199-04-01T02:30:00+02:00"]),
         ("0 0 29 2 *", LORD_HOWE, "2096-03-01", ["2104-02-29T00:00:00+11:00"]),
         ("0 0 30 12 *", NEW_YORK, "9997-12-31", ["9998-12-30T00:00:00-05:00"]),
@@ -294,7 +294,7 @@ def test_a_daily_run_happens_once_a_day_at_its_wall_time(zone: str, at: str) -> 
     place, due = ZoneInfo(zone), time.fromisoformat(at)
     made = cron(f"{due.minute} {due.hour} * * *", zone)
     run, runs = int(datetime(2026, 1, 1, tzinfo=place).timestamp() * SECOND) - 1, []
-    for _ in range(365):  # each from the one before, as after a restart
+    for _ in range(365):  # each computed from the previous one, as after a restart
         found = next_run_at(made, run)
         assert found is not None
         run = found
@@ -303,7 +303,7 @@ def test_a_daily_run_happens_once_a_day_at_its_wall_time(zone: str, at: str) -> 
     late = [wall for wall in runs if wall.time() != due]
     assert all(wall.fold == 0 for wall in runs)
     assert {wall.date() for wall in late} <= set(CHANGES[zone])
-    for wall in late:  # the clock jumped over the time, to this moment
+    for wall in late:  # the clock jumped over the time to this instant
         just_before = (wall.astimezone(UTC) - timedelta(seconds=1)).astimezone(place)
         assert just_before.time() < due < wall.time()
 
@@ -336,7 +336,7 @@ def test_an_interval_can_start_at_a_later_time() -> None:
 
 
 class Part(NamedTuple):
-    """A field of an expression: as it is written, and what it means."""
+    """A field of an expression: its text and the values it matches."""
 
     text: str
     means: frozenset[int]
@@ -373,7 +373,7 @@ class Expression(NamedTuple):
     def __str__(self) -> str:
         return " ".join(part.text for part in self)
 
-    def fits(self, wall: datetime) -> bool:
+    def matches(self, wall: datetime) -> bool:
         days = (wall.day in self.day.means, wall.isoweekday() % 7 in self.weekday.means)
         both = self.day.text.startswith("*") or self.weekday.text.startswith("*")
         on_day = all(days) if both else any(days)
@@ -382,7 +382,7 @@ class Expression(NamedTuple):
         ) and on_day
 
     def runs(self, zone: ZoneInfo, after: int, until: int) -> Iterator[int]:
-        """Walk minute by minute in UTC and look at the wall clock."""
+        """Check every minute in UTC against the wall clock."""
         once = not self.minute.text.startswith("*") and not self.hour.text.startswith("*")
         stamp = after // SECOND // 60 * 60
         before = datetime.fromtimestamp(stamp, zone).replace(tzinfo=None)
@@ -391,9 +391,9 @@ class Expression(NamedTuple):
             wall = there.replace(tzinfo=None, fold=0)
             skipped = (before + timedelta(minutes=n) for n in range(1, int((wall - before).total_seconds()) // 60))
             if once:
-                runs = (self.fits(wall) and there.fold == 0) or any(self.fits(minute) for minute in skipped)
+                runs = (self.matches(wall) and there.fold == 0) or any(self.matches(minute) for minute in skipped)
             else:
-                runs = self.fits(wall)
+                runs = self.matches(wall)
             if runs:
                 yield stamp * SECOND
             before = wall
@@ -413,7 +413,7 @@ EXPRESSIONS = st.builds(
 
 @st.composite
 def windows(draw: Callable) -> tuple[str, int, int]:
-    """A zone and up to three days in it, mostly around a change of its clock."""
+    """Return a zone and up to three days in it, mostly around a change of its clock."""
     zone = draw(st.sampled_from(sorted(CHANGES)))
     days = st.dates(date(2026, 1, 1), date(2026, 12, 31))
     day = draw(st.one_of(st.sampled_from(CHANGES[zone]), st.sampled_from(CHANGES[zone]), days))
@@ -435,7 +435,7 @@ def test_cron_runs_match_a_search_minute_by_minute(expression: Expression, windo
     assert [run for run in upcoming(made, after, len(found) + 1) if run <= until] == found
     for run, later in list(zip([after, *found], found, strict=False))[
         :50
-    ]:  # and from each to the next, as after a restart
+    ]:  # and each run computed from the previous one, as after a restart
         assert next_run_at(made, run) == later
         assert next_run_at(made, later - 1) == later
 
@@ -464,7 +464,7 @@ def test_years_of_missed_minutes_are_computed_quickly() -> None:
     assert count_missed(cron("* 3 1 1 *"), moment("2006-01-01"), until) == 1000
 
 
-# -- moments that people write -----------------------------------------------------------------------------------------
+# -- times that people write -------------------------------------------------------------------------------------------
 
 NOW = "2026-03-27T12:00:00.5+01:00"  # a Friday; the clock changes on Sunday
 

@@ -1,7 +1,8 @@
-"""The scheduler over a real store: what it fires when, and that it neither writes nor spins for nothing.
+"""Test the scheduler with a real store: what it fires and when, and that it makes no unnecessary reads and writes.
 
-A4 and A14 to A16: it never blocks on what it fired, writes only what is due, one row each, earliest first; what waits
-for its session or a slot waits as a task. A17 cannot exist: what is fired is guarded by the automation's revision.
+A4 and A14 to A16: it never waits for the runs it fired, writes only due automations, one row each, earliest first; a
+run that must wait for its session or a slot is a pending task. A17 cannot happen: the revision of the automation
+guards each fire.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from records import a_goal, a_task, an_automation
 HOUR = 3600 * SECOND
 
 
-class Watched(SqliteStore):
-    """Counts what is written, and can be told to fail."""
+class CountingStore(SqliteStore):
+    """A store that counts writes and fails on request."""
 
     writes = 0
     looks = 0
@@ -44,7 +45,7 @@ class Watched(SqliteStore):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.news = asyncio.Condition()
-        self.on_commit(lambda commit: setattr(self, "_told", asyncio.get_running_loop().create_task(self._ring())))
+        self.on_commit(lambda commit: setattr(self, "_told", asyncio.get_running_loop().create_task(self._notify())))
 
     async def write(self, verb: Callable[..., Any], *args: Any) -> Any:
         self.writes += 1
@@ -55,23 +56,23 @@ class Watched(SqliteStore):
     async def list_due_automations(self, now: int, limit: int = 64) -> list[Automation]:
         self.looks += 1
         found = await super().list_due_automations(now, limit)
-        await self._ring()
+        await self._notify()
         return found
 
     async def find_open_run(self, automation_id: str) -> Task | None:
         return None if self.hide_runs else await super().find_open_run(automation_id)
 
     async def until(self, seen: Callable[[], bool]) -> None:
-        """Return once `seen` holds; asked again at each look and each commit."""
+        """Return when `seen` is true; it is checked after each query and each commit."""
         async with asyncio.timeout(30), self.news:
             await self.news.wait_for(seen)
 
-    async def _ring(self) -> None:
+    async def _notify(self) -> None:
         async with self.news:
             self.news.notify_all()
 
     def version(self) -> int:
-        """Changes when somebody commits something."""
+        """Return a number that changes with every commit."""
         return int(self._reader().execute("PRAGMA data_version").fetchone()[0])
 
 
@@ -80,46 +81,46 @@ async def terms(agent: str) -> AgentTerms:
 
 
 async def stop(task_id: str) -> None:
-    """No goal of these tests has a step to be stopped."""
+    """Do nothing: no goal in these tests has a step to stop."""
     raise AssertionError(task_id)
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Watched]:
-    opened = Watched(tmp_path / "midwatch.db")
+async def store(tmp_path: Path) -> AsyncIterator[CountingStore]:
+    opened = CountingStore(tmp_path / "midwatch.db")
     yield opened
     await settle()
     await opened.close()
 
 
 @pytest.fixture
-async def scheduler(store: Watched, clock: FakeClock) -> AsyncIterator[Scheduler]:
+async def scheduler(store: CountingStore, clock: FakeClock) -> AsyncIterator[Scheduler]:
     made = Scheduler(store, clock, lambda: True, terms, stop)
     yield made
     await made.stop()
 
 
-async def put(store: Watched, clock: FakeClock, **fields: Any) -> Automation:
+async def put(store: CountingStore, clock: FakeClock, **fields: Any) -> Automation:
     made = an_automation(clock.now(), **fields)
     await store.apply(Changes(records=(made,)))
     return made
 
 
-async def has_run(store: Watched, made: Automation) -> None:
-    """Return once it was fired."""
+async def wait_for_run(store: CountingStore, made: Automation) -> None:
+    """Return when the automation was fired."""
     async with asyncio.timeout(30):
         while not await store.list_runs(made.id):
             pass
 
 
-async def list_fired(store: Watched) -> list[str]:
-    """Ids of the automations that were fired, in order."""
+async def list_fired(store: CountingStore) -> list[str]:
+    """Return the ids of the automations that were fired, in order."""
     events = await store.read_events(0, EventFilter(kinds=("automation_fired",)))
-    return [made.payload["automation_id"] for made in events]
+    return [event.payload["automation_id"] for event in events]
 
 
 async def test_an_idle_scheduler_writes_nothing_and_returns_the_next_time(
-    store: Watched, clock: FakeClock, scheduler: Scheduler
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     assert await scheduler.look() is None
     await put(store, clock, next_run_at=clock.now() + 5)
@@ -131,7 +132,7 @@ async def test_an_idle_scheduler_writes_nothing_and_returns_the_next_time(
 
 
 async def test_paused_deleted_and_unscheduled_automations_are_not_due(
-    store: Watched, clock: FakeClock, scheduler: Scheduler
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     now = clock.now()
     await put(store, clock, status="paused", next_run_at=now)
@@ -142,7 +143,9 @@ async def test_paused_deleted_and_unscheduled_automations_are_not_due(
     assert store.writes == writes
 
 
-async def test_a_due_automation_is_fired_in_one_write(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_a_due_automation_is_fired_in_one_write(
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
+) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     writes = store.writes
     assert await scheduler.look() == clock.now() + HOUR
@@ -153,7 +156,7 @@ async def test_a_due_automation_is_fired_in_one_write(store: Watched, clock: Fak
 
 
 async def test_many_automations_are_fired_once_earliest_first(
-    store: Watched, clock: FakeClock, scheduler: Scheduler
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     now = clock.now()
     made = [an_automation(now, id=f"am_{n:04}", session_key=f"s:{n}", next_run_at=now - n) for n in range(BATCH + 50)]
@@ -162,23 +165,25 @@ async def test_many_automations_are_fired_once_earliest_first(
     await scheduler.look()
     order = await list_fired(store)
     assert sorted(order) == [one.id for one in made]
-    assert set(order[:BATCH]) == {one.id for one in made[-BATCH:]}  # the earliest; within a batch they go together
+    assert set(order[:BATCH]) == {one.id for one in made[-BATCH:]}  # earliest batch first; a batch is fired together
     assert store.writes == writes + len(made)
 
 
-async def test_a_run_for_a_busy_session_waits_as_a_task(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_a_run_for_a_busy_session_waits_as_a_task(
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
+) -> None:
     first = await put(store, clock, next_run_at=clock.now(), session_key="chat:1")
     second = await put(store, clock, next_run_at=clock.now(), session_key="chat:1")
     await scheduler.look()
     writes = store.writes
     clock.set(clock.now() + 60 * SECOND)
     await scheduler.look()
-    assert store.writes == writes  # both wait in the store; nothing is claimed and undone
+    assert store.writes == writes  # both wait as pending tasks; nothing is claimed and released again
     for one in (first, second):
         assert await store.find_open_run(one.id) is not None
 
 
-async def test_an_open_run_skips_the_next(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_an_open_run_skips_the_next(store: CountingStore, clock: FakeClock, scheduler: Scheduler) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     await scheduler.look()
     clock.set(clock.now() + HOUR)
@@ -189,7 +194,7 @@ async def test_an_open_run_skips_the_next(store: Watched, clock: FakeClock, sche
 
 
 async def test_an_unreadable_automation_is_paused_and_delays_no_other(
-    store: Watched, clock: FakeClock, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     odd = await put(store, clock, next_run_at=clock.now() - 5, schedule={"cron": "0 9 * * *", "zone": "No/Where"})
     good = await put(store, clock, next_run_at=clock.now())
@@ -205,7 +210,9 @@ async def test_an_unreadable_automation_is_paused_and_delays_no_other(
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
 
 
-async def test_a_time_that_was_run_is_not_run_again(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_a_time_that_was_run_is_not_run_again(
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
+) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     due = clock.now()
     await scheduler.look()
@@ -213,7 +220,7 @@ async def test_a_time_that_was_run_is_not_run_again(store: Watched, clock: FakeC
     await store.apply(Changes(updates=(_make_end(task, clock),)))
     found = await store.get_automation(made.id)
     assert found is not None
-    await store.apply(Changes(updates=(update_record(found, clock.now(), next_run_at=due),)))  # a clock was set back
+    await store.apply(Changes(updates=(update_record(found, clock.now(), next_run_at=due),)))  # the clock was set back
     async with asyncio.timeout(30):
         assert await scheduler.look() == due + HOUR
     assert [one.id for one in await store.list_runs(made.id)] == [task.id]
@@ -228,7 +235,7 @@ def _make_end(task: Task, clock: FakeClock) -> Update:
 
 
 async def test_a_closed_session_pauses_the_automation_with_a_notice(
-    store: Watched, clock: FakeClock, scheduler: Scheduler
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     talk = Session(key="chat:1", agent="demo", gate_key="chat:1", created_at=1, updated_at=1)
     made = await put(store, clock, next_run_at=clock.now(), session_key="chat:1", route="console")
@@ -243,10 +250,10 @@ async def test_a_closed_session_pauses_the_automation_with_a_notice(
     assert notice.text.endswith(f"then resume it: midwatch automation resume {made.id}")
 
 
-async def test_a_retry_by_hand_skips_the_next_run(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_a_retry_by_hand_skips_the_next_run(store: CountingStore, clock: FakeClock, scheduler: Scheduler) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     await store.apply(Changes(records=(a_task(cause="automation", cause_id=made.id, retry_of="t_0"),)))
-    store.hide_runs = True  # it came after the look
+    store.hide_runs = True  # it was changed after the query
     await scheduler.look()
     store.hide_runs = False
     assert len(await store.list_runs(made.id)) == 1
@@ -254,8 +261,8 @@ async def test_a_retry_by_hand_skips_the_next_run(store: Watched, clock: FakeClo
     assert missed.payload["reason"] == "overlap"
 
 
-class Stubborn(Watched):
-    """Refuses every step of one automation."""
+class RefusingStore(CountingStore):
+    """A store that refuses every write for one automation."""
 
     async def apply(self, changes: Changes) -> None:
         if any(update.id == "am_stuck" for update in changes.updates):
@@ -264,7 +271,7 @@ class Stubborn(Watched):
 
 
 async def test_an_automation_that_cannot_advance_does_not_loop(tmp_path: Path, clock: FakeClock) -> None:
-    store = Stubborn(tmp_path / "midwatch.db")
+    store = RefusingStore(tmp_path / "midwatch.db")
     try:
         await put(store, clock, id="am_stuck", next_run_at=clock.now() - 5)
         good = await put(store, clock, next_run_at=clock.now())
@@ -277,84 +284,86 @@ async def test_an_automation_that_cannot_advance_does_not_loop(tmp_path: Path, c
 
 
 async def test_a_failing_agent_list_delays_no_other_automation(
-    store: Watched, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    store: CountingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def odd_terms(agent: str) -> AgentTerms:
+    async def failing_terms(agent: str) -> AgentTerms:
         if agent == "odd":
             raise RuntimeError("unexpected")
         return AgentTerms()
 
     await put(store, clock, agent="odd", next_run_at=clock.now() - 5)
     good = await put(store, clock, next_run_at=clock.now())
-    scheduler = Scheduler(store, clock, lambda: True, odd_terms, stop)
+    scheduler = Scheduler(store, clock, lambda: True, failing_terms, stop)
     assert await scheduler.look() == clock.now() + int(PAUSE_SECONDS * SECOND)
     assert await list_fired(store) == [good.id]
     assert "could not be fired" in caplog.text
 
 
-async def test_a_run_fired_by_another_process_is_no_error(store: Watched, clock: FakeClock) -> None:
+async def test_a_run_fired_by_another_process_is_no_error(store: CountingStore, clock: FakeClock) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     await asyncio.gather(*(Scheduler(store, clock, lambda: True, terms, stop).look() for _ in range(5)))
     assert len(await store.list_runs(made.id)) == 1
     assert await list_fired(store) == [made.id]
 
 
-async def test_the_scheduler_sleeps_until_the_next_time(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_the_scheduler_sleeps_until_the_next_time(
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
+) -> None:
     made = await put(store, clock, next_run_at=clock.now() + 3600 * SECOND)
     await scheduler.start()
     await scheduler.start()
     await store.until(lambda: store.looks == 1)
-    await asleep(clock)
+    await wait_for_timer(clock)
     await clock.advance(3599)
-    assert store.looks == 1  # it looked at the clock only
+    assert store.looks == 1  # it checked the clock only
     await clock.advance(1)
     await store.until(lambda: store.looks >= 2)
-    await has_run(store, made)
+    await wait_for_run(store, made)
     assert await list_fired(store) == [made.id]
 
 
-async def asleep(clock: FakeClock) -> None:
-    """Return once something waits for the clock."""
+async def wait_for_timer(clock: FakeClock) -> None:
+    """Return when a timer is pending."""
     async with asyncio.timeout(30):
         while not any(timer.callback for _, _, timer in clock._timers):  # its reads happen in threads
             await asyncio.sleep(0.001)
 
 
 async def test_a_suspended_machine_is_noticed_within_half_a_minute(
-    store: Watched, clock: FakeClock, scheduler: Scheduler
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     made = await put(store, clock, next_run_at=clock.now() + 5 * HOUR, missed="once")
     await scheduler.start()
-    await asleep(clock)
-    clock.set(clock.now() + 8 * HOUR)  # monotonic time stood still
+    await wait_for_timer(clock)
+    clock.set(clock.now() + 8 * HOUR)  # monotonic time did not advance
     await clock.advance(LONGEST_NAP)
-    await has_run(store, made)
+    await wait_for_run(store, made)
     (missed,) = await store.read_events(0, EventFilter(kinds=("automation_missed",)))
     assert (missed.payload["reason"], missed.payload["count"]) == ("caught_up", 4)
 
 
 async def test_a_clock_set_back_makes_the_scheduler_wait_longer(
-    store: Watched, clock: FakeClock, scheduler: Scheduler
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     automation = await put(store, clock, next_run_at=clock.now() + 60 * SECOND)
     await scheduler.start()
-    await asleep(clock)
+    await wait_for_timer(clock)
     clock.set(clock.now() - HOUR)
     await clock.advance(60)
     assert store.looks == 1
     await clock.advance(3600)
-    await has_run(store, automation)
+    await wait_for_run(store, automation)
 
 
-async def test_a_wake_up_call_wakes_the_scheduler(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_a_wake_up_call_wakes_the_scheduler(store: CountingStore, clock: FakeClock, scheduler: Scheduler) -> None:
     await scheduler.start()
     await store.until(lambda: store.looks == 1)
     made = await put(store, clock, next_run_at=clock.now())
     scheduler.wake()
-    await has_run(store, made)
+    await wait_for_run(store, made)
 
 
-async def test_a_process_that_does_not_lead_fires_nothing(store: Watched, clock: FakeClock) -> None:
+async def test_a_process_that_does_not_lead_fires_nothing(store: CountingStore, clock: FakeClock) -> None:
     leads = False
     made = await put(store, clock, next_run_at=clock.now())
     scheduler = Scheduler(store, clock, lambda: leads, terms, stop)
@@ -366,26 +375,28 @@ async def test_a_process_that_does_not_lead_fires_nothing(store: Watched, clock:
         assert store.looks == 0
         leads = True
         scheduler.wake()
-        await has_run(store, made)
+        await wait_for_run(store, made)
     finally:
         await scheduler.stop()
         await scheduler.stop()
 
 
-async def test_an_unavailable_store_is_queried_again(store: Watched, clock: FakeClock, scheduler: Scheduler) -> None:
+async def test_an_unavailable_store_is_queried_again(
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
+) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     store.fails = StoreUnavailable("the disk is full.")
     await scheduler.start()
-    await asleep(clock)
+    await wait_for_timer(clock)
     assert await store.list_tasks(TaskFilter()) == []
     store.fails = None
     await clock.advance(PAUSE_SECONDS)
-    await has_run(store, made)
+    await wait_for_run(store, made)
     assert await list_fired(store) == [made.id]
 
 
 async def test_an_automation_deleted_or_changed_since_the_query_is_not_fired(
-    store: Watched, clock: FakeClock, scheduler: Scheduler
+    store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     made = await put(store, clock, next_run_at=clock.now())
     await store.apply(rules.pause_automation(made, clock.now(), "why", None))

@@ -1,4 +1,4 @@
-"""Sessions: which keys share a lock, which keys are keys at all."""
+"""Test session keys: which keys share a lock, and which keys are valid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from midwatch.base.clock import SECOND
 from midwatch.base.errors import InvalidInput
 from midwatch.domain.session import MAX_KEY, Message, Session, View, check_key, gate_key, thread_scope, visibility_key
 
-# The grammar: <type>:<id>, then tokens. Of seed, thread and work the first that is there, in this order, is the thread.
+# The grammar is <type>:<id>, then tokens. The first token of seed, thread and work, in this order, is the thread.
 TABLE = [
     ("chat:1", "chat:1", ""),
     ("chat:1|message:9", "chat:1", ""),
@@ -39,7 +39,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("key", "visible", "scope"), TABLE)
-def test_a_key_has_parts(key: str, visible: str, scope: str) -> None:
+def test_a_key_is_split_into_its_parts(key: str, visible: str, scope: str) -> None:
     assert (visibility_key(key), thread_scope(key), gate_key(key)) == (visible, scope, visible + scope)
 
 
@@ -82,7 +82,7 @@ def test_two_keys_conflict_only_with_equal_visible_parts_and_threads(one: str, o
 
 
 @given(KEYS)
-def test_the_gate_key_of_a_gate_key_is_itself(key: str) -> None:
+def test_making_a_gate_key_is_idempotent(key: str) -> None:
     assert gate_key(gate_key(key)) == gate_key(key)
 
 

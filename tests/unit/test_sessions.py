@@ -1,4 +1,4 @@
-"""The session service over a real store: what it writes, and what it refuses."""
+"""Test the session service with a real store: what it writes and what it refuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sessions(store: SqliteStore, clock: FakeClock) -> Sessions:
 
 
 async def kinds(store: SqliteStore) -> list[str]:
-    return [made.kind for made in await store.read_events(0, EVERYTHING, 1000)]
+    return [event.kind for event in await store.read_events(0, EVERYTHING, 1000)]
 
 
 async def test_a_session_without_a_key_gets_a_new_one(sessions: Sessions, store: SqliteStore) -> None:

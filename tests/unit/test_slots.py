@@ -1,4 +1,4 @@
-"""Slots: never more turns than there are slots, who waits for its own comes before anybody new, and actors share."""
+"""Test slots: turns never exceed the slots, returning tasks come before new ones, and actors share the slots fairly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from records import a_task, claim_request
 
 
 def count_used(slots: Slots) -> dict[str, int]:
-    """Turns in their slots, by agent."""
+    """Return the number of turns in slots by agent."""
     return {agent: count for agent, count in slots._used.items() if count}
 
 
@@ -43,7 +43,7 @@ async def test_a_task_that_reacquires_its_slot_comes_before_a_new_one() -> None:
     await settle()
     assert not back.done()
     slots.give("b")
-    assert slots.free() == 0  # it is the waiting one's from this moment, before that has run again
+    assert slots.free() == 0  # the slot belongs to the waiting task at once, before that task has run again
     await back
     assert count_used(slots) == {"a": 1}
     slots.give("a")
@@ -101,7 +101,7 @@ async def test_a_task_cancelled_with_a_slot_passes_it_on() -> None:
     slots.take("a")
     first, second = asyncio.create_task(slots.take_back("a")), asyncio.create_task(slots.take_back("a"))
     await settle()
-    slots.give("a")  # the first one's
+    slots.give("a")  # the slot of the first
     first.cancel()  # before it could run
     await second
     assert first.cancelled()
@@ -116,7 +116,7 @@ async def test_a_task_cancelled_before_its_slot_came_releases_nothing() -> None:
     back = asyncio.create_task(slots.take_back("a"))
     await settle()
     back.cancel()
-    slots.give("a")  # in the same turn of the loop
+    slots.give("a")  # in the same iteration of the event loop
     await asyncio.wait({back})
     assert slots.free_by_agent() == {"a": 1}
     slots.take("a")
@@ -136,7 +136,7 @@ async def test_a_full_agent_does_not_block_tasks_of_others() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_random_operations_never_exceed_the_limits_and_return_all_slots(seed: int) -> None:
-    """Turns start, ask, are answered, are cancelled while they wait for their slot, and end, in any order."""
+    """Turns start, ask, get answers, are cancelled while they wait for a slot, and end, in any order."""
     chance = random.Random(seed)
     limits = {"a": chance.randint(1, 3), "b": chance.randint(1, 3), "c": 1}
     total = chance.randint(1, 5)
@@ -151,16 +151,16 @@ async def test_random_operations_never_exceed_the_limits_and_return_all_slots(se
             if slots.free() > 0 and slots.free_by_agent()[agent] > 0:
                 slots.take(agent)
                 running.append(agent)
-        elif step == 2 and running:  # asks
+        elif step == 2 and running:  # a turn asks
             asking.append(running.pop(chance.randrange(len(running))))
             slots.give(asking[-1])
-        elif step == 3 and asking:  # is answered
+        elif step == 3 and asking:  # a turn gets its answer
             agent = asking.pop()
             back[asyncio.create_task(slots.take_back(agent))] = agent
-        elif step == 4 and running:  # ends
+        elif step == 4 and running:  # a turn ends
             slots.give(running.pop(chance.randrange(len(running))))
-        elif step == 5 and back:  # is stopped while it waits
-            await settle(3)  # not in the same turn of the loop as a slot that is given: see above
+        elif step == 5 and back:  # a turn is stopped while it waits
+            await settle(3)  # not in the same loop iteration as a slot that is assigned: see above
             waiting = chance.choice(list(back))
             if not waiting.done():
                 waiting.cancel()
@@ -198,7 +198,9 @@ def choose_actor(
     spare: int = 0,
     most: int | None = None,
 ) -> str:
-    """Who gets the next slot. A head is an actor and perhaps an agent, as in `a b:y`; the usual agent is x."""
+    """Return the actor that gets the next slot. A head is an actor and perhaps an agent, as in `a b:y`; the default
+    agent is x.
+    """
     pairs = {_pair(name): count for name, count in (held or {}).items()}
     starts = {_pair(name): number for number, name in enumerate(started.split(), 1)}
     shares = Shares(pairs, starts, spare, most)
@@ -216,7 +218,7 @@ def _pair(name: str) -> tuple[str, str]:
 
 def test_the_last_slot_goes_to_a_waiting_actor_without_one() -> None:
     assert choose_actor("a b", held={"a": 3}) == "b"
-    assert choose_actor("a b", held={"a": 2, "c": 1}) == "b"  # not only when one actor has all the others
+    assert choose_actor("a b", held={"a": 2, "c": 1}) == "b"  # not only when one actor has all other slots
     assert choose_actor("a b", held={"b": 3}) == "a"
 
 
@@ -231,7 +233,7 @@ def test_a_single_actor_may_use_every_slot() -> None:
 
 def test_claim_order_decides_while_there_are_enough_slots() -> None:
     assert choose_actor("a b", free=2, held={"a": 2}) == "a"
-    assert choose_actor("a b c", free=2, held={"a": 2}) == "b"  # one is kept for b and one for c
+    assert choose_actor("a b c", free=2, held={"a": 2}) == "b"  # one slot is reserved for b and one for c
     assert choose_actor("a b c", free=3, held={"a": 2}) == "a"
 
 
@@ -239,23 +241,23 @@ def test_among_actors_without_a_slot_the_one_served_longest_ago_gets_it() -> Non
     assert choose_actor("a b", started="a") == "b"
     assert choose_actor("a b", started="a b") == "a"
     assert choose_actor("a b c", started="c a b") == "c"
-    assert choose_actor("a b") == "a"  # nobody ever had one
+    assert choose_actor("a b") == "a"  # no actor ever had a slot
 
 
 def test_slots_are_reserved_within_an_agent() -> None:
     plenty = {"x": 1, "y": 40}
     assert choose_actor("a b", free=40, agents=plenty, held={"a": 3}) == "b"
-    assert choose_actor("a b", free=40, agents=plenty, held={"a": 3, "b:y": 5}) == "b"  # has none of x
-    assert choose_actor("a b:y", free=40, agents=plenty, held={"a": 3}) == "a"  # wants none of x
+    assert choose_actor("a b", free=40, agents=plenty, held={"a": 3, "b:y": 5}) == "b"  # has no slot of x
+    assert choose_actor("a b:y", free=40, agents=plenty, held={"a": 3}) == "a"  # needs no slot of x
     assert choose_actor("b:y a", free=40, agents=plenty, held={"a": 3}) == "b:y"
-    assert choose_actor("a b", free=40, agents=plenty, started="b a b:y") == "b"  # who had one of x longest ago
+    assert choose_actor("a b", free=40, agents=plenty, started="b a b:y") == "b"  # its last slot of x is older
 
 
 def test_slots_of_the_process_are_reserved_across_all_agents() -> None:
     assert choose_actor("a b:y", agents={"x": 4, "y": 4}, held={"a": 3}) == "b:y"
     assert choose_actor("a b", agents={"x": 1, "y": 1}, held={"b:y": 1}) == "a"
     both = {"a:y": 1, "b:y": 1}
-    assert choose_actor("a b", agents={"x": 1, "y": 1}, held=both, started="b a") == "b"  # then the agent's own decide
+    assert choose_actor("a b", agents={"x": 1, "y": 1}, held=both, started="b a") == "b"  # then slots per agent decide
     assert choose_actor("a:y a b", agents={"x": 4, "y": 4}, started="a") == "b"
 
 
@@ -291,7 +293,7 @@ def test_a_claim_gets_present_and_past_slot_holders() -> None:
     assert sorted(started, key=lambda pair: started[pair]) == [("x", "b"), ("y", "a"), ("x", "a")]
     assert (spare, most) == (1, 3)
     slots.take("x", "c")
-    assert ("x", "c") not in held  # it was true at the moment
+    assert ("x", "c") not in held  # this was true at that moment
 
 
 def test_only_the_latest_starts_are_kept() -> None:

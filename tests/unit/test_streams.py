@@ -1,4 +1,4 @@
-"""Streams of agent programs: what their parsers make of recordings, what errors mean, how lines are read."""
+"""Test the parsers of agent programs: their results on recordings, the classes of errors, and the reading of lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def steps_of_kind(kind: type[S], told: Iterable[Any]) -> list[S]:
 
 
 def answer_of(told: list[steps.Step]) -> str:
-    """The answer: of the result, or the last text."""
+    """Return the answer: of the result, or the last text."""
     done = steps_of_kind(steps.Done, told)
     if done and done[-1].text is not None:
         return done[-1].text
@@ -66,7 +66,7 @@ def test_a_plain_answer_is_read(name: str) -> None:
         and not steps_of_kind(steps.Denied, told)
     )
     threads = {step.id for step in steps_of_kind(steps.Thread, told)}
-    assert len(threads) == (0 if name == "goose" else 1)  # goose is told its own
+    assert len(threads) == (0 if name == "goose" else 1)  # goose gets its thread id from us
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -99,7 +99,7 @@ def test_tool_calls_are_read(name: str) -> None:
 )
 def test_usage_is_as_reported_by_the_program(name: str, sent: int, made: int) -> None:
     (spent,) = steps_of_kind(steps.Spent, read(name, "plain"))
-    assert spent.input_tokens is not None and abs(spent.input_tokens - sent) < 200  # prompts hold paths and dates
+    assert spent.input_tokens is not None and abs(spent.input_tokens - sent) < 200  # prompts contain paths and dates
     assert spent.output_tokens == made
     assert spent.of_thread == (name in ("codex", "goose"))
     assert (spent.cost_usd is not None) == (name in ("claude", "opencode"))
@@ -120,7 +120,7 @@ def test_missing_values_are_unknown() -> None:
 def test_a_denied_tool_is_recognised(name: str, tool: str) -> None:
     told = read(name, "denied")
     assert {one.tool for one in steps_of_kind(steps.Denied, told)} == {tool}
-    assert bool(steps_of_kind(steps.Done, told)) == (name != "opencode")  # it ends there
+    assert bool(steps_of_kind(steps.Done, told)) == (name != "opencode")  # the recording ends there
 
 
 def test_a_tool_that_only_asks_does_not_count_as_denied() -> None:
@@ -260,7 +260,7 @@ def test_file_changes_of_codex_have_their_paths() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_parser_survives_any_input(name: str) -> None:
-    """Every value of every line of its recordings, replaced by something odd."""
+    """Replace each value of each line of the recordings by an unexpected one."""
     odd: tuple[Any, ...] = (None, 7, -1, "x", [], [1, None], {}, {"type": {}}, True)
     for path in sorted((RECORDINGS / name).glob("*.jsonl")):
         for line in path.read_text().splitlines():
@@ -290,7 +290,7 @@ def test_the_programs_get_their_arguments() -> None:
         assert not any("{" in part for part in begun)
 
 
-# -- what errors mean --------------------------------------------------------------------------------------------
+# -- classes of errors -------------------------------------------------------------------------------------------
 
 NOW = int(datetime(2026, 11, 15, 9, 41, 52, tzinfo=UTC).timestamp()) * SECOND
 
@@ -358,7 +358,7 @@ def test_error_messages_are_classified(text: str, status: int | None, kind: str)
     assert judge(text, now=NOW, status=status).kind == kind
 
 
-# -- small things ------------------------------------------------------------------------------------------------
+# -- titles, kinds and file changes ------------------------------------------------------------------------------
 
 
 def test_commands_are_shown_without_their_shell() -> None:

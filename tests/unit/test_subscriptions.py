@@ -1,4 +1,4 @@
-"""Subscriptions: each is told on its own account, whatever the others do, and counts what became of its events."""
+"""Test subscriptions: each gets events independently of the others and counts their results."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
     await made.close()
 
 
-class Told:
-    """A handler that remembers, and does what it is told to beside."""
+class RecordingHandler:
+    """A handler that records events and then calls a function."""
 
     def __init__(self, beside: Callable[[Event], Any] = lambda _: None) -> None:
         self.events: list[Event] = []
@@ -68,7 +68,7 @@ class Told:
 
     @property
     def texts(self) -> list[str]:
-        return [told.payload.get("text", told.kind) for told in self.events]
+        return [event.payload.get("text", event.kind) for event in self.events]
 
 
 def numbers(first: int, last: int) -> list[str]:
@@ -83,7 +83,12 @@ async def test_hanging_and_failing_subscribers_do_not_affect_others(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     never = asyncio.Event()
-    quick, hung, failing, tap = Told(), Told(lambda _: never.wait()), Told(fail), Told(lambda _: never.wait())
+    quick, hung, failing, tap = (
+        RecordingHandler(),
+        RecordingHandler(lambda _: never.wait()),
+        RecordingHandler(fail),
+        RecordingHandler(lambda _: never.wait()),
+    )
     await place.subscriptions.add("failing", failing)
     hangs = await place.subscriptions.add("hung", hung)
     taps = await place.subscriptions.add("tap", tap, live=True, most=10)
@@ -104,7 +109,7 @@ async def test_hanging_and_failing_subscribers_do_not_affect_others(
 
 async def test_a_subscriber_that_times_out_is_skipped(place: Place) -> None:
     never = asyncio.Event()
-    slow = Told(lambda told: never.wait() if told.payload["text"] == "1" else None)
+    slow = RecordingHandler(lambda told: never.wait() if told.payload["text"] == "1" else None)
     one = await place.subscriptions.add("slow", slow, seconds=0.01)
     await place.write("1", "2")
     assert await eventually(lambda: slow.texts == ["1", "2"])
@@ -112,7 +117,7 @@ async def test_a_subscriber_that_times_out_is_skipped(place: Place) -> None:
 
 
 async def test_a_failing_subscriber_does_not_fill_the_log_file(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    failing = await place.subscriptions.add("failing", Told(fail))
+    failing = await place.subscriptions.add("failing", RecordingHandler(fail))
     await place.write(*numbers(1, 200))
     assert await eventually(lambda: failing.failed == 200)
     assert 1 <= len(caplog.records) < 20
@@ -121,7 +126,7 @@ async def test_a_failing_subscriber_does_not_fill_the_log_file(place: Place, cap
 
 async def test_a_durable_subscriber_resumes_at_its_position(tmp_path: Path) -> None:
     file = tmp_path / "midwatch.db"
-    told = Told()
+    told = RecordingHandler()
     for run in range(3):
         place = await open_place(file)
         await place.write(f"{run} before")
@@ -136,12 +141,12 @@ async def test_an_unhandled_event_is_delivered_again_after_a_crash(tmp_path: Pat
     file = tmp_path / "midwatch.db"
     never = asyncio.Event()
     place = await open_place(file)
-    first = Told(lambda told: never.wait() if told.payload["text"] == "2" else None)
+    first = RecordingHandler(lambda told: never.wait() if told.payload["text"] == "2" else None)
     await place.subscriptions.add("mine", first, durable=True)
     await place.write("1", "2", "3")
     assert await eventually(lambda: first.texts == ["1", "2"])
-    await place.close()  # the handler is cancelled in the middle of the second
-    place, again = await open_place(file), Told()
+    await place.close()  # the handler is cancelled during the second event
+    place, again = await open_place(file), RecordingHandler()
     await place.subscriptions.add("mine", again, durable=True)
     assert await eventually(lambda: again.texts == ["2", "3"])
     await place.close()
@@ -155,7 +160,7 @@ async def test_a_handler_without_a_store_gets_the_event_again(tmp_path: Path) ->
         if refusals:
             raise StoreUnavailable(refusals.pop())
 
-    told = Told(refuse)
+    told = RecordingHandler(refuse)
     one = await place.subscriptions.add("mine", told)
     await place.write("1")
     assert await eventually(lambda: one.handled == 1)
@@ -166,9 +171,9 @@ async def test_a_handler_without_a_store_gets_the_event_again(tmp_path: Path) ->
 async def test_a_gap_is_delivered_and_counted_once(tmp_path: Path) -> None:
     file = tmp_path / "midwatch.db"
     place = await open_place(file)
-    await place.subscriptions.add("mine", Told(), durable=True)
+    await place.subscriptions.add("mine", RecordingHandler(), durable=True)
     await place.close()
-    place, told = await open_place(file), Told()
+    place, told = await open_place(file), RecordingHandler()
     await place.write(*numbers(1, 10))
     await place.store.prune_events(0, 3)
     one = await place.subscriptions.add("mine", told, durable=True)
@@ -180,7 +185,7 @@ async def test_a_gap_is_delivered_and_counted_once(tmp_path: Path) -> None:
 
 async def test_a_live_subscriber_drops_overflow_and_gets_a_gap(place: Place) -> None:
     go = asyncio.Event()
-    told = Told(lambda _: go.wait())
+    told = RecordingHandler(lambda _: go.wait())
     one = await place.subscriptions.add("tap", told, EventFilter(kinds=("task_*", "message_*")), live=True, most=3)
     await place.write("1")
     assert await eventually(lambda: told.texts == ["1"])
@@ -198,7 +203,7 @@ async def test_a_live_subscriber_drops_overflow_and_gets_a_gap(place: Place) -> 
 
 
 async def test_only_matching_events_are_delivered(place: Place) -> None:
-    told = Told()
+    told = RecordingHandler()
     await place.subscriptions.add("mine", told, EventFilter(kinds=("err*",)))
     await place.write("1")
     await place.store.apply(Changes(events=(event(LoopError(stage="x", message="y"), CLOCK.now()),)))
@@ -206,7 +211,7 @@ async def test_only_matching_events_are_delivered(place: Place) -> None:
 
 
 async def test_a_name_is_used_once_until_it_is_removed(place: Place) -> None:
-    told = Told()
+    told = RecordingHandler()
     await place.subscriptions.add("mine", told)
     with pytest.raises(InvalidInput, match="mine"):
         await place.subscriptions.add("mine", told)
@@ -231,7 +236,7 @@ async def test_a_handler_that_does_not_end_blocks_nobody(tmp_path: Path, caplog:
             except asyncio.CancelledError:
                 continue
 
-    told = Told(lambda _: stubborn())
+    told = RecordingHandler(lambda _: stubborn())
     await place.subscriptions.add("stubborn", told)
     await place.write("1")
     assert await eventually(lambda: told.texts == ["1"])

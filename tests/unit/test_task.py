@@ -1,4 +1,4 @@
-"""Tasks: the tables, the texts, the pure steps, and the service in every state a task can be in."""
+"""Test tasks: the tables, the texts, the pure functions, and the service in every status of a task."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NOW = 1_700_000_000 * SECOND
 
 
 class AgentRegistry:
-    """Two agents known here, of which one is live; and one that only another process has."""
+    """A registry with two local agents, of which one is live, and one agent of another process."""
 
     default = "demo"
 
@@ -75,7 +75,7 @@ class AgentRegistry:
         return frozenset(self.alive)
 
 
-def console_only(route: str) -> str:
+def check_console_route(route: str) -> str:
     if not route.startswith("console"):
         raise InvalidInput("no such channel.", field="route")
     return route
@@ -88,7 +88,7 @@ def registry() -> AgentRegistry:
 
 @pytest.fixture
 def tasks(memory: Store, registry: AgentRegistry) -> Tasks:
-    return Tasks(memory, SystemClock(), registry, console_only, Limits(max_open=3), submitter="i_me")
+    return Tasks(memory, SystemClock(), registry, check_console_route, Limits(max_open=3), submitter="i_me")
 
 
 # -- tables ------------------------------------------------------------------------------------------------------
@@ -125,14 +125,14 @@ CLAIMABLE = st.lists(
 )
 
 
-def as_told(task: Task) -> tuple[Any, ...]:
-    """Claim order as the design says it: a person's messages, then priority, due time, id."""
+def documented_order(task: Task) -> tuple[Any, ...]:
+    """Return the documented claim order: messages of people, then priority, due time, id."""
     return (task.cause != "message", -task.priority, task.due_at, task.id)
 
 
 @given(CLAIMABLE)
 def test_messages_rank_first_then_priority(found: list[Task]) -> None:
-    assert sorted(found, key=lambda t: (t.rank, t.due_at, t.id)) == sorted(found, key=as_told)
+    assert sorted(found, key=lambda t: (t.rank, t.due_at, t.id)) == sorted(found, key=documented_order)
 
 
 async def test_the_store_claims_by_rank(memory: Store) -> None:
@@ -149,10 +149,10 @@ async def test_the_store_claims_by_rank(memory: Store) -> None:
     taken: list[str] = []
     for free in (1, 7, 100):
         taken += [task.id for task in await claim_tasks(memory, free, agents={"demo": 100})]
-    assert taken == [task.id for task in sorted(made, key=as_told)]
+    assert taken == [task.id for task in sorted(made, key=documented_order)]
 
 
-# -- what is shown -----------------------------------------------------------------------------------------------
+# -- snapshots and texts -----------------------------------------------------------------------------------------
 
 TEXTS: list[tuple[dict[str, Any], str]] = [
     ({"status": "pending"}, "pending"),
@@ -214,7 +214,7 @@ def test_unknown_tokens_are_shown_as_unknown(usage: dict[str, Any] | None, token
     assert a_task(usage=usage).tokens_used == tokens
 
 
-# -- pure steps --------------------------------------------------------------------------------------------------
+# -- pure functions ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outcome", get_args(Outcome))
@@ -338,7 +338,7 @@ async def test_a_refused_task_writes_nothing(tasks: Tasks, memory: Store) -> Non
 
 @pytest.mark.parametrize("field", ["session_key", "origin_session"])
 async def test_the_private_session_of_a_task_cannot_be_used_by_another(tasks: Tasks, field: str) -> None:
-    """Else it would wait in front of it, go on in its thread, or speak there."""
+    """Otherwise the task would block it, continue its thread, or post messages there."""
     other = await tasks.submit("x")
     for key in (other.session_key, f" {other.session_key}|message:1", "bg:anything"):
         with pytest.raises(InvalidInput, match="private") as caught:
@@ -372,7 +372,7 @@ async def test_keys_and_limits_are_checked(tasks: Tasks) -> None:
     assert (await tasks.active_count(), (await tasks.summary()).total) == (4, 4)
 
 
-# -- look --------------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------------------------
 
 
 async def test_the_reason_a_task_waits_is_computed(tasks: Tasks, registry: AgentRegistry, memory: Store) -> None:
@@ -390,7 +390,7 @@ async def test_the_reason_a_task_waits_is_computed(tasks: Tasks, registry: Agent
 
 
 async def test_a_list_shows_the_same_status_as_a_single_read(tasks: Tasks) -> None:
-    task = await tasks.submit("x", agent="odd", delay=60)  # known here, but nobody alive has it
+    task = await tasks.submit("x", agent="odd", delay=60)  # known here, but no live process has it
     (listed,) = await tasks.list()
     assert listed.status_text == (await tasks.get(task.id)).status_text
 
@@ -447,8 +447,8 @@ async def test_the_actor_who_cancelled_a_running_task_is_recorded(tasks: Tasks, 
     assert await memory.read_events(0, EventFilter(actor="me", task_id=busy.id)) != []
 
 
-class Fickle:
-    """A store whose task changes between every look and every write, as often as it is told to."""
+class ChangingStore:
+    """A store whose task changes between each read and the following write, a given number of times."""
 
     def __init__(self, task: Task, conflicts: int, meanwhile: Callable[[Task], Task] = lambda task: task) -> None:
         self.task = task
@@ -466,25 +466,25 @@ class Fickle:
             raise Conflict("changed meanwhile")
 
 
-def on(store: Fickle) -> Tasks:
-    return Tasks(store, SystemClock(), AgentRegistry(), console_only)  # type: ignore[arg-type]
+def on(store: ChangingStore) -> Tasks:
+    return Tasks(store, SystemClock(), AgentRegistry(), check_console_route)  # type: ignore[arg-type]
 
 
 async def test_a_cancel_that_always_conflicts_fails_after_five_tries() -> None:
-    store = Fickle(a_task(), conflicts=99)
+    store = ChangingStore(a_task(), conflicts=99)
     with pytest.raises(Conflict, match="keeps changing; try again"):
         await on(store).cancel(store.task.id)
     assert len(store.tried) == TRIES == 5
 
 
 async def test_a_cancel_that_conflicts_four_times_succeeds() -> None:
-    store = Fickle(a_task(), conflicts=4)
+    store = ChangingStore(a_task(), conflicts=4)
     assert (await on(store).cancel(store.task.id)).status == "cancelled"
     assert len(store.tried) == 5
 
 
 async def test_a_cancel_that_races_with_the_start_stops_the_task() -> None:
-    store = Fickle(a_task(), 1, lambda task: task._replace(status="running", attempt=1))
+    store = ChangingStore(a_task(), 1, lambda task: task._replace(status="running", attempt=1))
     after = await on(store).cancel(store.task.id)
     assert (after.status, after.stop_requested) == ("running", "cancel")
     (update,) = store.tried[-1].updates
@@ -492,7 +492,7 @@ async def test_a_cancel_that_races_with_the_start_stops_the_task() -> None:
 
 
 async def test_a_cancel_that_races_with_the_end_reports_it() -> None:
-    store = Fickle(a_task(status="running"), 1, lambda task: task._replace(status="done"))
+    store = ChangingStore(a_task(status="running"), 1, lambda task: task._replace(status="done"))
     with pytest.raises(AlreadyFinished, match="already done"):
         await on(store).cancel(store.task.id)
     assert len(store.tried) == 1
@@ -556,7 +556,7 @@ async def test_a_retry_needs_its_agent(tasks: Tasks, memory: Store) -> None:
         await tasks.retry(task.id)
 
 
-# -- a stale end -------------------------------------------------------------------------------------------------
+# -- an outdated end ---------------------------------------------------------------------------------------------
 
 
 async def test_an_end_computed_before_a_stop_request_is_refused(memory: Store, tasks: Tasks) -> None:

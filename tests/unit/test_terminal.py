@@ -1,4 +1,4 @@
-"""Terminal agents with small programs in place of real ones: turns, odd programs, broken ones."""
+"""Test terminal agents with small programs in place of real ones: turns, and programs that behave badly."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def screen_of(talk: Any) -> Any:
     return talk._live.screen
 
 
-async def begin(talk: Any) -> None:
-    """Have the program show its prompt: one that is slow to start and has no signs would be taken for idle before."""
+async def wait_for_prompt(talk: Any) -> None:
+    """Wait for the program's prompt: otherwise a slow start without known signs would count as idle."""
     await talk.start(RecordingTurn())
     await until(lambda: screen_of(talk).text().strip())
 
 
-def lines_kept(talk: Any) -> int:
+def count_kept_lines(talk: Any) -> int:
     kept: int = screen_of(talk).height
     return kept
 
@@ -122,10 +122,10 @@ async def test_a_reply_of_fifty_thousand_lines_is_complete() -> None:
 async def test_scrolled_lines_are_kept_only_while_needed() -> None:
     async with open_conversation(agent()) as talk:
         assert len((await say(talk, "!print('x\\n' * 20000)")).text) > 39_000
-        assert lines_kept(talk) < 100, "nobody reads them any more"
+        assert count_kept_lines(talk) < 100, "nobody reads them any more"
         talk.send_keys(b"!print('x\\n' * 20000, 'by hand')\r")
         await until(lambda: "by hand" in talk.screenshot().text)
-        assert lines_kept(talk) < 4000, "nobody has asked for them"
+        assert count_kept_lines(talk) < 4000, "nobody has asked for them"
         assert (await say(talk, "and now?")).text == "you said and now?"
 
 
@@ -191,12 +191,12 @@ async def test_a_prompt_a_line_program_cannot_take_is_refused() -> None:
         assert (await say(talk, "fine")).text == "you said fine"
 
 
-# -- shells and other programs that have no profile -----------------------------------------------------------------
+# -- shells and other programs without a profile --------------------------------------------------------------------
 
 
 async def test_a_shell_needs_no_settings(tmp_path: Path) -> None:
     async with open_conversation(agent(["bash", "--norc", "-i"], env={"HOME": str(tmp_path), "HISTFILE": ""})) as talk:
-        await begin(talk)
+        await wait_for_prompt(talk)
         assert (await say(talk, "echo one; echo two")).text == "one\ntwo"
         assert (await say(talk, "sleep 1.2; echo late")).text == "late"
         picture = talk.screenshot()
@@ -206,7 +206,7 @@ async def test_a_shell_needs_no_settings(tmp_path: Path) -> None:
 
 async def test_a_shell_without_bracketed_paste_is_read_by_its_prompt_or_by_silence() -> None:
     async with open_conversation(agent(["sh", "-i"], env={"PS1": "$ "})) as talk:
-        await begin(talk)
+        await wait_for_prompt(talk)
         assert (await say(talk, "echo one; sleep 0.2; echo two")).text == "one\ntwo"
         picture = talk.screenshot()
         assert (picture.evidence, picture.certain) == ("prompt", False)
@@ -228,7 +228,7 @@ async def test_silence_does_not_end_a_turn_of_a_program_with_a_known_prompt() ->
 
 async def test_silence_rarely_ends_a_turn_of_a_program_whose_prompt_was_seen() -> None:
     async with open_conversation(agent([sys.executable, "-c", ECHO], quiet=0.5)) as talk:
-        await begin(talk)
+        await wait_for_prompt(talk)
         assert (await say(talk, "hello")).text == "you said hello"
         assert (await say(talk, "!import time; time.sleep(2); print('late')")).text == "late"
         assert (await say(talk, "!print(input('your name? '))")).text.startswith("your name?")
@@ -303,7 +303,7 @@ async def test_binary_noise_is_harmless(noise: bytes, tmp_path: Path) -> None:
         turn = RecordingTurn(shout)
         working = asyncio.create_task(talk.turn(turn))
         await asyncio.wait({working}, timeout=3)
-        if not working.done():  # its prompt stands beside what the noise left
+        if not working.done():  # its prompt is on the line where the noise ended
             talk.send_keys(b"\r")
         async with asyncio.timeout(60):
             await working
@@ -359,7 +359,7 @@ async def test_a_program_that_ignores_signals_is_killed() -> None:
 
 async def test_an_interrupt_stops_the_turn_and_the_program_continues(tmp_path: Path) -> None:
     async with open_conversation(agent(["bash", "--norc", "-i"], env={"HOME": str(tmp_path)})) as talk:
-        await begin(talk)
+        await wait_for_prompt(talk)
         await say(talk, "echo warm")
         turn = RecordingTurn("echo ready; sleep 600")
         working = asyncio.create_task(talk.turn(turn))
@@ -373,7 +373,7 @@ async def test_an_interrupt_stops_the_turn_and_the_program_continues(tmp_path: P
 
 async def test_closing_leaves_no_process_of_the_session(tmp_path: Path) -> None:
     async with open_conversation(agent(["bash", "--norc", "-i"], env={"HOME": str(tmp_path)})) as talk:
-        await begin(talk)
+        await wait_for_prompt(talk)
         found = await say(talk, "sleep 600 & sleep 601 & jobs -p")
         pids = [int(word) for word in found.text.split() if word.isdigit()]
         assert len(pids) >= 2
@@ -409,7 +409,7 @@ async def test_a_question_on_the_screen_is_asked_and_answered_by_its_key(answer:
 
 async def test_a_question_may_be_answered_in_the_terminal() -> None:
     async with open_conversation(agent(ASKING, prompt="^> $", asking="Esc to cancel", echo="> ")) as talk:
-        turn = Patient("clean up")
+        turn = UnansweredTurn("clean up")
         working = asyncio.create_task(talk.turn(turn))
         async with asyncio.timeout(60):
             await turn.until(lambda t: bool(t.asked))
@@ -417,8 +417,8 @@ async def test_a_question_may_be_answered_in_the_terminal() -> None:
             assert (await working).text == "key 2"
 
 
-class Patient(RecordingTurn):
-    """Whose questions nobody answers."""
+class UnansweredTurn(RecordingTurn):
+    """A turn whose questions nobody answers."""
 
     async def ask(self, question: Any, *_: Any, **__: Any) -> Answer:
         self.asked.append(question)

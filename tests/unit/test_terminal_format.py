@@ -1,4 +1,6 @@
-"""What of a terminal's text is the agent's message: our own tables, and recorded screens where they are at hand."""
+"""Test which part of a terminal's text is the agent's message: with our own tables, and with recorded screens if
+present.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +24,30 @@ RULE = "─" * 20
 
 
 def vectors() -> Path:
-    """Where recorded screens are, if they are."""
+    """Return the directory of recorded screens, or None."""
     given = os.environ.get("MIDWATCH_VECTORS")
     return Path(given) if given else Path(__file__).parents[3] / "shared" / "vectors" / "terminal"
 
 
 def cases(pattern: str) -> list[Path]:
-    """The files of one set; one that is not there when there are none."""
+    """Return the files of one set, or one missing path if there are none."""
     return sorted(vectors().glob(pattern)) or [vectors() / "missing"]
 
 
 def read(path: Path) -> str:
-    """A file as it is, or skip."""
+    """Return the content of a file, or skip the test."""
     if not path.exists():
         pytest.skip(f"{path} is not there; set MIDWATCH_VECTORS")
     return path.read_bytes().decode()
 
 
 def name(path: Path) -> str:
-    """What a case is called."""
+    """Return the name of a case."""
     return "-".join(path.parts[-3:-1])
 
 
 def bare(text: str) -> str:
-    """Without spaces at line ends."""
+    """Return the text without spaces at the ends of lines."""
     return "\n".join(line.rstrip() for line in text.split("\n"))
 
 

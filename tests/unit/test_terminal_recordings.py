@@ -1,4 +1,4 @@
-"""Recorded terminals of real agents, replayed at full speed: what they do, what they ask and what they reply."""
+"""Test recorded terminals of real agents, replayed at full speed: their states, questions and replies."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ BEGIN = 1000.0
 
 
 class Replay:
-    """A screen and its watch, as they were when something was recorded."""
+    """A screen and its watcher at each point of a recording."""
 
     def __init__(self, folder: Path) -> None:
         lines = gzip.decompress((folder / "turns.jsonl.gz").read_bytes()).decode().splitlines()
         self.about, *self.items = [json.loads(line) for line in lines]
         self.profile = PROFILES[self.about["agent"]]
         self.signals: list[Any] = []
-        self.screen = Screen(self.about["columns"], self.about["rows"], signal=self._heard)
+        self.screen = Screen(self.about["columns"], self.about["rows"], signal=self._record_signal)
         self.watch = Watch(self.profile, self.screen)
         self.first = 0
 
-    def _heard(self, signal: Any) -> None:
+    def _record_signal(self, signal: Any) -> None:
         self.signals.append(signal)
         self.watch.take_signal(signal)
 
     def steps(self) -> Iterator[tuple[dict[str, Any], float]]:
-        """Each item and its time, after it was carried out; of output also the moment before."""
+        """Yield each item and its time after it was applied; for output also the state before."""
         self.watch.note_output(BEGIN)
         for item in self.items:
             now = BEGIN + item["t"]
@@ -83,7 +83,7 @@ def test_long_replies_are_complete(replay: Replay) -> None:
     (counted,) = [item["reply"] for item in replay.items if item.get("prompt", "").startswith("Count")]
     found = [line.strip() for line in counted.split("\n") if line.strip()]
     expected = [f"line {n} of a long answer" for n in range(120)]
-    if replay.about["agent"] in ("copilot", "opencode"):  # on the alternate screen, which keeps what is visible
+    if replay.about["agent"] in ("copilot", "opencode"):  # on the alternate screen, which keeps the visible lines
         assert found == expected[-len(found) :] and len(found) > 10
     else:
         assert found == expected

@@ -1,4 +1,4 @@
-"""The shipped fakes keep what they promise."""
+"""Test the fakes that midwatch ships for users' tests."""
 
 from __future__ import annotations
 

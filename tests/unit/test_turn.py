@@ -1,4 +1,4 @@
-"""The turn: events in order and none twice, whatever the store does meanwhile; progress and questions after them."""
+"""Test the turn: events are stored in order and once, whatever the store does; progress and questions follow them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from midwatch.testing import RecordingTurn, settle
 from records import a_steer, a_task, submit_and_claim
 
 
-class Unsteady:
-    """A store whose writes can be held up, or refused a number of times. Everything else goes through."""
+class UnreliableStore:
+    """A store whose writes can be delayed or refused a number of times."""
 
     def __init__(self, store: Store) -> None:
         self.real = store
@@ -60,8 +60,8 @@ class Unsteady:
         await self.real.apply(changes)
 
 
-class People(Approvals):
-    """Somebody who answers a question as soon as it is looked at."""
+class AnsweringApprovals(Approvals):
+    """Approvals where each question is answered as soon as it is read."""
 
     status: Any = "granted"
 
@@ -73,8 +73,8 @@ class People(Approvals):
         return approval
 
 
-class CountedSlots(Slots):
-    """Remembers who gave a slot back for a while."""
+class CountingSlots(Slots):
+    """Slots that count the pauses."""
 
     def __init__(self) -> None:
         super().__init__(5, {"demo": 5})
@@ -90,13 +90,13 @@ class CountedSlots(Slots):
 
 
 class Worker:
-    """Makes turns of running tasks and remembers what they show."""
+    """A worker that makes turns of running tasks and records the live events."""
 
-    def __init__(self, store: Unsteady) -> None:
+    def __init__(self, store: UnreliableStore) -> None:
         self.shown: list[Event] = []
-        self.slots = CountedSlots()
+        self.slots = CountingSlots()
         self.clock = SystemClock()
-        self.people = People(store, self.clock)  # type: ignore[arg-type]
+        self.people = AnsweringApprovals(store, self.clock)  # type: ignore[arg-type]
         parts: Any = {"store": store, "handoffs": None}
         self.host = Host(
             clock=self.clock, slots=self.slots, approvals=self.people, show=self.shown.append,
@@ -109,54 +109,54 @@ class Worker:
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[Unsteady]:
+async def store() -> AsyncIterator[UnreliableStore]:
     memory = await SqliteStore.open(":memory:")
-    yield Unsteady(memory)
+    yield UnreliableStore(memory)
     await memory.close()
 
 
 @pytest.fixture
-def worker(store: Unsteady) -> Worker:
+def worker(store: UnreliableStore) -> Worker:
     return Worker(store)
 
 
 @pytest.fixture
-async def task(store: Unsteady) -> Task:
+async def task(store: UnreliableStore) -> Task:
     return await submit_and_claim(store)  # type: ignore[arg-type]
 
 
-class Impatient(LiveTurn):
-    """A turn that tries the store again at once."""
+class RetryingTurn(LiveTurn):
+    """A turn that retries the store without a pause."""
 
     pause_seconds = 0.001
 
 
 @pytest.fixture
 async def turn(worker: Worker, task: Task) -> LiveTurn:
-    return worker.turn(task, Impatient)
+    return worker.turn(task, RetryingTurn)
 
 
 def make_progress(text: str) -> TaskProgress:
     return TaskProgress(text=text)
 
 
-async def read_stored(store: Unsteady, task: Task) -> list[str]:
-    """What of the turn is in the log, in order."""
+async def read_stored(store: UnreliableStore, task: Task) -> list[str]:
+    """Return the events of the turn in the log, in order."""
     found = await store.read_events(0, EventFilter(task_id=task.id), 5000)
     own = [made for made in found if made.kind not in ("task_submitted", "task_started")]
     return [made.payload.get("text") or made.kind for made in own]
 
 
 async def wait_until_written(turn: LiveTurn) -> None:
-    """Wait until nothing is unwritten."""
+    """Wait until all events are written."""
     async with asyncio.timeout(30):
         while (flushing := turn._flushing) is not None:
             await asyncio.wait({flushing})
             await settle(2)
 
 
-async def take_over(store: Unsteady, task: Task) -> None:
-    """Another process has the task now."""
+async def take_over(store: UnreliableStore, task: Task) -> None:
+    """Give the task to another process."""
     update = Update("task", task.id, {"attempt": 9}, {"status": "running"})
     await store.real.apply(Changes(updates=(update,)))
 
@@ -164,7 +164,7 @@ async def take_over(store: Unsteady, task: Task) -> None:
 # -- order -------------------------------------------------------------------------------------------------------
 
 
-async def test_events_are_stored_in_order_with_the_turns_id(turn: LiveTurn, store: Unsteady, task: Task) -> None:
+async def test_events_are_stored_in_order_with_the_turns_id(turn: LiveTurn, store: UnreliableStore, task: Task) -> None:
     turn.begin(None)
     for number in range(100):
         await turn.emit(make_progress(str(number)))
@@ -175,7 +175,7 @@ async def test_events_are_stored_in_order_with_the_turns_id(turn: LiveTurn, stor
 
 
 async def test_pending_events_are_stored_before_progress_and_questions(
-    turn: LiveTurn, store: Unsteady, task: Task
+    turn: LiveTurn, store: UnreliableStore, task: Task
 ) -> None:
     turn.begin(None)
     await turn.emit(make_progress("one"))
@@ -193,7 +193,7 @@ async def test_pending_events_are_stored_before_progress_and_questions(
     assert flat.index("three") < flat.index("{'pgid': 77, 'pgid_mark': 'mark of 77'}")
 
 
-async def test_every_write_of_the_turn_needs_the_lease(turn: LiveTurn, store: Unsteady) -> None:
+async def test_every_write_of_the_turn_needs_the_lease(turn: LiveTurn, store: UnreliableStore) -> None:
     turn.begin(None)
     await turn.emit(make_progress("one"))
     await turn.save_progress(1)
@@ -201,16 +201,16 @@ async def test_every_write_of_the_turn_needs_the_lease(turn: LiveTurn, store: Un
     await turn.ask("Go?")
     await wait_until_written(turn)
     unfenced = [c for c in store.applied if c.fence != turn.fence]
-    assert [u.noun for c in unfenced for u in c.updates] == ["approval"]  # the person's answer
+    assert [u.noun for c in unfenced for u in c.updates] == ["approval"]  # the answer of the person
 
 
 async def test_live_events_follow_pending_events_and_are_never_stored(
-    turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
+    turn: LiveTurn, worker: Worker, store: UnreliableStore, task: Task
 ) -> None:
     store.open.clear()
     await turn.emit(make_progress("stored"))
     await turn.emit(MessageDelta(message_id="m", offset=0, text="live"))
-    assert worker.shown == []  # what was told before it is not written yet
+    assert worker.shown == []  # the events emitted before it are not written yet
     store.open.set()
     await wait_until_written(turn)
     assert [(e.kind, e.turn_id) for e in worker.shown] == [("message_delta", f"{task.id}.1")]
@@ -221,9 +221,9 @@ async def test_live_events_follow_pending_events_and_are_never_stored(
 
 @pytest.mark.parametrize("name", sorted(name for name, made in KINDS.items() if not made.agents))
 async def test_an_agent_cannot_emit_reserved_events(
-    turn: LiveTurn, worker: Worker, store: Unsteady, task: Task, name: str
+    turn: LiveTurn, worker: Worker, store: UnreliableStore, task: Task, name: str
 ) -> None:
-    """Else it could end its task, answer its own question, or let somebody in, for all who read the log."""
+    """Otherwise an agent could end its task, answer its own question, or admit somebody, for all readers of the log."""
     made = KINDS[name]
     with pytest.raises(AgentError, match=name):
         await turn.emit(made(**dict.fromkeys(made.names, "x")))
@@ -233,7 +233,7 @@ async def test_an_agent_cannot_emit_reserved_events(
         await RecordingTurn().emit(made(**dict.fromkeys(made.names, "x")))
 
 
-def test_the_kinds_an_agent_may_emit_are_these() -> None:
+def test_agents_may_emit_only_the_listed_kinds() -> None:
     assert {name for name, made in KINDS.items() if made.agents} == {
         "tool_exec_start", "tool_exec_end", "task_progress", "message_update", "message_delta", "screen_update",
         "error", "agent_error", "agent_exited", "llm_response", "thought_update", "thought_delta", "plan_update",
@@ -241,8 +241,8 @@ def test_the_kinds_an_agent_may_emit_are_these() -> None:
     }  # fmt: skip
 
 
-async def test_an_agent_cannot_replace_messages_of_others(worker: Worker, store: Unsteady) -> None:
-    """A message takes the place of an earlier one with its id."""
+async def test_an_agent_cannot_replace_messages_of_others(worker: Worker, store: UnreliableStore) -> None:
+    """A message replaces an earlier one with the same id."""
     task = await submit_and_claim(store, session_key="chat:1")  # type: ignore[arg-type]
     turn = worker.turn(task)
     turn.begin(None)
@@ -262,18 +262,18 @@ async def test_an_agent_cannot_replace_messages_of_others(worker: Worker, store:
 
 
 async def test_concurrent_emits_of_an_agent_repeat_and_lose_nothing(
-    turn: LiveTurn, store: Unsteady, task: Task
+    turn: LiveTurn, store: UnreliableStore, task: Task
 ) -> None:
     store.open.clear()
 
-    async def tell() -> None:
+    async def emit_all() -> None:
         for number in range(MOST_UNWRITTEN + 100):
             await turn.emit(make_progress(str(number)))
 
-    telling = asyncio.create_task(tell())
-    await settle(50)  # it waits for what is being written
+    telling = asyncio.create_task(emit_all())
+    await settle(50)  # it waits for the write in progress
     saving = asyncio.create_task(turn.save_progress("half"))
-    await settle(50)  # so does this
+    await settle(50)  # this emit waits too
     store.open.set()
     await asyncio.gather(telling, saving)
     await wait_until_written(turn)
@@ -281,7 +281,7 @@ async def test_concurrent_emits_of_an_agent_repeat_and_lose_nothing(
 
 
 async def test_emitted_events_do_not_change_when_the_agent_reuses_its_objects(
-    turn: LiveTurn, store: Unsteady, task: Task
+    turn: LiveTurn, store: UnreliableStore, task: Task
 ) -> None:
     store.open.clear()
     arguments = {"path": "one"}
@@ -297,17 +297,17 @@ async def test_emitted_events_do_not_change_when_the_agent_reuses_its_objects(
 
 
 async def test_an_agent_that_emits_faster_than_the_store_writes_must_wait(
-    turn: LiveTurn, store: Unsteady, task: Task
+    turn: LiveTurn, store: UnreliableStore, task: Task
 ) -> None:
     store.open.clear()
     told: list[int] = []
 
-    async def tell() -> None:
+    async def emit_all() -> None:
         for number in range(2 * MOST_UNWRITTEN):
             await turn.emit(make_progress(str(number)))
             told.append(number)
 
-    telling = asyncio.create_task(tell())
+    telling = asyncio.create_task(emit_all())
     await settle(100)
     assert not telling.done()
     assert len(told) == MOST_UNWRITTEN
@@ -319,15 +319,15 @@ async def test_an_agent_that_emits_faster_than_the_store_writes_must_wait(
 
 
 async def test_a_waiting_agent_can_be_cancelled_without_losing_events(
-    turn: LiveTurn, store: Unsteady, task: Task
+    turn: LiveTurn, store: UnreliableStore, task: Task
 ) -> None:
     store.open.clear()
 
-    async def tell() -> None:
+    async def emit_all() -> None:
         for number in range(MOST_UNWRITTEN + 1):
             await turn.emit(make_progress(str(number)))
 
-    telling = asyncio.create_task(tell())
+    telling = asyncio.create_task(emit_all())
     await settle(100)
     telling.cancel()
     await asyncio.wait({telling})
@@ -337,7 +337,7 @@ async def test_a_waiting_agent_can_be_cancelled_without_losing_events(
     assert len(await read_stored(store, task)) == MOST_UNWRITTEN + 1
 
 
-async def test_many_events_are_written_in_few_transactions(turn: LiveTurn, store: Unsteady) -> None:
+async def test_many_events_are_written_in_few_transactions(turn: LiveTurn, store: UnreliableStore) -> None:
     store.open.clear()
     for number in range(200):
         await turn.emit(make_progress(str(number)))
@@ -350,7 +350,7 @@ async def test_many_events_are_written_in_few_transactions(turn: LiveTurn, store
 
 
 async def test_a_turn_without_its_lease_writes_nothing_and_reports_it(
-    turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
+    turn: LiveTurn, worker: Worker, store: UnreliableStore, task: Task
 ) -> None:
     turn.begin(None)
     await turn.emit(make_progress("mine"))
@@ -365,7 +365,7 @@ async def test_a_turn_without_its_lease_writes_nothing_and_reports_it(
         await turn.own_group(77)
     with pytest.raises(LeaseLost):
         await turn.ask("May I?")
-    for number in range(2 * MOST_UNWRITTEN):  # and is never held up
+    for number in range(2 * MOST_UNWRITTEN):  # and it never waits
         await turn.emit(make_progress(str(number)))
     await wait_until_written(turn)
     assert await read_stored(store, task) == ["turn_start", "mine"]
@@ -380,7 +380,7 @@ async def test_a_turn_without_its_lease_writes_nothing_and_reports_it(
 
 @pytest.mark.parametrize("refusals", [1, 2, 10])
 async def test_events_wait_for_the_store_and_are_written_once_in_order(
-    turn: LiveTurn, store: Unsteady, task: Task, refusals: int
+    turn: LiveTurn, store: UnreliableStore, task: Task, refusals: int
 ) -> None:
     turn.begin(None)
     store.refuse = refusals
@@ -392,7 +392,9 @@ async def test_events_wait_for_the_store_and_are_written_once_in_order(
     assert await read_stored(store, task) == ["turn_start", *(str(n) for n in range(20))]
 
 
-async def test_progress_that_could_not_be_stored_is_an_error_for_the_agent(turn: LiveTurn, store: Unsteady) -> None:
+async def test_progress_that_could_not_be_stored_is_an_error_for_the_agent(
+    turn: LiveTurn, store: UnreliableStore
+) -> None:
     await turn.save_progress("first")
     store.refuse = 1
     with pytest.raises(StoreUnavailable):
@@ -403,7 +405,7 @@ async def test_progress_that_could_not_be_stored_is_an_error_for_the_agent(turn:
 
 
 async def test_events_the_store_did_not_take_are_written_with_the_end(
-    turn: LiveTurn, store: Unsteady, task: Task
+    turn: LiveTurn, store: UnreliableStore, task: Task
 ) -> None:
     turn.begin(None)
     store.refuse = 10**9
@@ -420,7 +422,7 @@ async def test_events_the_store_did_not_take_are_written_with_the_end(
 # -- the end of a turn -------------------------------------------------------------------------------------------
 
 
-async def test_the_end_contains_only_unwritten_events(turn: LiveTurn, store: Unsteady, task: Task) -> None:
+async def test_the_end_contains_only_unwritten_events(turn: LiveTurn, store: UnreliableStore, task: Task) -> None:
     turn.begin(None)
     await turn.emit(make_progress("one"))
     await wait_until_written(turn)
@@ -447,7 +449,7 @@ async def test_open_tools_are_closed_at_the_end_in_order(turn: LiveTurn) -> None
 
 @pytest.mark.parametrize(("session", "said_it"), [("chat:1", 1), (None, 0)])
 async def test_the_prompt_is_a_message_only_in_a_session(
-    worker: Worker, store: Unsteady, session: str | None, said_it: int
+    worker: Worker, store: UnreliableStore, session: str | None, said_it: int
 ) -> None:
     task = await submit_and_claim(store, **({"session_key": session} if session else {}))  # type: ignore[arg-type]
     turn = worker.turn(task)
@@ -475,7 +477,7 @@ async def test_a_turn_is_resumed_only_if_its_crash_rule_allows_it(
 
 @pytest.mark.parametrize("status", ["granted", "denied", "expired"])
 async def test_a_question_releases_the_slot_waits_and_continues(
-    turn: LiveTurn, worker: Worker, store: Unsteady, task: Task, status: Any
+    turn: LiveTurn, worker: Worker, store: UnreliableStore, task: Task, status: Any
 ) -> None:
     worker.people.status = status
     answer = await turn.ask("Go?", ("yes", "no"))
@@ -488,7 +490,7 @@ async def test_a_question_releases_the_slot_waits_and_continues(
     assert question.expires_at - question.created_at == 100 * SECOND
 
 
-async def test_a_question_may_have_a_shorter_expiry(turn: LiveTurn, store: Unsteady) -> None:
+async def test_a_question_may_have_a_shorter_expiry(turn: LiveTurn, store: UnreliableStore) -> None:
     await turn.ask("Go?", expires=2.5)
     (question,) = await store.list_approvals()
     assert question.expires_at - question.created_at == 2_500_000
@@ -512,7 +514,7 @@ async def test_the_slot_is_taken_back_although_waiting_failed(turn: LiveTurn, wo
     assert worker.slots.calls == ["pause", "resume"]
 
 
-LEAVE = Question(
+PERMISSION = Question(
     text="Run ls?", kind="execute", command="ls", choices=(Choice("No", "reject_once"), Choice("Yes", "allow_once"))
 )
 
@@ -526,50 +528,50 @@ def make_judge(ruling: Ruling) -> Judge:
 
 @pytest.mark.parametrize(("verdict", "answer"), [("allow", ("granted", "Yes")), ("deny", ("denied", "No"))])
 async def test_a_question_answered_by_a_rule_is_not_asked(
-    turn: LiveTurn, worker: Worker, store: Unsteady, verdict: Any, answer: tuple[str, str]
+    turn: LiveTurn, worker: Worker, store: UnreliableStore, verdict: Any, answer: tuple[str, str]
 ) -> None:
     worker.people.judge = make_judge(Ruling(Decision(verdict, "rule:r_1", "the rule")))
     store.applied.clear()
-    assert (await turn.ask(LEAVE))[:2] == answer
+    assert (await turn.ask(PERMISSION))[:2] == answer
     assert (worker.slots.calls, len(store.applied), turn.asked) == ([], 1, False)
     (kept,) = await store.list_approvals()
     assert (kept.status, kept.answered_by, kept.rule) == (answer[0], "rule:r_1", "the rule")
 
 
 async def test_a_rule_does_not_answer_without_the_lease(
-    turn: LiveTurn, worker: Worker, store: Unsteady, task: Task
+    turn: LiveTurn, worker: Worker, store: UnreliableStore, task: Task
 ) -> None:
     worker.people.judge = make_judge(Ruling(Decision("allow", "rule:config", "x")))
     await store.apply(Changes(updates=(Update("task", task.id, {"attempt": 7}),)))
     with pytest.raises(LeaseLost):
-        await turn.ask(LEAVE)
+        await turn.ask(PERMISSION)
     assert (turn._run.reason, await store.list_approvals()) == ("lost", [])
 
 
 async def test_the_shortest_expiry_applies_and_a_deadline_limits_it(
-    turn: LiveTurn, worker: Worker, store: Unsteady
+    turn: LiveTurn, worker: Worker, store: UnreliableStore
 ) -> None:
     worker.people.judge = make_judge(Ruling(expires=50.0))
-    await turn.ask(LEAVE)
-    await turn.ask(LEAVE, expires=2.0)
-    await turn.ask(LEAVE, expires=70.0)
+    await turn.ask(PERMISSION)
+    await turn.ask(PERMISSION, expires=2.0)
+    await turn.ask(PERMISSION, expires=70.0)
     worker.people.judge = make_judge(Ruling(until=(until := worker.clock.now() + 9 * SECOND)))
-    await turn.ask(LEAVE)
+    await turn.ask(PERMISSION)
     found = await store.list_approvals()
     spans = [(one.expires_at - one.created_at) // SECOND for one in found if one.expires_at != until]
     assert (sorted(spans), len(found)) == ([2, 50, 50], 4)
 
 
-async def test_after_the_deadline_nothing_is_asked(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
+async def test_after_the_deadline_nothing_is_asked(turn: LiveTurn, worker: Worker, store: UnreliableStore) -> None:
     worker.people.judge = make_judge(Ruling(until=1))
-    answer = await turn.ask(LEAVE)
+    answer = await turn.ask(PERMISSION)
     assert (answer.status, answer.granted, answer.why) == ("expired", False, "the goal's deadline has passed")
     assert worker.slots.calls == []
     worker.people.judge = make_judge(Ruling(Decision("allow", "rule:config", "x"), until=1))
-    assert (await turn.ask(LEAVE)).granted
+    assert (await turn.ask(PERMISSION)).granted
 
 
-async def test_an_invalid_question_is_not_asked(turn: LiveTurn, worker: Worker, store: Unsteady) -> None:
+async def test_an_invalid_question_is_not_asked(turn: LiveTurn, worker: Worker, store: UnreliableStore) -> None:
     for question, choices in (("", ("yes",)), ("Go?", ())):
         with pytest.raises(InvalidInput):
             await turn.ask(question, choices)
@@ -577,7 +579,7 @@ async def test_an_invalid_question_is_not_asked(turn: LiveTurn, worker: Worker, 
 
 
 async def test_a_question_above_the_limit_is_not_left_in_the_inbox(
-    turn: LiveTurn, worker: Worker, store: Unsteady
+    turn: LiveTurn, worker: Worker, store: UnreliableStore
 ) -> None:
     worker.slots._max_paused = 0
     with pytest.raises(LimitReached):
@@ -585,7 +587,7 @@ async def test_a_question_above_the_limit_is_not_left_in_the_inbox(
     assert await store.list_approvals("pending") == []
 
 
-async def test_messages_reach_the_turn_in_order_and_once(turn: LiveTurn, store: Unsteady, task: Task) -> None:
+async def test_messages_reach_the_turn_in_order_and_once(turn: LiveTurn, store: UnreliableStore, task: Task) -> None:
     waiting = asyncio.create_task(turn.receive())
     await settle()
     sent = [a_steer(task, text, number) for number, text in enumerate(("one", "two", "three"))]
@@ -613,7 +615,7 @@ async def test_a_turn_without_new_messages_is_not_woken(turn: LiveTurn, task: Ta
     assert [steer.text for steer in turn.steers("interrupt", "stop")] == ["two"]
 
 
-async def test_steps_are_kept_in_order_across_attempts(worker: Worker, store: Unsteady) -> None:
+async def test_steps_are_kept_in_order_across_attempts(worker: Worker, store: UnreliableStore) -> None:
     task = await submit_and_claim(store)  # type: ignore[arg-type]
     first = worker.turn(task)
     first.begin("th_1")
@@ -621,10 +623,10 @@ async def test_steps_are_kept_in_order_across_attempts(worker: Worker, store: Un
     await first.save_step(["b"])
     again = worker.turn(task)
     again.begin("th_1")
-    again.attempt = 2  # the fence is still the first's
+    again.attempt = 2  # the fence is still that of the first attempt
     await again.save_step(["c"])
     assert await again.load_steps() == [["a"], ["b"], ["c"]]
-    assert await again.history() == []  # its own steps are no history yet
+    assert await again.history() == []  # its own steps are not part of the history yet
     other = await submit_and_claim(store)  # type: ignore[arg-type]
     for thread_id, steps in (("th_1", [["a"], ["b"], ["c"]]), (None, [])):
         later = worker.turn(other)
@@ -641,7 +643,9 @@ async def test_an_open_model_call_is_closed_with_the_turn(turn: LiveTurn) -> Non
     assert [(one["request_id"], one["finish_reason"]) for one in ends][-1] == ("r2", "cut_off")
 
 
-async def test_a_concurrent_stop_does_not_refuse_the_turns_events(turn: LiveTurn, store: Unsteady, task: Task) -> None:
+async def test_a_concurrent_stop_does_not_refuse_the_turns_events(
+    turn: LiveTurn, store: UnreliableStore, task: Task
+) -> None:
     await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
     await turn.emit(make_progress("cleaning up"))
     await turn.save_progress("cleaned")

@@ -1,4 +1,4 @@
-"""Usage: sums that keep what is unknown apart from nothing."""
+"""Test usage: sums that distinguish unknown values from zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console's files: all there, all reachable, none that breaks the rules of its own policy."""
+"""Test the files of the console: all exist, all are reachable, and none violates the content security policy."""
 
 from __future__ import annotations
 

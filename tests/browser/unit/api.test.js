@@ -2,7 +2,7 @@ import { buildQuery, encodeSegment, Problem, trackRequests } from "/web/api.js";
 import { each, equal } from "./check.js";
 
 export default {
-  "a query has no empty values, and nothing is not zero": () => {
+  "a query omits empty values but keeps zero": () => {
     each([
       [{}, ""], [{ a: null, b: undefined, c: "", d: false }, ""], [{ a: 0, b: true }, "?a=0&b=true"],
       [{ kind: [] }, ""], [{ kind: ["a", "", "b"] }, "?kind=a&kind=b"],
@@ -10,31 +10,31 @@ export default {
     ], buildQuery);
   },
 
-  "a part of a path is one part": () => {
+  "a path segment is encoded as one segment": () => {
     each([["chat:a/b|c d", "chat%3Aa%2Fb%7Cc%20d"], ["..?#%", "..%3F%23%25"], ["é😀", "%C3%A9%F0%9F%98%80"]],
       encodeSegment);
   },
 
-  "an older answer is not taken after a newer one": () => {
+  "an older response is ignored after a newer one": () => {
     const ask = trackRequests();
     const [first, second, third] = [ask(), ask(), ask()];
     equal([second.accept(), first.accept(), third.accept(), second.accept()], [true, false, true, false]);
     equal([first.isLatest(), third.isLatest()], [false, true]);
   },
 
-  "answers about one thing do not hold up those about another": () => {
+  "responses about one subject do not block those about another": () => {
     const ask = trackRequests();
     const [first, second] = [ask(), ask()];
     equal([second.accept("a"), first.accept("b"), first.accept("a")], [true, true, false]);
   },
 
-  "those who ask about different things know nothing of each other": () => {
+  "separate request trackers are independent": () => {
     const [one, other] = [trackRequests(), trackRequests()];
     const [old, fresh] = [one(), other()];
     equal([fresh.accept(), old.accept(), old.isLatest()], [true, true, true]);
   },
 
-  "a problem says what is wrong, with all its parts": () => {
+  "a problem has a message with all its parts": () => {
     each([
       [{ detail: "no such task", code: "not_found", field: "id" }, ["no such task", "not_found", "id"]],
       [{ title: "Bad", errors: [{ message: "a" }, { message: "b" }] }, ["Bad: a: b", "error", null]],

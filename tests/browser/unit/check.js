@@ -1,4 +1,4 @@
-// What the tests of the modules say: that two values are equal, and what time it is meanwhile.
+// Functions for the tests of modules: compare values, and set the clock.
 
 const format = (value) => JSON.stringify(value, (name, item) => {
   if (item === undefined) return "[undefined]";
@@ -8,16 +8,16 @@ const format = (value) => JSON.stringify(value, (name, item) => {
   return plain ? Object.fromEntries(Object.entries(item).sort(([a], [b]) => (a < b ? -1 : 1))) : item;
 });
 
-/** Both hold the same, however deep. */
+/** Check that two values are deeply equal. */
 export function equal(actual, expected, about = "") {
   if (format(actual) === format(expected)) return;
   throw new Error(`${about ? `${about}: ` : ""}expected ${format(expected)}, got ${format(actual)}`);
 }
 
-/** Each pair of what is given and what is expected. */
+/** Check each pair of an argument and the expected result. */
 export const each = (pairs, of) => pairs.forEach(([given, expected]) => equal(of(given), expected, format(given)));
 
-/** Do something while this machine's clock stands at a moment. */
+/** Call a function while the clock of the page is fixed. */
 export function at(moment, act) {
   const { now } = Date;
   Date.now = () => Date.parse(moment);

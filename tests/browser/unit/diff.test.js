@@ -39,7 +39,7 @@ export default {
       [["x", 1, 1], ["y", 0, 1]]);
   },
 
-  "what is removed, renamed or named oddly has a name": () => {
+  "removed, renamed and unusually named files have a name": () => {
     equal(of(NEW.replace("--- /dev/null", "--- a/old.txt").replace("+++ b/new file.txt", "+++ /dev/null"))[0][0],
       "old.txt");
     equal(of("diff --git a/old b/new\nsimilarity index 100%\nrename from old\nrename to new\n"), [["old", 0, 0]]);
@@ -48,18 +48,18 @@ export default {
     equal(of("--- a/x\t2026-01-01\n+++ b/x\t2026-01-02\n@@ -1 +1 @@\n+a\n")[0][0], "x");
   },
 
-  "nothing has no files": () => {
+  "an empty patch has no files": () => {
     equal([of(""), of("\n\n"), createPatchDiffs(null)], [[], [], []]);
   },
 
-  "a line that looks like a head is counted and shown": () => {
+  "a line that looks like a header is counted and shown": () => {
     equal(of(COMMENTS), [["drop.sql", 1, 2]]);
     equal(lines(COMMENTS),
       [["hunk", "@@ -1,3 +1,3 @@"], ["removed", "--- all of it"], ["removed", "-DROP TABLE gulls;"],
         ["added", "+++ nothing of it"], ["", " SELECT 1;"]]);
   },
 
-  "the head is not shown, but what it tells is": () => {
+  "the header is hidden, but its information is shown": () => {
     equal(lines(NEW).map(([kind]) => kind), ["meta", "hunk", "added", "meta"]);
   },
 
@@ -69,12 +69,12 @@ export default {
     equal(lines("diff --git a/x b/x\nnew file mode 100644\nindex 0..1\n"), [["meta", "new file mode 100644"]]);
   },
 
-  "a short patch is open, a long one is folded and not drawn": () => {
+  "a short patch is open, and a long one is collapsed and not drawn": () => {
     const long = (count) => createFileDiff({ path: "a", patch: "+x\n".repeat(count) });
     equal([long(30).open, long(31).open, long(31).querySelectorAll(".line").length], [true, false, 0]);
   },
 
-  "what is not drawn and what was cut is shown": () => {
+  "hidden and truncated lines are reported": () => {
     const readNote = (node) => node.querySelector(".diff-left")?.textContent;
     equal(readNote(createFileDiff({ path: "a", patch: "+x\n".repeat(2001), cut: true })),
       "1 more lines are not shown; the patch was cut; its end is not shown");
@@ -82,7 +82,7 @@ export default {
       [undefined, "the patch was cut; its end is not shown"]);
   },
 
-  "names and lines are text": () => {
+  "names and lines are inserted as text": () => {
     const node = createFileDiff({ path: "<b>x</b>", patch: "@@ -1 +1 @@\n+<img src=x>\n" }, { open: true });
     equal(node.querySelectorAll("img, summary b:not(.num)").length, 0);
     equal(node.querySelector(".line.added").textContent, "+<img src=x>\n");

@@ -1,7 +1,7 @@
 import { createRequestKey, getFirstLine, h, renderKeyed, setProps, setText, svg } from "/web/dom.js";
 import { each, equal } from "./check.js";
 
-/** Draw lists one after the other: what stands there, and which nodes were created. */
+/** Return a function that draws a list and returns its texts and the created nodes. */
 function drawing() {
   const [list, created] = [h("ul"), []];
   const draw = (...names) => {
@@ -21,29 +21,29 @@ export default {
     equal(h(".only", 5).outerHTML, '<div class="only">5</div>');
   },
 
-  "text is text": () => equal(h("p", "<b>&amp;</b>").innerHTML, "&lt;b&gt;&amp;amp;&lt;/b&gt;"),
+  "text is never parsed as HTML": () => equal(h("p", "<b>&amp;</b>").innerHTML, "&lt;b&gt;&amp;amp;&lt;/b&gt;"),
 
-  "an attribute that is nothing is taken away": () => {
+  "an empty attribute is removed": () => {
     const node = svg("rect", { x: 1, role: "img" });
     setProps(node, { x: 0, role: null });
     equal(node.outerHTML, '<rect x="0"></rect>');
     equal(setProps(h("a"), { "aria-current": true }).getAttribute("aria-current"), "");
   },
 
-  "what is called is heard": () => {
+  "event handlers are called": () => {
     let heard = 0;
     h("button", { onclick: () => { heard++; } }).click();
     equal(heard, 1);
   },
 
-  "text is written only where it differs": () => {
+  "text is written only if it differs": () => {
     const node = h("p", "a");
     const text = node.firstChild;
     equal(setText(setText(node, "a"), "a").firstChild === text, true);
     equal([setText(node, null).textContent, setText(node, 0).textContent], ["", "0"]);
   },
 
-  "a list follows its items, and keeps the nodes of those that stay": () => {
+  "a list follows its items and keeps the nodes of remaining items": () => {
     const { list, created, draw } = drawing();
     equal(draw("a", "b", "c"), "abc");
     const [a, , c] = list.children;
@@ -52,20 +52,20 @@ export default {
     equal([draw(), draw("a"), created.join("")], ["", "a", "abcxa"]);
   },
 
-  "a key that comes twice is one node": () => {
+  "a duplicate key makes one node": () => {
     const { draw, list } = drawing();
     draw("a", "b", "a");
     equal(list.children.length, 2);
   },
 
-  "the first line is trimmed and cut between characters": () => {
+  "the first line is trimmed and truncated between characters": () => {
     each([[null, ""], ["", ""], ["\n \n", ""], ["  a b \n c", "a b "], ["x".repeat(160), "x".repeat(160)]],
       (text) => getFirstLine(text));
     equal(getFirstLine("abcdef", 4), "abc…");
     equal([getFirstLine("ab😀cd", 4), getFirstLine("a😀😀😀", 5)], ["ab…", "a😀…"]);
   },
 
-  "no two wishes are the same": () => {
+  "request keys are unique": () => {
     const keys = Array.from({ length: 50 }, createRequestKey);
     equal([new Set(keys).size, keys.every((key) => /^[0-9a-f]{32}$/.test(key))], [50, true]);
   },

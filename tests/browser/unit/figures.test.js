@@ -2,26 +2,26 @@ import { formatDollars, formatMissingUsage, formatTokens, formatUsage, sumTokens
 import { each, equal } from "./check.js";
 
 export default {
-  "tokens are whole below ten thousand and short above": () => {
+  "tokens are exact below ten thousand and rounded above": () => {
     each([[0, "0"], [9999, "9999"], [10000, "10K"], [18240, "18.2K"], [999949, "999.9K"], [999950, "1M"],
       [3100000, "3.1M"], [2500000000, "2.5B"]], formatTokens);
   },
 
-  "what nobody reported is unknown, and zero is zero": () => {
+  "missing values are unknown, and zero is zero": () => {
     each([[null, "unknown"], [undefined, "unknown"], [0, "0"]], formatTokens);
     each([[null, "unknown"], [undefined, "unknown"], [0, "$0.00"]], formatDollars);
   },
 
-  "the sum of tokens is unknown only if both are": () => {
+  "the sum of tokens is unknown only if both values are": () => {
     each([[null, null], [{}, null], [{ input_tokens: 0 }, 0], [{ input_tokens: 2, output_tokens: 3 }, 5]], sumTokens);
   },
 
-  "small sums have four places and large ones two": () => {
+  "small amounts have four decimal places and large ones two": () => {
     each([[0.0743, "$0.0743"], [0.00004, "$0.0000"], [0.9999, "$0.9999"], [1, "$1.00"], [12.345, "$12.35"]],
       formatDollars);
   },
 
-  "usage shows what is known and leaves out the rest": () => {
+  "usage shows known values only": () => {
     each([
       [null, ""], [{}, ""], [{ input_tokens: 0 }, "0 tokens in"], [{ output_tokens: 12000 }, "12K out"],
       [{ cost_usd: 0 }, "$0.00"], [{ model: "large-4" }, "large-4"], [{ model: { name: "<b>" } }, ""],
@@ -30,7 +30,7 @@ export default {
     ], formatUsage);
   },
 
-  "sums say what they leave out": () => {
+  "sums report missing values": () => {
     each([
       [null, ""], [{ tasks: 0, untold: 0, unpriced: 0 }, ""], [{ tasks: 3, untold: 0, unpriced: 0 }, ""],
       [{ tasks: 1, untold: 1, unpriced: 1 }, "no usage reported for 1 of 1 task"],

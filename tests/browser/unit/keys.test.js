@@ -1,22 +1,22 @@
 import { addShortcut } from "/web/keys.js";
 import { equal } from "./check.js";
 
-/** Keys that are pressed one after the other. */
+/** Press keys one after the other. */
 function press(keys, { target = document.body, ...more } = {}) {
   for (const key of keys) target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, ...more }));
 }
 
-/** What of these shortcuts acts, while something is done. */
-function acted(names, act) {
-  const heard = [];
-  const stops = names.map((name) => addShortcut(name, name, () => { heard.push(name); }));
+/** Return the shortcuts that were triggered by `act`. */
+function run(names, act) {
+  const triggered = [];
+  const stops = names.map((name) => addShortcut(name, name, () => { triggered.push(name); }));
   act();
   stops.reverse().forEach((stop) => stop());
-  return heard;
+  return triggered;
 }
 
-/** Keys with the milliseconds at which they were pressed. */
-function timed(...pressed) {
+/** Press keys at the given milliseconds. */
+function pressAt(...pressed) {
   for (const [key, timeStamp] of pressed) {
     const event = new KeyboardEvent("keydown", { key, bubbles: true });
     document.body.dispatchEvent(Object.defineProperty(event, "timeStamp", { value: timeStamp }));
@@ -24,45 +24,45 @@ function timed(...pressed) {
 }
 
 export default {
-  "single keys act, and pairs are one": () => {
-    equal(acted(["y", "x", "g x", "g y"], () => press(["x", "g", "y", "y"])), ["x", "g y", "y"]);
+  "single keys and pairs of keys are shortcuts": () => {
+    equal(run(["y", "x", "g x", "g y"], () => press(["x", "g", "y", "y"])), ["x", "g y", "y"]);
   },
 
-  "a pair that is none uses both keys up": () => {
-    equal(acted(["x", "g y"], () => press(["g", "x", "y", "x"])), ["x"]);
+  "an unknown pair consumes both keys": () => {
+    equal(run(["x", "g y"], () => press(["g", "x", "y", "x"])), ["x"]);
   },
 
-  "keys belong together by the time they were pressed, whatever was pressed before": () => {
-    equal(acted(["g y", "g x", "x"], () => timed(["g", 1e6], ["y", 1e6 + 10], ["g", 1e6 + 1490], ["x", 1e6 + 1510])),
+  "keys form a pair by the times at which they were pressed": () => {
+    equal(run(["g y", "g x", "x"], () => pressAt(["g", 1e6], ["y", 1e6 + 10], ["g", 1e6 + 1490], ["x", 1e6 + 1510])),
       ["g y", "g x"]);
-    equal(acted(["g x", "x"], () => timed(["g", 2e6], ["x", 2e6 + 1499], ["g", 3e6], ["x", 3e6 + 1500])), ["g x", "x"]);
+    equal(run(["g x", "x"], () => pressAt(["g", 2e6], ["x", 2e6 + 1499], ["g", 3e6], ["x", 3e6 + 1500])), ["g x", "x"]);
   },
 
-  "keys with others held down, and those of a writing system, are not ours": () => {
-    equal(acted(["x"], () => {
+  "keys with modifiers and keys of an input method are ignored": () => {
+    equal(run(["x"], () => {
       for (const held of ["ctrlKey", "metaKey", "altKey", "isComposing"]) press(["x"], { [held]: true });
     }), []);
   },
 
-  "typing is never a shortcut": () => {
+  "typing in a field is never a shortcut": () => {
     const field = document.createElement("textarea");
     document.body.append(field);
-    equal(acted(["x"], () => press(["x"], { target: field })), []);
+    equal(run(["x"], () => press(["x"], { target: field })), []);
     field.focus();
     press(["Escape"], { target: field });
     equal(document.activeElement === field, false);
     field.remove();
   },
 
-  "the shortcut of a page gives back what was there before": () => {
-    const heard = [];
-    const outer = addShortcut("x", "outer", () => { heard.push("outer"); });
-    const inner = addShortcut("x", "inner", () => { heard.push("inner"); });
+  "removing a page's shortcut restores the earlier one": () => {
+    const triggered = [];
+    const outer = addShortcut("x", "outer", () => { triggered.push("outer"); });
+    const inner = addShortcut("x", "inner", () => { triggered.push("inner"); });
     press(["x"]);
     inner();
     press(["x"]);
     outer();
     press(["x"]);
-    equal(heard, ["inner", "outer"]);
+    equal(triggered, ["inner", "outer"]);
   },
 };

@@ -1,7 +1,7 @@
 import { grow, Partial } from "/web/partial.js";
 import { equal } from "./check.js";
 
-/** What stands there after the pieces, what each changed, and how often the whole was asked for. */
+/** Return the text after the pieces, whether each changed it, and how often the whole text was requested. */
 function after(...pieces) {
   let requests = 0;
   const partial = new Partial(() => { requests++; });
@@ -10,34 +10,34 @@ function after(...pieces) {
 }
 
 export default {
-  "pieces are put together": () => {
+  "pieces are joined": () => {
     equal(after(["m", 0, "Hello "], ["m", 6, "there"]), { text: "Hello there", changed: [true, true], requests: 0 });
   },
 
-  "offsets count characters though some take two units": () => {
+  "offsets count characters, also those of two code units": () => {
     equal(after(["m", 0, "a😀"], ["m", 2, "b"], ["m", 3, "👩‍🚀"], ["m", 6, "!"]).text, "a😀b👩‍🚀!");
   },
 
-  "a piece that comes twice changes nothing": () => {
+  "a duplicate piece changes nothing": () => {
     equal(after(["m", 0, "one "], ["m", 0, "one "], ["m", 4, ""]),
       { text: "one ", changed: [true, false, false], requests: 0 });
   },
 
-  "of a piece that overlaps only what is new is taken": () => {
+  "only the new part of an overlapping piece is added": () => {
     equal(after(["m", 0, "😀😀a"], ["m", 1, "😀ab"]), { text: "😀😀ab", changed: [true, true], requests: 0 });
   },
 
-  "a gap asks for the whole and is not written over": () => {
+  "a gap requests the whole text and adds nothing": () => {
     equal(after(["m", 0, "one"], ["m", 5, "six"]), { text: "one", changed: [true, false], requests: 1 });
     equal(after(["m", 3, "late"]), { text: "", changed: [false], requests: 1 });
   },
 
-  "another message begins anew": () => {
+  "another message starts with an empty text": () => {
     equal(after(["m", 0, "one"], ["n", 0, "two"]), { text: "two", changed: [true, true], requests: 0 });
     equal(after(["m", 0, "one"], ["n", 2, "two"]), { text: "one", changed: [true, false], requests: 1 });
   },
 
-  "an answer that is older than what is here is not taken": () => {
+  "an older whole text is ignored": () => {
     const partial = new Partial();
     partial.add({ message_id: "m", offset: 0, text: "one two" });
     equal(partial.replace({ message_id: "m", text: "one" }), false);
@@ -49,7 +49,7 @@ export default {
     equal([partial.id, partial.text], ["n", ""]);
   },
 
-  "text grows in its node, and is replaced where it does not continue": () => {
+  "text is appended to its node, and replaced if it does not continue": () => {
     const node = document.createElement("p");
     grow(node, "one");
     const text = node.firstChild;

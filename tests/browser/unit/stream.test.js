@@ -1,7 +1,7 @@
 import { readFrames } from "/web/stream.js";
 import { equal } from "./check.js";
 
-/** The frames of a reply whose bytes come in these pieces. */
+/** Return the frames of a reply whose bytes come in these pieces. */
 async function read(...pieces) {
   const body = new ReadableStream({
     start(to) {
@@ -20,7 +20,7 @@ export default {
       [{ id: 7, name: "task_started", data: { a: 1 } }]);
   },
 
-  "bytes may be cut anywhere, also within a character": async () => {
+  "bytes may be split anywhere, also within a character": async () => {
     const bytes = new TextEncoder().encode('id: 1\ndata: {"text":"☕😀"}\n\nevent: x\ndata: [2]\n\n');
     const whole = [{ id: 1, name: "message", data: { text: "☕😀" } }, { id: null, name: "x", data: [2] }];
     for (let size = 1; size < 8; size++) {
@@ -30,13 +30,13 @@ export default {
     }
   },
 
-  "lines of data belong together": async () => equal((await read("data: {\ndata: \ndata:}\n\n"))[0].data, {}),
+  "several data lines are joined": async () => equal((await read("data: {\ndata: \ndata:}\n\n"))[0].data, {}),
 
-  "a comment keeps the connection and tells nothing": async () => {
+  "a comment makes no frame": async () => {
     equal(await read(": still here\n\n"), [{ id: null, name: "message", data: null }]);
   },
 
-  "what was cut off is not told": async () => {
+  "an incomplete frame is dropped": async () => {
     equal(await read("id: 1\ndata: 1\n\nid: 2\ndata: 2\n"), [{ id: 1, name: "message", data: 1 }]);
     equal(await read(), []);
   },

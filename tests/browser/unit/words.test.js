@@ -10,7 +10,7 @@ import { each, equal } from "./check.js";
 const handed = (task, more) => ({ id: "h_1", refusals: [], task, ...more });
 
 export default {
-  "what is paused as expected needs nobody": () => {
+  "an expected pause needs no attention": () => {
     each([
       [{ status: "paused", paused_why: "3 runs failed" }, true],
       [{ status: "paused", paused_why: "paused by a person" }, false],
@@ -18,12 +18,12 @@ export default {
     ], needsAttention);
   },
 
-  "subjects lead to their pages": () => {
+  "subjects link to their pages": () => {
     each([["am_1", "/automations/am_1"], ["g_1", "/goals/g_1"], ["t_1", "/tasks/t_1"]], getAddress);
     each([[{ payload: { goal_id: "g_1" } }, "g_1"], [{ payload: {} }, null], [{}, null]], getSubject);
   },
 
-  "names are the first line of the best there is": () => {
+  "a name is the first line of the best available text": () => {
     each(
       [
         [{ title: "", objective: "  a\nb", id: "g_1" }, "a"], [{ prompt: "p", title: "t" }, "t"],
@@ -37,12 +37,12 @@ export default {
       (reason) => formatPause({ paused_why: reason }));
   },
 
-  "outcomes leave out what is normal": () => {
+  "normal outcomes are omitted": () => {
     each([[{ status: "done", outcome: "ok" }, "done"], [{ status: "failed", outcome: "timeout" }, "timeout"],
       [{ status: "done", outcome: null }, "done"]], formatOutcome);
   },
 
-  "facts leave out what is not known": () => {
+  "unknown facts are omitted": () => {
     const list = document.createElement("dl");
     renderFacts(list, [["a", 0], ["b", ""], ["c", null], ["d", "x"], ["e", undefined]]);
     equal([...list.children].map((fact) => fact.textContent), ["a0", "dx"]);
@@ -74,7 +74,7 @@ export default {
     ], (one) => describeWork(one));
   },
 
-  "the note of a handoff": () => {
+  "a handoff has a note": () => {
     const one = handed({},
       { to_agent_id: "b", refusals: [{ agent: "a" }, { agent: "b" }], retry_count: 1, reason: null });
     equal(formatNote(one), "refused by a · 2 attempts");
@@ -83,7 +83,7 @@ export default {
       getRoot);
   },
 
-  "a session's routes are below its key, whatever it holds": () => {
+  "the routes of a session are below its encoded key": () => {
     equal(getAgentApiPath("chat:a/b|ü"), "/sessions/chat%3Aa%2Fb%7C%C3%BC/agentapi");
   },
 };

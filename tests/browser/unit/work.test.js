@@ -16,7 +16,7 @@ const after = (...events) => {
 const thoughts = (...events) => after(...events).steps.map((one) => one.text);
 
 export default {
-  "a thought grows, and is told once when it is whole": () => {
+  "a thought grows and is shown once when it is complete": () => {
     const work = after(live(0, "Let "), live(4, "me "), live(4, "me see"));
     equal(work.steps.map((one) => [one.text, one.open]), [["Let me see", true]]);
     work.handle(stored("thought_update", { thought_id: "h1", text: "Let me see." }));
@@ -24,13 +24,13 @@ export default {
     equal(work.steps.map((one) => [one.text, one.open]), [["Let me see.", false]]);
   },
 
-  "what was lost of a thought is marked, and the rest joins": () => {
+  "a missing part of a thought is marked and the rest is appended": () => {
     equal(thoughts(live(0, "one "), live(8, "three "), live(14, "four")), ["one … three four"]);
     equal(thoughts(live(5, "late "), live(10, "on")), ["… late on"]);
     equal(thoughts(live(0, "😀a"), live(2, "b")), ["😀ab"]);
   },
 
-  "two thoughts at once are kept apart": () => {
+  "two concurrent thoughts are separate": () => {
     equal(thoughts(live(0, "a", "h1"), live(0, "b", "h2"), live(1, "a", "h1")), ["aa", "b"]);
   },
 
@@ -53,17 +53,17 @@ export default {
     equal(new Set(steps.map((one) => one.key)).size, 2);
   },
 
-  "the end of a tool that nobody saw begin is a step": () => {
+  "the end of a tool without a known start is a step": () => {
     const { steps } = after(stored("tool_exec_end", { tool: "ls", is_error: true, duration: 0 }));
     equal(steps.map((one) => [one.bad, one.open, one.duration, one.started]), [[true, false, 0, undefined]]);
   },
 
-  "tools of two attempts with one name are two": () => {
+  "tools with one name in two attempts are separate": () => {
     const begin = (attempt) => stored("tool_exec_start", { tool: "ls", tool_call_id: "c" }, { attempt });
     equal(after(begin(1), begin(2)).steps.length, 2);
   },
 
-  "what is in hand when a turn ends is over, of this task only": () => {
+  "the end of a turn ends the open steps of its task only": () => {
     const { steps } = after(stored("tool_exec_start", { tool: "a" }),
       stored("tool_exec_start", { tool: "b" }, { task_id: "t_2" }), stored("turn_end", { status: "aborted" }));
     equal(steps.map((one) => [one.kind, one.open]), [["tool", false], ["tool", true], ["turn", false]]);
@@ -81,13 +81,13 @@ export default {
       [[2, { input_tokens: 42, model: "m" }], [1, { input_tokens: 5, model: "m" }]]);
   },
 
-  "the only turn takes what its task used, where it told nothing itself": () => {
+  "a single turn without usage shows the usage of its task": () => {
     const { steps } = after(stored("turn_end"), stored("task_finished", { usage: { cost_usd: 1 } }));
     equal(steps.map((one) => one.usage), [{ cost_usd: 1 }]);
     equal(after(stored("llm_response", { usage: { input_tokens: "many" } }), stored("turn_end")).steps[0].usage, {});
   },
 
-  "an answer says what was asked, also when nobody saw the question": () => {
+  "an answer shows its question, or an empty one if it was not received": () => {
     const answer = stored("approval_resolved", { approval_id: "a1", status: "granted", answer: "Yes" },
       { actor: "anna" });
     const [known] = after(stored("approval_requested", { approval_id: "a1", question: "May it?" }), answer).steps;
@@ -95,7 +95,7 @@ export default {
     equal(after(answer).steps.map((one) => one.question), [""]);
   },
 
-  "a thought that is being had outlives a new reading, until its turn has ended": () => {
+  "an unfinished thought survives a reload until its turn ends": () => {
     const work = after(live(0, "hm"));
     const tool = stored("tool_exec_start", { tool: "ls" });
     work.reset([tool], "000000");
@@ -104,12 +104,12 @@ export default {
     equal(work.steps.map((one) => one.kind), ["tool", "turn"]);
   },
 
-  "a live step stands after what is stored, whatever the clock here says": () => {
+  "a live step is placed after the stored ones, whatever the local clock shows": () => {
     const tool = stored("tool_exec_start", { tool: "ls" });
     equal(after(tool, live(0, "hm")).steps.map((one) => one.time), [tool.time, tool.time]);
   },
 
-  "events of other kinds make nothing": () => {
+  "events of other kinds make no steps": () => {
     const work = new Work();
     equal([work.handle(stored("task_started")), work.handle({ kind: "steps", payload: {} }), work.steps],
       [false, false, []]);

@@ -1,4 +1,4 @@
-// What is wrong with the structure of this page, as a list of texts.
+// Return the faults in the structure of this page as a list of texts.
 () => {
   const seen = (node) => node.checkVisibility({ visibilityProperty: true });
   const name = (node) =>

@@ -1,4 +1,4 @@
-"""What must hold in a simulated week: looked at with every commit, after every step, and at the end."""
+"""Check what must hold in a simulated week: with every commit, after every step, and at the end."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from midwatch.testing import FakeClock, RecordingChannel
 LATE = 90 * SECOND
 
 
-class Ledger:
-    """Follows the log and the tables."""
+class WeekChecker:
+    """A checker that follows the log and the tables."""
 
     def __init__(self, connection: sqlite3.Connection, clock: FakeClock) -> None:
         self._connection = connection
@@ -40,14 +40,14 @@ class Ledger:
 
     # -- with every commit -----------------------------------------------------------------------------------------
 
-    def seen(self, commit: Commit) -> None:
-        """One transaction. What is wrong is kept for the next look: whoever committed is not to blame."""
+    def on_commit(self, commit: Commit) -> None:
+        """Check one transaction. Faults are kept for the next check: the caller that committed is not at fault."""
         try:
-            self._look(commit)
+            self._check_events(commit)
         except Exception as problem:
             self.problem = self.problem or problem
 
-    def _look(self, commit: Commit) -> None:
+    def _check_events(self, commit: Commit) -> None:
         for event in commit.events:
             assert event.seq == self._seq + 1, f"a hole in the log: {event.seq} after {self._seq}"
             self._seq = event.seq
@@ -55,9 +55,9 @@ class Ledger:
             if look is not None:
                 look(event)
         if "goal" in commit.topics:
-            self._goals_moved()
+            self._check_goals()
         if "automation" in commit.topics:
-            self._automations_moved(commit.events)
+            self._check_due_times(commit.events)
 
     def _turn_start(self, event: Event) -> None:
         assert event.turn_id not in self._turned, f"turn {event.turn_id} begins twice"
@@ -92,7 +92,7 @@ class Ledger:
         if cause == "goal":
             found = self.rows("SELECT status, task_id FROM goals WHERE id = ?", cause_id)
             assert found == [("active", event.task_id)], f"a step of goal {cause_id} begins, which is {found}"
-        if cause == "automation" and retry_of is None:  # a retry is a person's own wish
+        if cause == "automation" and retry_of is None:  # a retry is requested by a person
             ((status,),) = self.rows("SELECT status FROM automations WHERE id = ?", cause_id)
             assert status != "deleted", f"a run of {cause_id} begins, which is deleted"
 
@@ -109,7 +109,7 @@ class Ledger:
         self._over[event.payload["goal_id"]] += 1
         assert self._over[event.payload["goal_id"]] == 1, f"goal {event.payload['goal_id']} ends twice"
 
-    def _goals_moved(self) -> None:
+    def _check_goals(self) -> None:
         now = dict(self.rows("SELECT id, status FROM goals"))
         for goal_id, status in now.items():
             before = self._goals.get(goal_id)
@@ -119,8 +119,10 @@ class Ledger:
                 assert status in goal.TRANSITIONS[before], f"goal {goal_id} became {status} from {before}"  # type: ignore[index]
         self._goals = now
 
-    def _automations_moved(self, events: tuple[Event, ...]) -> None:
-        """A due time passes only by being fired or told as missed, or because somebody changed the automation."""
+    def _check_due_times(self, events: tuple[Event, ...]) -> None:
+        """Check that a due time passes only if it is fired or reported as missed, or because the automation was
+        changed.
+        """
         about = [event for event in events if "automation_id" in event.payload]
         found = self.rows("SELECT id, status, next_run_at, schedule, max_runs, run_count FROM automations")
         for name, status, due, schedule, most, runs in found:
@@ -131,7 +133,7 @@ class Ledger:
             mine = [event for event in about if event.payload["automation_id"] == name]
             told = [event for event in mine if event.kind in ("automation_fired", "automation_missed")]
             spent = 0 < most <= runs
-            if due is None and spent:  # it was run now, and that was its last run
+            if due is None and spent:  # it was run on request, and that was its last run
                 continue
             if not told and any(event.kind in ("automation_changed", "automation_paused") for event in mine):
                 continue
@@ -148,7 +150,7 @@ class Ledger:
     # -- after every step ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """What holds whenever nothing is under way."""
+        """Check what must hold whenever no work is in progress."""
         open_tasks = "status IN ('pending', 'running')"
         assert not self.rows(
             "SELECT gate_key FROM tasks WHERE status = 'running' GROUP BY gate_key HAVING count(*) > 1"
@@ -187,7 +189,7 @@ class Ledger:
     # -- at the end ------------------------------------------------------------------------------------------------
 
     def check_end(self, channel: RecordingChannel) -> None:
-        """What holds when all is over."""
+        """Check what must hold after everything has ended."""
         self.check()
         left = self.rows("SELECT id, status, wait, agent, cause FROM tasks WHERE completed_at IS NULL")
         assert not left, f"these never ended: {left}"

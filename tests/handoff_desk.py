@@ -1,7 +1,7 @@
-"""A desk whose agents hand work over, in a process of its own, for tests that kill it.
+"""Run a desk whose agents hand off work in a process of its own, for tests that kill it.
 
-Run as a program: `python handing_over.py HOME NOTES COUNT`. It hands in COUNT tasks, once, and exits when all have
-ended. Half of them delegate and answer with what came back, the others transfer.
+Run as a program: `python handoff_desk.py HOME NOTES COUNT`. It submits COUNT tasks once and exits when all have ended.
+Half of them delegate and answer with the results, the others transfer.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from midwatch.agents.function import FunctionAgent
 
 
 async def lead(prompt: str, turn: Turn) -> str:
-    """Has each of two parts done."""
+    """Delegate two parts."""
     made = [await turn.delegate("worker", f"{prompt}/{part}") for part in ("a", "b")]
     return " ".join(str(one.output) for one in made)
 
 
 async def triage(prompt: str, turn: Turn) -> TurnResult:
-    """Gives it away."""
+    """Transfer the task."""
     return TurnResult(outcome="transferred", transfer=await turn.transfer("worker"))
 
 
 async def main(home: Path, notes: Path, count: int) -> None:
-    """Hand in what is not handed in, and wait for all of it."""
+    """Submit the tasks that are missing, and wait for all of them."""
 
     async def worker(prompt: str) -> str:
         file = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -1,6 +1,6 @@
-"""A desk whose agent is a model, in a process of its own, for tests that kill it.
+"""Run a desk whose agent is a model in a process of its own, for tests that kill it.
 
-Run as a program: `python turning.py HOME MODEL_URL NOTES COUNT`. It hands in COUNT tasks, once, and exits when all have
+Run as a program: `python llm_desk.py HOME MODEL_URL NOTES COUNT`. It submits COUNT tasks once and exits when all have
 ended. Each has ten steps; in each its tool writes a line to NOTES.
 """
 
@@ -19,13 +19,13 @@ STEPS = 10
 
 
 def prompt(number: int) -> str:
-    """What a task is to do."""
+    """Return the prompt of a task."""
     calls = " ".join(f'[[tool note {{"line": "{number} {step}"}}]]' for step in range(STEPS))
     return f"turn-{number}: {calls} [[say the end]]"
 
 
 async def main(home: Path, url: str, notes: Path, count: int) -> None:
-    """Hand in what is not handed in, and wait for all of it."""
+    """Submit the tasks that are missing, and wait for all of them."""
 
     @tool
     async def note(line: str) -> str:

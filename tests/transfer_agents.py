@@ -1,4 +1,4 @@
-"""Agents that do not keep what they are given: one refuses it, one gives it away."""
+"""Agents that pass on their work: one refuses it, one transfers it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from midwatch.domain.agent import AgentCapability, Turn, TurnResult
 from midwatch.domain.handoff import Handoff
 
 
-class Picky(HandoffAgent):
-    """Would be the best to talk, and does not feel like it."""
+class RefusingAgent(HandoffAgent):
+    """An agent that is the best choice for talking and refuses."""
 
     capabilities = (AgentCapability(name="talk", task_types=("say",), priority=50),)
 
@@ -21,5 +21,5 @@ class Picky(HandoffAgent):
         raise AssertionError("it was never taken")
 
 
-async def gives(prompt: str, turn: Turn) -> TurnResult:
+async def transfer(prompt: str, turn: Turn) -> TurnResult:
     return TurnResult(outcome="transferred", transfer=await turn.transfer("echo"))

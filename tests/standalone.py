@@ -1,4 +1,4 @@
-"""`midwatch agentapi server` in a process of its own, with an agent that says what it is told."""
+"""Run `midwatch agentapi server` in a process of its own, with an agent that echoes its input."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ while True:
     except KeyboardInterrupt: print("interrupted")
 """
 AGENT = [sys.executable, "-I", "-S", "-c", ECHO]
-"""It starts as fast as Python can: a program that says nothing for two seconds is taken for one that waits."""
+"""It starts as fast as Python can: a program that prints nothing for two seconds counts as idle."""
 
 
-class Alone:
-    """A server of one agent, in a process of its own."""
+class StandaloneServer:
+    """A server of one agent in a process of its own."""
 
     def __init__(self, folder: Path, *flags: str, agent: list[str] = AGENT, stdin: str | None = "", **env: str) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
@@ -57,16 +57,17 @@ class Alone:
             self.stdin.close()
         self.http = httpx2.AsyncClient(trust_env=False, timeout=60.0)
 
-    async def started(self) -> dict[str, Any]:
+    async def wait_for_start(self) -> dict[str, Any]:
         line = await asyncio.to_thread(self.stdout.readline)
         assert line, self.errors.read_text()
         told: dict[str, Any] = json.loads(line)
         self.http.base_url = httpx2.URL(told["url"])
         return told
 
-    async def stable(self) -> None:
-        """Wait until the server says that the agent waits, and its prompt is there: one that has not begun to speak
-        may be taken for one that waits."""
+    async def wait_until_stable(self) -> None:
+        """Wait until the server reports the agent as stable and its prompt is shown: a program that has not printed
+        anything yet may count as stable.
+        """
         async with asyncio.timeout(60):
             while not (await self._is_stable() and (await self.screen()).rstrip().endswith(">")):
                 await asyncio.sleep(0.02)
@@ -75,7 +76,7 @@ class Alone:
         return bool((await self.http.get("/status")).json()["status"] == "stable")
 
     async def screen(self) -> str:
-        """What the terminal shows now."""
+        """Return the text on the terminal."""
         async with self.http.stream("GET", "/internal/screen") as reply:
             async for line in reply.aiter_lines():
                 if line.startswith("data: "):
@@ -89,7 +90,7 @@ class Alone:
     async def messages(self) -> list[str]:
         return [one["content"] for one in (await self.http.get("/messages")).json()["messages"]]
 
-    async def ended(self, number: int | None = None) -> int:
+    async def wait_for_exit(self, number: int | None = None) -> int:
         if number is not None:
             self.process.send_signal(number)
         return await asyncio.to_thread(self.process.wait, 60)
@@ -104,11 +105,11 @@ class Alone:
 
 
 @asynccontextmanager
-async def alone(folder: Path, *flags: str, **wish: Any) -> AsyncIterator[Alone]:
-    """One that has started, and of which nothing is left in the end."""
-    made = Alone(folder, *flags, **wish)
+async def start_standalone(folder: Path, *flags: str, **wish: Any) -> AsyncIterator[StandaloneServer]:
+    """Start a server and check that nothing of it remains at the end."""
+    made = StandaloneServer(folder, *flags, **wish)
     try:
-        await made.started()
+        await made.wait_for_start()
         yield made
     finally:
         await made.close()

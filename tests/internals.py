@@ -1,4 +1,4 @@
-"""Access to internal parts of a running desk, for tests."""
+"""Return internal parts of a running desk, for tests."""
 
 from __future__ import annotations
 

@@ -1,0 +1,69 @@
+"""Crash a desk at every write: a child process that dies at its n-th write, and a second one that continues."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from midwatch.stores.sqlite import SqliteStore
+
+CRASH_STATUS = 77
+
+Scenario = Callable[[Path, str], Awaitable[None]]
+
+
+def list_crash_cases(scenarios: Iterable[str]) -> list[tuple[str, str]]:
+    """Return each scenario with a crash before every write, and the first one also with a crash after every write. Both
+    leave the same store; only the work between two writes has not started after the earlier crash.
+    """
+    deaths = [(name, "before") for name in scenarios]
+    return [*deaths, (deaths[0][0], "after")]
+
+
+def exit_at_write(crash_at: int, *, after: bool) -> None:
+    """End this process at its n-th write: before it, or when it is durable and nobody has its result."""
+    real, count = SqliteStore.write, itertools.count(1)
+
+    async def write(store: SqliteStore, verb: Callable[..., Any], *args: Any) -> Any:
+        if next(count) == crash_at:
+            if after:
+                await real(store, verb, *args)
+            os._exit(CRASH_STATUS)
+        return await real(store, verb, *args)
+
+    SqliteStore.write = write  # type: ignore[assignment, method-assign]
+
+
+def run_in_child(run_scenario: Scenario, home: Path, name: str, crash_at: int, *, after: bool) -> int:
+    """Run the scenario in a child process that dies at a write, and return its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            exit_at_write(crash_at, after=after)
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            asyncio.run(run_scenario(home, name))  # type: ignore[arg-type]  # a coroutine function
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def crash_at_every_write(run_scenario: Scenario, folder: Path, name: str, after: str) -> None:
+    """Crash at the first write and continue, crash at the second and continue, until a run has no more writes."""
+    crash_at, codes = 0, [CRASH_STATUS]
+    while codes[0] == CRASH_STATUS:
+        crash_at += 1
+        home = folder / str(crash_at)
+        home.mkdir()
+        codes = [
+            run_in_child(run_scenario, home, name, crash_at, after=after == "after"),
+            run_in_child(run_scenario, home, name, 0, after=False),
+        ]
+        print(json.dumps([crash_at, *codes]), flush=True)
