@@ -342,7 +342,7 @@ async def test_the_usage_of_a_day_counts_ended_and_running_tasks() -> None:
 
 
 async def test_what_a_task_spent_on_an_earlier_day_does_not_postpone_it() -> None:
-    day = DayBudget(Books(), FakeClock(), "UTC", Budget(tokens=100), {})
+    day = DayBudget(UsageStore(), FakeClock(), "UTC", Budget(tokens=100), {})
     budgets, meter = Budgets(day=day), Meter(usage={"input_tokens": 150})
     assert await budgets.open("a", meter) is None
     assert budgets.find_over("a", meter) == Over("tokens", 100, 150, "day"), "it stops at its next step"
