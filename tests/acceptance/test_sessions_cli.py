@@ -449,7 +449,7 @@ async def test_usage_is_summed(either: Path) -> None:
     assert {**used["total"], "actor": "owner"} == {**row, "seconds": used["total"]["seconds"]}
     shown = midwatch(either, "usage").stdout.splitlines()
     assert [line.split()[:2] for line in shown if line.startswith("total")] == [["total", "3"]]
-    assert shown[-1].startswith("Of 3 tasks")
+    assert shown[-1] == "No usage reported for 3 of 3 tasks."
     assert run_json(either, "usage", "--since", "2999-01-01")["rows"] == []
 
 
