@@ -99,7 +99,7 @@ class WeekStore(SqliteStore):
         if self.dead:
             await for_ever()
 
-    def _tell(self, answers: list[Answer], commit: Commit | None) -> None:
+    def _report(self, answers: list[Answer], commit: Commit | None) -> None:
         if commit is not None:
             self._seen(commit)
         self._loop.call_soon(self._hear, answers, commit)
