@@ -65,7 +65,9 @@ async def for_ever() -> Any:
 class WeekStore(SqliteStore):
     """A store without threads: a write is one transaction on the event loop, with random delays in between."""
 
-    def __init__(self, connection: sqlite3.Connection, chance: random.Random, seen: Callable[[Commit], None]) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, chance: random.Random, observer: Callable[[Commit], None]
+    ) -> None:
         VerbStore.__init__(self, readers=1)
         self.path = MEMORY
         self.dead = False
@@ -73,7 +75,7 @@ class WeekStore(SqliteStore):
         self._connection = connection
         self._gone = False
         self._chance = chance
-        self._seen = seen
+        self._seen = observer
 
     async def write(self, verb: Callable[..., Any], *args: Any) -> Any:
         await self._between()
@@ -119,9 +121,9 @@ class WeekClock(FakeClock):
 
     def tick(self, until: float) -> None:
         """Advance the clock without firing timers."""
-        passed = max(0.0, until - self._monotonic)
-        self._monotonic += passed
-        self._now += round(passed * SECOND)
+        elapsed = max(0.0, until - self._monotonic)
+        self._monotonic += elapsed
+        self._now += round(elapsed * SECOND)
 
     def fire(self) -> bool:
         """Advance to the next timer and fire it; return whether it was not cancelled."""
@@ -209,9 +211,9 @@ class RandomAgent(ScriptedAgent):
             raise SystemExit("gone")
         elif mood == "silent":
             return "QUIET"
-        said = chance.choice(("REACHED", "NOT REACHED: more", "done", "done", f"step {chance.random()}"))
+        text = chance.choice(("REACHED", "NOT REACHED: more", "done", "done", f"step {chance.random()}"))
         thread = f"th_{self.name}" if chance.random() < 0.5 else None
-        return TurnResult(text=said, thread_id=thread, usage=Usage(input_tokens=10, output_tokens=5))
+        return TurnResult(text=text, thread_id=thread, usage=Usage(input_tokens=10, output_tokens=5))
 
     async def _signal(self, turn: Any) -> None:
         goals, chance, about = self._world.desk.goals, self._world.chance, {"in_step": turn.task_id}
@@ -260,7 +262,7 @@ class World:
             "bob": AgentTerms(timeout_seconds=HOUR, on_crash="rerun", slots=2),
             "eve": AgentTerms(timeout_seconds=4 * HOUR, on_crash="fail", slots=2),
         }
-        agents: dict[str, Any] = {name: RandomAgent(self, name, said) for name, said in terms.items()}
+        agents: dict[str, Any] = {name: RandomAgent(self, name, agent_terms) for name, agent_terms in terms.items()}
         about = (self.settings, self.home, self.store, agents, {"there": self.channel}, self.clock_of_life)
         self.desk = DeskProcess(Setup(*about), role="up", pace=SLOW_LOOPS)
         self.processes.append(self.desk)
@@ -332,11 +334,11 @@ class World:
         await self.run_until_idle()
         await self._create_records()
         end = self.clock.monotonic() + 7 * DAY
-        while (left := end - self.clock.monotonic()) > 0:
+        while (remaining := end - self.clock.monotonic()) > 0:
             gap = self.chance.choice((0.0, 30.0, MINUTE, HOUR)) * self.chance.random()
             if self.chance.random() < 0.5:
                 gap = self.chance.expovariate(ACTIONS / (14 * DAY))
-            await self.advance(min(gap, left))
+            await self.advance(min(gap, remaining))
             if self.chance.random() < 0.5:
                 await self.until_busy(end)
             await self.act()
@@ -349,8 +351,8 @@ class World:
     async def drain(self) -> None:
         """Let everything end: people do nothing, and agents act only as requested."""
         self.ending, self.dies_in = True, None
-        for one in await self.store.list_automations(statuses=("active",), limit=200):
-            await self.try_action("pause all", self.desk.automations.pause(one.id))
+        for automation in await self.store.list_automations(statuses=("active",), limit=200):
+            await self.try_action("pause all", self.desk.automations.pause(automation.id))
         await self.advance(2.5 * DAY)
 
     async def try_action(self, what: str, doing: Awaitable[Any]) -> Any:
@@ -388,34 +390,34 @@ class World:
             {"every": chance.choice((5, 12, 24)) * HOUR}, {"cron": "30 2 * * *"}, {"cron": "0 9 * * 1-5"},
             {"at": self.clock.now() + int(chance.uniform(HOUR, 5 * DAY) * SECOND)},
         ))  # fmt: skip
-        wish: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "agent": chance.choice(("ann", "bob", "eve")), "zone": chance.choice(("UTC", "Europe/Berlin")),
             "max_runs": chance.choice((0, 0, 3)), "missed": chance.choice(("skip", "once", "once_within")),
             "route": chance.choice((None, "there")), "fresh": chance.random() < 0.3, "quiet": "QUIET",
             "jitter_seconds": chance.choice((0.0, 600.0)), **when,
         }  # fmt: skip
         if chance.random() < 0.4:
-            wish["session_key"] = "chat:1" if wish["agent"] == "ann" else "chat:9"
-        await self.try_action(f"automation {when}", self.desk.automations.create("look {{date}}", **wish))
+            fields["session_key"] = "chat:1" if fields["agent"] == "ann" else "chat:9"
+        await self.try_action(f"automation {when}", self.desk.automations.create("look {{date}}", **fields))
 
     async def new_goal(self) -> None:
         chance = self.chance
-        wish: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "scope_id": chance.choice(("x", "y")), "verifier": chance.choice((None, "bob")), "route": "there",
             "max_steps": chance.choice((0, 0, 5)), "max_tokens": chance.choice((0, 0, 100)),
             "deadline_at": self.clock.now() + int(chance.uniform(HOUR, 2 * DAY) * SECOND),
         }  # fmt: skip
-        wish |= chance.choice(
+        fields |= chance.choice(
             ({"agent": "bob"}, {"agent": "eve"}, {"session_key": "chat:1"}, {"session_key": "chat:2"})
         )
-        await self.try_action("goal", self.desk.goals.create("reach it", **wish))
+        await self.try_action("goal", self.desk.goals.create("reach it", **fields))
 
     async def change_goal(self) -> None:
         chance, goals = self.chance, self.desk.goals
-        found = await self.store.list_goals((), 200)
-        if not found:
+        known_goals = await self.store.list_goals((), 200)
+        if not known_goals:
             return await self.new_goal()
-        goal_id = chance.choice([one for one in found if one.open] * 4 + found).id
+        goal_id = chance.choice([goal for goal in known_goals if goal.open] * 4 + known_goals).id
         action, doing = chance.choice((
             ("pause", lambda: goals.pause(goal_id)), ("resume", lambda: goals.resume(goal_id)),
             ("resume", lambda: goals.resume(goal_id)), ("step", lambda: goals.step(goal_id)),
@@ -431,10 +433,10 @@ class World:
 
     async def change_automation(self) -> None:
         chance, automations = self.chance, self.desk.automations
-        found = await self.store.list_automations(statuses=("active", "paused", "deleted"), limit=200)
-        if not found:
+        known_automations = await self.store.list_automations(statuses=("active", "paused", "deleted"), limit=200)
+        if not known_automations:
             return await self.new_automation()
-        name = chance.choice(found).id
+        name = chance.choice(known_automations).id
         action, doing = chance.choice((
             ("pause", lambda: automations.pause(name)), ("resume", lambda: automations.resume(name)),
             ("resume", lambda: automations.resume(name)), ("run", lambda: automations.run(name)),
@@ -451,8 +453,8 @@ class World:
         await self.try_action(f"message in {key}", self.desk.sessions.send(key, "hello"))
 
     async def submit(self) -> None:
-        wish: dict[str, Any] = {"agent": self.chance.choice(("bob", "eve")), "route": "there"}
-        await self.try_action("submit", self.desk.tasks.submit("do it", **wish))
+        fields: dict[str, Any] = {"agent": self.chance.choice(("bob", "eve")), "route": "there"}
+        await self.try_action("submit", self.desk.tasks.submit("do it", **fields))
 
     async def cancel(self) -> None:
         await self._act_on_task("cancel", ("pending", "running"), self.desk.tasks.cancel)
@@ -462,9 +464,9 @@ class World:
 
     async def _act_on_task(self, what: str, statuses: Any, doing: Callable[[str], Awaitable[Any]]) -> None:
         marks = ", ".join(f"'{status}'" for status in statuses)
-        found = self.connection.execute(f"SELECT id FROM tasks WHERE status IN ({marks}) ORDER BY id").fetchall()
-        if found:
-            task_id = self.chance.choice(found)[0]
+        rows = self.connection.execute(f"SELECT id FROM tasks WHERE status IN ({marks}) ORDER BY id").fetchall()
+        if rows:
+            task_id = self.chance.choice(rows)[0]
             await self.try_action(f"{what} {task_id}", doing(task_id))
 
     async def answer(self) -> None:
@@ -509,12 +511,12 @@ async def end_waiting_tasks() -> AsyncIterator[None]:
     finally:
         me = asyncio.current_task()
         for _ in range(20):
-            left = [task for task in asyncio.all_tasks() if task is not me]
-            if not left:
+            waiting_tasks = [task for task in asyncio.all_tasks() if task is not me]
+            if not waiting_tasks:
                 break
-            for task in left:
+            for task in waiting_tasks:
                 task.cancel()
-            await asyncio.wait(left, timeout=1)
+            await asyncio.wait(waiting_tasks, timeout=1)
 
 
 def simulate_week(seed: int, home: Path) -> None:

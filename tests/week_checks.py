@@ -51,9 +51,9 @@ class WeekChecker:
         for event in commit.events:
             assert event.seq == self._seq + 1, f"a hole in the log: {event.seq} after {self._seq}"
             self._seq = event.seq
-            look = getattr(self, f"_{event.kind}", None)
-            if look is not None:
-                look(event)
+            check = getattr(self, f"_{event.kind}", None)
+            if check is not None:
+                check(event)
         if "goal" in commit.topics:
             self._check_goals()
         if "automation" in commit.topics:
@@ -90,8 +90,8 @@ class WeekChecker:
             "SELECT cause, cause_id, retry_of FROM tasks WHERE id = ?", event.task_id
         )
         if cause == "goal":
-            found = self.rows("SELECT status, task_id FROM goals WHERE id = ?", cause_id)
-            assert found == [("active", event.task_id)], f"a step of goal {cause_id} begins, which is {found}"
+            goal_rows = self.rows("SELECT status, task_id FROM goals WHERE id = ?", cause_id)
+            assert goal_rows == [("active", event.task_id)], f"a step of goal {cause_id} begins, which is {goal_rows}"
         if cause == "automation" and retry_of is None:  # a retry is requested by a person
             ((status,),) = self.rows("SELECT status FROM automations WHERE id = ?", cause_id)
             assert status != "deleted", f"a run of {cause_id} begins, which is deleted"
@@ -124,27 +124,27 @@ class WeekChecker:
         changed.
         """
         about = [event for event in events if "automation_id" in event.payload]
-        found = self.rows("SELECT id, status, next_run_at, schedule, max_runs, run_count FROM automations")
-        for name, status, due, schedule, most, runs in found:
+        automations = self.rows("SELECT id, status, next_run_at, schedule, max_runs, run_count FROM automations")
+        for name, status, due, schedule, most, runs in automations:
             before = self._next.get(name)
             self._next[name] = due
             if before is None or before == due:
                 continue
             mine = [event for event in about if event.payload["automation_id"] == name]
-            told = [event for event in mine if event.kind in ("automation_fired", "automation_missed")]
+            run_events = [event for event in mine if event.kind in ("automation_fired", "automation_missed")]
             spent = 0 < most <= runs
             if due is None and spent:  # it was run on request, and that was its last run
                 continue
-            if not told and any(event.kind in ("automation_changed", "automation_paused") for event in mine):
+            if not run_events and any(event.kind in ("automation_changed", "automation_paused") for event in mine):
                 continue
-            assert told, f"{iso(before)} of {name} passed without a word: {[event.kind for event in mine]}"
-            assert {event.payload["scheduled_for"] for event in told} == {iso(before)}, (name, told)
-            now = told[0].time
+            assert run_events, f"{iso(before)} of {name} passed without a word: {[event.kind for event in mine]}"
+            assert {event.payload["scheduled_for"] for event in run_events} == {iso(before)}, (name, run_events)
+            now = run_events[0].time
             times = Schedule.from_data(loads(schedule))
-            wanted = next_run_at(times, max(now, before))
-            assert due == (None if spent or status != "active" else wanted), (name, iso(due), iso(wanted))
+            expected_due = next_run_at(times, max(now, before))
+            assert due == (None if spent or status != "active" else expected_due), (name, iso(due), iso(expected_due))
             count = max(1, count_missed(times, before - 1, now))
-            gaps = [event.payload["count"] for event in told if event.kind == "automation_missed"]
+            gaps = [event.payload["count"] for event in run_events if event.kind == "automation_missed"]
             assert gaps in ([count], []) and (gaps or count == 1), (name, iso(before), iso(now), count, gaps)
 
     # -- after every step ------------------------------------------------------------------------------------------
@@ -182,8 +182,8 @@ class WeekChecker:
             "AND attempt = 0 AND retry_of IS NULL GROUP BY cause_id"
         ))  # fmt: skip
         for name, runs, most in self.rows("SELECT id, run_count, max_runs FROM automations"):
-            wanted = self._fired[name] - given_back.get(name, 0)
-            assert runs == wanted, f"{name} counts {runs} runs, and had {wanted}"
+            expected = self._fired[name] - given_back.get(name, 0)
+            assert runs == expected, f"{name} counts {runs} runs, and had {expected}"
             assert not 0 < most < runs, f"{name} had {runs} runs of {most}"
 
     # -- at the end ------------------------------------------------------------------------------------------------
@@ -191,22 +191,22 @@ class WeekChecker:
     def check_end(self, channel: RecordingChannel) -> None:
         """Check what must hold after everything has ended."""
         self.check()
-        left = self.rows("SELECT id, status, wait, agent, cause FROM tasks WHERE completed_at IS NULL")
-        assert not left, f"these never ended: {left}"
+        open_tasks = self.rows("SELECT id, status, wait, agent, cause FROM tasks WHERE completed_at IS NULL")
+        assert not open_tasks, f"these never ended: {open_tasks}"
         assert not self._turns, f"turns without an end: {self._turns}"
         assert not [key for key, count in self._tools.items() if count], "tools without an end"
         assert not self.rows("SELECT id FROM approvals WHERE status = 'pending'"), "questions without an end"
         for goal_id, status, route in self.rows("SELECT id, status, route FROM goals"):
             assert status in ("complete", "timeout"), f"goal {goal_id} is {status} past its deadline"
-            wanted = [("goal_completed" if status == "complete" else "goal_timeout",)] if route else []
-            told = self.rows(
+            expected_notices = [("goal_completed" if status == "complete" else "goal_timeout",)] if route else []
+            notices = self.rows(
                 "SELECT notice FROM deliveries WHERE task_id = ? AND notice IN ('goal_completed', 'goal_timeout')",
                 goal_id,
             )
-            assert told == wanted, f"goal {goal_id} is {status}, told: {told}"
+            assert notices == expected_notices, f"goal {goal_id} is {status}, told: {notices}"
         numbers = self.rows("SELECT session_key, count(*), max(number) FROM messages GROUP BY session_key")
         assert all(count == last for _, count, last in numbers), "messages are numbered with holes"
         unsent = self.rows("SELECT id, notice, status FROM deliveries WHERE status <> 'sent'")
         assert not unsent, f"lost notices: {unsent}"
-        received = {one.id for one in channel.delivered}
+        received = {delivery.id for delivery in channel.delivered}
         assert {row[0] for row in self.rows("SELECT id FROM deliveries")} <= received

@@ -127,20 +127,20 @@ def test_ids_are_unique_within_a_millisecond() -> None:
 
 @given(st.lists(st.integers(0, 2**53), min_size=2, max_size=50))
 def test_ids_sort_by_creation_millisecond(times: list[int]) -> None:
-    made = [(new_id("t", when), when // 1000) for when in times]
-    assert [ms for _, ms in sorted(made)] == sorted(ms for _, ms in made)
+    stamped_ids = [(new_id("t", when), when // 1000) for when in times]
+    assert [ms for _, ms in sorted(stamped_ids)] == sorted(ms for _, ms in stamped_ids)
 
 
 def test_ids_of_one_millisecond_keep_their_order() -> None:
     now = SystemClock().now()
-    made = [new_id("t", now) for _ in range(1000)]
-    assert sorted(made) == made
+    ids = [new_id("t", now) for _ in range(1000)]
+    assert sorted(ids) == ids
 
 
 def test_an_id_has_a_prefix_of_its_kind_and_a_fixed_length() -> None:
-    made = [new_id("t", when) for when in (0, SystemClock().now(), 2**53)]
-    assert {len(one) for one in made} == {len("t_") + 11 + 12}
-    assert all(one.startswith("t_") and one[2:].isalnum() and one == one.lower() for one in made)
+    ids = [new_id("t", when) for when in (0, SystemClock().now(), 2**53)]
+    assert {len(task_id) for task_id in ids} == {len("t_") + 11 + 12}
+    assert all(task_id.startswith("t_") and task_id[2:].isalnum() and task_id == task_id.lower() for task_id in ids)
 
 
 FORK = """
@@ -156,8 +156,8 @@ print(os.read(read, 100).decode() == new_id("t", 0))
 
 
 def test_a_forked_process_makes_other_ids_than_its_parent() -> None:
-    told = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "False"
+    process = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "False"
 
 
 # -- the machine's clock -----------------------------------------------------------------------------------------
@@ -173,10 +173,10 @@ def test_the_machines_clock_is_in_microseconds_and_monotonic_never_goes_back() -
 async def test_a_cancelled_call_never_happens() -> None:
     here = SystemClock()
     called: list[str] = []
-    both = asyncio.Event()
+    event = asyncio.Event()
     here.call_later(0.0, lambda: called.append("never")).cancel()
-    here.call_later(0.001, both.set)
-    await both.wait()
+    here.call_later(0.001, event.set)
+    await event.wait()
     assert called == []
 
 

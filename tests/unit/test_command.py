@@ -24,9 +24,9 @@ SHELL = ["sh", "-c", "{prompt}"]
 
 
 def command(argv: list[str] | None = None, **options: Any) -> CommandAgent:
-    made = build("x", "command", {"argv": argv or SHELL, **options})
-    assert isinstance(made, CommandAgent)
-    return made
+    agent = build("x", "command", {"argv": argv or SHELL, **options})
+    assert isinstance(agent, CommandAgent)
+    return agent
 
 
 async def run(agent: CommandAgent, turn: RecordingTurn | str) -> TurnResult:
@@ -134,9 +134,9 @@ async def test_a_missing_working_directory_is_reported(tmp_path: Path) -> None:
 
 async def test_output_above_the_limit_is_truncated() -> None:
     turn = RecordingTurn("head -c 50000000 /dev/zero | tr '\\0' x")
-    found = await run(command(output_limit=100_000), turn)
-    assert "… 49900000 bytes left out …" in found.text
-    assert len(found.text) < 100_100
+    result = await run(command(output_limit=100_000), turn)
+    assert "… 49900000 bytes left out …" in result.text
+    assert len(result.text) < 100_100
     assert turn.text() == "x" * 100_000
 
 
@@ -230,10 +230,10 @@ async def test_an_interrupted_turn_without_a_thread_is_not_repeated() -> None:
 async def test_a_thread_placeholder_in_the_first_command_is_a_new_id() -> None:
     agent = command(["echo", "--id", "{thread}"], resume_argv=["echo", "--resume", "{thread}"])
     turn = RecordingTurn("work")
-    found = await run(agent, turn)
-    assert found.thread_id is not None and uuid.UUID(found.thread_id)
-    assert found.text == f"--id {found.thread_id}"
-    assert turn.progress == {"thread_id": found.thread_id}
+    result = await run(agent, turn)
+    assert result.thread_id is not None and uuid.UUID(result.thread_id)
+    assert result.text == f"--id {result.thread_id}"
+    assert turn.progress == {"thread_id": result.thread_id}
 
 
 # -- options -----------------------------------------------------------------------------------------------------
@@ -270,12 +270,12 @@ def test_wrong_options_are_reported_on_one_line(options: dict[str, Any], where: 
 
 def test_terms_come_from_the_kind_and_the_configuration() -> None:
     assert command().terms[:5] == (1800.0, "fail", 3, 4, False)
-    made = build(
+    agent = build(
         "x", "command", {"argv": ["cat"]}, timeout_seconds=5.0, on_crash="rerun", max_attempts=7, slots=2,
         description="words",
     )  # fmt: skip
-    assert made.terms[:6] == (5.0, "rerun", 7, 2, False, str(Path.cwd()))
-    assert (made.name, made.kind, made.description) == ("x", "command", "words")
+    assert agent.terms[:6] == (5.0, "rerun", 7, 2, False, str(Path.cwd()))
+    assert (agent.name, agent.kind, agent.description) == ("x", "command", "words")
 
 
 def test_on_crash_resume_needs_a_resume_command() -> None:

@@ -95,7 +95,7 @@ def test_a_shell_parses_a_command_the_same_way(tail: str) -> None:
     assert argv is not None
     script = f'args() {{ printf "%s\\n" "$@"; }}; args {tail}'
     ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert ran.stdout == "".join(f"{one}\n" for one in argv[1:])
+    assert ran.stdout == "".join(f"{argument}\n" for argument in argv[1:])
 
 
 # -- patterns ------------------------------------------------------------------------------------------------------
@@ -105,8 +105,8 @@ def anywhere(_: str) -> bool:
     return True
 
 
-def inside(place: str) -> bool:
-    return not place.startswith(("/", "..", "~"))
+def inside(path: str) -> bool:
+    return not path.startswith(("/", "..", "~"))
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def inside(place: str) -> bool:
 def test_a_pattern_allows_its_words_and_wildcards(
     pattern: str, command: str, within: Callable[[str], bool], allowed: bool
 ) -> None:
-    made, argv = CommandPattern.parse(pattern), argv_of(command)
-    assert made is not None and argv is not None
-    assert made.allows(argv, within) is allowed
+    parsed_pattern, argv = CommandPattern.parse(pattern), argv_of(command)
+    assert parsed_pattern is not None and argv is not None
+    assert parsed_pattern.allows(argv, within) is allowed
 
 
 @pytest.mark.parametrize("pattern", ["*", "**", "", "git * log", "git log; x", "git log ***", "X=y git", "git log $X"])
@@ -163,14 +163,14 @@ DENIED = [
 @pytest.mark.parametrize("command", DENIED)
 @pytest.mark.parametrize("pattern", ["git push", "git push *", "git push **"])
 def test_a_denied_command_is_found_wherever_it_hides(pattern: str, command: str) -> None:
-    made = CommandPattern.parse(pattern)
-    assert made is not None and made.may_be_in(parts_of(command), argv_of(command))
+    parsed_pattern = CommandPattern.parse(pattern)
+    assert parsed_pattern is not None and parsed_pattern.may_be_in(parts_of(command), argv_of(command))
 
 
 @pytest.mark.parametrize("command", ["git pull", "push git", "git log; docker push", "gitx push", "", "echo"])
 def test_other_commands_are_not_denied(command: str) -> None:
-    made = CommandPattern.parse("git push")
-    assert made is not None and not made.may_be_in(parts_of(command), argv_of(command))
+    pattern = CommandPattern.parse("git push")
+    assert pattern is not None and not pattern.may_be_in(parts_of(command), argv_of(command))
 
 
 def test_parts_and_paths_of_a_command_are_found() -> None:

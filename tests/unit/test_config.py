@@ -43,9 +43,9 @@ def load_refused(home: Path) -> str:
 
 
 def test_without_a_file_everything_has_a_default(home: Path) -> None:
-    found = Settings.load(home)
-    assert (found.home, found.port, found.slots, found.default_agent) == (home, 7171, 64, "demo")
-    assert (found.retention.tasks, found.agents, found.channels) == (10_000, {}, {})
+    settings = Settings.load(home)
+    assert (settings.home, settings.port, settings.slots, settings.default_agent) == (home, 7171, 64, "demo")
+    assert (settings.retention.tasks, settings.agents, settings.channels) == (10_000, {}, {})
     assert not home.exists()  # reading creates no files
 
 
@@ -60,8 +60,8 @@ def test_the_environment_overrides_the_file_and_arguments_override_both(
     write(home, 'port = 1\nslots = 2\nlog_level = "debug"\n')
     monkeypatch.setenv("MIDWATCH_SLOTS", "3")
     monkeypatch.setenv("MIDWATCH_LOG_LEVEL", "warning")
-    found = Settings.load(home, log_level="error")
-    assert (found.port, found.slots, found.log_level) == (1, 3, "error")
+    settings = Settings.load(home, log_level="error")
+    assert (settings.port, settings.slots, settings.log_level) == (1, 3, "error")
 
 
 def test_the_home_comes_from_the_argument_the_environment_or_the_user(
@@ -94,8 +94,13 @@ def test_nested_settings_of_file_and_environment_are_merged(home: Path, monkeypa
     write(home, '[retention]\ntasks = 5\ntask_age = "2d"\n')
     monkeypatch.setenv("MIDWATCH_RETENTION__TASKS", "7")
     monkeypatch.setenv("MIDWATCH_RETENTION__EVENT_AGE", "1h30m")
-    kept = Settings.load(home).retention
-    assert (kept.tasks, kept.task_age, kept.event_age, kept.events) == (7, 172800.0, 5400.0, 1_000_000)
+    retention = Settings.load(home).retention
+    assert (retention.tasks, retention.task_age, retention.event_age, retention.events) == (
+        7,
+        172800.0,
+        5400.0,
+        1_000_000,
+    )
 
 
 def test_the_agents_table_of_the_documentation_is_valid(home: Path) -> None:
@@ -120,9 +125,9 @@ def test_an_agent_can_be_set_in_the_environment(home: Path, monkeypatch: pytest.
     write(home, '[agents.shell]\nkind = "command"\nargv = ["sh"]\n')
     monkeypatch.setenv("MIDWATCH_AGENTS__SHELL__SLOTS", "9")
     monkeypatch.setenv("MIDWATCH_CHANNELS", '{"phone": {"kind": "apprise", "urls": ["x"]}}')
-    found = Settings.load(home)
-    assert (found.agents["shell"].slots, found.agents["shell"].options()) == (9, {"argv": ["sh"]})
-    assert found.channels["phone"].options() == {"urls": ["x"]}
+    settings = Settings.load(home)
+    assert (settings.agents["shell"].slots, settings.agents["shell"].options()) == (9, {"argv": ["sh"]})
+    assert settings.channels["phone"].options() == {"urls": ["x"]}
 
 
 @pytest.mark.parametrize(("text", "expected"), [("90", 90.0), ('"90s"', 90.0), ('"1h30m"', 5400.0), ("0.5", 0.5)])
@@ -134,11 +139,11 @@ def test_durations_are_numbers_or_text(home: Path, text: str, expected: float) -
 def test_approval_policies_of_agents_are_read(home: Path) -> None:
     rules = 'allow = [{kind = "edit", path = "src/**"}]\ndeny = [{command = "git push"}]'
     write(home, f'[agents.shell.approvals]\nexpires = "2h"\n{rules}')
-    found = Settings.load(home)
-    policy = found.policy_of("shell")
+    settings = Settings.load(home)
+    policy = settings.policy_of("shell")
     assert (policy.default, policy.expires, len(policy.allow), len(policy.deny)) == ("ask", 7200.0, 1, 1)
-    assert found.agents["shell"].options() == {}
-    assert found.policy_of("other") == Policy()
+    assert settings.agents["shell"].options() == {}
+    assert settings.policy_of("other") == Policy()
 
 
 # -- invalid settings --------------------------------------------------------------------------------------------
@@ -178,25 +183,25 @@ INVALID = [
 @pytest.mark.parametrize(("text", "place"), INVALID)
 def test_a_wrong_value_is_reported_with_its_location_and_file(home: Path, text: str, place: str) -> None:
     file = write(home, text)
-    told = load_refused(home)
-    assert told.startswith(f"setting {place}")
-    assert str(file) in told
+    message = load_refused(home)
+    assert message.startswith(f"setting {place}")
+    assert str(file) in message
 
 
 @pytest.mark.parametrize("text", ["prot = 1", "[agent.shell]\nkind = 'demo'", "MIDWATCH_PORT = 1"])
 def test_a_misspelt_setting_is_refused_with_the_known_ones(home: Path, text: str) -> None:
     write(home, text)
-    told = load_refused(home)
-    assert "unknown setting" in told
-    assert "agents" in told and "retention" in told
+    message = load_refused(home)
+    assert "unknown setting" in message
+    assert "agents" in message and "retention" in message
 
 
 @pytest.mark.parametrize("text", ["port = ", "[agents", "a = 1\na = 2", "port = 1 2", "= 3"])
 def test_invalid_toml_is_reported_with_its_location(home: Path, text: str) -> None:
     file = write(home, f"\n\n{text}")
-    told = load_refused(home)
-    assert f"{file} is not valid TOML" in told
-    assert "(at " in told
+    message = load_refused(home)
+    assert f"{file} is not valid TOML" in message
+    assert "(at " in message
 
 
 def test_a_file_that_is_no_text_is_reported(home: Path) -> None:
@@ -280,13 +285,13 @@ def test_capabilities_and_limits_of_handoffs_are_read(home: Path) -> None:
         "[[agents.coder.capabilities]]\nname = 'coding'\ntask_types = ['code', 'test']\npriority = 5\n"
         "[[agents.coder.capabilities]]\nname = 'anything'\n",
     )
-    found = Settings.load(home)
-    assert found.handoffs.limits() == Limits(depth=3, revisits=0, total=9)
-    assert (found.handoffs.timeout, found.handoffs.nest_history) == (120.0, True)
-    (coding, anything) = (one.capability() for one in found.agents["coder"].capabilities)
+    settings = Settings.load(home)
+    assert settings.handoffs.limits() == Limits(depth=3, revisits=0, total=9)
+    assert (settings.handoffs.timeout, settings.handoffs.nest_history) == (120.0, True)
+    (coding, anything) = (capability.capability() for capability in settings.agents["coder"].capabilities)
     assert coding == AgentCapability(name="coding", task_types=("code", "test"), priority=5)
     assert anything == AgentCapability(name="anything")
-    assert not found.agents["coder"].handoffs
+    assert not settings.agents["coder"].handoffs
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,11 @@ class MemoryStore:
         self._changed = changed
 
     def add(self, delivery_id: str, channel: str, **fields: object) -> None:
-        made = Delivery(
+        delivery = Delivery(
             id=delivery_id, task_id=f"t_{delivery_id}", channel=channel, notice="done", text="it is done", due_at=START,
             created_at=START,
         )  # fmt: skip
-        self.rows[delivery_id] = replace(made, **fields)  # type: ignore[arg-type]
+        self.rows[delivery_id] = replace(delivery, **fields)  # type: ignore[arg-type]
 
     def status(self, delivery_id: str) -> Status:
         return self.rows[delivery_id].status
@@ -74,8 +74,8 @@ class MemoryStore:
         self._record_call("due_deliveries")
         if self.read_errors:
             raise self.read_errors.pop(0)
-        found = [d for d in self.rows.values() if d.status == "pending" and d.due_at <= now]
-        answer = sorted(found, key=lambda d: (d.due_at, d.id))[:limit]
+        deliveries = [d for d in self.rows.values() if d.status == "pending" and d.due_at <= now]
+        answer = sorted(deliveries, key=lambda d: (d.due_at, d.id))[:limit]
         await self.reading.wait()
         return answer
 
@@ -168,9 +168,9 @@ class Desk:
     async def wait_for_sleep(self) -> None:
         """Wait until the courier has queried the store twice more: then it has acted on all it read before."""
         for _ in range(2):
-            seen = self.queries
+            queries = self.queries
             self.courier.wake()
-            await self.until(lambda seen=seen: self.queries > seen)  # type: ignore[misc]
+            await self.until(lambda queries=queries: self.queries > queries)  # type: ignore[misc]
 
     @property
     def queries(self) -> int:
@@ -203,10 +203,10 @@ async def test_a_due_delivery_is_sent_once_and_recorded(desk: Desk) -> None:
     row = desk.store.rows["d_1"]
     assert (row.attempts, row.sent_at, row.error) == (1, START, None)
     assert desk.fast.sent == ["d_1"]
-    [told] = desk.store.events
-    assert told.kind == "delivery_sent"
-    assert told.task_id == "t_d_1"
-    assert told.payload == {"delivery_id": "d_1", "channel": "fast", "notice": "done"}
+    [event] = desk.store.events
+    assert event.kind == "delivery_sent"
+    assert event.task_id == "t_d_1"
+    assert event.payload == {"delivery_id": "d_1", "channel": "fast", "notice": "done"}
 
 
 async def test_a_wake_up_sends_new_deliveries(desk: Desk) -> None:
@@ -251,8 +251,8 @@ async def test_failures_back_off_until_the_last_try(desk: Desk) -> None:
         await desk.wait_for_sleep()
         assert desk.clock.pending == []
     assert desk.fast.begun == ["d_1"] * MAX_ATTEMPTS
-    [told] = desk.store.events
-    assert (told.kind, told.payload["error"]) == ("delivery_failed", "busy")
+    [event] = desk.store.events
+    assert (event.kind, event.payload["error"]) == ("delivery_failed", "busy")
 
 
 async def test_a_permanent_failure_is_not_retried(desk: Desk) -> None:
@@ -262,8 +262,8 @@ async def test_a_permanent_failure_is_not_retried(desk: Desk) -> None:
         await desk.until(lambda: desk.store.status("d_1") == "failed")
         await desk.wait_for_sleep()
     assert desk.fast.begun == ["d_1"]
-    [told] = desk.store.events
-    assert told.payload == {"delivery_id": "d_1", "channel": "fast", "notice": "done", "error": "gone for good"}
+    [event] = desk.store.events
+    assert event.payload == {"delivery_id": "d_1", "channel": "fast", "notice": "done", "error": "gone for good"}
 
 
 async def test_a_channel_that_is_no_longer_configured_fails_the_delivery(desk: Desk) -> None:
@@ -325,8 +325,8 @@ async def test_any_error_of_a_channel_is_contained(
         await desk.wait_for_sleep()
         await desk.clock.advance(2)
         await desk.until(lambda: desk.store.status("d_1") == "sent")
-    told = [record.getMessage() for record in caplog.records if record.name == "midwatch.courier"]
-    assert any(type(problem).__name__ in line and "test_courier.py" in line for line in told)
+    messages = [record.getMessage() for record in caplog.records if record.name == "midwatch.courier"]
+    assert any(type(problem).__name__ in line and "test_courier.py" in line for line in messages)
     assert "hush" not in caplog.text
 
 
@@ -517,13 +517,13 @@ async def test_two_couriers_record_a_delivery_once(desk: Desk, problems: list[Ba
     desk.slow.open.clear()
     desk.slow.problems = list(problems)
     desk.store.add("d_1", "slow")
-    other = desk.make_courier()
+    second_courier = desk.make_courier()
     async with run_courier(desk):
-        await other.start()
+        await second_courier.start()
         await desk.until(lambda: desk.slow.begun == ["d_1", "d_1"])
         desk.slow.open.set()
         await desk.until(lambda: desk.store.calls.count("apply") == 2)
-        await other.stop()
+        await second_courier.stop()
     assert desk.store.conflicts == 1
     assert [event.kind for event in desk.store.events] == told
     assert desk.store.rows["d_1"].attempts == 1

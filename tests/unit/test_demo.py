@@ -24,9 +24,9 @@ async def run(turn: RecordingTurn) -> TurnResult:
 
 async def test_the_demo_agent_streams_text_uses_two_tools_and_calls_itself_a_demo() -> None:
     turn = RecordingTurn("Say hello")
-    found = await run(turn)
-    assert turn.text() == found.text
-    assert "demo agent" in found.text and "Say hello" in found.text and "midwatch.toml" in found.text
+    result = await run(turn)
+    assert turn.text() == result.text
+    assert "demo agent" in result.text and "Say hello" in result.text and "midwatch.toml" in result.text
     assert [e.tool for e in turn.events if isinstance(e, ToolExecStart)] == ["read_clock", "count_words"]
     ends = [e for e in turn.events if isinstance(e, ToolExecEnd)]
     assert ends[1].result == "2"
@@ -35,8 +35,8 @@ async def test_the_demo_agent_streams_text_uses_two_tools_and_calls_itself_a_dem
         if isinstance(piece, MessageDelta):
             assert piece.offset == offset
             offset += len(piece.text)
-    assert found.usage.data() is None
-    assert (found.outcome, turn.questions) == ("ok", [])
+    assert result.usage.data() is None
+    assert (result.outcome, turn.questions) == ("ok", [])
 
 
 @pytest.mark.parametrize("prompt", ["ask me", "do not fail", "say demo:failure", "mydemo:fail", "demo:hanging demo:"])
@@ -49,10 +49,10 @@ async def test_ordinary_words_are_not_commands(prompt: str) -> None:
 @pytest.mark.parametrize("answer", ["yes", "no"])
 async def test_the_word_ask_asks_a_question_and_reports_the_answer(answer: str) -> None:
     turn = RecordingTurn("please demo:ask first", answers=[answer])
-    found = await run(turn)
-    assert f"the answer was: {answer}." in found.text
+    result = await run(turn)
+    assert f"the answer was: {answer}." in result.text
     assert len(turn.questions) == 1
-    assert "demo:ask" not in found.text
+    assert "demo:ask" not in result.text
 
 
 async def test_the_word_fail_fails_the_turn() -> None:
@@ -88,8 +88,8 @@ async def test_the_word_silent_ends_with_the_outcome_silent() -> None:
 async def test_the_word_sleep_reports_progress() -> None:
     turn = RecordingTurn("demo:sleep=0.05")
     assert (await run(turn)).outcome == "ok"
-    told = [e for e in turn.events if isinstance(e, TaskProgress)]
-    assert told and all(e.percent is not None and 0 <= e.percent <= 100 for e in told)
+    progress_events = [e for e in turn.events if isinstance(e, TaskProgress)]
+    assert progress_events and all(e.percent is not None and 0 <= e.percent <= 100 for e in progress_events)
 
 
 def test_the_demo_agent_has_no_options() -> None:
@@ -110,5 +110,5 @@ def test_an_agent_has_its_settings_when_it_is_built() -> None:
     capabilities = (AgentCapability(name="code"),)
     agent = build("x", "demo", {}, capabilities=capabilities, description="about", slots=3)
     assert (agent.capabilities, agent.description, agent.terms.slots) == (capabilities, "about", 3)
-    other = build("x", f"{__name__}:FourArguments", {}, description="about", slots=3)
-    assert (other.capabilities, other.description, other.terms.slots) == ((), "about", 3)
+    other_agent = build("x", f"{__name__}:FourArguments", {}, description="about", slots=3)
+    assert (other_agent.capabilities, other_agent.description, other_agent.terms.slots) == ((), "about", 3)

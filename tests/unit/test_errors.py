@@ -41,25 +41,25 @@ def read_documented_errors() -> dict[str, str]:
 
 
 def test_the_errors_page_shows_the_real_tree() -> None:
-    assert read_documented_errors() == {name: made.__bases__[0].__name__ for name, made in ALL.items()}
+    assert read_documented_errors() == {name: error_class.__bases__[0].__name__ for name, error_class in ALL.items()}
 
 
 def test_codes_are_stable_unique_and_match_the_name() -> None:
-    codes = {name: made.code for name, made in ALL.items() if made is not MidwatchError}
+    codes = {name: error_class.code for name, error_class in ALL.items() if error_class is not MidwatchError}
     assert len(set(codes.values())) == len(codes)
     assert {name: re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in codes} == codes
 
 
 def test_every_error_has_a_nonzero_exit_status() -> None:
-    for made in ALL.values():
-        assert 0 < made.exit_status < 64, made  # numbers of 64 and above have a meaning of their own
+    for error_class in ALL.values():
+        assert 0 < error_class.exit_status < 64, error_class  # numbers of 64 and above have a meaning of their own
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_error_has_a_one_line_docstring_and_the_base_class(name: str) -> None:
-    made = ALL[name]
-    assert made.__doc__ and len(made.__doc__.splitlines()) == 1
-    assert issubclass(made, MidwatchError)
+    error_class = ALL[name]
+    assert error_class.__doc__ and len(error_class.__doc__.splitlines()) == 1
+    assert issubclass(error_class, MidwatchError)
 
 
 EXAMPLES = [

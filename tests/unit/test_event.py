@@ -67,14 +67,14 @@ TUPLES: dict[str, Any] = {
 }
 
 
-def an_example(made: type[Payload]) -> Payload:
+def an_example(payload_class: type[Payload]) -> Payload:
     """Return a payload with every field set."""
     values: dict[str, Any] = {}
-    for name, hint in get_type_hints(made).items():
-        if name in made.names:
+    for name, hint in get_type_hints(payload_class).items():
+        if name in payload_class.names:
             text = str(hint).replace("typing.", "").removeprefix("<class '").removesuffix("'>").split(" | ")[0]
             values[name] = TUPLES.get(text, EXAMPLES.get(text, {"tokens": 7}))
-    return made(**values)
+    return payload_class(**values)
 
 
 def test_the_list_of_kinds_is_complete() -> None:
@@ -88,49 +88,49 @@ def test_kinds_of_the_reference_systems_keep_names_and_fields(kind: str) -> None
 
 
 def test_only_deltas_and_gaps_are_live() -> None:
-    live = {name for name, made in KINDS.items() if made.live}
+    live = {name for name, payload_class in KINDS.items() if payload_class.live}
     assert live == {"message_delta", "thought_delta", "llm_delta", "screen_update", "gap"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_payload_is_frozen_has_slots_and_names_its_kind(kind: str) -> None:
-    made = an_example(KINDS[kind])
-    assert made.kind == kind
-    for name in made.names:
+    payload = an_example(KINDS[kind])
+    assert payload.kind == kind
+    for name in payload.names:
         with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(made, name, None)
-    assert not hasattr(made, "__dict__")
+            setattr(payload, name, None)
+    assert not hasattr(payload, "__dict__")
     assert KINDS[kind].__doc__
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_payload_survives_json(kind: str) -> None:
-    made = an_example(KINDS[kind])
-    told = json.loads(json.dumps(made.data()))
-    again = KINDS[kind].of(told)
-    assert json.dumps(again.data()) == json.dumps(made.data())
-    assert set(told) == {name.rstrip("_") for name in made.names}
+    payload = an_example(KINDS[kind])
+    data = json.loads(json.dumps(payload.data()))
+    again = KINDS[kind].of(data)
+    assert json.dumps(again.data()) == json.dumps(payload.data())
+    assert set(data) == {name.rstrip("_") for name in payload.names}
 
 
-@pytest.mark.parametrize("kind", [name for name, made in KINDS.items() if not made.live])
+@pytest.mark.parametrize("kind", [name for name, payload_class in KINDS.items() if not payload_class.live])
 async def test_a_stored_event_is_read_back_unchanged(kind: str) -> None:
     store = await SqliteStore.open(":memory:")
     try:
         about: dict[str, Any] = {name: f"a {name}" for name in META} | {"attempt": 2, "iteration": 3}
-        made = event(an_example(KINDS[kind]), NOW, **about)
-        await store.apply(Changes(events=(made,)))
-        (found,) = await store.read_events(0)
+        new_event = event(an_example(KINDS[kind]), NOW, **about)
+        await store.apply(Changes(events=(new_event,)))
+        (stored_event,) = await store.read_events(0)
     finally:
         await store.close()
-    assert found._replace(payload=None) == made._replace(payload=None, seq=1)  # type: ignore[arg-type]
-    assert json.dumps(found.snapshot()) == json.dumps(made._replace(seq=1).snapshot())
+    assert stored_event._replace(payload=None) == new_event._replace(payload=None, seq=1)  # type: ignore[arg-type]
+    assert json.dumps(stored_event.snapshot()) == json.dumps(new_event._replace(seq=1).snapshot())
 
 
 def test_a_snapshot_shows_the_envelope_and_omits_unknown_values() -> None:
-    made = event(TaskProgress(text="half"), NOW, task_id="t_1")
-    assert made.snapshot() == {
+    progress_event = event(TaskProgress(text="half"), NOW, task_id="t_1")
+    assert progress_event.snapshot() == {
         "seq": 0,
-        "id": made.id,
+        "id": progress_event.id,
         "kind": "task_progress",
         "time": iso(NOW),
         "version": 1,
@@ -184,20 +184,20 @@ FILTERS = st.builds(
 
 @given(EVENTS, FILTERS)
 def test_the_conditions_of_a_filter_are_combined_with_and(events: list[Event], which: EventFilter) -> None:
-    for made in events:
-        expected = not which.kinds or any(made.kind in CONDITIONS.get(kind, ()) for kind in which.kinds)
+    for candidate in events:
+        expected = not which.kinds or any(candidate.kind in CONDITIONS.get(kind, ()) for kind in which.kinds)
         for name in ("task_id", "turn_id", "session_key", "agent_id", "actor"):
-            wanted = getattr(which, name)
-            expected = expected and (wanted is None or wanted == getattr(made, name))
-        assert which.matches(made) == expected
-        assert EVERYTHING.matches(made)
+            condition = getattr(which, name)
+            expected = expected and (condition is None or condition == getattr(candidate, name))
+        assert which.matches(candidate) == expected
+        assert EVERYTHING.matches(candidate)
 
 
 async def test_the_store_and_the_filter_select_the_same_events() -> None:
     """A follower reads old events from the store and new ones from memory; both must select the same events."""
     store = await SqliteStore.open(":memory:")
     values = (None, "a")
-    made = [
+    events = [
         Event(kind, NOW, {}, "e", task_id=task, turn_id=turn, session_key=session, agent_id=agent, actor=actor)
         for kind in ("turn_start", "error")
         for task, turn in ((None, None), ("a", "a.1"), ("a", "a.2"))
@@ -206,7 +206,7 @@ async def test_the_store_and_the_filter_select_the_same_events() -> None:
         for actor in values
     ]
     try:
-        await store.apply(Changes(events=tuple(made)))
+        await store.apply(Changes(events=tuple(events)))
         stored = await store.read_events(0)
         for kinds in (
             (),
@@ -217,7 +217,7 @@ async def test_the_store_and_the_filter_select_the_same_events() -> None:
             ("err*", "turn_start"),
             ("no*",),
         ):
-            for like in made[: len(made) // 2]:
+            for like in events[: len(events) // 2]:
                 which = EventFilter(
                     kinds=kinds, task_id=like.task_id, turn_id=like.turn_id, session_key=like.session_key,
                     agent_id=like.agent_id, actor=like.actor,

@@ -111,7 +111,8 @@ def test_the_schema_of_a_reply_matches_the_shown_record() -> None:
     assert sorted(schema["required"]) == sorted(schema["properties"])
     assert schema["description"] == "A kettle as JSON."
     types = {
-        name: part.get("type") or [one["type"] for one in part["anyOf"]] for name, part in schema["properties"].items()
+        name: part.get("type") or [variant["type"] for variant in part["anyOf"]]
+        for name, part in schema["properties"].items()
     }
     assert types == {
         "id": "string", "label": "string", "owner": "string", "litres": "number", "boil_seconds": ["number", "null"],

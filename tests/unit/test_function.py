@@ -102,9 +102,9 @@ def work(tmp_path: Path) -> Callable[[str], FunctionAgent]:
 
     def agent(name: str, **options: Any) -> FunctionAgent:
         options = {"target": f"mw_work:{name}", "path": str(tmp_path), "workdir": str(tmp_path), **options}
-        made = build("x", "function", options)
-        assert isinstance(made, FunctionAgent)
-        return made
+        function_agent = build("x", "function", options)
+        assert isinstance(function_agent, FunctionAgent)
+        return function_agent
 
     return agent
 
@@ -158,9 +158,9 @@ async def test_a_turn_result_is_passed_whole(work: Work) -> None:
 
 async def test_a_function_reads_its_turn(work: Work, tmp_path: Path) -> None:
     turn = RecordingTurn("p", attempt=3, thread_id="th", resumed=True)
-    found = json.loads((await run(work("where", env={"MW_WORD": "w"}), turn)).text)
+    values = json.loads((await run(work("where", env={"MW_WORD": "w"}), turn)).text)
     task = turn.task_id
-    assert found == [task, 3, f"bg:{task}", "th", True, f"{task}/3", f"{task}/3", "w", str(tmp_path), False]
+    assert values == [task, 3, f"bg:{task}", "th", True, f"{task}/3", f"{task}/3", "w", str(tmp_path), False]
 
 
 @pytest.mark.parametrize("name", ["busy", "async_busy"])
@@ -255,11 +255,11 @@ async def test_a_lost_lease_ends_the_child(work: Work) -> None:
 
 def test_the_child_process_imports_only_the_standard_library() -> None:
     code = "import sys, midwatch.agents.function_child as c; print(c.__file__)"
-    place = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    child_path = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     order = {"target": "mw_list:run", "path": [], "facts": {"prompt": "p"}}
     listing = "import sys, types; m = types.ModuleType('mw_list'); sys.modules['mw_list'] = m\n"
     listing += "m.run = lambda prompt: ' '.join(sorted({n.partition('.')[0] for n in sys.modules}))\n"
-    program = f"{listing}import runpy; runpy.run_path({place!r}, run_name='__main__')"
+    program = f"{listing}import runpy; runpy.run_path({child_path!r}, run_name='__main__')"
     with subprocess.Popen(
         [sys.executable, "-P", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
@@ -459,9 +459,9 @@ async def test_a_thread_that_cannot_be_stopped_is_abandoned_and_close_waits_for_
     await talk.interrupt("terminate")
     assert not working.done()
     await talk.interrupt("kill")
-    found = await working
-    assert (found.stuck, found.outcome) == (True, "error")
-    assert found.error is not None and "did not stop" in found.error
+    result = await working
+    assert (result.stuck, result.outcome) == (True, "error")
+    assert result.error is not None and "did not stop" in result.error
     closing = asyncio.create_task(talk.close())
     await asyncio.sleep(0)
     assert not closing.done()
@@ -489,12 +489,12 @@ async def test_an_abandoned_turn_on_a_thread_still_waits_in_close() -> None:
 
 
 def test_a_closed_loop_does_not_break_the_thread() -> None:
-    free, ended = threading.Event(), threading.Event()
+    free, thread_ended = threading.Event(), threading.Event()
 
     def stuck(prompt: str, turn: Any) -> None:
         turn.emit(TaskProgress(text="ready"))
         free.wait(60)
-        ended.set()
+        thread_ended.set()
 
     async def leave() -> None:
         talk, working = await start_turn(FunctionAgent("y", stuck), RecordingTurn("p"))
@@ -504,7 +504,7 @@ def test_a_closed_loop_does_not_break_the_thread() -> None:
     asyncio.run(leave())
     thread = next(t for t in threading.enumerate() if t.name == "midwatch-y")
     free.set()
-    assert ended.wait(60)
+    assert thread_ended.wait(60)
     thread.join(60)
     assert not thread.is_alive()
 
@@ -513,14 +513,14 @@ def test_a_closed_loop_does_not_break_the_thread() -> None:
 
 
 async def test_an_on_loop_function_runs_in_the_turns_own_task() -> None:
-    seen: list[Any] = []
+    callers: list[Any] = []
 
     async def look(prompt: str) -> str:
-        seen.append((asyncio.current_task(), threading.current_thread()))
+        callers.append((asyncio.current_task(), threading.current_thread()))
         return prompt
 
     assert (await run(FunctionAgent("y", look, on_loop=True))).text == "Ada"
-    assert seen == [(asyncio.current_task(), threading.main_thread())]
+    assert callers == [(asyncio.current_task(), threading.main_thread())]
 
 
 @pytest.mark.parametrize("target", ["a:b", thread_of])
@@ -542,11 +542,11 @@ async def test_an_interrupt_on_the_loop_reaches_only_the_function() -> None:
     talk = await FunctionAgent("y", stubborn, on_loop=True).open(turn.session("y"))
 
     async def worker() -> tuple[str, int]:
-        found = await talk.turn(turn)
+        result = await talk.turn(turn)
         await asyncio.sleep(0)  # a cancellation that was left over would be raised here
         task = asyncio.current_task()
         assert task is not None
-        return found.text, task.cancelling()
+        return result.text, task.cancelling()
 
     working = asyncio.create_task(worker())
     await turn.until(lambda t: bool(t.events))

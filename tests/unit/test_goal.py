@@ -56,8 +56,8 @@ def end_task(
 ) -> EndedAttempt:
     """Return an ended task of the goal."""
     status = STATUS_OF[outcome]
-    said = {"result": text} if status == "done" else {"error": "it broke"}
-    base = {"started_at": NOW, "completed_at": NOW + 10 * SECOND, "cause": "goal", "cause_id": "g", **said}
+    outcome_fields = {"result": text} if status == "done" else {"error": "it broke"}
+    base = {"started_at": NOW, "completed_at": NOW + 10 * SECOND, "cause": "goal", "cause_id": "g", **outcome_fields}
     return EndedAttempt(a_task(id=task_id, status=status, outcome=outcome, **{**base, **fields}), tools, "th_2")
 
 
@@ -74,18 +74,18 @@ def after(goal: Goal, changes: Changes) -> Goal:
 
 def task_of(changes: Changes) -> Task | None:
     """Return the task that the changes create."""
-    made = [record for record in changes.records if isinstance(record, Task)]
-    assert len(made) <= 1
-    return made[0] if made else None
+    tasks = [record for record in changes.records if isinstance(record, Task)]
+    assert len(tasks) <= 1
+    return tasks[0] if tasks else None
 
 
 def kinds(changes: Changes) -> list[str]:
-    return [one.kind for one in changes.events]
+    return [event.kind for event in changes.events]
 
 
 def notice(changes: Changes) -> Delivery:
-    (made,) = changes.deliveries
-    return made
+    (delivery,) = changes.deliveries
+    return delivery
 
 
 # -- the table and the prompts ---------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_an_ended_goal_never_changes() -> None:
     assert {status for status, to in TRANSITIONS.items() if to} == OPEN
     assert TRANSITIONS["complete"] == TRANSITIONS["timeout"] == frozenset()
     assert all(status not in to for status, to in TRANSITIONS.items())
-    assert {to for found in TRANSITIONS.values() for to in found} == set(TRANSITIONS)
+    assert {to for targets in TRANSITIONS.values() for to in targets} == set(TRANSITIONS)
 
 
 def test_a_prompt_is_filled_in_once_with_all_known_values() -> None:
@@ -194,41 +194,41 @@ def test_a_task_has_the_terms_of_the_agent_that_does_it(
 ) -> None:
     goal = at_step(verifier="judge", creator="ann", workdir="/w")
     changes = begin(goal, work, NOW, MEANS)
-    made, now = task_of(changes), after(goal, changes)
-    assert made is not None
-    assert (made.agent, made.timeout_seconds, made.on_crash, made.max_attempts) == (agent, timeout, on_crash, 1)
-    assert (made.cause, made.cause_id, made.creator, made.workdir) == ("goal", goal.id, "ann", "/w")
-    assert (now.step, now.work, now.task_id, now.revision) == (number, work, made.id, 6)
+    task, now = task_of(changes), after(goal, changes)
+    assert task is not None
+    assert (task.agent, task.timeout_seconds, task.on_crash, task.max_attempts) == (agent, timeout, on_crash, 1)
+    assert (task.cause, task.cause_id, task.creator, task.workdir) == ("goal", goal.id, "ann", "/w")
+    assert (now.step, now.work, now.task_id, now.revision) == (number, work, task.id, 6)
     assert kinds(changes) == ["goal_step", "task_submitted"]
-    assert made.gate_key == gate_key(made.session_key)
-    assert (made.gate_key == "goal:1") == (work != "verify")
+    assert task.gate_key == gate_key(task.session_key)
+    assert (task.gate_key == "goal:1") == (work != "verify")
 
 
 def test_a_verification_does_not_hold_the_gate_of_its_session() -> None:
     goal = at_step(session_key="chat:4|thread:7", verifier="judge")
-    made = task_of(begin(goal, "verify", NOW, MEANS))
-    assert made is not None and made.gate_key != gate_key(goal.session_key)
+    task = task_of(begin(goal, "verify", NOW, MEANS))
+    assert task is not None and task.gate_key != gate_key(goal.session_key)
 
 
 def test_a_step_is_limited_by_the_deadline_and_the_time_budget() -> None:
     def limit(**fields: Any) -> float | None:
-        made = task_of(begin(at_step(**fields), "step", NOW, MEANS))
-        assert made is not None
-        return made.timeout_seconds
+        task = task_of(begin(at_step(**fields), "step", NOW, MEANS))
+        assert task is not None
+        return task.timeout_seconds
 
     assert limit(deadline_at=NOW + 90 * SECOND) == 90.0
     assert limit(max_seconds=100.0, seconds=70.0) == 30.0
     endless = Means({"demo": AgentTerms(timeout_seconds=None)})
-    made = task_of(begin(at_step(deadline_at=NOW + HOUR), "step", NOW, endless))
-    assert made is not None and made.timeout_seconds == 3600.0
+    task = task_of(begin(at_step(deadline_at=NOW + HOUR), "step", NOW, endless))
+    assert task is not None and task.timeout_seconds == 3600.0
 
 
 async def test_the_terms_of_agent_and_verifier_are_read() -> None:
     async def terms(name: str) -> AgentTerms:
         return AgentTerms(slots=len(name))
 
-    found = await means_of(a_goal(NOW, verifier="judge"), terms, Templates())
-    assert {name: one.slots for name, one in found.terms.items()} == {"demo": 4, "judge": 5}
+    means = await means_of(a_goal(NOW, verifier="judge"), terms, Templates())
+    assert {name: agent_terms.slots for name, agent_terms in means.terms.items()} == {"demo": 4, "judge": 5}
     assert set((await means_of(a_goal(NOW), terms, Templates())).terms) == {"demo"}
 
 
@@ -309,18 +309,22 @@ def test_every_end_of_a_task_has_its_effect(work: Any, verifier: str | None, lat
         now = goal.deadline_at if late else NOW + 10 * SECOND
         changes = advance(goal, end_task(outcome), now, MEANS)
         what = after(goal, changes)
-        made = task_of(changes)
-        wanted = expected(work, outcome, proposal, verifier is not None, late)
-        about = (work, outcome, proposal, verifier, late, wanted)
-        if wanted in ("step", "verify", "wrap_up"):
-            assert made is not None and (what.status, what.work, what.task_id) == ("active", wanted, made.id), about
+        next_task = task_of(changes)
+        effect = expected(work, outcome, proposal, verifier is not None, late)
+        about = (work, outcome, proposal, verifier, late, effect)
+        if effect in ("step", "verify", "wrap_up"):
+            assert next_task is not None and (what.status, what.work, what.task_id) == (
+                "active",
+                effect,
+                next_task.id,
+            ), about
             assert (what.proposal, what.next_run_at) == (None, None), about
         else:
-            assert made is None, about
+            assert next_task is None, about
             state = (what.status, what.next_run_at is not None)
-            assert state == {"delayed": ("active", True)}.get(wanted, (wanted, False)), about
+            assert state == {"delayed": ("active", True)}.get(effect, (effect, False)), about
         assert (what.seconds, what.thread_id) == (10.0, goal.thread_id if work == "verify" else what.thread_id), about
-        assert len(changes.deliveries) == (wanted in ("paused", "timeout", "complete")), about
+        assert len(changes.deliveries) == (effect in ("paused", "timeout", "complete")), about
 
 
 def test_A11_the_end_of_an_older_task_only_adds_its_usage() -> None:
@@ -372,9 +376,9 @@ def test_a_clear_yes_completes_the_goal(said: str) -> None:
 def test_any_other_verification_continues_with_what_is_missing(said: str) -> None:
     goal = at_step(work="verify", verifier="judge", evidence="proof")
     changes = advance(goal, end_task(text=said), NOW, MEANS)
-    what, made = after(goal, changes), task_of(changes)
-    assert made is not None and (what.work, what.step, what.evidence) == ("step", 3, "proof")
-    assert (said or "gave no answer") in made.prompt
+    what, next_task = after(goal, changes), task_of(changes)
+    assert next_task is not None and (what.work, what.step, what.evidence) == ("step", 3, "proof")
+    assert (said or "gave no answer") in next_task.prompt
 
 
 def test_a_failing_verification_backs_off_and_ends() -> None:
@@ -531,9 +535,9 @@ def test_A6_the_end_has_one_notice_with_the_goal(how: Any) -> None:
         evidence="proof", summary="so far", next_run_at=NOW, delay_reason="x", paused_why="y", status="paused"
     )
     changes = how(goal, NOW, actor="ann")
-    what, said = after(goal, changes), notice(changes)
+    what, delivery = after(goal, changes), notice(changes)
     assert (what.next_run_at, what.delay_reason, what.paused_why, what.completed_at) == (None, None, None, NOW)
-    assert not what.open and goal.objective in said.text and said.task_id == goal.id
+    assert not what.open and goal.objective in delivery.text and delivery.task_id == goal.id
     assert changes.events[0].actor == "ann"
     assert how(replace(goal, route=None), NOW).deliveries == ()
 

@@ -52,30 +52,30 @@ class Desk:
 
     async def at(self, status: Status, **fields: Any) -> Goal:
         """Return a goal in the status."""
-        made = a_goal(self.clock.now(), status=status, **fields)
+        goal = a_goal(self.clock.now(), status=status, **fields)
         if "session_key" not in fields:
-            made = replace(made, session_key=f"goal:{made.id}")
-        await self.store.apply(Changes(records=(made,)))
-        return made
+            goal = replace(goal, session_key=f"goal:{goal.id}")
+        await self.store.apply(Changes(records=(goal,)))
+        return goal
 
-    async def add_step(self, found: Goal, *, runs: bool = True) -> Task:
+    async def add_step(self, goal: Goal, *, runs: bool = True) -> Task:
         """Add the next step of the goal, running or pending."""
-        means = await rules.means_of(found, self.terms, rules.Templates())
-        current = await self.goals.get(found.id)
+        means = await rules.means_of(goal, self.terms, rules.Templates())
+        current = await self.goals.get(goal.id)
         await self.store.apply(rules.begin(current, "step", self.clock.now(), means))
         if runs:
             await self.store.claim(claim_request(), self.clock.now())
-        step = await self.store.find_open_step(found.id)
+        step = await self.store.find_open_step(goal.id)
         assert step is not None
         return step
 
     async def task(self, task: Task) -> Task:
-        found = await self.store.get_task(task.id)
-        assert found is not None
-        return found
+        stored_task = await self.store.get_task(task.id)
+        assert stored_task is not None
+        return stored_task
 
     async def kinds(self) -> list[str]:
-        return [one.kind for one in await self.store.read_events(0, EventFilter())]
+        return [event.kind for event in await self.store.read_events(0, EventFilter())]
 
 
 @pytest.fixture
@@ -93,15 +93,15 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(STATUSES, STATUSES)))
 async def test_the_store_makes_only_transitions_of_the_table(desk: Desk, before: Status, after: Status) -> None:
-    found = await desk.at(before)
-    changes = Changes(updates=(update_record(found, 1, status=after),))
+    goal = await desk.at(before)
+    changes = Changes(updates=(update_record(goal, 1, status=after),))
     if after in TRANSITIONS[before]:
         await desk.store.apply(changes)
-        assert (await desk.goals.get(found.id)).status == after
+        assert (await desk.goals.get(goal.id)).status == after
     else:
         with pytest.raises(Conflict):
             await desk.store.apply(changes)
-        assert await desk.goals.get(found.id) == found
+        assert await desk.goals.get(goal.id) == goal
 
 
 ACTIONS: dict[str, tuple[Callable[[Goals, str], Any], dict[Status, Status | None]]] = {
@@ -154,16 +154,16 @@ ACTIONS: dict[str, tuple[Callable[[Goals, str], Any], dict[Status, Status | None
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("deed", ACTIONS)
 async def test_A21_each_status_allows_its_actions(desk: Desk, deed: str, status: Status) -> None:
-    found = await desk.at(status, session_key="goal:g", id="g")
-    do, wanted = ACTIONS[deed]
-    if (becomes := wanted[status]) is None:
+    goal = await desk.at(status, session_key="goal:g", id="g")
+    do, statuses = ACTIONS[deed]
+    if (becomes := statuses[status]) is None:
         with pytest.raises(Conflict):
-            await do(desk.goals, found.id)
-        assert await desk.goals.get(found.id) == found
+            await do(desk.goals, goal.id)
+        assert await desk.goals.get(goal.id) == goal
     else:
-        assert (await do(desk.goals, found.id)).status == becomes
-    told = [kind for kind in await desk.kinds() if kind in ("goal_completed", "goal_paused", "goal_delayed")]
-    assert len(told) <= 1 and (not told or wanted[status] is not None)
+        assert (await do(desk.goals, goal.id)).status == becomes
+    kinds = [kind for kind in await desk.kinds() if kind in ("goal_completed", "goal_paused", "goal_delayed")]
+    assert len(kinds) <= 1 and (not kinds or statuses[status] is not None)
 
 
 # -- creating --------------------------------------------------------------------------------------------------------
@@ -176,8 +176,8 @@ async def test_a_scope_has_one_open_goal_and_the_error_names_it(desk: Desk) -> N
     await desk.goals.create("b", actor="bob")
     await desk.goals.complete(first.id)
     second = await desk.goals.create("b", actor="ann")
-    assert {one.id for one in await desk.goals.list("complete")} == {first.id}
-    assert {one.id for one in await desk.goals.list("active")} >= {second.id}
+    assert {goal.id for goal in await desk.goals.list("complete")} == {first.id}
+    assert {goal.id for goal in await desk.goals.list("active")} >= {second.id}
     assert len(await desk.goals.list()) == len(await desk.goals.list("all")) == 3
     assert len(await desk.goals.list(limit=1)) == 1
     with pytest.raises(InvalidInput):
@@ -185,17 +185,17 @@ async def test_a_scope_has_one_open_goal_and_the_error_names_it(desk: Desk) -> N
 
 
 async def test_missing_values_get_their_defaults(desk: Desk) -> None:
-    made = await desk.goals.create(" reach it ", actor="ann", agent=None, verifier=None, workdir=None)
-    assert (made.objective, made.agent, made.session_key) == ("reach it", "demo", f"goal:{made.id}")
-    assert (made.status, made.deadline_at, made.max_steps) == (
+    goal = await desk.goals.create(" reach it ", actor="ann", agent=None, verifier=None, workdir=None)
+    assert (goal.objective, goal.agent, goal.session_key) == ("reach it", "demo", f"goal:{goal.id}")
+    assert (goal.status, goal.deadline_at, goal.max_steps) == (
         "active", desk.clock.now() + int(DEADLINE_SECONDS * SECOND), 0,
     )  # fmt: skip
     goals = desk.make(
         defaults={"deadline": 60.0, "max_steps": 3, "max_tokens": 9, "max_seconds": 5.0}, default_route="there"
     )
-    made = await goals.create("x", actor="bob", max_tokens=4)
-    assert made.deadline_at == desk.clock.now() + 60 * SECOND
-    assert (made.max_steps, made.max_tokens, made.max_seconds, made.route) == (3, 4, 5.0, "there")
+    goal = await goals.create("x", actor="bob", max_tokens=4)
+    assert goal.deadline_at == desk.clock.now() + 60 * SECOND
+    assert (goal.max_steps, goal.max_tokens, goal.max_seconds, goal.route) == (3, 4, 5.0, "there")
 
 
 @pytest.mark.parametrize(
@@ -214,30 +214,30 @@ async def test_invalid_values_are_refused_and_nothing_is_stored(desk: Desk, wish
 
 
 async def conversation(desk: Desk, thread: str | None = None, agent: str = "judge") -> None:
-    made = Session(
+    session = Session(
         key="chat:1", agent=agent, gate_key="chat:1", thread_id=thread, workdir="/tmp", created_at=1, updated_at=1
     )
-    await desk.store.apply(Changes(sessions=(made,)))
+    await desk.store.apply(Changes(sessions=(session,)))
 
 
 async def test_A24_a_goal_in_a_session_uses_its_agent_and_directory(desk: Desk) -> None:
     await conversation(desk, "th")
-    made = await desk.goals.create("x", session_key="chat:1")
-    assert (made.agent, made.workdir, made.status, made.scope_id) == ("judge", "/tmp", "active", "chat:1")
+    goal = await desk.goals.create("x", session_key="chat:1")
+    assert (goal.agent, goal.workdir, goal.status, goal.scope_id) == ("judge", "/tmp", "active", "chat:1")
     with pytest.raises(InvalidInput, match="judge"):
         await desk.goals.create("x", session_key="chat:1", agent="demo", scope_id="other")
 
 
 async def test_A9_a_paused_waiting_goal_waits_again_after_resuming(desk: Desk) -> None:
-    made = await desk.goals.create("x", session_key="chat:1", agent="judge")
-    assert made.status == "waiting_for_session"
-    await desk.goals.pause(made.id)
-    assert (await desk.goals.resume(made.id)).status == "waiting_for_session"
+    goal = await desk.goals.create("x", session_key="chat:1", agent="judge")
+    assert goal.status == "waiting_for_session"
+    await desk.goals.pause(goal.id)
+    assert (await desk.goals.resume(goal.id)).status == "waiting_for_session"
     assert await desk.store.list_due_goals(desk.clock.now()) == []
-    await desk.goals.pause(made.id)
+    await desk.goals.pause(goal.id)
     await conversation(desk, "th")
-    assert (await desk.goals.resume(made.id)).status == "active"
-    assert [one.id for one in await desk.store.list_due_goals(desk.clock.now())] == [made.id]
+    assert (await desk.goals.resume(goal.id)).status == "active"
+    assert [due_goal.id for due_goal in await desk.store.list_due_goals(desk.clock.now())] == [goal.id]
 
 
 # -- pausing, resuming, stopping -------------------------------------------------------------------------------------
@@ -246,64 +246,66 @@ async def test_A9_a_paused_waiting_goal_waits_again_after_resuming(desk: Desk) -
 @pytest.mark.parametrize("runs", [False, True])
 @pytest.mark.parametrize("deed", ["pause", "complete", "clear"])
 async def test_A22_ending_or_pausing_a_goal_stops_its_step_in_the_same_write(desk: Desk, deed: str, runs: bool) -> None:
-    found = await desk.at("active")
-    step = await desk.add_step(found, runs=runs)
+    goal = await desk.at("active")
+    step = await desk.add_step(goal, runs=runs)
     before = (await desk.store.read_log_bounds()).last_seq
-    await getattr(desk.goals, deed)(found.id, actor="ann")
+    await getattr(desk.goals, deed)(goal.id, actor="ann")
     now = await desk.task(step)
     assert (now.status, now.stop_requested) == (("running", "cancel") if runs else ("cancelled", None))
-    told = {one.kind for one in await desk.store.read_events(before, EventFilter())}
-    assert {"pause": "goal_paused", "complete": "goal_completed", "clear": "goal_changed"}[deed] in told
-    assert ("interrupt_received" if runs else "task_finished") in told
+    kinds = {event.kind for event in await desk.store.read_events(before, EventFilter())}
+    assert {"pause": "goal_paused", "complete": "goal_completed", "clear": "goal_changed"}[deed] in kinds
+    assert ("interrupt_received" if runs else "task_finished") in kinds
 
 
 async def test_A8_a_pause_that_races_with_a_claim_is_computed_again(desk: Desk) -> None:
     """The step is claimed between the read and the write."""
-    found = await desk.at("active")
-    step = await desk.add_step(found, runs=False)
-    look = desk.store.find_open_step
-    looks = 0
+    goal = await desk.at("active")
+    step = await desk.add_step(goal, runs=False)
+    find_open_step = desk.store.find_open_step
+    calls = 0
 
     async def late(goal_id: str) -> Task | None:
-        nonlocal looks
-        looks += 1
-        seen = await look(goal_id)
-        if looks == 1:
+        nonlocal calls
+        calls += 1
+        open_step = await find_open_step(goal_id)
+        if calls == 1:
             await desk.store.claim(claim_request(), desk.clock.now())
-        return seen
+        return open_step
 
     desk.store.find_open_step = late  # type: ignore[method-assign]
-    assert (await desk.goals.pause(found.id)).status == "paused"
-    assert ((await desk.task(step)).stop_requested, looks) == ("cancel", 3)
+    assert (await desk.goals.pause(goal.id)).status == "paused"
+    assert ((await desk.task(step)).stop_requested, calls) == ("cancel", 3)
 
 
 async def test_a_pause_names_the_resume_command_and_a_second_one_does_nothing(desk: Desk) -> None:
-    found = await desk.at("active", route="there")
-    await desk.goals.pause(found.id)
-    again = await desk.goals.pause(found.id)
-    (told,) = await desk.store.list_deliveries(task_id=found.id)
-    assert f"midwatch goal resume {found.id}" in told.text
+    goal = await desk.at("active", route="there")
+    await desk.goals.pause(goal.id)
+    again = await desk.goals.pause(goal.id)
+    (delivery,) = await desk.store.list_deliveries(task_id=goal.id)
+    assert f"midwatch goal resume {goal.id}" in delivery.text
     assert (await desk.kinds()).count("goal_paused") == 1
     assert again.paused_why == "paused by a person"
 
 
 async def test_the_end_of_a_stopped_step_does_not_undo_resuming(desk: Desk) -> None:
-    found = await desk.at("active")
-    step = await desk.add_step(found)
-    await desk.goals.pause(found.id)
-    resumed = await desk.goals.resume(found.id)
+    goal = await desk.at("active")
+    step = await desk.add_step(goal)
+    await desk.goals.pause(goal.id)
+    resumed = await desk.goals.resume(goal.id)
     assert await desk.store.list_due_goals(desk.clock.now()) == []  # the stopped step delays it
-    ended = (await desk.task(step))._replace(status="cancelled", outcome="cancelled", completed_at=desk.clock.now())
+    ended_task = (await desk.task(step))._replace(
+        status="cancelled", outcome="cancelled", completed_at=desk.clock.now()
+    )
     means = await rules.means_of(resumed, desk.terms, rules.Templates())
-    await desk.store.apply(rules.advance(resumed, rules.EndedAttempt(ended), desk.clock.now(), means))
-    assert (await desk.goals.get(found.id)).status == "active"
+    await desk.store.apply(rules.advance(resumed, rules.EndedAttempt(ended_task), desk.clock.now(), means))
+    assert (await desk.goals.get(goal.id)).status == "active"
 
 
 async def test_resuming_resets_errors_and_starts_at_once(desk: Desk) -> None:
-    found = await desk.at("paused", errors=5, alike=3, last_mark="x", paused_why="errors", step=2)
-    now = await desk.goals.resume(found.id)
+    goal = await desk.at("paused", errors=5, alike=3, last_mark="x", paused_why="errors", step=2)
+    now = await desk.goals.resume(goal.id)
     assert (now.status, now.errors, now.alike, now.last_mark, now.paused_why) == ("active", 0, 0, None, None)
-    assert [one.id for one in await desk.store.list_due_goals(desk.clock.now())] == [found.id]
+    assert [due_goal.id for due_goal in await desk.store.list_due_goals(desk.clock.now())] == [goal.id]
 
 
 @pytest.mark.parametrize(
@@ -318,92 +320,92 @@ async def test_resuming_resets_errors_and_starts_at_once(desk: Desk) -> None:
 async def test_a_spent_budget_must_be_raised_before_resuming(
     desk: Desk, status: Status, spent: dict[str, Any], option: str, raised: dict[str, Any]
 ) -> None:
-    found = await desk.at(status, **spent)
+    goal = await desk.at(status, **spent)
     go_on = desk.goals.resume if status == "paused" else desk.goals.step
     with pytest.raises(Conflict, match=option):
-        await go_on(found.id)
-    await desk.goals.edit(found.id, raised)
-    assert (await go_on(found.id)).status == "active"
+        await go_on(goal.id)
+    await desk.goals.edit(goal.id, raised)
+    assert (await go_on(goal.id)).status == "active"
 
 
 async def test_a_goal_past_its_deadline_cannot_be_resumed(desk: Desk) -> None:
-    found = await desk.at("paused")
-    desk.clock.set(found.deadline_at)
+    goal = await desk.at("paused")
+    desk.clock.set(goal.deadline_at)
     with pytest.raises(Conflict, match="deadline"):
-        await desk.goals.resume(found.id)
-    await desk.goals.edit(found.id, {"deadline_at": found.deadline_at + HOUR})
-    assert (await desk.goals.resume(found.id)).status == "active"
+        await desk.goals.resume(goal.id)
+    await desk.goals.edit(goal.id, {"deadline_at": goal.deadline_at + HOUR})
+    assert (await desk.goals.resume(goal.id)).status == "active"
 
 
 # -- editing ---------------------------------------------------------------------------------------------------------
 
 
 async def test_an_edit_changes_only_allowed_fields_and_checks_the_revision(desk: Desk) -> None:
-    found = await desk.at("active", route="there")
-    now = await desk.goals.edit(found.id, {"objective": " new ", "max_steps": 4, "deadline_at": None}, revision=0)
-    assert (now.objective, now.max_steps, now.deadline_at, now.revision) == ("new", 4, found.deadline_at, 1)
+    goal = await desk.at("active", route="there")
+    now = await desk.goals.edit(goal.id, {"objective": " new ", "max_steps": 4, "deadline_at": None}, revision=0)
+    assert (now.objective, now.max_steps, now.deadline_at, now.revision) == ("new", 4, goal.deadline_at, 1)
     with pytest.raises(Conflict, match="revision 1"):
-        await desk.goals.edit(found.id, {"max_steps": 5}, revision=0)
+        await desk.goals.edit(goal.id, {"max_steps": 5}, revision=0)
     for wrong in ({"status": "complete"}, {"agent": "judge"}, {"step": 0}, {"objective": ""}, {"route": "nowhere"}):
         with pytest.raises(InvalidInput):
-            await desk.goals.edit(found.id, wrong)
+            await desk.goals.edit(goal.id, wrong)
     with pytest.raises(InvalidInput, match="later"):
-        await desk.goals.edit(found.id, {"deadline_at": desk.clock.now()})
-    assert (await desk.goals.edit(found.id, {"route": None})).route is None
+        await desk.goals.edit(goal.id, {"deadline_at": desk.clock.now()})
+    assert (await desk.goals.edit(goal.id, {"route": None})).route is None
     assert desk.routes == ["nowhere"]
 
 
 async def test_a_later_deadline_does_not_reopen_a_goal_that_timed_out(desk: Desk) -> None:
-    found = await desk.at("timeout")
+    goal = await desk.at("timeout")
     with pytest.raises(Conflict, match="timeout"):
-        await desk.goals.edit(found.id, {"deadline_at": found.deadline_at + HOUR})
+        await desk.goals.edit(goal.id, {"deadline_at": goal.deadline_at + HOUR})
 
 
 async def test_step_now_ends_a_delay_and_otherwise_writes_nothing(desk: Desk) -> None:
-    found = await desk.at("active", next_run_at=desk.clock.now() + HOUR, delay_reason="x")
-    now = await desk.goals.step(found.id)
+    goal = await desk.at("active", next_run_at=desk.clock.now() + HOUR, delay_reason="x")
+    now = await desk.goals.step(goal.id)
     assert (now.next_run_at, now.delay_reason) == (None, None)
-    assert await desk.goals.step(found.id) == now
+    assert await desk.goals.step(goal.id) == now
 
 
 # -- signals of an agent ---------------------------------------------------------------------------------------------
 
 
 async def test_a_claim_needs_evidence_and_counts_when_its_step_has_ended(desk: Desk) -> None:
-    found = await desk.at("active")
-    step = await desk.add_step(found)
+    goal = await desk.at("active")
+    step = await desk.add_step(goal)
     with pytest.raises(InvalidInput, match="proof"):
-        await desk.goals.complete(found.id, evidence=" ", in_step=step.id)
-    now = await desk.goals.complete(found.id, evidence="the tests pass", in_step=step.id)
+        await desk.goals.complete(goal.id, evidence=" ", in_step=step.id)
+    now = await desk.goals.complete(goal.id, evidence="the tests pass", in_step=step.id)
     assert (now.status, now.proposal, now.evidence) == ("active", "complete", "the tests pass")
     assert (await desk.task(step)).stop_requested is None
     assert "goal_completed" not in await desk.kinds()
 
 
 async def test_only_the_running_step_can_signal(desk: Desk) -> None:
-    found = await desk.at("active", verifier="judge")
-    old = await desk.add_step(found)
-    await desk.goals.pause(found.id)
+    goal = await desk.at("active", verifier="judge")
+    old = await desk.add_step(goal)
+    await desk.goals.pause(goal.id)
     for say in (
-        lambda task: desk.goals.complete(found.id, evidence="x", in_step=task),
-        lambda task: desk.goals.delay(found.id, 60, "x", in_step=task),
+        lambda task: desk.goals.complete(goal.id, evidence="x", in_step=task),
+        lambda task: desk.goals.delay(goal.id, 60, "x", in_step=task),
     ):
         with pytest.raises(Conflict):
             await say(old.id)
-    await desk.goals.resume(found.id)
+    await desk.goals.resume(goal.id)
     with pytest.raises(Conflict):
-        await desk.goals.complete(found.id, evidence="x", in_step=old.id)
+        await desk.goals.complete(goal.id, evidence="x", in_step=old.id)
     stopped = Update("task", old.id, {"status": "cancelled"}, {**guard_ownership(await desk.task(old))})
     await desk.store.apply(Changes(updates=(stopped,)))
     verify = rules.begin(
-        await desk.goals.get(found.id), "verify", desk.clock.now(), Means({"demo": AgentTerms(), "judge": AgentTerms()})
+        await desk.goals.get(goal.id), "verify", desk.clock.now(), Means({"demo": AgentTerms(), "judge": AgentTerms()})
     )
     await desk.store.apply(verify)
-    judged = await desk.store.find_open_step(found.id)
+    judged = await desk.store.find_open_step(goal.id)
     assert judged is not None
     for say in (
-        lambda task: desk.goals.complete(found.id, evidence="x", in_step=task),
-        lambda task: desk.goals.delay(found.id, 60, "x", in_step=task),
+        lambda task: desk.goals.complete(goal.id, evidence="x", in_step=task),
+        lambda task: desk.goals.delay(goal.id, 60, "x", in_step=task),
     ):
         with pytest.raises(Conflict, match="cannot complete or delay"):
             await say(judged.id)
@@ -426,21 +428,21 @@ async def test_A11_the_step_of_a_cleared_goal_writes_nothing_into_the_next_one(d
 
 async def test_clearing_stops_a_step_that_started_concurrently(desk: Desk) -> None:
     """The goal continues between the read and the write: the new step is stopped too."""
-    found = await desk.at("active")
-    look, looks = desk.store.find_open_step, 0
+    goal = await desk.at("active")
+    find_open_step, calls = desk.store.find_open_step, 0
 
     async def late(goal_id: str) -> Task | None:
-        nonlocal looks
-        looks += 1
-        seen = await look(goal_id)
-        if looks == 1:
-            desk.store.find_open_step = look  # type: ignore[method-assign]
-            await desk.add_step(found)
-        return seen
+        nonlocal calls
+        calls += 1
+        open_step = await find_open_step(goal_id)
+        if calls == 1:
+            desk.store.find_open_step = find_open_step  # type: ignore[method-assign]
+            await desk.add_step(goal)
+        return open_step
 
     desk.store.find_open_step = late  # type: ignore[method-assign]
-    await desk.goals.clear(found.id)
-    (step,) = await desk.store.list_goal_steps(found.id)
+    await desk.goals.clear(goal.id)
+    (step,) = await desk.store.list_goal_steps(goal.id)
     assert step.stop_requested == "cancel"
 
 
@@ -450,16 +452,16 @@ async def test_clearing_stops_a_step_that_started_concurrently(desk: Desk) -> No
 @pytest.mark.parametrize("deed", ["pause", "resume", "step", "complete", "delay", "edit", "clear"])
 @pytest.mark.parametrize("status", ["active", "paused"])
 async def test_manage_mode_is_enforced(desk: Desk, deed: str, status: Status) -> None:
-    found = await desk.at(status, creator="ann")
+    goal = await desk.at(status, creator="ann")
     args: dict[str, Any] = {"delay": (60, "x"), "edit": ({"objective": "y"},)}.get(deed, ())  # type: ignore[assignment]
     act = getattr(desk.goals, deed)
     bob, ann, owner = Actor("bob", "operator"), Actor("ann", "operator"), Actor("owner", "owner")
     with pytest.raises(Forbidden):
-        await act(found.id, *args, actor=bob)
-    assert await desk.goals.get(found.id) == found
+        await act(goal.id, *args, actor=bob)
+    assert await desk.goals.get(goal.id) == goal
     for who in (ann, owner):
         try:
-            await act(found.id, *args, actor=who)
+            await act(goal.id, *args, actor=who)
         except (Conflict, NotFound) as refused:  # the token of the step decides, not the actor
             assert not isinstance(refused, Forbidden)
     open_to_all = await desk.at("active", creator="ann", manage_mode="scope_all", scope_id="chat:9")
@@ -470,31 +472,31 @@ async def test_manage_mode_is_enforced(desk: Desk, deed: str, status: Status) ->
 
 
 async def test_a_step_cannot_be_retried_beside_its_goal(desk: Desk) -> None:
-    found = await desk.at("active")
-    step = await desk.add_step(found, runs=False)
-    await desk.goals.pause(found.id)
-    with pytest.raises(Conflict, match=f"midwatch goal resume {found.id}"):
+    goal = await desk.at("active")
+    step = await desk.add_step(goal, runs=False)
+    await desk.goals.pause(goal.id)
+    with pytest.raises(Conflict, match=f"midwatch goal resume {goal.id}"):
         await desk.tasks.retry(step.id)
 
 
 async def test_steps_are_listed_newest_first(desk: Desk) -> None:
-    found = await desk.at("active")
-    first = await desk.add_step(found, runs=False)
-    assert [one.id for one in await desk.goals.steps(found.id)] == [first.id]
+    goal = await desk.at("active")
+    first = await desk.add_step(goal, runs=False)
+    assert [step.id for step in await desk.goals.steps(goal.id)] == [first.id]
     with pytest.raises(NotFound):
         await desk.goals.steps("g_none")
 
 
 async def test_a_goal_that_keeps_changing_is_a_conflict(desk: Desk) -> None:
-    found = await desk.at("active")
+    goal = await desk.at("active")
     apply = desk.store.apply
 
     async def changed_first(changes: Changes) -> None:
-        now = await desk.goals.get(found.id)
+        now = await desk.goals.get(goal.id)
         await apply(Changes(updates=(update_record(now, 1, errors=now.errors + 1),)))
         await apply(changes)
 
     desk.store.apply = changed_first  # type: ignore[method-assign]
     with pytest.raises(Conflict, match="keeps changing"):
-        await desk.goals.pause(found.id)
-    assert replace(await desk.goals.get(found.id), errors=0, revision=0, updated_at=found.updated_at) == found
+        await desk.goals.pause(goal.id)
+    assert replace(await desk.goals.get(goal.id), errors=0, revision=0, updated_at=goal.updated_at) == goal

@@ -173,16 +173,16 @@ def test_an_agent_that_had_the_work_is_not_chosen_again() -> None:
 
 
 def nested_in_itself() -> list[Any]:
-    made: list[Any] = []
-    made.append(made)
-    return made
+    nested_list: list[Any] = []
+    nested_list.append(nested_list)
+    return nested_list
 
 
 def nested_deep() -> list[Any]:
-    made: list[Any] = []
+    nested_list: list[Any] = []
     for _ in range(100_000):
-        made = [made]
-    return made
+        nested_list = [nested_list]
+    return nested_list
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ def test_invalid_values_are_refused(fields: dict[str, Any], field: str) -> None:
 
 def test_each_step_has_one_event_and_a_guard() -> None:
     handoff = a_handoff()
-    assert [one.kind for one in request_handoff(handoff, NOW).events] == ["handoff_requested"]
-    taken, step = accept_handoff(handoff, NOW + 1)
-    assert (taken.status, taken.accepted_at, taken.revision) == ("accepted", NOW + 1, 1)
+    assert [event.kind for event in request_handoff(handoff, NOW).events] == ["handoff_requested"]
+    accepted, step = accept_handoff(handoff, NOW + 1)
+    assert (accepted.status, accepted.accepted_at, accepted.revision) == ("accepted", NOW + 1, 1)
     assert step.updates[0].guard == {"status": "pending", "revision": 0}
     task = a_task(cause="handoff", cause_id="h_1")
-    running, step = start_handoff(taken, task, NOW + 2)
+    running, step = start_handoff(accepted, task, NOW + 2)
     assert (running.status, running.task_id, running.owner) == ("in_progress", task.id, None)
     assert step.records == (task,)
     for move in (
@@ -250,7 +250,7 @@ def test_a_refusal_tries_the_next_agent_or_ends_the_handoff() -> None:
     assert (following.status, following.to_agent, following.tool_name) == ("pending", "painter", "transfer_to_painter")
     assert step.events[0].payload["following"] == "painter"
     over, _ = refuse_handoff(following, "away", NOW)
-    assert (over.status, [one["agent"] for one in over.refusals]) == ("rejected", ["coder", "painter"])
+    assert (over.status, [refusal["agent"] for refusal in over.refusals]) == ("rejected", ["coder", "painter"])
 
 
 def make_ended_task(handoff: Handoff, **fields: Any) -> Task:
@@ -271,8 +271,8 @@ def test_the_end_of_its_task_ends_the_handoff(fields: dict[str, Any], status: st
     handoff = a_handoff(status="in_progress", task_id="t_1", accepted_at=NOW)
     (update,) = settle(handoff, make_ended_task(handoff, **fields), NOW + SECOND).updates
     assert update.fields["status"] == status
-    kept = update.fields.get("answer")
-    assert (kept and (kept["output"], kept["error"])) == answer
+    stored_answer = update.fields.get("answer")
+    assert (stored_answer and (stored_answer["output"], stored_answer["error"])) == answer
     assert update.fields.get("retry_count", 0) == fields.get("failures", 0)
     (tried,) = update.fields["tries"]
     assert (tried["outcome"], tried["error"]) == (fields.get("outcome", "error"), fields.get("error"))

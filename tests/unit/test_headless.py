@@ -33,18 +33,18 @@ def recording_path(name: str, case: str) -> str:
 
 
 def agent(profile: str, *play: str, patience: Patience = HeadlessAgent.patience, **options: Any) -> HeadlessAgent:
-    made = build("x", "headless", {"profile": profile, "argv": [*PROGRAM, *play], **options})
-    assert isinstance(made, HeadlessAgent)
-    made.patience = patience
-    return made
+    headless_agent = build("x", "headless", {"profile": profile, "argv": [*PROGRAM, *play], **options})
+    assert isinstance(headless_agent, HeadlessAgent)
+    headless_agent.patience = patience
+    return headless_agent
 
 
 def make_player(profile: str, case: str, code: int = 0, errors: str = "", **options: Any) -> HeadlessAgent:
     return agent(profile, "play", recording_path(profile, case), str(code), *((errors,) if errors else ()), **options)
 
 
-async def run(made: HeadlessAgent, turn: RecordingTurn) -> TurnResult:
-    talk = await made.open(turn.session())
+async def run(agent: HeadlessAgent, turn: RecordingTurn) -> TurnResult:
+    talk = await agent.open(turn.session())
     try:
         return await talk.turn(turn)
     finally:
@@ -52,11 +52,11 @@ async def run(made: HeadlessAgent, turn: RecordingTurn) -> TurnResult:
 
 
 def events_of(turn: RecordingTurn, kind: str) -> list[Any]:
-    return [one for one in turn.events if one.kind == kind]
+    return [event for event in turn.events if event.kind == kind]
 
 
 def list_faults(turn: RecordingTurn, stage: str) -> list[str]:
-    return [one.message for one in events_of(turn, "error") if one.stage == stage]
+    return [error.message for error in events_of(turn, "error") if error.stage == stage]
 
 
 # -- a turn ------------------------------------------------------------------------------------------------------
@@ -65,9 +65,9 @@ def list_faults(turn: RecordingTurn, stage: str) -> list[str]:
 @pytest.mark.parametrize("name", sorted(PROFILES))
 async def test_a_plain_turn_returns_its_answer(name: str) -> None:
     turn = RecordingTurn("My name is Ada.")
-    found = await run(make_player(name, "plain"), turn)
-    assert (found.outcome, found.text, found.error) == ("ok", "hello there", None)
-    assert found.thread_id and turn.thread_id == found.thread_id
+    result = await run(make_player(name, "plain"), turn)
+    assert (result.outcome, result.text, result.error) == ("ok", "hello there", None)
+    assert result.thread_id and turn.thread_id == result.thread_id
     assert len(turn.groups) == 1
     if name not in ("codex", "opencode"):  # these programs print whole texts
         assert turn.text().strip() == "hello there"
@@ -77,8 +77,8 @@ async def test_a_plain_turn_returns_its_answer(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(PROFILES))
 async def test_steps_become_events(name: str) -> None:
     turn = RecordingTurn()
-    found = await run(make_player(name, "work"), turn)
-    assert found.text.endswith("all done")
+    result = await run(make_player(name, "work"), turn)
+    assert result.text.endswith("all done")
     open_tools: dict[str | None, ToolExecStart] = {}
     for event in turn.events:
         if isinstance(event, ToolExecStart):
@@ -88,18 +88,18 @@ async def test_steps_become_events(name: str) -> None:
             assert event.tool == open_tools.pop(event.tool_call_id).tool
             assert event.duration is not None and event.duration >= 0 and not event.is_error
     assert open_tools == {}
-    between = [one for one in turn.events if isinstance(one, MessageUpdate)]
-    assert [one.message_id for one in between] == [f"{base.message_id(turn)}.0"]
+    between = [update for update in turn.events if isinstance(update, MessageUpdate)]
+    assert [update.message_id for update in between] == [f"{base.message_id(turn)}.0"]
     assert between[0].message.startswith("The tool said")
     if name in ("claude", "opencode", "qwen"):
         replies = events_of(turn, "llm_response")
-        assert found.iterations == len(replies) == 3
-        assert all(one.usage["input_tokens"] > 0 for one in replies)
+        assert result.iterations == len(replies) == 3
+        assert all(reply.usage["input_tokens"] > 0 for reply in replies)
 
 
 async def test_usage_of_a_turn_is_reported() -> None:
-    found = await run(make_player("claude", "work"), RecordingTurn())
-    used = found.usage
+    result = await run(make_player("claude", "work"), RecordingTurn())
+    used = result.usage
     assert used.input_tokens and used.output_tokens == 6 and used.cost_usd and used.model == "claude-sonnet-4-5"
     assert (await run(make_player("copilot", "plain"), RecordingTurn())).usage.data() == {"model": "fake-model"}
 
@@ -132,30 +132,30 @@ async def test_the_thread_is_saved_during_the_turn() -> None:
 async def test_text_is_sent_at_most_20_times_per_second() -> None:
     turn = RecordingTurn()
     began = time.monotonic()
-    found = await run(agent("claude", "flood", "20000"), turn)
+    result = await run(agent("claude", "flood", "20000"), turn)
     spent = time.monotonic() - began
-    assert found.text == "enough"
+    assert result.text == "enough"
     pieces = events_of(turn, "message_delta")
     assert len(pieces) <= spent / step_events.PAUSE + 2
     offset = 0
-    for one in pieces:
-        assert one.offset == offset
-        offset += len(one.text)
+    for piece in pieces:
+        assert piece.offset == offset
+        offset += len(piece.text)
     assert events_of(turn, "message_update")[0].message == "word " * 20000, "it was not the answer"
 
 
 async def test_the_prompt_is_on_standard_input_and_the_thread_is_an_argument() -> None:
     prompt = "x" * 300_000
-    found = await run(agent("claude", "talk"), RecordingTurn(prompt, thread_id="th-9"))
-    assert (found.text, found.thread_id) == (f"you said {prompt}", "th-9")
+    result = await run(agent("claude", "talk"), RecordingTurn(prompt, thread_id="th-9"))
+    assert (result.text, result.thread_id) == (f"you said {prompt}", "th-9")
 
 
 async def test_an_interrupted_turn_gets_a_continue_prompt() -> None:
     talker = agent("claude", "talk")
-    found = await run(talker, RecordingTurn("count to ten", thread_id="th-9", resumed=True))
-    assert found.text == f"you said {base.GO_ON}count to ten"
-    found = await run(talker, RecordingTurn("count to ten", resumed=True))
-    assert found.text == "you said count to ten", "it knows nothing that could go on"
+    result = await run(talker, RecordingTurn("count to ten", thread_id="th-9", resumed=True))
+    assert result.text == f"you said {base.GO_ON}count to ten"
+    result = await run(talker, RecordingTurn("count to ten", resumed=True))
+    assert result.text == "you said count to ten", "it knows nothing that could go on"
 
 
 # -- failures ----------------------------------------------------------------------------------------------------
@@ -167,12 +167,12 @@ async def test_an_interrupted_turn_gets_a_continue_prompt() -> None:
 async def test_a_turn_with_a_denied_tool_is_not_ok(name: str, tool: str) -> None:
     turn = RecordingTurn()
     try:
-        found = await run(make_player(name, "denied"), turn)
+        result = await run(make_player(name, "denied"), turn)
     except AgentError as problem:  # nothing was consumed that could be counted
         error = str(problem)
     else:
-        assert found.outcome == "error" and found.error
-        error = found.error
+        assert result.outcome == "error" and result.error
+        error = result.error
     assert error.startswith(f"{name} was not allowed to use {tool}") and "\n" not in error
     assert "agents.x.permissions" in error and "acp" in error
     assert list_faults(turn, "permission") == [f"{tool} was not allowed"]
@@ -180,23 +180,23 @@ async def test_a_turn_with_a_denied_tool_is_not_ok(name: str, tool: str) -> None
 
 async def test_on_denial_tell_only_reports_a_denied_tool() -> None:
     turn = RecordingTurn()
-    found = await run(make_player("claude", "denied", on_denial="tell"), turn)
-    assert found.outcome == "ok" and list_faults(turn, "permission")
+    result = await run(make_player("claude", "denied", on_denial="tell"), turn)
+    assert result.outcome == "ok" and list_faults(turn, "permission")
 
 
 async def test_a_denial_may_be_reported_on_standard_error_only() -> None:
     errors = "ERROR codex_core::tools::router: error=approval policy is Never; reject command\n"
-    found = await run(make_player("codex", "plain", 0, errors), RecordingTurn())
-    assert found.outcome == "error" and found.error and "not allowed to use shell" in found.error
+    result = await run(make_player("codex", "plain", 0, errors), RecordingTurn())
+    assert result.outcome == "error" and result.error and "not allowed to use shell" in result.error
 
 
 async def test_a_read_only_agent_may_have_denied_tools() -> None:
     turn = RecordingTurn()
-    found = await run(make_player("claude", "denied", permissions="read"), turn)
-    assert found.outcome == "ok" and list_faults(turn, "permission")
+    result = await run(make_player("claude", "denied", permissions="read"), turn)
+    assert result.outcome == "ok" and list_faults(turn, "permission")
     with pytest.raises(AgentError, match="not allowed"):  # it never ends by itself
-        found = await run(make_player("opencode", "denied", permissions="read"), RecordingTurn())
-        raise AgentError(found.error or "")
+        result = await run(make_player("opencode", "denied", permissions="read"), RecordingTurn())
+        raise AgentError(result.error or "")
 
 
 @pytest.mark.parametrize(("name", "code"), [("claude", 1), ("codex", 1), ("copilot", 1), ("gemini", 173)])
@@ -244,17 +244,17 @@ async def test_text_written_before_the_end_is_kept() -> None:
     turn = RecordingTurn()
     with pytest.raises(AgentError, match="without a result"):
         await run(agent("gemini", "cut", recording_path("gemini", "plain"), "3"), turn)
-    assert [one.message for one in events_of(turn, "message_update")] == ["hello "]
+    assert [event.message for event in events_of(turn, "message_update")] == ["hello "]
 
 
 async def test_an_exit_code_is_reported_with_the_output() -> None:
     with pytest.raises(AgentError, match=r"codex failed with exit code 3: first\nno such luck$"):
         await run(agent("codex", "play", "/dev/null", "3", "first\n\x1b[31mno such luck\x1b[0m\n"), RecordingTurn())
     with pytest.raises(AgentError, match="exit code 3 after its answer"):
-        made = make_player("claude", "plain", 3, "crashed\n")
-        found = await run(made, RecordingTurn())
-        assert found.error
-        raise AgentError(found.error)
+        crashing_agent = make_player("claude", "plain", 3, "crashed\n")
+        result = await run(crashing_agent, RecordingTurn())
+        assert result.error
+        raise AgentError(result.error)
 
 
 async def test_a_program_that_exits_at_once_is_reported() -> None:
@@ -265,9 +265,9 @@ async def test_a_program_that_exits_at_once_is_reported() -> None:
 async def test_an_unknown_argument_is_reported_with_the_supported_versions() -> None:
     with pytest.raises(AgentError) as raised:
         await run(agent("claude", "version"), RecordingTurn())
-    said = str(raised.value)
-    assert "claude 0.9.1 refuses an argument (error: unknown option" in said
-    assert PROFILES["claude"].known_version in said and "\n" not in said
+    message = str(raised.value)
+    assert "claude 0.9.1 refuses an argument (error: unknown option" in message
+    assert PROFILES["claude"].known_version in message and "\n" not in message
 
 
 async def test_a_missing_program_is_reported() -> None:
@@ -291,10 +291,10 @@ async def test_an_unknown_thread_is_reported_or_begun_anew() -> None:
 
 async def test_garbage_is_ignored_and_reported_in_one_line() -> None:
     turn = RecordingTurn()
-    found = await run(agent("claude", "garbage", recording_path("claude", "plain")), turn)
-    assert found.text == "hello there"
-    (told,) = list_faults(turn, "stream")
-    assert told.startswith(
+    result = await run(agent("claude", "garbage", recording_path("claude", "plain")), turn)
+    assert result.text == "hello there"
+    (fault,) = list_faults(turn, "stream")
+    assert fault.startswith(
         "skipped: 7 lines that were not JSON, the first: '__( O)>  a banner'; 1 lines that were too long"
     )
     assert events_of(turn, "message_update")[0].message == "half \ufffd and nul \ufffd"
@@ -326,23 +326,23 @@ async def test_silent_waiting_for_a_usage_limit_parks_the_task() -> None:
 
 async def test_a_program_that_does_not_exit_after_its_result_is_ended() -> None:
     lingering = agent("claude", "linger", recording_path("claude", "plain"), patience=Patience(linger=0.2))
-    found = await run(lingering, RecordingTurn())
-    assert (found.outcome, found.text) == ("ok", "hello there")
+    result = await run(lingering, RecordingTurn())
+    assert (result.outcome, result.text) == ("ok", "hello there")
 
 
 @pytest.mark.parametrize("name", ["codex", "claude"])
 async def test_a_daemon_does_not_delay_the_end_and_that_of_codex_is_ended(name: str, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     began = time.monotonic()
-    found = await run(agent(name, "leave", recording_path(name, "plain"), str(note)), RecordingTurn())
-    assert found.text == "hello there" and time.monotonic() - began < HeadlessAgent.patience.linger
-    left = int(note.read_text())
+    result = await run(agent(name, "leave", recording_path(name, "plain"), str(note)), RecordingTurn())
+    assert result.text == "hello there" and time.monotonic() - began < HeadlessAgent.patience.linger
+    daemon_pid = int(note.read_text())
     try:
-        alive = "State:\tZ" not in Path(f"/proc/{left}/status").read_text()
+        alive = "State:\tZ" not in Path(f"/proc/{daemon_pid}/status").read_text()
     except OSError:
         alive = False
     if alive:
-        os.kill(left, 9)
+        os.kill(daemon_pid, 9)
     assert alive == (name == "claude"), "of others, what has left the group is not ours to end"
 
 
@@ -389,18 +389,18 @@ def test_the_kind_has_its_terms() -> None:
 
 
 def test_permissions_and_model_become_arguments_and_environment() -> None:
-    made = build("gemini", "headless", {"permissions": "all", "model": "pro", "env": {"A": "b"}, "args": ["-d"]})
-    assert isinstance(made, HeadlessAgent)
-    program = made.program(made.command_line("th", resumed=True), None)
+    agent = build("gemini", "headless", {"permissions": "all", "model": "pro", "env": {"A": "b"}, "args": ["-d"]})
+    assert isinstance(agent, HeadlessAgent)
+    program = agent.program(agent.command_line("th", resumed=True), None)
     assert program.argv[3:] == ("--model", "pro", "--approval-mode", "yolo", "-d", "--resume", "th")
     assert program.env == {"GEMINI_CLI_TRUST_WORKSPACE": "true", "A": "b"}
 
 
 def test_claude_as_root_gets_its_sandbox_variable() -> None:
-    for wish, env in (({"permissions": "all"}, {"IS_SANDBOX": "1"} if os.geteuid() == 0 else {}), ({}, {})):
-        made = build("claude", "headless", wish)
-        assert isinstance(made, HeadlessAgent)
-        assert made.program(made.command_line(), None).env == env
+    for options, env in (({"permissions": "all"}, {"IS_SANDBOX": "1"} if os.geteuid() == 0 else {}), ({}, {})):
+        agent = build("claude", "headless", options)
+        assert isinstance(agent, HeadlessAgent)
+        assert agent.program(agent.command_line(), None).env == env
 
 
 def test_the_version_is_read_from_the_package(tmp_path: Path) -> None:
@@ -411,8 +411,8 @@ def test_the_version_is_read_from_the_package(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     (tmp_path / "agent").symlink_to(program)
-    made = build("claude", "headless", {"argv": [str(tmp_path / "agent")]})
-    assert made.describe()["version"] == "3.2.1"
-    assert isinstance(made, HeadlessAgent)
+    agent = build("claude", "headless", {"argv": [str(tmp_path / "agent")]})
+    assert agent.describe()["version"] == "3.2.1"
+    assert isinstance(agent, HeadlessAgent)
     (package / "package.json").write_text("[broken")
-    assert installed_version(made.program(made.command_line(), None)) is None
+    assert installed_version(agent.program(agent.command_line(), None)) is None

@@ -42,17 +42,17 @@ def processes(home: Path, script: str, count: int = 1) -> Iterator[list[subproce
         for _ in range(count)
     ]
     try:
-        for one in started:
-            assert read_line(one) == "ready"
-        for one in started:
-            assert one.stdin is not None
-            one.stdin.write("go\n")
-            one.stdin.flush()
+        for process in started:
+            assert read_line(process) == "ready"
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
         yield started
     finally:
-        for one in started:
-            one.kill()
-            one.communicate()
+        for process in started:
+            process.kill()
+            process.communicate()
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
@@ -62,9 +62,9 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture
 def place(home: Path) -> Home:
-    made = Home(home)
-    made.prepare()
-    return made
+    prepared_home = Home(home)
+    prepared_home.prepare()
+    return prepared_home
 
 
 # -- creating ----------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_preparing_a_home_again_changes_nothing(place: Home) -> None:
 def test_concurrent_processes_agree_on_the_token(home: Path) -> None:
     """When several processes start at once, all use the token of the first."""
     with processes(home, "home.prepare()\nprint(home.token(), flush=True)", 6) as racing:
-        tokens = {read_line(one) for one in racing}
+        tokens = {read_line(process) for process in racing}
     assert tokens == {(home / "token").read_text().strip()}
     assert not list(home.glob(".token*"))
 
@@ -145,30 +145,30 @@ except MidwatchError as problem:
 def test_a_read_only_home_is_reported(part: str) -> None:
     with tempfile.TemporaryDirectory() as folder:  # not below a directory that only root may enter
         Path(folder).chmod(0o755)
-        place = Home(Path(folder) / "home")
-        place.prepare()
-        for entry in (place.path, *place.path.iterdir()):
+        home = Home(Path(folder) / "home")
+        home.prepare()
+        for entry in (home.path, *home.path.iterdir()):
             entry.chmod(0o777)
-        (place.path / part).chmod(0o555)
-        with processes(place.path, NOBODY) as (one,):
-            assert read_line(one).startswith("HomeUnusable")
-        (place.path / part).chmod(0o777)
+        (home.path / part).chmod(0o555)
+        with processes(home.path, NOBODY) as (process,):
+            assert read_line(process).startswith("HomeUnusable")
+        (home.path / part).chmod(0o777)
 
 
 # -- locks -------------------------------------------------------------------------------------------------------
 
 
 def test_a_lock_has_one_holder(place: Home) -> None:
-    one, other = place.lock("x"), place.lock("x")
-    assert not one.is_taken() and not one.path.exists()  # checking creates no files
-    assert one.acquire() and one.acquire() and one.is_held
-    assert other.is_taken() and one.is_taken()
-    assert not other.acquire(0.05) and not other.is_held
-    one.release()
-    one.release()
-    assert not other.is_taken()
-    assert other.acquire()
-    other.release()
+    first_lock, second_lock = place.lock("x"), place.lock("x")
+    assert not first_lock.is_taken() and not first_lock.path.exists()  # checking creates no files
+    assert first_lock.acquire() and first_lock.acquire() and first_lock.is_held
+    assert second_lock.is_taken() and first_lock.is_taken()
+    assert not second_lock.acquire(0.05) and not second_lock.is_held
+    first_lock.release()
+    first_lock.release()
+    assert not second_lock.is_taken()
+    assert second_lock.acquire()
+    second_lock.release()
 
 
 def descriptors() -> int:
@@ -176,20 +176,20 @@ def descriptors() -> int:
 
 
 def test_a_lock_that_was_not_acquired_leaks_no_descriptor(place: Home) -> None:
-    held = place.lock("x")
-    assert held.acquire()
+    held_lock = place.lock("x")
+    assert held_lock.acquire()
     before = descriptors()
     for _ in range(20):
         assert not place.lock("x").acquire()
         assert place.lock("x").is_taken()
     assert descriptors() <= before
-    held.release()
+    held_lock.release()
 
 
 def test_locks_of_other_names_and_homes_are_independent(place: Home, tmp_path: Path) -> None:
-    other = Home(tmp_path / "other")
-    other.prepare()
-    locks = [place.lock("a"), place.lock("b"), other.lock("a")]
+    other_home = Home(tmp_path / "other")
+    other_home.prepare()
+    locks = [place.lock("a"), place.lock("b"), other_home.lock("a")]
     assert all(lock.acquire() for lock in locks)
     for lock in locks:
         lock.release()
@@ -280,7 +280,7 @@ sys.stdin.read()
 
 def test_of_concurrent_servers_one_starts(place: Home) -> None:
     with processes(place.path, CLAIM, 4) as racing:
-        answers = [read_line(one) for one in racing]
+        answers = [read_line(process) for process in racing]
         assert sorted(answer.split()[0] for answer in answers) == ["AlreadyRunning"] * 3 + ["up"]
         assert all("it is starting" in answer for answer in answers if answer != "up")
         place.announce(ServerInfo(pid=racing[answers.index("up")].pid, url=INFO.url, version="1"))

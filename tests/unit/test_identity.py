@@ -39,20 +39,20 @@ def store(memory: SqliteStore) -> SqliteStore:
 
 @pytest.fixture
 async def tokens(store: SqliteStore, clock: FakeClock) -> AsyncIterator[Tokens]:
-    made = Tokens(store, clock, FILE)
-    yield made
-    await made.close()
+    token_service = Tokens(store, clock, FILE)
+    yield token_service
+    await token_service.close()
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
 
 async def test_the_secret_is_returned_once_and_only_its_hash_is_stored(tokens: Tokens, store: SqliteStore) -> None:
-    made, secret = await tokens.create("ci", "operator", by=OWNER)
+    token, secret = await tokens.create("ci", "operator", by=OWNER)
     assert secret.startswith("mw_")
     assert len(secret) == 46
-    assert (made.hash, made.actor, made.role, made.created_by) == (hash_of(secret), "ci", "operator", "owner")
-    assert "hash" not in made.snapshot()
+    assert (token.hash, token.actor, token.role, token.created_by) == (hash_of(secret), "ci", "operator", "owner")
+    assert "hash" not in token.snapshot()
     assert secret not in repr(await store.list_tokens())
     assert secret not in repr(await store.read_events(0))
 
@@ -60,9 +60,9 @@ async def test_the_secret_is_returned_once_and_only_its_hash_is_stored(tokens: T
 async def test_a_bearer_token_identifies_the_owner_or_its_actor(tokens: Tokens) -> None:
     _, secret = await tokens.create("ci", "viewer", actor="Ada L.", by=OWNER)
     assert await tokens.bearer(FILE) == OWNER
-    found = await tokens.bearer(secret)
-    assert found is not None
-    assert found[:3] == ("Ada L.", "viewer", "bearer")
+    actor = await tokens.bearer(secret)
+    assert actor is not None
+    assert actor[:3] == ("Ada L.", "viewer", "bearer")
     for wrong in ("", "mw_", FILE[:-1], FILE + " ", secret.lower(), "\ud800"):
         assert await tokens.bearer(wrong) is None
 
@@ -88,7 +88,7 @@ async def test_a_name_in_use_is_refused(tokens: Tokens) -> None:
 
 
 async def test_a_revoked_token_is_refused(tokens: Tokens) -> None:
-    made, secret = await tokens.create("ci", "viewer", by=OWNER)
+    token, secret = await tokens.create("ci", "viewer", by=OWNER)
     who = await tokens.bearer(secret)
     assert who is not None
     assert await tokens.is_valid(who)
@@ -97,7 +97,7 @@ async def test_a_revoked_token_is_refused(tokens: Tokens) -> None:
     assert not await tokens.is_valid(who)
     assert await tokens.is_valid(OWNER)
     with pytest.raises(Conflict, match="already"):
-        await tokens.revoke(made.id, by=OWNER)
+        await tokens.revoke(token.id, by=OWNER)
     with pytest.raises(NotFound):
         await tokens.revoke("ci", by=OWNER)
 
@@ -106,8 +106,8 @@ async def test_secrets_of_one_kind_are_refused_as_another(tokens: Tokens) -> Non
     _, api = await tokens.create("ci", "owner", by=OWNER)
     _, code = await tokens.link(OWNER)
     _, cookie = await tokens.sign_in(token=api)
-    assert [await tokens.bearer(one) for one in (code, cookie)] == [None, None]
-    assert [await tokens.cookie(one) for one in (code, api, FILE)] == [None, None, None]
+    assert [await tokens.bearer(secret) for secret in (code, cookie)] == [None, None]
+    assert [await tokens.cookie(secret) for secret in (code, api, FILE)] == [None, None, None]
     for wrong in (api, cookie, FILE):
         with pytest.raises(Unauthorized):
             await tokens.sign_in(code=wrong)
@@ -122,9 +122,9 @@ async def test_a_link_signs_in_its_actor_once(tokens: Tokens) -> None:
     assert who is not None
     _, code = await tokens.link(who)
     _, cookie = await tokens.sign_in(code=code)
-    found = await tokens.cookie(cookie)
-    assert found is not None
-    assert found[:3] == ("ada", "viewer", "cookie")
+    actor = await tokens.cookie(cookie)
+    assert actor is not None
+    assert actor[:3] == ("ada", "viewer", "cookie")
     with pytest.raises(Unauthorized):
         await tokens.sign_in(code=code)
 
@@ -160,7 +160,7 @@ async def test_browser_sessions_end_with_their_token(tokens: Tokens) -> None:
     assert await tokens.is_valid(who)
     _, owners = await tokens.sign_in(token=FILE)
     await tokens.revoke("ci", by=OWNER)
-    assert [await tokens.cookie(one) for one in cookies] == [None, None, None]
+    assert [await tokens.cookie(cookie) for cookie in cookies] == [None, None, None]
     assert not await tokens.is_valid(who)
     assert await tokens.cookie(owners) is not None
     for code in unused:
@@ -193,23 +193,23 @@ async def test_lists_show_no_links_and_remove_ended_tokens(
     await tokens.create("old", "viewer", by=OWNER)
     await tokens.link(OWNER)
     await tokens.revoke("old", by=OWNER)
-    assert [one.name for one in await tokens.list()] == ["old", "ci"]
+    assert [token.name for token in await tokens.list()] == ["old", "ci"]
     await clock.advance(LIVES_SECONDS["link"] + KEPT_SECONDS + 1)
     await tokens.create("new", "viewer", by=OWNER)
-    assert [one.name for one in await store.list_tokens()] == ["new", "ci"]
+    assert [token.name for token in await store.list_tokens()] == ["new", "ci"]
 
 
 async def test_use_is_recorded_rarely_and_in_the_background(
     tokens: Tokens, clock: FakeClock, store: SqliteStore
 ) -> None:
-    made, secret = await tokens.create("ci", "viewer", by=OWNER)
+    token, secret = await tokens.create("ci", "viewer", by=OWNER)
 
     async def read_last_use() -> int | None:
         await asyncio.gather(*(tokens.bearer(secret) for _ in range(5)))
         await tokens.close()
-        found = await store.get_token(made.id)
-        assert found is not None
-        return found.last_used_at
+        stored_token = await store.get_token(token.id)
+        assert stored_token is not None
+        return stored_token.last_used_at
 
     first = clock.now()
     assert await read_last_use() == first
@@ -230,11 +230,11 @@ async def test_a_failure_to_record_use_is_harmless(
         async def apply(self, changes: object) -> None:
             raise StoreUnavailable("the disk is full.")
 
-    made, secret = await tokens.create("ci", "viewer", by=OWNER)
+    token, secret = await tokens.create("ci", "viewer", by=OWNER)
     troubled = Tokens(ReadOnlyStore(), FakeClock(), FILE)
     assert await troubled.bearer(secret) is not None
     await troubled.close()
-    assert f"token {made.id} was not written: the disk is full" in caplog.text
+    assert f"token {token.id} was not written: the disk is full" in caplog.text
 
 
 # -- the guard of requests ---------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def make_admission(home: Path = Path("/nowhere"), **settings: object) -> Admissi
 
 
 def call(
-    made: Admission,
+    admission: Admission,
     *,
     method: str = "GET",
     path: str = "/api/v1/tasks",
@@ -253,24 +253,24 @@ def call(
     headers: dict[str, str] | list[tuple[str, str]] | None = None,
     host: str | None = "localhost:7171",
 ) -> Call:
-    said = list(headers.items()) if isinstance(headers, dict) else headers or []
+    header_pairs = list(headers.items()) if isinstance(headers, dict) else headers or []
     if host is not None:
-        said.append(("host", host))
-    return made.read_call(
+        header_pairs.append(("host", host))
+    return admission.read_call(
         {
             "type": "http",
             "method": method,
             "path": path,
             "scheme": "http",
             "client": None if peer is None else (peer, 1),
-            "headers": [(name.encode(), value.encode("latin-1")) for name, value in said],
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in header_pairs],
         }
     )
 
 
-def refusal(made: Admission, **said: object) -> type[Exception] | None:
+def refusal(admission: Admission, **fields: object) -> type[Exception] | None:
     try:
-        made.check(call(made, **said))
+        admission.check(call(admission, **fields))
     except (WrongHost, ForeignOrigin) as problem:
         return type(problem)
     return None
@@ -350,8 +350,8 @@ def test_the_error_names_the_setting() -> None:
     ],
 )
 def test_only_own_and_listed_origins_are_allowed(method: str, origin: str, welcome: bool) -> None:
-    made = make_admission(origins=["https://Listed.example"])
-    assert (refusal(made, method=method, headers={"origin": origin}) is None) is welcome
+    admission = make_admission(origins=["https://Listed.example"])
+    assert (refusal(admission, method=method, headers={"origin": origin}) is None) is welcome
 
 
 def test_two_origin_headers_are_refused() -> None:
@@ -430,8 +430,8 @@ def test_some_paths_need_no_token(method: str, path: str, is_open: bool) -> None
     ],
 )
 def test_secrets_are_read_from_their_headers(headers: dict[str, str], bearer: str | None, cookie: str | None) -> None:
-    found = call(make_admission(), headers=headers)
-    assert (found.bearer(), found.cookie()) == (bearer, cookie)
+    request = call(make_admission(), headers=headers)
+    assert (request.bearer(), request.cookie()) == (bearer, cookie)
 
 
 @pytest.mark.parametrize(
@@ -452,15 +452,15 @@ def test_secrets_are_read_from_their_headers(headers: dict[str, str], bearer: st
     ],
 )
 def test_a_proxy_is_trusted_by_its_address(peer: str | None, value: str, actor: str | None) -> None:
-    made = make_admission(proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"], proxy_role="viewer")
-    found = made.find_proxy_actor(call(made, peer=peer, headers={"x-forwarded-user": value}))
-    assert found == (None if actor is None else Actor(actor, "viewer", "proxy"))
+    admission = make_admission(proxy_header="X-Forwarded-User", proxy_addresses=["10.0.0.5"], proxy_role="viewer")
+    proxy_actor = admission.find_proxy_actor(call(admission, peer=peer, headers={"x-forwarded-user": value}))
+    assert proxy_actor == (None if actor is None else Actor(actor, "viewer", "proxy"))
 
 
 def test_a_proxy_that_names_two_actors_names_none() -> None:
-    made = make_admission(proxy_header="x-user")
-    assert made.find_proxy_actor(call(made, headers=[("x-user", "ada"), ("x-user", "bob")])) is None
-    assert made.find_proxy_actor(call(made)) is None
+    admission = make_admission(proxy_header="x-user")
+    assert admission.find_proxy_actor(call(admission, headers=[("x-user", "ada"), ("x-user", "bob")])) is None
+    assert admission.find_proxy_actor(call(admission)) is None
     assert make_admission().find_proxy_actor(call(make_admission(), headers={"x-user": "ada", "": "ada"})) is None
 
 

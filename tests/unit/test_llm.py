@@ -37,8 +37,8 @@ ADD = '[[tool add {"a": 1, "b": 2}]]'
 @pytest.fixture
 async def fake() -> AsyncIterator[Fake]:
     """Yield a fake model and its address."""
-    async with serve() as found:
-        yield found
+    async with serve() as fake_server:
+        yield fake_server
 
 
 @pytest.fixture(params=PROVIDERS)
@@ -78,11 +78,11 @@ def events_of(turn: RecordingTurn, kind: type) -> list[Any]:
 def is_balanced(turn: RecordingTurn) -> bool:
     """Return whether every start has its end, in order."""
     opened: list[str | None] = []
-    for seen in turn.events:
-        if seen.kind in ("llm_request", "tool_exec_start"):
-            opened.append(getattr(seen, "request_id", None) or getattr(seen, "tool_call_id", None))
-        elif seen.kind in ("llm_response", "tool_exec_end"):
-            opened.remove(getattr(seen, "request_id", None) or getattr(seen, "tool_call_id", None))
+    for event in turn.events:
+        if event.kind in ("llm_request", "tool_exec_start"):
+            opened.append(getattr(event, "request_id", None) or getattr(event, "tool_call_id", None))
+        elif event.kind in ("llm_response", "tool_exec_end"):
+            opened.remove(getattr(event, "request_id", None) or getattr(event, "tool_call_id", None))
     return not opened
 
 
@@ -107,10 +107,10 @@ async def test_each_provider_answers_calls_tools_and_remembers(fake: Fake, provi
         "llm_request", "llm_response", "message_update", "tool_exec_start", "tool_exec_end", "llm_request",
         "llm_response",
     ]  # fmt: skip
-    assert {one.model for one in events_of(first, LlmRequest)} == {provider}
-    assert all(one.usage["input_tokens"] > 0 and one.latency > 0 for one in events_of(first, LlmResponse))
+    assert {event.model for event in events_of(first, LlmRequest)} == {provider}
+    assert all(event.usage["input_tokens"] > 0 and event.latency > 0 for event in events_of(first, LlmResponse))
     assert first.text().startswith("let me see ")
-    assert all("Be kind." in seen["system"] for seen in fake[1].requests)
+    assert all("Be kind." in request["system"] for request in fake[1].requests)
 
     second = RecordingTurn("[[recall]]", earlier=first.steps, thread_id=first.thread_id)
     result = await perform(agent, second)
@@ -133,10 +133,10 @@ async def test_a_failed_call_is_repeated_and_its_text_is_dropped(fake: Fake, pro
     began = time.monotonic()
     result, turn = await run(fake, f"[[say one]] [[{trouble} 1 a]] [[say two]]", model=provider)
     assert result.text.split() == ["one", "two"] or result.text.split() == ["one", "It", "is", "over.", "two"]
-    told = events_of(turn, LlmRetry)
-    assert [(one.attempt, one.max_retries, one.reason) for one in told] == [(1, 3, "passing")]
-    assert 0.5 <= told[0].backoff <= 1.0
-    assert time.monotonic() - began >= told[0].backoff
+    retries = events_of(turn, LlmRetry)
+    assert [(retry.attempt, retry.max_retries, retry.reason) for retry in retries] == [(1, 3, "passing")]
+    assert 0.5 <= retries[0].backoff <= 1.0
+    assert time.monotonic() - began >= retries[0].backoff
     assert (len(events_of(turn, LlmRequest)), len(events_of(turn, LlmResponse))) == (1, 1)
     text = ""
     for piece in events_of(turn, MessageDelta):
@@ -171,9 +171,9 @@ async def test_a_silent_model_is_called_again(fake: Fake) -> None:
 async def test_a_short_limit_is_awaited_as_the_provider_asks(fake: Fake, provider: str) -> None:
     result, turn = await run(fake, "[[limit 1 a]] [[say back]]", model=provider)
     assert result.text == "It is over. back"
-    told = events_of(turn, LlmRetry)
-    assert told[0].reason == "limit"
-    assert 0.9 <= told[0].backoff <= 2.3
+    retries = events_of(turn, LlmRetry)
+    assert retries[0].reason == "limit"
+    assert 0.9 <= retries[0].backoff <= 2.3
 
 
 async def test_a_long_limit_parks_the_task(fake: Fake, provider: str) -> None:
@@ -285,7 +285,7 @@ async def test_the_model_gets_the_result_of_a_tool(fake: Fake, call: str, expect
     result, turn = await run(fake, f"[[tool {call}]] [[say on]]", add, broken, large, odd)
     assert result.text.endswith("on")
     assert expected in results(turn)[0]
-    assert [one.is_error for one in events_of(turn, ToolExecEnd)] == [is_error]
+    assert [event.is_error for event in events_of(turn, ToolExecEnd)] == [is_error]
     assert len(json.dumps(turn.steps)) < 300_000
     assert is_balanced(turn)
 
@@ -293,27 +293,27 @@ async def test_the_model_gets_the_result_of_a_tool(fake: Fake, call: str, expect
 async def test_arguments_that_are_no_json_keep_the_history_valid(fake: Fake, provider: str) -> None:
     result, turn = await run(fake, '[[tool add {"a": 1,]] [[say on]]', model=provider)
     assert result.text.endswith("on")
-    assert [one.is_error for one in events_of(turn, ToolExecEnd)] == [True]
+    assert [event.is_error for event in events_of(turn, ToolExecEnd)] == [True]
     after = RecordingTurn("[[say next]]", earlier=turn.steps, thread_id=turn.thread_id)
     assert (await perform(make_agent(fake, model=provider), after)).text == "next"
 
 
 async def test_tools_of_one_answer_run_one_by_one(fake: Fake) -> None:
     running: list[str] = []
-    seen: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
 
     @tool
     async def work(name: str) -> str:
         """Works."""
         running.append(name)
         await asyncio.sleep(0.01)
-        seen.append((name, len(running)))
+        calls.append((name, len(running)))
         running.remove(name)
         return name
 
     prompt = '[[also work {"name": "a"}]] [[also work {"name": "b"}]] [[tool work {"name": "c"}]] [[say done]]'
     result, turn = await run(fake, prompt, work)
-    assert seen == [("a", 1), ("b", 1), ("c", 1)]
+    assert calls == [("a", 1), ("b", 1), ("c", 1)]
     assert results(turn) == ["a", "b", "c"]
     assert fake[1].requests[-1]["results"] == ["a", "b", "c"]
     assert result.iterations == 2
@@ -330,10 +330,10 @@ async def start_steered_turn(
 
 async def test_an_interrupt_cancels_a_model_call(fake: Fake) -> None:
     working, turn = await start_steered_turn(fake, RecordingTurn("[[say so]] [[hold a]]"))
-    await fake[1].until(lambda seen: "a" in seen.held)
+    await fake[1].until(lambda model: "a" in model.held)
     await turn.steer("[[say instead]]", "interrupt")
     assert (await working).text == "instead"
-    assert [one.finish_reason for one in events_of(turn, LlmResponse)] == ["interrupted", "stop"]
+    assert [event.finish_reason for event in events_of(turn, LlmResponse)] == ["interrupted", "stop"]
     assert fake[1].requests[-1]["said"] == ["[[say so]] [[hold a]]", "[[say instead]]"]
     assert len(fake[1].requests) == 2
     assert turn.kinds().count("steering_injected") == 1
@@ -343,14 +343,14 @@ async def test_an_interrupt_cancels_a_model_call(fake: Fake) -> None:
 
 async def test_after_tool_lets_an_answer_end_keeps_it_and_continues(fake: Fake) -> None:
     working, turn = await start_steered_turn(fake, RecordingTurn("[[hold a]]"))
-    await fake[1].until(lambda seen: "a" in seen.held)
+    await fake[1].until(lambda model: "a" in model.held)
     await turn.steer("[[say more]]", "after_tool")
     fake[1].release("a")
     assert (await working).text == "more"
-    assert [one.finish_reason for one in events_of(turn, LlmResponse)] == ["stop", "stop"]
-    assert [one.message for one in turn.events if one.kind == "message_update"] == ["I am holding. I go on."]
-    said = [step for step in turn.steps if step["kind"] == "said"]
-    assert len(said) == 1
+    assert [event.finish_reason for event in events_of(turn, LlmResponse)] == ["stop", "stop"]
+    assert [event.message for event in turn.events if event.kind == "message_update"] == ["I am holding. I go on."]
+    said_steps = [step for step in turn.steps if step["kind"] == "said"]
+    assert len(said_steps) == 1
     assert fake[1].requests[-1]["said"] == ["[[hold a]]", "[[say more]]"]
 
 
@@ -359,28 +359,28 @@ async def test_a_message_between_tools_skips_the_remaining_ones(fake: Fake, mode
     turn = RecordingTurn(
         '[[also work {"name": "a"}]] [[also work {"name": "b"}]] [[tool work {"name": "c"}]] [[say x]]'
     )
-    begun, ran = asyncio.Event(), []
+    tool_started, ran = asyncio.Event(), []
     gate = asyncio.Event()
 
     @tool
     async def work(name: str) -> str:
         """Works."""
-        begun.set()
+        tool_started.set()
         await gate.wait()
         ran.append(name)
         return name
 
     working, _ = await start_steered_turn(fake, turn, work)
-    await begun.wait()
+    await tool_started.wait()
     await turn.steer("[[say instead]]", mode)
     gate.set()
     result = await working
     assert ran == ["a"]
-    assert [one.tool for one in events_of(turn, ToolExecSkipped)] == ["work", "work"]
-    told = results(turn)
-    assert told[0] == "a"
-    assert all(text.startswith("It was not run: a person") for text in told[1:])
-    assert len(told) == 3
+    assert [event.tool for event in events_of(turn, ToolExecSkipped)] == ["work", "work"]
+    tool_results = results(turn)
+    assert tool_results[0] == "a"
+    assert all(text.startswith("It was not run: a person") for text in tool_results[1:])
+    assert len(tool_results) == 3
     assert "instead" in result.text
     assert fake[1].requests[-1]["tools"] == ([] if mode == "stop" else ["work"])
     assert events_of(turn, LlmRequest)[-1].tools_count == (0 if mode == "stop" else 1)
@@ -393,7 +393,7 @@ async def test_a_message_during_a_tool_request_acts_after_the_first_tool(fake: F
     working, turn = await start_steered_turn(
         fake, RecordingTurn(f'[[hold a]] [[also add {{"a": 4, "b": 4}}]] {ADD} [[say x]]')
     )
-    await fake[1].until(lambda seen: "a" in seen.held)
+    await fake[1].until(lambda model: "a" in model.held)
     await turn.steer("[[say instead]]", "after_tool")
     fake[1].release("a")
     assert (await working).text == "instead"
@@ -403,7 +403,7 @@ async def test_a_message_during_a_tool_request_acts_after_the_first_tool(fake: F
 
 async def test_stop_makes_the_current_answer_the_last(fake: Fake) -> None:
     working, turn = await start_steered_turn(fake, RecordingTurn("[[hold a]]"))
-    await fake[1].until(lambda seen: "a" in seen.held)
+    await fake[1].until(lambda model: "a" in model.held)
     await turn.steer("", "stop")
     fake[1].release("a")
     assert (await working).text == "I am holding. I go on."
@@ -413,10 +413,10 @@ async def test_stop_makes_the_current_answer_the_last(fake: Fake) -> None:
 
 async def test_a_closing_answer_is_not_interrupted(fake: Fake) -> None:
     working, turn = await start_steered_turn(fake, RecordingTurn("Hello. [[hold a]] " + ADD))
-    await fake[1].until(lambda seen: "a" in seen.held)
+    await fake[1].until(lambda model: "a" in model.held)
     await turn.steer("[[hold b]]", "stop")
     fake[1].release("a")
-    await fake[1].until(lambda seen: "b" in seen.held)
+    await fake[1].until(lambda model: "b" in model.held)
     await turn.steer("[[say more]]", "interrupt")
     fake[1].release("b")
     assert (await working).text == "I am holding. I go on."
@@ -429,36 +429,36 @@ async def test_a_worker_interrupt_ends_a_model_call_at_once(fake: Fake) -> None:
     talk = await make_agent(fake).open(turn.session())
     before = asyncio.all_tasks()
     working = asyncio.create_task(talk.turn(turn))
-    await fake[1].until(lambda seen: "a" in seen.held)
+    await fake[1].until(lambda model: "a" in model.held)
     await talk.interrupt("stop")
     with pytest.raises(AgentError, match="interrupted"):
         async with asyncio.timeout(30):  # the model waits for much longer
             await working
     await talk.close()
-    left = [task for task in asyncio.all_tasks() - before - {working} if "fakes" not in repr(task)]
-    assert [task for task in left if "llm" in repr(task.get_coro())] == []
+    remaining_tasks = [task for task in asyncio.all_tasks() - before - {working} if "fakes" not in repr(task)]
+    assert [task for task in remaining_tasks if "llm" in repr(task.get_coro())] == []
 
 
 async def test_a_worker_interrupt_ends_a_tool_at_once(fake: Fake) -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
+    tool_started, tool_ended = asyncio.Event(), asyncio.Event()
 
     @tool
     async def hang() -> None:
         """Hangs."""
-        begun.set()
+        tool_started.set()
         try:
             await asyncio.Event().wait()
         finally:
-            ended.set()
+            tool_ended.set()
 
     turn = RecordingTurn("[[tool hang]]")
     talk = await make_agent(fake, hang).open(turn.session())
     working = asyncio.create_task(talk.turn(turn))
-    await begun.wait()
+    await tool_started.wait()
     await talk.interrupt("stop")
     with pytest.raises(AgentError, match="interrupted"):
         await working
-    assert ended.is_set()
+    assert tool_ended.is_set()
 
 
 # -- limits ------------------------------------------------------------------------------------------------------
@@ -497,7 +497,7 @@ async def test_a_turn_with_a_spent_budget_calls_no_model(fake: Fake) -> None:
 async def test_after_the_last_step_there_is_one_closing_answer(fake: Fake) -> None:
     result, turn = await run(fake, " ".join([ADD] * 5), max_steps=2)
     assert len(events_of(turn, ToolExecEnd)) == 2
-    assert [one.tools_count for one in events_of(turn, LlmRequest)] == [1, 1, 0]
+    assert [event.tools_count for event in events_of(turn, LlmRequest)] == [1, 1, 0]
     assert fake[1].requests[-1]["tools"] == []
     assert result.outcome == "ok"
     assert result.text.endswith("(It was ended after 2 model calls, which is the agent's max_steps.)")
@@ -539,14 +539,14 @@ async def test_an_interrupted_turn_continues_from_any_step(fake: Fake) -> None:
     for length in range(len(steps) + 1):
         ran.clear()
         fake[1].requests.clear()
-        kept = steps[:length]
-        turn = RecordingTurn(SCRIPT, steps=kept, task_id=first.task_id, attempt=2, resumed=True, thread_id="t")
+        stored_steps = steps[:length]
+        turn = RecordingTurn(SCRIPT, steps=stored_steps, task_id=first.task_id, attempt=2, resumed=True, thread_id="t")
         result = await perform(make_agent(fake, *tools), turn)
         assert result.text.endswith("the end")
-        assert len(fake[1].requests) == requests - sum(step["kind"] == "model" for step in kept)
+        assert len(fake[1].requests) == requests - sum(step["kind"] == "model" for step in stored_steps)
         assert result.iterations == whole.iterations
-        open_send = bool(kept) and kept[-1]["kind"] == "started"
-        done = sum(step["kind"] == "tool" for step in kept) + open_send
+        open_send = bool(stored_steps) and stored_steps[-1]["kind"] == "started"
+        done = sum(step["kind"] == "tool" for step in stored_steps) + open_send
         assert ran == ["look a", "send b", "send c"][done:]
         assert len(events_of(turn, ToolExecSkipped)) == open_send
         if open_send:
@@ -559,8 +559,8 @@ async def test_an_interrupted_turn_continues_from_any_step(fake: Fake) -> None:
 async def test_an_interrupted_safe_tool_is_run_again(fake: Fake) -> None:
     ran, tools = make_counting_tools()
     _, first = await run(fake, '[[tool look {"what": "a"}]] [[say x]]', *tools)
-    kept = [*first.steps[:2], {"kind": "started", "call": 0, "turn": first.task_id}]
-    turn = RecordingTurn(first.prompt, steps=kept, task_id=first.task_id, attempt=2, thread_id="t")
+    stored_steps = [*first.steps[:2], {"kind": "started", "call": 0, "turn": first.task_id}]
+    turn = RecordingTurn(first.prompt, steps=stored_steps, task_id=first.task_id, attempt=2, thread_id="t")
     await perform(make_agent(fake, *tools), turn)
     assert ran == ["look a", "look a"]
 
@@ -619,9 +619,9 @@ async def test_old_results_and_turns_are_dropped_when_the_window_is_full(fake: F
         steps += turn.steps
         assert fake[1].requests[-1]["size"] < 4 * 4500
     assert trimmed
-    assert {one.reason for one in trimmed} == {"budget"}
-    assert any(one.dropped_messages == 0 for one in trimmed)
-    assert any(one.dropped_messages > 0 for one in trimmed)
+    assert {trim.reason for trim in trimmed} == {"budget"}
+    assert any(trim.dropped_messages == 0 for trim in trimmed)
+    assert any(trim.dropped_messages > 0 for trim in trimmed)
     assert sum("y" * 3000 in str(step) for step in steps) == 12
 
 
@@ -652,8 +652,8 @@ async def test_only_the_end_of_a_very_long_conversation_is_read(fake: Fake) -> N
     began = time.process_time()
     assert (await perform(agent, turn)).text == "ok"
     assert time.process_time() - began < 2.0
-    told = [event for event in turn.events if event.kind == "context_trimmed"]
-    assert told[0].dropped_messages > 380
+    trims = [event for event in turn.events if event.kind == "context_trimmed"]
+    assert trims[0].dropped_messages > 380
     assert fake[1].requests[-1]["size"] < 10_000
 
 
@@ -667,8 +667,8 @@ async def test_unpaired_surrogates_are_joined_or_removed(fake: Fake) -> None:
 async def test_invalid_tool_names_keep_the_history_valid(fake: Fake, provider: str) -> None:
     result, turn = await run(fake, "[[garble]] [[say on]]", model=provider)
     assert result.text.endswith("on")
-    assert [one.is_error for one in events_of(turn, ToolExecEnd)] == [True]
-    json.dumps([turn.steps, [one.tool for one in events_of(turn, ToolExecEnd)]], ensure_ascii=False).encode()
+    assert [event.is_error for event in events_of(turn, ToolExecEnd)] == [True]
+    json.dumps([turn.steps, [event.tool for event in events_of(turn, ToolExecEnd)]], ensure_ascii=False).encode()
     (call,) = [part for step in turn.steps if step["kind"] == "model" for part in step["response"]["parts"]
                if part["part_kind"] == "tool-call"]  # fmt: skip
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call["tool_name"])

@@ -48,7 +48,7 @@ async def test_tools_are_disabled_by_default() -> None:
     async with open_toolkit(RecordingTurn()) as box:
         assert not box.tools
     async with open_toolkit(RecordingTurn(), tools=BUILT_IN) as box:
-        assert {name: (one.kind, one.safe) for name, one in box.tools.items()} == {
+        assert {name: (tool.kind, tool.safe) for name, tool in box.tools.items()} == {
             "read_file": ("read", True), "list_files": ("search", True), "run_command": ("execute", False),
             "fetch_url": ("fetch", True), "submit_task": ("other", False), "schedule_task": ("other", False),
             "list_tasks": ("search", True), "get_task": ("search", True), "goal_complete": ("other", True),
@@ -82,8 +82,11 @@ async def test_functions_come_from_the_settings_or_from_code(tmp_path: Path, mon
     async with open_toolkit(turn, here, tools=["our_tools_of_this_test:hello"]) as box:
         assert (await box.run("hello", '{"name": "Ada"}', turn)).text == "hello Ada"
         assert (await box.run("here", "", turn)).text == "here"
-    for name, told in (("our_tools_of_this_test:nobody", "no attribute"), ("no_such_module:x", "ModuleNotFoundError")):
-        with pytest.raises(AgentError, match=told):
+    for name, problem in (
+        ("our_tools_of_this_test:nobody", "no attribute"),
+        ("no_such_module:x", "ModuleNotFoundError"),
+    ):
+        with pytest.raises(AgentError, match=problem):
             async with open_toolkit(turn, tools=[name]):
                 pass
     with pytest.raises(AgentError, match="two tools 'hello'"):
@@ -185,8 +188,8 @@ async def test_the_root_may_differ_from_the_working_directory(tree: Path, tmp_pa
     assert output.text == "print()\n"
 
 
-async def list_lines(tree: Path, **asked: Any) -> list[str]:
-    output = await use(RecordingTurn(workdir=str(tree)), "list_files", asked, tools=["files"])
+async def list_lines(tree: Path, **arguments: Any) -> list[str]:
+    output = await use(RecordingTurn(workdir=str(tree)), "list_files", arguments, tools=["files"])
     return output.text.split("\n")
 
 
@@ -229,9 +232,9 @@ async def test_a_command_needs_approval_and_runs_in_the_directory_of_the_turn(tm
     assert output == ToolOutput(f"{tmp_path}\nto error\n{turn.task_id}/1\n")
     assert len(turn.groups) == 1
     assert not members(turn.groups[0])
-    asked = turn.asked[0]
-    assert (asked.kind, asked.tool, asked.root) == ("execute", "run_command", str(tmp_path))
-    assert asked.command == "pwd; echo to error >&2; cat; echo $MIDWATCH_TASK"
+    question = turn.asked[0]
+    assert (question.kind, question.tool, question.root) == ("execute", "run_command", str(tmp_path))
+    assert question.command == "pwd; echo to error >&2; cat; echo $MIDWATCH_TASK"
 
 
 async def test_arguments_are_not_interpreted_by_a_shell() -> None:
@@ -305,9 +308,9 @@ async def test_a_command_that_times_out_is_ended_with_all_its_processes(tmp_path
 async def test_a_model_may_shorten_the_timeout_but_not_extend_it() -> None:
     turn = RecordingTurn(answers=["yes", "yes"])
     async with open_toolkit(turn, tools=["command"], command_timeout=0.3) as box:
-        for wish in (0.1, 1000):
-            output = await box.run("run_command", {"command": "sleep 300", "timeout": wish}, turn)
-            assert f"ended after {min(wish, 0.3):g} s" in output.text
+        for timeout in (0.1, 1000):
+            output = await box.run("run_command", {"command": "sleep 300", "timeout": timeout}, turn)
+            assert f"ended after {min(timeout, 0.3):g} s" in output.text
 
 
 async def test_background_processes_are_ended() -> None:

@@ -122,7 +122,9 @@ def anything(address: object) -> bool:
 async def fetch(url: str, allows: Allows = anything, *, seconds: float = 60.0, answer: str = "yes") -> ToolOutput:
     turn = RecordingTurn(answers=[answer])
     output = await Toolbox([fetch_tool(allows, seconds)]).run("fetch_url", {"url": url}, turn)
-    assert [(one.kind, one.tool, one.text) for one in turn.asked] == [("fetch", "fetch_url", f"Fetch {url}")]
+    assert [(question.kind, question.tool, question.text) for question in turn.asked] == [
+        ("fetch", "fetch_url", f"Fetch {url}")
+    ]
     return output
 
 
@@ -190,7 +192,7 @@ async def test_a_server_on_this_machine_is_reached_only_if_allowed() -> None:
 async def test_a_redirect_to_a_private_address_is_refused() -> None:
     """The first address counts as public, as a real one would; the redirect leads to a private one."""
     with serve_page() as url:
-        output = await fetch(f"{url}/to-metadata", lambda one: str(one) == "127.0.0.1")
+        output = await fetch(f"{url}/to-metadata", lambda address: str(address) == "127.0.0.1")
         assert "169.254.169.254 is an address of this machine or its network" in output.text
 
 
@@ -223,9 +225,9 @@ async def test_nothing_is_fetched_without_approval() -> None:
 
 
 async def test_a_refused_connection_is_reported() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        output = await fetch(f"http://127.0.0.1:{taken.getsockname()[1]}/")
+    with socket.socket() as bound_socket:
+        bound_socket.bind(("127.0.0.1", 0))
+        output = await fetch(f"http://127.0.0.1:{bound_socket.getsockname()[1]}/")
     assert output.is_error
     assert "cannot be fetched" in output.text
 

@@ -20,8 +20,8 @@ from midwatch.domain.event import TaskProgress
 from midwatch.testing import RecordingTurn
 
 
-async def run(one: Tool, arguments: Any = None, turn: Turn | None = None) -> ToolOutput:
-    return await Toolbox([one]).run(one.name, arguments, turn or RecordingTurn())
+async def run(tool: Tool, arguments: Any = None, turn: Turn | None = None) -> ToolOutput:
+    return await Toolbox([tool]).run(tool.name, arguments, turn or RecordingTurn())
 
 
 # -- functions as tools ------------------------------------------------------------------------------------------
@@ -85,8 +85,8 @@ def test_an_object_that_cannot_be_a_tool_is_refused() -> None:
     def take_any(*names: str) -> None: ...
     def unknown(handle: threading.Thread) -> None: ...
 
-    for function, word in ((take_any, "leave out"), (unknown, "annotate")):
-        with pytest.raises(BadConfig, match=word):
+    for function, advice in ((take_any, "leave out"), (unknown, "annotate")):
+        with pytest.raises(BadConfig, match=advice):
             tool(function)
     with pytest.raises(BadConfig, match="letters"):
         tool(name="no good")(weather.call)
@@ -110,10 +110,10 @@ def ask_plain(text: str, turn: Turn) -> str:
 
 
 async def test_a_function_gets_the_turn_if_it_takes_it() -> None:
-    for one, answer in ((ask_async, "yes"), (ask_plain, "yes on midwatch-tool")):
+    for ask_tool, answer in ((ask_async, "yes"), (ask_plain, "yes on midwatch-tool")):
         turn = RecordingTurn(answers=["yes"])
-        assert "turn" not in one.schema["properties"]
-        assert (await run(one, {"text": "May I?"}, turn)).text == answer
+        assert "turn" not in ask_tool.schema["properties"]
+        assert (await run(ask_tool, {"text": "May I?"}, turn)).text == answer
         assert turn.questions == [("May I?", ("yes", "no"))]
         assert turn.kinds() == ["task_progress"]
 

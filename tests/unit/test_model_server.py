@@ -54,10 +54,10 @@ def anthropic_body(turns: list[Any], stream: bool, tools: bool) -> Json:
     return {"model": "m", "max_tokens": 9, "messages": messages, "stream": stream, "tools": offered}
 
 
-def anthropic_streamed(told: list[Json]) -> tuple[str, list[Json], int]:
-    deltas = [one["delta"] for one in told if one["type"] == "content_block_delta"]
+def anthropic_streamed(events: list[Json]) -> tuple[str, list[Json], int]:
+    deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     calls = [json.loads(delta["partial_json"]) for delta in deltas if "partial_json" in delta]
-    return "".join(delta.get("text", "") for delta in deltas), calls, told[-2]["usage"]["output_tokens"]
+    return "".join(delta.get("text", "") for delta in deltas), calls, events[-2]["usage"]["output_tokens"]
 
 
 def anthropic_whole(reply: Json) -> tuple[str, list[Json], int]:
@@ -78,11 +78,11 @@ def chat_body(turns: list[Any], stream: bool, tools: bool) -> Json:
     return {"model": "m", "messages": messages, "stream": stream, "tools": [function] if tools else []}
 
 
-def chat_streamed(told: list[Json]) -> tuple[str, list[Json], int]:
-    deltas = [choice["delta"] for one in told for choice in one["choices"]]
+def chat_streamed(chunks: list[Json]) -> tuple[str, list[Json], int]:
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     calls = [call["function"] for delta in deltas for call in delta.get("tool_calls", ())]
     text = "".join(delta.get("content") or "" for delta in deltas)
-    return text, [json.loads(call["arguments"]) for call in calls], told[-1]["usage"]["completion_tokens"]
+    return text, [json.loads(call["arguments"]) for call in calls], chunks[-1]["usage"]["completion_tokens"]
 
 
 def chat_whole(reply: Json) -> tuple[str, list[Json], int]:
@@ -122,18 +122,21 @@ def gemini_body(turns: list[Any], stream: bool, tools: bool) -> Json:
     return {"contents": contents, "tools": offered}
 
 
-def gemini_streamed(told: list[Json]) -> tuple[str, list[Json], int]:
-    parts = [part for one in told for part in one["candidates"][0]["content"]["parts"]]
+def gemini_streamed(chunks: list[Json]) -> tuple[str, list[Json], int]:
+    parts = [part for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
     calls = [part["functionCall"]["args"] for part in parts if "functionCall" in part]
     text = "".join(part.get("text", "") for part in parts)
-    return text, calls, told[-1]["usageMetadata"]["candidatesTokenCount"]
+    return text, calls, chunks[-1]["usageMetadata"]["candidatesTokenCount"]
 
 
 DIALECTS = {
     "anthropic": Dialect(lambda _: "/v1/messages", anthropic_body, anthropic_whole, anthropic_streamed),
     "chat": Dialect(lambda _: "/v1/chat/completions", chat_body, chat_whole, chat_streamed),
     "responses": Dialect(
-        lambda _: "/v1/responses", responses_body, responses_whole, lambda told: responses_whole(told[-1]["response"])
+        lambda _: "/v1/responses",
+        responses_body,
+        responses_whole,
+        lambda events: responses_whole(events[-1]["response"]),
     ),
     "gemini": Dialect(
         lambda stream: f"/v1beta/models/m:{'streamGenerateContent?alt=sse' if stream else 'generateContent'}",
@@ -204,32 +207,32 @@ async def test_a_request_without_tools_does_not_run_the_script(fake: Fake, diale
 
 async def test_a_limit_reports_its_end_and_ends_then(fake: Fake, dialect: Dialect) -> None:
     http, _ = fake
-    asked = dialect.body(["[[limit 1 a]] [[say back]]"], True, True)
+    body = dialect.body(["[[limit 1 a]] [[say back]]"], True, True)
     began = time.monotonic()
-    reply = await http.post(dialect.path(True), json=asked)
+    reply = await http.post(dialect.path(True), json=body)
     assert reply.status_code == 429
     assert "retry-after" in reply.headers or "retryDelay" in reply.text
     while reply.status_code == 429:
         assert time.monotonic() - began < 60.0
-        reply = await http.post(dialect.path(True), json=asked)
+        reply = await http.post(dialect.path(True), json=body)
     assert time.monotonic() - began > 0.9
     assert dialect.streamed(events(reply.text))[0] == "It is over. back "
 
 
 async def test_a_limit_without_an_end_is_lifted_by_the_test(fake: Fake, dialect: Dialect) -> None:
     http, model = fake
-    asked = dialect.body(["[[quota 3600 a]]"], False, True)
-    reply = await http.post(dialect.path(False), json=asked)
+    body = dialect.body(["[[quota 3600 a]]"], False, True)
+    reply = await http.post(dialect.path(False), json=body)
     assert reply.status_code == 429
     assert "retry-after" not in reply.headers
     model.lift("a")
-    assert (await http.post(dialect.path(False), json=asked)).status_code == 200
+    assert (await http.post(dialect.path(False), json=body)).status_code == 200
 
 
 async def test_errors_come_as_often_as_the_script_says(fake: Fake, dialect: Dialect) -> None:
     http, _ = fake
-    asked = dialect.body(["[[fail 529 2 a]]"], True, True)
-    codes = [(await http.post(dialect.path(True), json=asked)).status_code for _ in range(3)]
+    body = dialect.body(["[[fail 529 2 a]]"], True, True)
+    codes = [(await http.post(dialect.path(True), json=body)).status_code for _ in range(3)]
     assert codes == [529, 529, 200]
 
 
@@ -243,7 +246,7 @@ async def test_a_bad_key_is_refused(fake: Fake, dialect: Dialect) -> None:
 async def test_an_answer_waits_until_it_is_released(fake: Fake, dialect: Dialect) -> None:
     http, model = fake
     asking = asyncio.create_task(ask(http, dialect, "[[hold a]] [[say done]]"))
-    await model.until(lambda seen: "a" in seen.held)
+    await model.until(lambda server: "a" in server.held)
     assert not asking.done()
     await http.post("/fake/release/a")
     assert (await asking)[0] == "I am holding. I go on. done "
@@ -279,7 +282,7 @@ async def test_an_answer_matches_the_requested_schema(fake: Fake) -> None:
         "properties": {"title": {"type": "string"}, "n": {"type": "integer"}},
         "required": ["n"],
     }
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    body = {**chat_body(["[[shell ls]]"], False, False), "response_format": wanted}
+    response_format = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    body = {**chat_body(["[[shell ls]]"], False, False), "response_format": response_format}
     text, _, _ = chat_whole((await fake[0].post("/v1/chat/completions", json=body)).json())
     assert json.loads(text) == {"n": 1}

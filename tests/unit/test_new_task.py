@@ -198,11 +198,11 @@ async def test_the_service_keeps_all_requested_values(memory: Store) -> None:
     assert (first.priority, first.cause, first.trace, first.root_id) == (5, "message", TRACE, first.id)
     await memory.apply(end(first, SystemClock().now(), outcome="cancelled")[1])
     again = await tasks.retry(first.id, actor="bob")
-    kept = ("prompt", "agent", "session_key", "gate_key", "priority", "cause", "root_id", "trace")
-    assert [getattr(again, name) for name in kept] == [getattr(first, name) for name in kept]
+    field_names = ("prompt", "agent", "session_key", "gate_key", "priority", "cause", "root_id", "trace")
+    assert [getattr(again, name) for name in field_names] == [getattr(first, name) for name in field_names]
     assert (again.retry_of, again.creator) == (first.id, "bob")
-    told = [(event.payload["priority"], event.payload["retry_of"]) for event in await submitted_events(memory)]
-    assert told == [(5, None), (5, first.id)]
+    submissions = [(event.payload["priority"], event.payload["retry_of"]) for event in await submitted_events(memory)]
+    assert submissions == [(5, None), (5, first.id)]
 
 
 async def test_a_retried_task_stays_in_its_trace(memory: Store) -> None:

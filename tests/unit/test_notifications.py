@@ -24,8 +24,8 @@ def notifications(store: SqliteStore, clock: FakeClock) -> Notifications:
 
 
 async def delivery(store: SqliteStore, status: str = "pending", name: str = "d_1") -> None:
-    made = Delivery(id=name, task_id="t_1", channel="desk", target=None, notice=name, text="hi", due_at=5, created_at=5)
-    changes = [Changes(deliveries=(made,))]
+    row = Delivery(id=name, task_id="t_1", channel="desk", target=None, notice=name, text="hi", due_at=5, created_at=5)
+    changes = [Changes(deliveries=(row,))]
     if status != "pending":
         fields = {"status": status, "attempts": 7, "error": "no" if status == "failed" else None}
         changes.append(Changes(updates=(Update("delivery", name, fields, {"status": "pending"}),)))
@@ -39,10 +39,10 @@ async def test_a_retried_delivery_starts_over(
     await delivery(store, "failed")
     again = await notifications.retry("d_1", actor="ann")
     assert (again.status, again.attempts, again.due_at, again.error) == ("pending", 0, clock.now(), None)
-    assert [one.id for one in await store.list_due_deliveries(clock.now(), 10)] == ["d_1"]
-    (told,) = await store.read_events(0, EVERYTHING, 10)
-    assert (told.kind, told.actor, told.task_id) == ("delivery_retried", "ann", "t_1")
-    assert told.payload == {"delivery_id": "d_1", "channel": "desk", "notice": "d_1"}
+    assert [due_delivery.id for due_delivery in await store.list_due_deliveries(clock.now(), 10)] == ["d_1"]
+    (event,) = await store.read_events(0, EVERYTHING, 10)
+    assert (event.kind, event.actor, event.task_id) == ("delivery_retried", "ann", "t_1")
+    assert event.payload == {"delivery_id": "d_1", "channel": "desk", "notice": "d_1"}
 
 
 @pytest.mark.parametrize("status", ["pending", "sent"])
@@ -60,11 +60,11 @@ async def test_of_two_concurrent_retries_the_second_is_a_conflict(
     notifications: Notifications, store: SqliteStore, clock: FakeClock
 ) -> None:
     await delivery(store, "failed")
-    seen = await notifications.get("d_1")
+    old_delivery = await notifications.get("d_1")
 
     class OutdatedNotifications(Notifications):
         async def get(self, delivery_id: str) -> Delivery:
-            return seen
+            return old_delivery
 
     await notifications.retry("d_1")
     with pytest.raises(Conflict):
@@ -75,8 +75,8 @@ async def test_of_two_concurrent_retries_the_second_is_a_conflict(
 async def test_deliveries_are_listed_by_task_and_status(notifications: Notifications, store: SqliteStore) -> None:
     for name, status in (("d_1", "failed"), ("d_2", "sent"), ("d_3", "pending")):
         await delivery(store, status, name)
-    assert [one.id for one in await notifications.list()] == ["d_3", "d_2", "d_1"]
-    assert [one.id for one in await notifications.list(status="failed")] == ["d_1"]
+    assert [row.id for row in await notifications.list()] == ["d_3", "d_2", "d_1"]
+    assert [row.id for row in await notifications.list(status="failed")] == ["d_1"]
     assert await notifications.list(task_id="t_2") == []
     assert len(await notifications.list(limit=2)) == 2
 

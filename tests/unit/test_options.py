@@ -65,11 +65,11 @@ def test_only_options_in_use_reach_the_command() -> None:
 
 
 def test_options_have_the_request_names_and_field_types() -> None:
-    given = run_options(
+    request = run_options(
         "add", "Look", "--cron", "@daily", "--tz", "UTC", "-a", "demo", "--max-runs", "3", "--timeout", "10m",
         "--fresh", "--missed", "skip", "--tag", "a", "--tag", "b", "--session", "chat:1",
     )  # fmt: skip
-    assert given == {
+    assert request == {
         "prompt": "Look", "cron": "@daily", "zone": "UTC", "agent": "demo", "max_runs": 3, "timeout": "10m",
         "fresh": True, "missed": "skip", "tags": ["a", "b"], "session_key": "chat:1",
     }  # fmt: skip
@@ -81,10 +81,11 @@ def test_invalid_options_are_refused(wrong: str) -> None:
 
 
 def test_a_change_can_disable_and_clear_fields() -> None:
-    given = run_options("edit", "am_1", "--no-fresh", "--max-runs", "0", "--agent", "", "--cron", "")
-    assert given == {"id": "am_1", "fresh": False, "max_runs": 0, "agent": "", "cron": ""}
+    request = run_options("edit", "am_1", "--no-fresh", "--max-runs", "0", "--agent", "", "--cron", "")
+    assert request == {"id": "am_1", "fresh": False, "max_runs": 0, "agent": "", "cron": ""}
     empty = ("route", "quiet", "workdir", "timeout", "on_crash", "name", "jitter", "tag", "budget", "approvals")
-    assert run_options("edit", "am_1", *(word for name in empty for word in (f"--{name.replace('_', '-')}", ""))) == {
+    arguments = [argument for name in empty for argument in (f"--{name.replace('_', '-')}", "")]
+    assert run_options("edit", "am_1", *arguments) == {
         "id": "am_1", "route": None, "quiet": None, "workdir": None, "timeout": None, "on_crash": None, "title": "",
         "jitter": 0, "tags": [], "budget": None, "approvals": None,
     }  # fmt: skip
@@ -121,9 +122,9 @@ def test_an_option_of_the_command_replaces_that_of_the_field() -> None:
 
 def test_the_help_of_an_option_is_the_description_of_its_field() -> None:
     shown = help_of("edit")
-    for field, given in inputs(Automation, Times):
-        if not given.once and not {field.request_name} & {*WITHOUT_OPTION, *FLAGS}:
-            assert given.help in shown, field.name
+    for field, field_input in inputs(Automation, Times):
+        if not field_input.once and not {field.request_name} & {*WITHOUT_OPTION, *FLAGS}:
+            assert field_input.help in shown, field.name
     assert "--tz ZONE" in shown and "--jitter DURATION" in shown and "--fresh / --no-fresh" in shown
     assert "Repeatable" in shown
 

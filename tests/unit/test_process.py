@@ -53,8 +53,8 @@ class OutputBuffer:
         self.text += text
         self.news.set()
 
-    async def until(self, word: str) -> None:
-        while word not in self.text:
+    async def until(self, part: str) -> None:
+        while part not in self.text:
             self.news.clear()
             await self.news.wait()
 
@@ -62,11 +62,11 @@ class OutputBuffer:
 @asynccontextmanager
 async def start_child(program: Program, turn: RecordingTurn | None = None) -> AsyncIterator[tuple[Child, OutputBuffer]]:
     turn = turn or RecordingTurn()
-    heard = OutputBuffer()
-    child = await Child.spawn(program, turn, heard.output, Output())
+    buffer = OutputBuffer()
+    child = await Child.spawn(program, turn, buffer.output, Output())
     try:
         await child.admit(turn)
-        yield child, heard
+        yield child, buffer
     finally:
         child.interrupt("kill")
         await child.end()
@@ -91,9 +91,9 @@ async def test_both_streams_and_the_exit_code_are_returned() -> None:
 
 
 async def test_standard_input_after_the_gate_belongs_to_the_program() -> None:
-    given = b"go\n" + b"line\n" * 200_000
-    _, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/", sandbox=None), stdin=given)
-    assert out.encode() == given
+    data = b"go\n" + b"line\n" * 200_000
+    _, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/", sandbox=None), stdin=data)
+    assert out.encode() == data
 
 
 async def test_unread_input_does_not_delay_the_end() -> None:
@@ -219,15 +219,15 @@ def test_invalid_bytes_and_nul_do_no_harm() -> None:
 
 
 def test_a_character_split_over_two_reads_is_sent_whole() -> None:
-    told: list[str] = []
-    read_output(Output(tell=told.append), "€".encode()[:1], "€".encode()[1:] + b"\0!")
-    assert told == ["€!"]
+    pieces: list[str] = []
+    read_output(Output(tell=pieces.append), "€".encode()[:1], "€".encode()[1:] + b"\0!")
+    assert pieces == ["€!"]
 
 
 def test_no_output_is_sent_above_the_limit() -> None:
-    told: list[str] = []
-    read_output(Output(10, told.append), b"123456", b"7890AB", b"CD")
-    assert "".join(told) == "1234567890"
+    pieces: list[str] = []
+    read_output(Output(10, pieces.append), b"123456", b"7890AB", b"CD")
+    assert "".join(pieces) == "1234567890"
 
 
 def test_fifty_megabytes_use_limited_memory() -> None:
@@ -273,12 +273,12 @@ async def test_fifty_megabytes_from_a_child_do_not_block_the_loop() -> None:
 
 async def test_each_interrupt_sends_its_signal_to_the_whole_group() -> None:
     script = "trap 'echo int' INT; trap 'echo term' TERM; echo ready; while :; do sleep 0.01; done"
-    async with start_child(shell(script)) as (child, heard):
-        await heard.until("ready")
+    async with start_child(shell(script)) as (child, buffer):
+        await buffer.until("ready")
         child.interrupt("stop")
-        await heard.until("int")
+        await buffer.until("int")
         child.interrupt("terminate")
-        await heard.until("term")
+        await buffer.until("term")
         assert not child.exited.is_set()
         child.interrupt("kill")
         await child.end()
@@ -287,8 +287,8 @@ async def test_each_interrupt_sends_its_signal_to_the_whole_group() -> None:
 
 
 async def test_a_child_that_ignores_signals_is_killed() -> None:
-    async with start_child(shell("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")) as (child, heard):
-        await heard.until("ready")
+    async with start_child(shell("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")) as (child, buffer):
+        await buffer.until("ready")
         await child.end()
         assert child.returncode == -signal.SIGKILL
         assert members(child.pgid) == set()
@@ -330,9 +330,9 @@ async def test_a_process_that_left_the_group_does_not_delay_the_end() -> None:
 
 
 async def test_an_interrupt_ends_processes_that_left_the_group() -> None:
-    async with start_child(leaver("stay"), RecordingTurn()) as (child, heard):
-        await heard.until("\n")
-        stray = int(heard.text)
+    async with start_child(leaver("stay"), RecordingTurn()) as (child, buffer):
+        await buffer.until("\n")
+        stray = int(buffer.text)
         assert os.getpgid(stray) != child.pgid
         child.interrupt("terminate")
         await child.end()
@@ -411,11 +411,11 @@ async def test_processes_work_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("run_loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_processes_work_on_every_event_loop(run_loop: Callable[..., None]) -> None:
     async def scenario() -> None:
-        given = b"x" * 1_000_000
-        child, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/", sandbox=None), stdin=given)
-        assert (child.returncode, len(out)) == (0, len(given))
-        async with start_child(HANGING) as (child, heard):
-            await heard.until("ready")
+        data = b"x" * 1_000_000
+        child, out, _ = await run(Program(agent="x", argv=("cat",), workdir="/", sandbox=None), stdin=data)
+        assert (child.returncode, len(out)) == (0, len(data))
+        async with start_child(HANGING) as (child, buffer):
+            await buffer.until("ready")
             child.interrupt("stop")
             await child.exited.wait()
             await child.end()
@@ -429,11 +429,11 @@ def test_processes_work_on_every_event_loop(run_loop: Callable[..., None]) -> No
 
 async def test_a_process_mark_survives_exec_and_is_unique() -> None:
     turn = RecordingTurn()
-    heard = OutputBuffer()
-    child = await Child.spawn(shell("echo ready; exec sleep 600"), turn, heard.output, Output())
+    buffer = OutputBuffer()
+    child = await Child.spawn(shell("echo ready; exec sleep 600"), turn, buffer.output, Output())
     at_the_gate = identify(child.pgid)
     await child.admit(turn)
-    await heard.until("ready")
+    await buffer.until("ready")
     assert identify(child.pgid) == at_the_gate != identify(os.getpid())
     child.interrupt("kill")
     await child.end()
@@ -441,8 +441,8 @@ async def test_a_process_mark_survives_exec_and_is_unique() -> None:
 
 
 async def test_a_group_is_ended_only_if_its_mark_matches() -> None:
-    async with start_child(shell("sleep 600 & echo ready; wait")) as (child, heard):
-        await heard.until("ready")
+    async with start_child(shell("sleep 600 & echo ready; wait")) as (child, buffer):
+        await buffer.until("ready")
         mark = identify(child.pgid)
         boot, start, _ = mark.split(":")
         for wrong in ("", None, f"{boot}:{int(start) - 1}", f"another-boot:{start}"):
@@ -454,23 +454,23 @@ async def test_a_group_is_ended_only_if_its_mark_matches() -> None:
 
 async def test_reap_ends_the_group_and_processes_that_left_it() -> None:
     turn = RecordingTurn()
-    async with start_child(leaver("stay"), turn) as (child, heard):
-        await heard.until("\n")
+    async with start_child(leaver("stay"), turn) as (child, buffer):
+        await buffer.until("\n")
         assert await reap(turn.task_id, turn.attempt, child.pgid, identify(child.pgid)) == 2
-        assert not alive(int(heard.text))
+        assert not alive(int(buffer.text))
     assert await reap(turn.task_id, turn.attempt, child.pgid, identify(child.pgid)) == 0
     assert await reap(turn.task_id, turn.attempt, None, None) == 0
 
 
 async def test_reap_finds_processes_of_the_attempt_that_opened_the_conversation() -> None:
     first, later = RecordingTurn(), RecordingTurn()
-    async with start_child(leaver("stay"), first) as (child, heard):
-        await heard.until("\n")
+    async with start_child(leaver("stay"), first) as (child, buffer):
+        await buffer.until("\n")
         mark = identify(child.pgid)
         child.interrupt("kill")
         await child.exited.wait()
         assert await reap(later.task_id, later.attempt, child.pgid, mark) == 1
-        assert not alive(int(heard.text))
+        assert not alive(int(buffer.text))
 
 
 async def test_without_proc_nothing_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -509,19 +509,19 @@ def parent(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[st
     running: list[subprocess.Popen[str]] = []
 
     def start(how: str) -> tuple[subprocess.Popen[str], list[int]]:
-        made = subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, "-c", PARENT, how], cwd=tmp_path, stdout=subprocess.PIPE, text=True
         )  # fmt: skip
-        running.append(made)
-        assert made.stdout is not None
-        return made, [int(number) for number in made.stdout.readline().split()]
+        running.append(child)
+        assert child.stdout is not None
+        return child, [int(number) for number in child.stdout.readline().split()]
 
     yield start
-    for made in running:
-        made.kill()
-        made.wait()
-        assert made.stdout is not None
-        made.stdout.close()
+    for child in running:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
 
 
 async def test_the_guard_ends_all_groups_when_the_server_is_killed(
@@ -570,10 +570,10 @@ async def main():
 
 asyncio.run(main())
 """
-    found = await asyncio.to_thread(
+    result = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
     )
-    watching, pgid = map(int, found.stdout.split())
+    watching, pgid = map(int, result.stdout.split())
     assert await eventually(lambda: not alive(watching) and not members(pgid))
 
 
@@ -586,9 +586,9 @@ def sleeper() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         return running[-1]
 
     yield start
-    for made in running:
-        made.kill()
-        made.wait()
+    for child in running:
+        child.kill()
+        child.wait()
 
 
 def orphan(own_guard: Guard) -> None:
@@ -599,15 +599,17 @@ def orphan(own_guard: Guard) -> None:
 def test_the_guard_tracks_hundreds_of_groups_correctly(
     sleeper: Callable[[], subprocess.Popen[bytes]],
 ) -> None:
-    kept, forgotten = sleeper(), sleeper()
+    watched, forgotten = sleeper(), sleeper()
     own_guard = Guard()
-    others = [NOWHERE + n for n in (*range(400), *range(10_000, 10_400), 10 * kept.pid, int(f"9{kept.pid}0"))]
-    for pgid in (*others[:300], forgotten.pid, *others[300:600], kept.pid, *others[600:]):
+    other_pgids = [
+        NOWHERE + n for n in (*range(400), *range(10_000, 10_400), 10 * watched.pid, int(f"9{watched.pid}0"))
+    ]
+    for pgid in (*other_pgids[:300], forgotten.pid, *other_pgids[300:600], watched.pid, *other_pgids[600:]):
         own_guard.watch(pgid)
-    for pgid in (*reversed(others), forgotten.pid, NOWHERE - 1):
+    for pgid in (*reversed(other_pgids), forgotten.pid, NOWHERE - 1):
         own_guard.forget(pgid)
     orphan(own_guard)
-    assert kept.wait(timeout=30) == -signal.SIGKILL
+    assert watched.wait(timeout=30) == -signal.SIGKILL
     assert forgotten.poll() is None
 
 
@@ -627,18 +629,18 @@ def test_a_dead_guard_is_replaced_with_all_groups(sleeper: Callable[[], subproce
 
 
 def test_a_guard_that_does_not_read_blocks_nobody(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
-    kept = sleeper()
+    process = sleeper()
     own_guard = Guard()
-    own_guard.watch(kept.pid)
+    own_guard.watch(process.pid)
     deaf = own_guard.pid
     assert deaf is not None
     os.kill(deaf, signal.SIGSTOP)
     for n in range(20_000):
         own_guard.forget(NOWHERE + n)
     assert own_guard.pid != deaf
-    assert kept.poll() is None
+    assert process.poll() is None
     orphan(own_guard)
-    assert kept.wait(timeout=30) == -signal.SIGKILL
+    assert process.wait(timeout=30) == -signal.SIGKILL
 
 
 def test_the_guard_is_idle_only_without_groups() -> None:

@@ -52,29 +52,29 @@ def test_the_best_connection_for_the_installed_programs_is_chosen(
     tmp_path: Path, installed: tuple[str, ...], name: str, ways: tuple[str, ...]
 ) -> None:
     install(tmp_path, *installed)
-    (found,) = detect(str(tmp_path))
-    agent = found.build_agent()
-    assert (found.program.name, found.ways, found.way, agent.kind) == (name, ways, ways[0], ways[0])
+    (detected,) = detect(str(tmp_path))
+    agent = detected.build_agent()
+    assert (detected.program.name, detected.ways, detected.way, agent.kind) == (name, ways, ways[0], ways[0])
     assert agent.terms.timeout_seconds == 8 * 3600
     assert agent.terms.exclusive
-    assert agent.terms.on_crash == ("resume" if found.way in ("acp", "headless") else "fail")
+    assert agent.terms.on_crash == ("resume" if detected.way in ("acp", "headless") else "fail")
     assert str(tmp_path / name) in agent.description
 
 
 def test_requirements_of_a_better_connection_are_named(tmp_path: Path) -> None:
     install(tmp_path, "claude", "other")
-    (found,) = detect(str(tmp_path))
-    assert found.why.endswith("`npm install -g @agentclientprotocol/claude-agent-acp`")
+    (detected,) = detect(str(tmp_path))
+    assert detected.why.endswith("`npm install -g @agentclientprotocol/claude-agent-acp`")
     install(tmp_path, "claude-agent-acp")
-    (found,) = detect(str(tmp_path))
-    assert "inbox" in found.why and "npm" not in found.why
+    (detected,) = detect(str(tmp_path))
+    assert "inbox" in detected.why and "npm" not in detected.why
 
 
 async def test_a_detected_program_becomes_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "aider")
     (tmp_path / "codex").write_text("not executable")
-    (found,) = detect(str(tmp_path))
-    agent = replace(found, ways=("command",)).build_agent()
+    (detected,) = detect(str(tmp_path))
+    agent = replace(detected, ways=("command",)).build_agent()
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     turn = RecordingTurn("say hello")
     talk = await agent.open(turn.session("aider"))
@@ -84,8 +84,8 @@ async def test_a_detected_program_becomes_an_agent(tmp_path: Path, monkeypatch: 
 
 
 def test_advice_is_given_for_known_programs() -> None:
-    told = advise("codex")
-    assert told is not None and "npm install -g @openai/codex" in told
+    advice = advise("codex")
+    assert advice is not None and "npm install -g @openai/codex" in advice
     assert advise("nobody") is None
     with pytest.raises(BadConfig, match="known ones: claude"):
         find_program("nobody")

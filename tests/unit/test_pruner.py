@@ -74,7 +74,7 @@ async def test_pruning_ends_and_keeps_recent_data(store: Any, clock: FakeClock) 
     async with asyncio.timeout(60):
         await pruner(store, clock, tasks=0, events=0).prune()
     assert [task.id for task in await store.list_tasks(TaskFilter())] == [waiting.id]
-    assert {one.task_id for one in await store.read_events(0)} == {waiting.id}
+    assert {event.task_id for event in await store.read_events(0)} == {waiting.id}
 
 
 async def test_pruning_in_many_steps_ends_too(small: SmallStepStore, clock: FakeClock) -> None:
@@ -92,7 +92,7 @@ async def test_events_of_an_open_task_do_not_stop_the_pruning_of_others(
         await small.apply(Changes(fence=fence(long_one), events=(progress(long_one),)))
     await end_tasks(small, clock, 5)
     await pruner(small, clock, events=0).prune()
-    assert {one.task_id for one in await small.read_events(0)} == {long_one.id}
+    assert {event.task_id for event in await small.read_events(0)} == {long_one.id}
 
 
 async def test_pruning_happens_soon_after_the_start_and_then_every_hour(store: Any, clock: FakeClock) -> None:

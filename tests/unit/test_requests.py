@@ -16,9 +16,9 @@ from midwatch.services.request_checks import check
 NAN, INF = float("nan"), float("inf")
 
 
-def check_refused(prompt: str = "do it", *, most: int = MAX_PROMPT, **wish: Any) -> InvalidInput:
+def check_refused(prompt: str = "do it", *, most: int = MAX_PROMPT, **options: Any) -> InvalidInput:
     with pytest.raises(InvalidInput) as caught:
-        check(prompt, wish, most)  # type: ignore[arg-type]
+        check(prompt, options, most)  # type: ignore[arg-type]
     return caught.value
 
 
@@ -118,8 +118,8 @@ def test_an_unknown_cause_is_refused() -> None:
 @pytest.mark.parametrize("text", ["half of a pair: \ud83d", "a\x00b"])
 @pytest.mark.parametrize("field", ["prompt", "session_key", "origin_session", "origin_channel", "route", "agent"])
 def test_values_that_are_no_text_are_refused(field: str, text: str) -> None:
-    said = {"prompt": "do it", field: text}
-    assert check_refused(**said).field == field
+    request = {"prompt": "do it", field: text}
+    assert check_refused(**request).field == field
 
 
 # -- the hash of a request ---------------------------------------------------------------------------------------
@@ -141,15 +141,15 @@ def test_the_order_and_defaults_of_options_do_not_change_the_hash(wish: dict[str
     names = list(wish)
     shuffle.shuffle(names)
     mixed = {name: wish[name] for name in names}
-    said = {name: value for name, value in wish.items() if value is not None}
-    every: Submission = {**dict.fromkeys(["agent", "workdir", "timeout", "on_crash"]), **said}  # type: ignore[typeddict-item]
+    stated_options = {name: value for name, value in wish.items() if value is not None}
+    every: Submission = {**dict.fromkeys(["agent", "workdir", "timeout", "on_crash"]), **stated_options}  # type: ignore[typeddict-item]
     assert body_hash("x", mixed) == body_hash("x", wish) == body_hash("x", every)  # type: ignore[arg-type]
 
 
 @given(OPTIONS, OPTIONS)
 def test_other_options_change_the_hash(one: dict[str, Any], other: dict[str, Any]) -> None:
-    said = [{k: v for k, v in wish.items() if v not in (None, 0)} for wish in (one, other)]
-    assert (body_hash("x", one) == body_hash("x", other)) == (said[0] == said[1])  # type: ignore[arg-type]
+    stated_options = [{k: v for k, v in options.items() if v not in (None, 0)} for options in (one, other)]
+    assert (body_hash("x", one) == body_hash("x", other)) == (stated_options[0] == stated_options[1])  # type: ignore[arg-type]
 
 
 def test_the_prompt_is_hashed_and_the_key_is_not() -> None:

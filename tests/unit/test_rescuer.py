@@ -70,13 +70,13 @@ class Desk:
     async def add_running_task(self, owner: str = OTHER, **fields: Any) -> Task:
         """Return a task that runs in another process."""
         task = await put(self.store, **fields)
-        ((made, _),) = (await self.store.claim(claim_request(1, owner=owner), task.due_at)).taken
-        return made  # type: ignore[no-any-return]
+        ((running_task, _),) = (await self.store.claim(claim_request(1, owner=owner), task.due_at)).taken
+        return running_task  # type: ignore[no-any-return]
 
     async def now(self, task: Task) -> Task:
-        found = await self.store.get_task(task.id)
-        assert found is not None
-        return found  # type: ignore[no-any-return]
+        stored_task = await self.store.get_task(task.id)
+        assert stored_task is not None
+        return stored_task  # type: ignore[no-any-return]
 
     async def kinds(self, task: Task) -> list[str]:
         return [e.kind for e in await self.store.read_events(0, EventFilter(task_id=task.id))]
@@ -85,9 +85,9 @@ class Desk:
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
     store = await SqliteStore.open(":memory:")
-    made = Desk(store)
-    yield made
-    await made.dog.stop()
+    new_desk = Desk(store)
+    yield new_desk
+    await new_desk.dog.stop()
     await store.close()
 
 
@@ -114,16 +114,16 @@ def test_a_task_of_a_dead_process_follows_its_crash_rule(on_crash: Any, rescues:
     assert update.guard == {"status": "running", "attempt": 3, "stop_requested": stop, **ends}
     assert fields["status"] in TRANSITIONS["running"]
     assert (fields["lease_owner"], fields["pgid"], fields["token_hash"], fields["wait"]) == (None, None, None, None)
-    told = changes.events[0]
-    assert (told.kind, told.payload["owner"], told.payload["rescues"]) == ("task_rescued", "i", rescues + 1)
+    event = changes.events[0]
+    assert (event.kind, event.payload["owner"], event.payload["rescues"]) == ("task_rescued", "i", rescues + 1)
     if stop == "cancel":
         assert (fields["status"], fields["outcome"], action) == ("cancelled", "cancelled", "cancelled")
     elif on_crash == "fail" or rescues >= MAX_RESCUES:
         assert (fields["status"], fields["outcome"], action) == ("failed", "lost", "fail")
         assert ("retry" in fields["error"]) == (rescues < MAX_RESCUES)
-        assert told.payload["action"] == "fail"
+        assert event.payload["action"] == "fail"
     else:
-        assert (fields["status"], action, told.payload["action"]) == ("pending", on_crash, on_crash)
+        assert (fields["status"], action, event.payload["action"]) == ("pending", on_crash, on_crash)
         assert (fields["rescues"], fields["stop_requested"]) == (rescues + 1, None)
     finished = [e.kind for e in changes.events[1:]]
     assert finished == ([] if fields["status"] == "pending" else ["task_finished"])
@@ -140,9 +140,9 @@ async def test_a_task_that_keeps_killing_its_process_fails(desk: Desk) -> None:
         await desk.store.claim(claim_request(owner=f"i_{number}"), task.due_at)
         desk.engine.buried.add(f"i_{number}")
         assert not await desk.dog.rescue()
-    ended = await desk.now(task)
-    assert (ended.status, ended.outcome, ended.attempt) == ("failed", "lost", MAX_RESCUES + 1)
-    assert f"{MAX_RESCUES + 1} times" in (ended.error or "")
+    ended_task = await desk.now(task)
+    assert (ended_task.status, ended_task.outcome, ended_task.attempt) == ("failed", "lost", MAX_RESCUES + 1)
+    assert f"{MAX_RESCUES + 1} times" in (ended_task.error or "")
     assert (await desk.kinds(task)).count("task_rescued") == MAX_RESCUES + 1
     assert {d.notice for d in await desk.store.list_deliveries(task_id=task.id)} == {"failed", "started"}
 
@@ -164,15 +164,15 @@ async def test_tasks_of_dead_processes_are_recovered_after_their_children_were_e
 
 async def test_open_events_of_a_dead_attempt_are_closed(desk: Desk) -> None:
     task = await desk.add_running_task(on_crash="rerun")
-    told = (TurnStart(user_message="x"), ToolExecStart(tool="dig", tool_call_id="1"))
+    payloads = (TurnStart(user_message="x"), ToolExecStart(tool="dig", tool_call_id="1"))
     about = {**meta(task), "turn_id": f"{task.id}.1"}
-    await desk.store.apply(Changes(fence=fence(task), events=tuple(event(p, NOW, **about) for p in told)))
+    await desk.store.apply(Changes(fence=fence(task), events=tuple(event(p, NOW, **about) for p in payloads)))
     question, changes = ask(task, Question(text="Go?"), 60, NOW)
     await desk.store.apply(changes)
     desk.engine.buried.add(OTHER)
     await desk.dog.rescue()
-    found = await desk.kinds(task)
-    assert found[-4:] == ["tool_exec_end", "turn_end", "approval_resolved", "task_rescued"]
+    kinds = await desk.kinds(task)
+    assert kinds[-4:] == ["tool_exec_end", "turn_end", "approval_resolved", "task_rescued"]
     assert await desk.store.list_open_events(fence(task)) == []
     resolved = await desk.store.get_approval(question.id)
     assert resolved is not None and resolved.status == "expired"
@@ -183,7 +183,7 @@ async def test_open_events_of_a_dead_attempt_are_closed(desk: Desk) -> None:
 
 async def test_a_task_recovered_by_another_process_is_not_changed(desk: Desk) -> None:
     task = await desk.add_running_task(on_crash="rerun")
-    other = await desk.add_running_task(on_crash="rerun")
+    other_task = await desk.add_running_task(on_crash="rerun")
 
     async def reap(dying: Task) -> None:
         if dying.id == task.id:  # meanwhile another leader recovered the task
@@ -192,7 +192,7 @@ async def test_a_task_recovered_by_another_process_is_not_changed(desk: Desk) ->
     desk.dog = desk.make(reap)
     desk.engine.buried.add(OTHER)
     await desk.dog.rescue()
-    assert [(await desk.now(t)).rescues for t in (task, other)] == [1, 1]
+    assert [(await desk.now(t)).rescues for t in (task, other_task)] == [1, 1]
     assert (await desk.kinds(task)).count("task_rescued") == 1
 
 
@@ -343,10 +343,10 @@ async def test_stopping_twice_is_safe_and_leaves_nothing(desk: Desk) -> None:
 
 async def test_many_questions_do_not_make_the_rescuer_loop(desk: Desk) -> None:
     class CountingStore:
-        looks = 0
+        queries = 0
 
         def __getattr__(self, name: str) -> Any:
-            self.looks += name == "list_running_tasks"
+            self.queries += name == "list_running_tasks"
             return getattr(real, name)
 
     real, counted = desk.store, CountingStore()
@@ -359,4 +359,4 @@ async def test_many_questions_do_not_make_the_rescuer_loop(desk: Desk) -> None:
     await desk.dog.start()
     for _ in range(30):
         await _idle(desk)
-    assert 0 < counted.looks < 10
+    assert 0 < counted.queries < 10

@@ -18,20 +18,20 @@ async def nothing() -> None:
 async def test_a_routine_runs_after_each_interval_only_while_it_leads() -> None:
     clock, leads = FakeClock(), [True]
     routines = Routines(clock)
-    one = routines.register("look", 60, nothing)
+    routine = routines.register("look", 60, nothing)
     await routines.start(lambda: leads[0])
     for expected in (1, 2):
         await clock.advance(60)
         await settle()
-        assert one.runs == expected
+        assert routine.runs == expected
     leads[0] = False
     await clock.advance(60)
     await settle()
-    assert one.runs == 2
+    assert routine.runs == 2
     await routines.stop()
     await clock.advance(600)
     await settle()
-    assert one.runs == 2
+    assert routine.runs == 2
 
 
 async def test_a_routine_never_overlaps_itself_and_its_failure_is_contained() -> None:
@@ -42,19 +42,19 @@ async def test_a_routine_never_overlaps_itself_and_its_failure_is_contained() ->
         await go_on.wait()
         raise RuntimeError("no")
 
-    one = routines.register("slow", 10, slow)
+    routine = routines.register("slow", 10, slow)
     await routines.start(lambda: True)
     await clock.advance(10)
     await settle()
     await clock.advance(10)
     await settle()
-    assert (one.runs, one.skipped) == (0, 1)
+    assert (routine.runs, routine.skipped) == (0, 1)
     go_on.set()
     await settle()
-    assert (one.runs, one.failures, one.last_error) == (1, 1, "RuntimeError: no")
+    assert (routine.runs, routine.failures, routine.last_error) == (1, 1, "RuntimeError: no")
     await clock.advance(10)
     await settle()
-    assert one.runs == 2
+    assert routine.runs == 2
     await routines.stop()
 
 
@@ -70,4 +70,4 @@ async def test_a_name_can_be_used_once() -> None:
     routines.register("a", 1, nothing)
     with pytest.raises(Conflict):
         routines.register("a", 1, nothing)
-    assert [one.name for one in routines.list()] == ["a", "b"]
+    assert [routine.name for routine in routines.list()] == ["a", "b"]

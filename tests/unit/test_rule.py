@@ -25,24 +25,24 @@ def edit(*paths: str, kind: Any = "edit") -> Question:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a working directory beside another directory, with symlinks out of it and inside it."""
-    made, other = tmp_path / "root", tmp_path / "other"
-    for place in (made / "src" / "deep", other):
-        place.mkdir(parents=True)
-    (made / "src" / "a.py").write_text("")
-    (other / "secret").write_text("")
-    (made / "out").symlink_to(other)
-    (made / "leak").symlink_to(other / "secret")
-    (made / "in").symlink_to(made / "src")
-    (made / "loop").symlink_to(made / "loop")
-    return made
+    root_folder, other_folder = tmp_path / "root", tmp_path / "other"
+    for folder in (root_folder / "src" / "deep", other_folder):
+        folder.mkdir(parents=True)
+    (root_folder / "src" / "a.py").write_text("")
+    (other_folder / "secret").write_text("")
+    (root_folder / "out").symlink_to(other_folder)
+    (root_folder / "leak").symlink_to(other_folder / "secret")
+    (root_folder / "in").symlink_to(root_folder / "src")
+    (root_folder / "loop").symlink_to(root_folder / "loop")
+    return root_folder
 
 
-def policy(**said: Any) -> list[tuple[str, Policy]]:
-    return [("config", Policy.from_data(said))]
+def policy(**data: Any) -> list[tuple[str, Policy]]:
+    return [("config", Policy.from_data(data))]
 
 
-def decide_verdict(asked: Question, root: Path | None, *rules: Rule, **said: Any) -> str:
-    return decide(asked, None if root is None else str(root), policy(**said), rules).verdict
+def decide_verdict(question: Question, root: Path | None, *rules: Rule, **data: Any) -> str:
+    return decide(question, None if root is None else str(root), policy(**data), rules).verdict
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -66,8 +66,8 @@ def test_an_allowed_command_allows_no_other_command(root: Path, command: str) ->
     "command", ["git log", "git  log", '"git" log', "git log src", "git log in/a.py", "bash -lc 'git log main'"]
 )
 def test_an_allowed_command_is_recognised_in_every_notation(root: Path, command: str) -> None:
-    found = decide(run(command), str(root), policy(allow=[{"command": "git log *"}]))
-    assert found == Decision("allow", "rule:config", "allow `git log *`")
+    decision = decide(run(command), str(root), policy(allow=[{"command": "git log *"}]))
+    assert decision == Decision("allow", "rule:config", "allow `git log *`")
 
 
 def test_an_absolute_path_inside_the_directory_is_allowed(root: Path) -> None:
@@ -78,10 +78,10 @@ def test_an_absolute_path_inside_the_directory_is_allowed(root: Path) -> None:
 
 
 def test_a_command_with_outside_files_needs_approval(root: Path) -> None:
-    said = {"allow": [{"command": "git log"}, {"kind": "execute"}]}
-    assert decide_verdict(run("git log", paths=("src/a.py",)), root, **said) == "allow"
-    assert decide_verdict(run("git log", paths=("leak",)), root, **said) == "ask"
-    assert decide_verdict(run("git log", paths=("/etc/x",)), root, **said) == "ask"
+    policy_data = {"allow": [{"command": "git log"}, {"kind": "execute"}]}
+    assert decide_verdict(run("git log", paths=("src/a.py",)), root, **policy_data) == "allow"
+    assert decide_verdict(run("git log", paths=("leak",)), root, **policy_data) == "ask"
+    assert decide_verdict(run("git log", paths=("/etc/x",)), root, **policy_data) == "ask"
 
 
 def test_a_kind_allows_plain_commands_and_no_others(root: Path) -> None:
@@ -126,13 +126,13 @@ def test_a_glob_stays_inside_the_directory(root: Path, glob: str, path: str, all
 
 
 def test_every_file_must_match_and_one_must_be_named(root: Path) -> None:
-    said = {"allow": [{"kind": "edit", "path": "src/**"}]}
-    assert decide_verdict(edit("src/a.py", "src/b.py"), root, **said) == "allow"
-    assert decide_verdict(edit("src/a.py", "b.py"), root, **said) == "ask"
-    assert decide_verdict(edit(), root, **said) == "ask"
+    policy_data = {"allow": [{"kind": "edit", "path": "src/**"}]}
+    assert decide_verdict(edit("src/a.py", "src/b.py"), root, **policy_data) == "allow"
+    assert decide_verdict(edit("src/a.py", "b.py"), root, **policy_data) == "ask"
+    assert decide_verdict(edit(), root, **policy_data) == "ask"
     assert decide_verdict(edit(), root, allow=[{"kind": "edit"}]) == "ask"
-    assert decide_verdict(edit("src/a.py"), None, **said) == "ask"
-    assert decide_verdict(edit("src/a.py", kind="delete"), root, **said) == "ask"
+    assert decide_verdict(edit("src/a.py"), None, **policy_data) == "ask"
+    assert decide_verdict(edit("src/a.py", kind="delete"), root, **policy_data) == "ask"
     assert decide_verdict(Question(text="?", kind="search"), root, allow=[{"kind": "search"}]) == "allow"
 
 
@@ -164,32 +164,32 @@ def test_every_file_must_match_and_one_must_be_named(root: Path) -> None:
 )
 def test_a_deny_rule_overrides_every_allow_rule(root: Path, said: Any, asked: Question) -> None:
     everything = [{"kind": kind} for kind in ("execute", "read", "edit", "delete")]
-    found = decide(asked, str(root), policy(deny=[said], allow=everything, default="allow"))
-    assert (found.verdict, found.by) == ("deny", "rule:config") and (found.rule or "").startswith("deny ")
+    decision = decide(asked, str(root), policy(deny=[said], allow=everything, default="allow"))
+    assert (decision.verdict, decision.by) == ("deny", "rule:config") and (decision.rule or "").startswith("deny ")
 
 
 def test_other_commands_are_not_denied(root: Path) -> None:
-    said = {"deny": [{"command": "git push"}, {"kind": "edit", "path": "secret/**"}], "default": "allow"}
-    assert decide_verdict(run("git pull"), root, **said) == "allow"
-    assert decide_verdict(edit("src/a.py"), root, **said) == "allow"
-    assert decide_verdict(edit("secret/x", kind="read"), root, **said) == "allow"
+    policy_data = {"deny": [{"command": "git push"}, {"kind": "edit", "path": "secret/**"}], "default": "allow"}
+    assert decide_verdict(run("git pull"), root, **policy_data) == "allow"
+    assert decide_verdict(edit("src/a.py"), root, **policy_data) == "allow"
+    assert decide_verdict(edit("secret/x", kind="read"), root, **policy_data) == "allow"
 
 
 def test_a_command_that_could_hide_a_denied_one_needs_approval(root: Path) -> None:
-    said = {"deny": [{"command": "git push"}], "allow": [{"kind": "execute"}], "default": "allow"}
+    policy_data = {"deny": [{"command": "git push"}], "allow": [{"kind": "execute"}], "default": "allow"}
     for hidden in ("$(echo Z2l0IHB1c2g= | base64 -d)", "g?t pus?", None):
-        assert decide_verdict(run(hidden), root, **said) == "ask"
+        assert decide_verdict(run(hidden), root, **policy_data) == "ask"
     assert decide_verdict(edit(), root, deny=[{"path": ".env"}], default="allow") == "ask"
     assert decide_verdict(run("a; b"), root, deny=[{"kind": "delete"}], default="allow") == "allow"
-    assert decide_verdict(run("ls " + "x " * 20_000 + "; git push"), root, **said) == "ask"
+    assert decide_verdict(run("ls " + "x " * 20_000 + "; git push"), root, **policy_data) == "ask"
 
 
 def test_a_very_large_request_needs_approval(root: Path) -> None:
     many = [f"src/{n}" for n in range(MOST_PATHS + 1)]
-    said = {"allow": [{"kind": "edit", "path": "**"}], "deny": [{"path": ".env"}], "default": "allow"}
-    assert decide_verdict(edit(*many[:-1]), root, **said) == "allow"
-    assert decide_verdict(edit(*many), root, **said) == "ask"
-    assert decide_verdict(edit(*many, ".env"), root, **said) == "ask"
+    policy_data = {"allow": [{"kind": "edit", "path": "**"}], "deny": [{"path": ".env"}], "default": "allow"}
+    assert decide_verdict(edit(*many[:-1]), root, **policy_data) == "allow"
+    assert decide_verdict(edit(*many), root, **policy_data) == "ask"
+    assert decide_verdict(edit(*many, ".env"), root, **policy_data) == "ask"
     huge, rules = run("x" * 10_000_000), [{"command": f"bad{n}"} for n in range(200)]
     began = time.process_time()
     assert decide_verdict(huge, root, deny=rules, default="allow") == "ask"
@@ -204,25 +204,25 @@ def rule(effect: Any, **fields: Any) -> Rule:
 
 
 def test_deny_comes_before_allow_and_allow_before_the_default(root: Path) -> None:
-    asked = run("make")
-    assert decide_verdict(asked, root) == "ask"
-    assert decide_verdict(asked, root, default="deny") == "deny"
-    assert decide_verdict(asked, root, default="allow") == "allow"
-    assert decide_verdict(asked, root, allow=[{"command": "make"}], deny=[{"command": "make"}]) == "deny"
-    assert decide_verdict(asked, root, allow=[{"command": "make"}], default="deny") == "allow"
-    assert decide_verdict(asked, root, rule("allow", command="make"), default="deny") == "allow"
-    assert decide_verdict(asked, root, rule("deny", command="make"), allow=[{"command": "make"}]) == "deny"
-    assert decide_verdict(asked, root, rule("allow", command="make"), deny=[{"command": "make"}]) == "deny"
-    assert decide_verdict(asked, root, rule("allow", command="make", revoked_at=1)) == "ask"
-    found = decide(asked, str(root), [], [rule("allow", command="make")])
-    assert found == Decision("allow", "rule:r_1", "always allow `make` for claude")
-    assert decide(asked, None, policy(default="deny")) == Decision("deny", "rule:config", "default: deny")
+    question = run("make")
+    assert decide_verdict(question, root) == "ask"
+    assert decide_verdict(question, root, default="deny") == "deny"
+    assert decide_verdict(question, root, default="allow") == "allow"
+    assert decide_verdict(question, root, allow=[{"command": "make"}], deny=[{"command": "make"}]) == "deny"
+    assert decide_verdict(question, root, allow=[{"command": "make"}], default="deny") == "allow"
+    assert decide_verdict(question, root, rule("allow", command="make"), default="deny") == "allow"
+    assert decide_verdict(question, root, rule("deny", command="make"), allow=[{"command": "make"}]) == "deny"
+    assert decide_verdict(question, root, rule("allow", command="make"), deny=[{"command": "make"}]) == "deny"
+    assert decide_verdict(question, root, rule("allow", command="make", revoked_at=1)) == "ask"
+    decision = decide(question, str(root), [], [rule("allow", command="make")])
+    assert decision == Decision("allow", "rule:r_1", "always allow `make` for claude")
+    assert decide(question, None, policy(default="deny")) == Decision("deny", "rule:config", "default: deny")
 
 
 def test_an_automation_adds_rules_and_its_default_applies(root: Path) -> None:
     agent = Policy.from_data({"default": "deny", "allow": [{"command": "make"}], "deny": [{"command": "rm"}]})
     own = Policy.from_data({"default": "allow", "allow": [{"command": "ls"}], "deny": [{"command": "make x"}]})
-    both = [("config", agent), ("automation", own)]
+    policies = [("config", agent), ("automation", own)]
     for command, verdict, by in (
         ("make", "allow", "rule:config"),
         ("ls", "allow", "rule:automation"),
@@ -230,8 +230,8 @@ def test_an_automation_adds_rules_and_its_default_applies(root: Path) -> None:
         ("make x", "deny", "rule:automation"),
         ("pwd", "allow", "rule:automation"),
     ):
-        found = decide(run(command), str(root), both)
-        assert (found.verdict, found.by) == (verdict, by), command
+        decision = decide(run(command), str(root), policies)
+        assert (decision.verdict, decision.by) == (verdict, by), command
     assert decide(run("pwd"), str(root), [("config", agent), ("automation", Policy())]).verdict == "deny"
 
 
@@ -243,25 +243,25 @@ def test_a_plain_question_goes_to_a_person_unless_everything_is_denied(root: Pat
 
 
 def test_a_rule_of_one_directory_does_not_apply_elsewhere(root: Path) -> None:
-    kept = rule("allow", command="make", root=str(root))
-    assert decide_verdict(run("make"), root, kept) == "allow"
-    assert decide_verdict(run("make"), root.parent / "root" / "in" / "..", kept) == "allow"
-    assert decide_verdict(run("make"), root / "src", kept) == "ask"
-    assert decide_verdict(run("make"), root.parent, kept) == "ask"
-    assert decide_verdict(run("make"), None, kept) == "ask"
+    local_rule = rule("allow", command="make", root=str(root))
+    assert decide_verdict(run("make"), root, local_rule) == "allow"
+    assert decide_verdict(run("make"), root.parent / "root" / "in" / "..", local_rule) == "allow"
+    assert decide_verdict(run("make"), root / "src", local_rule) == "ask"
+    assert decide_verdict(run("make"), root.parent, local_rule) == "ask"
+    assert decide_verdict(run("make"), None, local_rule) == "ask"
 
 
 # -- rules made of an always answer --------------------------------------------------------------------------------
 
 
 def test_the_narrowest_rule_is_the_exact_command_or_file(root: Path) -> None:
-    place = str(root)
-    assert narrow(run("git  status"), place) == Pattern("execute", "git status", None, place)
-    assert narrow(run("bash -lc 'git commit -m \"a b\"'"), place) == Pattern(
-        "execute", "git commit -m 'a b'", None, place
+    directory = str(root)
+    assert narrow(run("git  status"), directory) == Pattern("execute", "git status", None, directory)
+    assert narrow(run("bash -lc 'git commit -m \"a b\"'"), directory) == Pattern(
+        "execute", "git commit -m 'a b'", None, directory
     )
-    assert narrow(edit("in/a.py"), place) == Pattern("edit", None, "src/a.py", place)
-    assert narrow(edit(f"{place}/x", kind="delete"), place) == Pattern("delete", None, "x", place)
+    assert narrow(edit("in/a.py"), directory) == Pattern("edit", None, "src/a.py", directory)
+    assert narrow(edit(f"{directory}/x", kind="delete"), directory) == Pattern("delete", None, "x", directory)
 
 
 @pytest.mark.parametrize(
@@ -278,13 +278,15 @@ def test_no_rule_is_made_of_an_ambiguous_question(root: Path, asked: Question) -
 
 
 def test_a_rule_made_of_a_question_answers_it_again_and_little_else(root: Path) -> None:
-    for asked in (run("git commit -m 'it; is $done'"), edit("src/new.py")):
-        made = narrow(asked, str(root))
-        assert made is not None
-        assert allows(made, QuestionFacts(asked, str(root))) and denies(made, QuestionFacts(asked, str(root)))
-        assert narrow(asked, None) is None
-    made = narrow(run("git commit -m x"), str(root))
-    assert made is not None and not allows(made, QuestionFacts(run("git commit -m x --amend"), str(root)))
+    for question in (run("git commit -m 'it; is $done'"), edit("src/new.py")):
+        pattern = narrow(question, str(root))
+        assert pattern is not None
+        assert allows(pattern, QuestionFacts(question, str(root))) and denies(
+            pattern, QuestionFacts(question, str(root))
+        )
+        assert narrow(question, None) is None
+    pattern = narrow(run("git commit -m x"), str(root))
+    assert pattern is not None and not allows(pattern, QuestionFacts(run("git commit -m x --amend"), str(root)))
 
 
 # -- JSON and descriptions -----------------------------------------------------------------------------------------
@@ -323,8 +325,8 @@ def test_invalid_rules_are_refused_with_a_remedy(said: Any, told: str) -> None:
 
 
 def test_a_policy_is_read_back_unchanged() -> None:
-    said = {"default": "deny", "allow": [{"kind": "edit", "path": "src/**"}], "deny": [{"path": "/etc/**"}]}
-    assert Policy.from_data(said).data() == said
+    policy_data = {"default": "deny", "allow": [{"kind": "edit", "path": "src/**"}], "deny": [{"path": "/etc/**"}]}
+    assert Policy.from_data(policy_data).data() == policy_data
     assert Policy.from_data({"expires": "2h"}).data() == {"expires": 7200.0}
     assert Policy.from_data({}).data() == {}
 

@@ -37,10 +37,10 @@ class RunReport:
     status: int
     lines: list[str]
 
-    def find(self, word: str) -> list[str]:
-        """Return the tests or problems that were printed after the word."""
-        found = [re.fullmatch(rf"{word}: (.*)", line) for line in self.lines]
-        return sorted(match[1] for match in found if match)
+    def find(self, label: str) -> list[str]:
+        """Return the tests or problems that were printed after the label."""
+        matches = [re.fullmatch(rf"{label}: (.*)", line) for line in self.lines]
+        return sorted(match[1] for match in matches if match)
 
 
 def run(folder: Path, *parts: str, **files: str) -> RunReport:
@@ -57,7 +57,7 @@ def run(folder: Path, *parts: str, **files: str) -> RunReport:
 
 
 def test_a_test_that_fails_once_is_flaky_and_passes(tmp_path: Path) -> None:
-    told = run(tmp_path, "most", "chaos", test_a="""
+    report = run(tmp_path, "most", "chaos", test_a="""
 def test_well(): pass
 def test_left_out(): pytest.skip()
 def test_by_call(): assert not first("call")
@@ -69,37 +69,40 @@ def ending():
     assert not first("teardown")
 def test_by_teardown(ending): pass
 """, chaos__test_b="def test_killing(): pass")  # fmt: skip
-    assert told.find("flaky") == [f"tests/test_a.py::test_by_{way}" for way in ("call", "death", "teardown")]
-    assert told.lines[-1] == "tests: 5 passed, 0 failed, 1 skipped"
-    assert (told.status, told.find("failed"), told.find("problem")) == (0, [], [])
+    assert report.find("flaky") == [f"tests/test_a.py::test_by_{way}" for way in ("call", "death", "teardown")]
+    assert report.lines[-1] == "tests: 5 passed, 0 failed, 1 skipped"
+    assert (report.status, report.find("failed"), report.find("problem")) == (0, [], [])
 
 
 def test_a_test_that_fails_again_or_kills_servers_or_cannot_be_loaded_fails_the_run(tmp_path: Path) -> None:
-    told = run(
+    report = run(
         tmp_path, "most+chaos",
         test_a="def test_well(): pass\ndef test_wrong(): assert False",
         test_b="import no_such_module",
         chaos__test_c="def test_killing(): assert not first('killing')",
     )  # fmt: skip
-    assert told.find("failed") == [
+    assert report.find("failed") == [
         "tests/chaos/test_c.py::test_killing",
         "tests/test_a.py::test_wrong",
         "tests/test_b.py",
     ]
-    assert told.lines[-2:] == ["no test was flaky", "tests: 1 passed, 3 failed, 0 skipped"]
-    assert told.status == 1
+    assert report.lines[-2:] == ["no test was flaky", "tests: 1 passed, 3 failed, 0 skipped"]
+    assert report.status == 1
 
 
 def test_more_than_three_flaky_tests_fail_the_run(tmp_path: Path) -> None:
-    told = run(tmp_path, "most", test_a="\n".join(f"def test_{n}(): assert not first('{n}')" for n in range(4)))
-    assert len(told.find("flaky")) == 4
-    assert told.find("problem") == ["4 tests are flaky, more than 3"]
-    assert (told.status, told.lines[-1]) == (1, "tests: 4 passed, 0 failed, 0 skipped")
+    report = run(tmp_path, "most", test_a="\n".join(f"def test_{n}(): assert not first('{n}')" for n in range(4)))
+    assert len(report.find("flaky")) == 4
+    assert report.find("problem") == ["4 tests are flaky, more than 3"]
+    assert (report.status, report.lines[-1]) == (1, "tests: 4 passed, 0 failed, 0 skipped")
 
 
 def test_many_failures_are_not_run_again_and_an_empty_part_fails(tmp_path: Path) -> None:
     wrong = "@pytest.mark.parametrize('n', range(21))\ndef test_wrong(n): assert not first(str(n))"
-    told = run(tmp_path, "most", "chaos", test_a=wrong, chaos__test_b="")
-    assert told.find("problem") == ["21 tests failed, too many to run them again", "chaos: pytest ended with status 5"]
-    assert len(told.find("failed")) == 21
-    assert (told.status, told.lines[-1]) == (1, "tests: 0 passed, 21 failed, 0 skipped")
+    report = run(tmp_path, "most", "chaos", test_a=wrong, chaos__test_b="")
+    assert report.find("problem") == [
+        "21 tests failed, too many to run them again",
+        "chaos: pytest ended with status 5",
+    ]
+    assert len(report.find("failed")) == 21
+    assert (report.status, report.lines[-1]) == (1, "tests: 0 passed, 21 failed, 0 skipped")

@@ -131,12 +131,12 @@ def test_invalid_schedules_are_refused_with_a_remedy(said: dict, field: str, say
     "said", [{"every": 60}, {"every": "24h"}, {"every": 120.0}, {"at": 0}, {"cron": " 0  9 * * * "}]
 )
 def test_valid_schedules_are_kept(said: dict) -> None:
-    made = Schedule.make(zone=BERLIN, anchor=5, **said)
-    kept = {"every": made.every, "at": made.at, "cron": made.cron}
-    meant = {"every": {"24h": 86400, 120.0: 120, 60: 60}, "at": {0: 0}, "cron": {" 0  9 * * * ": "0 9 * * *"}}
+    schedule = Schedule.make(zone=BERLIN, anchor=5, **said)
+    times = {"every": schedule.every, "at": schedule.at, "cron": schedule.cron}
+    expected = {"every": {"24h": 86400, 120.0: 120, 60: 60}, "at": {0: 0}, "cron": {" 0  9 * * * ": "0 9 * * *"}}
     ((name, value),) = said.items()
-    assert kept == {**dict.fromkeys(kept), name: meant[name][value]}
-    assert made.anchor == (5 if name == "every" else None)
+    assert times == {**dict.fromkeys(times), name: expected[name][value]}
+    assert schedule.anchor == (5 if name == "every" else None)
 
 
 def test_an_alias_is_replaced_by_its_expression() -> None:
@@ -152,11 +152,11 @@ def test_an_alias_is_replaced_by_its_expression() -> None:
 @settings(max_examples=300, deadline=None)
 def test_an_expression_is_refused_or_has_runs_and_a_description(expression: str) -> None:
     try:
-        made = cron(expression, BERLIN)
+        schedule = cron(expression, BERLIN)
     except InvalidInput:
         return
-    assert next_run_at(made, moment("2026-01-01")) is not None
-    assert made.describe().endswith("(Europe/Berlin)")
+    assert next_run_at(schedule, moment("2026-01-01")) is not None
+    assert schedule.describe().endswith("(Europe/Berlin)")
 
 
 # -- JSON and descriptions ---------------------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ def test_schedules_are_described_in_words(made: Schedule, words: str) -> None:
 
 
 def test_a_single_time_runs_once() -> None:
-    made = Schedule.make(at=1000, zone="UTC")
-    assert [next_run_at(made, after) for after in (0, 999, 1000, 1001)] == [1000, 1000, None, None]
+    schedule = Schedule.make(at=1000, zone="UTC")
+    assert [next_run_at(schedule, after) for after in (0, 999, 1000, 1001)] == [1000, 1000, None, None]
 
 
 @pytest.mark.parametrize(
@@ -291,45 +291,45 @@ def test_there_is_no_run_after_the_last_date(made: Schedule) -> None:
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK, LORD_HOWE])
 @pytest.mark.parametrize("at", ["00:00", "01:30", "01:45", "02:00", "02:15", "02:30", "03:00", "09:00", "23:59"])
 def test_a_daily_run_happens_once_a_day_at_its_wall_time(zone: str, at: str) -> None:
-    place, due = ZoneInfo(zone), time.fromisoformat(at)
-    made = cron(f"{due.minute} {due.hour} * * *", zone)
-    run, runs = int(datetime(2026, 1, 1, tzinfo=place).timestamp() * SECOND) - 1, []
+    tz, due = ZoneInfo(zone), time.fromisoformat(at)
+    schedule = cron(f"{due.minute} {due.hour} * * *", zone)
+    run, runs = int(datetime(2026, 1, 1, tzinfo=tz).timestamp() * SECOND) - 1, []
     for _ in range(365):  # each computed from the previous one, as after a restart
-        found = next_run_at(made, run)
-        assert found is not None
-        run = found
-        runs.append(datetime.fromtimestamp(run // SECOND, place))
+        next_run = next_run_at(schedule, run)
+        assert next_run is not None
+        run = next_run
+        runs.append(datetime.fromtimestamp(run // SECOND, tz))
     assert [wall.date() for wall in runs] == [date(2026, 1, 1) + timedelta(days=n) for n in range(365)]
     late = [wall for wall in runs if wall.time() != due]
     assert all(wall.fold == 0 for wall in runs)
     assert {wall.date() for wall in late} <= set(CHANGES[zone])
     for wall in late:  # the clock jumped over the time to this instant
-        just_before = (wall.astimezone(UTC) - timedelta(seconds=1)).astimezone(place)
+        just_before = (wall.astimezone(UTC) - timedelta(seconds=1)).astimezone(tz)
         assert just_before.time() < due < wall.time()
 
 
 @given(st.integers(60, 10 * 86400), MOMENTS, st.lists(st.integers(0, 40 * DAY), max_size=20))
 def test_an_interval_keeps_its_phase_over_late_runs_and_restarts(every: int, anchor: int, late: list[int]) -> None:
-    made, now = Schedule.make(every=every, anchor=anchor, zone=BERLIN), anchor
+    schedule, now = Schedule.make(every=every, anchor=anchor, zone=BERLIN), anchor
     for delay in late:
-        found = next_run_at(Schedule.from_data(made.snapshot()), now)
-        assert found is not None
-        assert now < found <= now + every * SECOND
-        assert (found - anchor) % (every * SECOND) == 0
-        now = found + delay
+        next_run = next_run_at(Schedule.from_data(schedule.snapshot()), now)
+        assert next_run is not None
+        assert now < next_run <= now + every * SECOND
+        assert (next_run - anchor) % (every * SECOND) == 0
+        now = next_run + delay
 
 
 def test_24_hours_are_24_hours_over_clock_changes() -> None:
-    made = Schedule.make(every="24h", anchor=moment("2026-03-27T08:00"), zone=BERLIN)
-    runs = upcoming(made, moment("2026-03-27T08:00"), 365)
+    schedule = Schedule.make(every="24h", anchor=moment("2026-03-27T08:00"), zone=BERLIN)
+    runs = upcoming(schedule, moment("2026-03-27T08:00"), 365)
     assert {later - run for run, later in pairwise(runs)} == {DAY}
     assert local_iso(runs[0], BERLIN) == "2026-03-28T09:00:00+01:00"
     assert local_iso(runs[1], BERLIN) == "2026-03-29T10:00:00+02:00"
 
 
 def test_an_interval_can_start_at_a_later_time() -> None:
-    made = Schedule.make(every=60, anchor=DAY, zone="UTC")
-    assert upcoming(made, 0, 2) == [DAY, DAY + 60 * SECOND]
+    schedule = Schedule.make(every=60, anchor=DAY, zone="UTC")
+    assert upcoming(schedule, 0, 2) == [DAY, DAY + 60 * SECOND]
 
 
 # -- against a slow oracle ---------------------------------------------------------------------------------------------
@@ -352,8 +352,8 @@ def parts(draw: Callable, low: int, high: int, *, star: bool = True) -> Part:
         step = draw(st.integers(1, high))
         return Part(f"*/{step}", frozenset(everything[::step]))
     if form == "one":
-        one = draw(st.sampled_from(everything))
-        return Part(f"{one}", frozenset({one}))
+        number = draw(st.sampled_from(everything))
+        return Part(f"{number}", frozenset({number}))
     if form == "list":
         some = draw(st.sets(st.sampled_from(everything), min_size=2, max_size=4))
         return Part(",".join(map(str, some)), frozenset(some))
@@ -375,8 +375,8 @@ class Expression(NamedTuple):
 
     def matches(self, wall: datetime) -> bool:
         days = (wall.day in self.day.means, wall.isoweekday() % 7 in self.weekday.means)
-        both = self.day.text.startswith("*") or self.weekday.text.startswith("*")
-        on_day = all(days) if both else any(days)
+        needs_both = self.day.text.startswith("*") or self.weekday.text.startswith("*")
+        on_day = all(days) if needs_both else any(days)
         return (
             wall.minute in self.minute.means and wall.hour in self.hour.means and wall.month in self.month.means
         ) and on_day
@@ -427,17 +427,17 @@ def windows(draw: Callable) -> tuple[str, int, int]:
 def test_cron_runs_match_a_search_minute_by_minute(expression: Expression, window: tuple[str, int, int]) -> None:
     zone, after, until = window
     try:
-        made = cron(str(expression), zone)
+        schedule = cron(str(expression), zone)
     except InvalidInput as error:
         assert "never runs" in str(error)
         assume(False)
-    found = list(expression.runs(ZoneInfo(zone), after, until))
-    assert [run for run in upcoming(made, after, len(found) + 1) if run <= until] == found
-    for run, later in list(zip([after, *found], found, strict=False))[
+    expected = list(expression.runs(ZoneInfo(zone), after, until))
+    assert [run for run in upcoming(schedule, after, len(expected) + 1) if run <= until] == expected
+    for run, later in list(zip([after, *expected], expected, strict=False))[
         :50
     ]:  # and each run computed from the previous one, as after a restart
-        assert next_run_at(made, run) == later
-        assert next_run_at(made, later - 1) == later
+        assert next_run_at(schedule, run) == later
+        assert next_run_at(schedule, later - 1) == later
 
 
 # -- missed runs -------------------------------------------------------------------------------------------------------
@@ -583,9 +583,9 @@ def test_this_machine_has_a_zone() -> None:
 
 def preview(capsys, *arguments: str) -> list[str]:
     assert execute(["automation", "preview", *arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert list(told) == ["next_runs"]
-    return told["next_runs"]
+    output = json.loads(capsys.readouterr().out)
+    assert list(output) == ["next_runs"]
+    return output["next_runs"]
 
 
 @pytest.mark.parametrize(
@@ -613,10 +613,10 @@ def test_a_preview_begins_now_in_the_zone_of_the_machine(capsys, monkeypatch) ->
 
 
 def test_a_preview_is_formatted_for_people(capsys) -> None:
-    said = ["--tz", BERLIN, "--after", "2026-03-28T12:00"]
-    assert execute(["automation", "preview", "--cron", "30 2 * * *", "--count", "1", *said]) == 0
+    options = ["--tz", BERLIN, "--after", "2026-03-28T12:00"]
+    assert execute(["automation", "preview", "--cron", "30 2 * * *", "--count", "1", *options]) == 0
     assert capsys.readouterr().out == "at 02:30 every day (Europe/Berlin)\n  2026-03-29T03:00:00+02:00\n"
-    assert execute(["automation", "preview", "--at", "2026-03-28T11:00", *said]) == 0
+    assert execute(["automation", "preview", "--at", "2026-03-28T11:00", *options]) == 0
     assert "no run after 2026-03-28T12:00:00+01:00" in capsys.readouterr().out
 
 
@@ -635,7 +635,7 @@ def test_a_preview_is_formatted_for_people(capsys) -> None:
 )
 def test_a_preview_of_an_invalid_schedule_prints_one_line(said: list[str], says: str, capsys) -> None:
     assert execute(["automation", "preview", *said]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert says in told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert says in output.err

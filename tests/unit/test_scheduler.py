@@ -55,17 +55,17 @@ class CountingStore(SqliteStore):
 
     async def list_due_automations(self, now: int, limit: int = 64) -> list[Automation]:
         self.looks += 1
-        found = await super().list_due_automations(now, limit)
+        automations = await super().list_due_automations(now, limit)
         await self._notify()
-        return found
+        return automations
 
     async def find_open_run(self, automation_id: str) -> Task | None:
         return None if self.hide_runs else await super().find_open_run(automation_id)
 
-    async def until(self, seen: Callable[[], bool]) -> None:
-        """Return when `seen` is true; it is checked after each query and each commit."""
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when `condition` is true; it is checked after each query and each commit."""
         async with asyncio.timeout(30), self.news:
-            await self.news.wait_for(seen)
+            await self.news.wait_for(condition)
 
     async def _notify(self) -> None:
         async with self.news:
@@ -95,21 +95,21 @@ async def store(tmp_path: Path) -> AsyncIterator[CountingStore]:
 
 @pytest.fixture
 async def scheduler(store: CountingStore, clock: FakeClock) -> AsyncIterator[Scheduler]:
-    made = Scheduler(store, clock, lambda: True, terms, stop)
-    yield made
-    await made.stop()
+    new_scheduler = Scheduler(store, clock, lambda: True, terms, stop)
+    yield new_scheduler
+    await new_scheduler.stop()
 
 
 async def put(store: CountingStore, clock: FakeClock, **fields: Any) -> Automation:
-    made = an_automation(clock.now(), **fields)
-    await store.apply(Changes(records=(made,)))
-    return made
+    automation = an_automation(clock.now(), **fields)
+    await store.apply(Changes(records=(automation,)))
+    return automation
 
 
-async def wait_for_run(store: CountingStore, made: Automation) -> None:
+async def wait_for_run(store: CountingStore, automation: Automation) -> None:
     """Return when the automation was fired."""
     async with asyncio.timeout(30):
-        while not await store.list_runs(made.id):
+        while not await store.list_runs(automation.id):
             pass
 
 
@@ -146,27 +146,31 @@ async def test_paused_deleted_and_unscheduled_automations_are_not_due(
 async def test_a_due_automation_is_fired_in_one_write(
     store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
-    made = await put(store, clock, next_run_at=clock.now())
+    automation = await put(store, clock, next_run_at=clock.now())
     writes = store.writes
     assert await scheduler.look() == clock.now() + HOUR
     assert store.writes == writes + 1
-    run = await store.find_open_run(made.id)
+    run = await store.find_open_run(automation.id)
     assert run is not None
-    assert run.internal_key == f"{made.id}@{clock.now()}"
+    assert run.internal_key == f"{automation.id}@{clock.now()}"
 
 
 async def test_many_automations_are_fired_once_earliest_first(
     store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     now = clock.now()
-    made = [an_automation(now, id=f"am_{n:04}", session_key=f"s:{n}", next_run_at=now - n) for n in range(BATCH + 50)]
-    await store.apply(Changes(records=tuple(made)))
+    automations = [
+        an_automation(now, id=f"am_{n:04}", session_key=f"s:{n}", next_run_at=now - n) for n in range(BATCH + 50)
+    ]
+    await store.apply(Changes(records=tuple(automations)))
     writes = store.writes
     await scheduler.look()
     order = await list_fired(store)
-    assert sorted(order) == [one.id for one in made]
-    assert set(order[:BATCH]) == {one.id for one in made[-BATCH:]}  # earliest batch first; a batch is fired together
-    assert store.writes == writes + len(made)
+    assert sorted(order) == [automation.id for automation in automations]
+    assert set(order[:BATCH]) == {
+        automation.id for automation in automations[-BATCH:]
+    }  # earliest batch first; a batch is fired together
+    assert store.writes == writes + len(automations)
 
 
 async def test_a_run_for_a_busy_session_waits_as_a_task(
@@ -179,16 +183,16 @@ async def test_a_run_for_a_busy_session_waits_as_a_task(
     clock.set(clock.now() + 60 * SECOND)
     await scheduler.look()
     assert store.writes == writes  # both wait as pending tasks; nothing is claimed and released again
-    for one in (first, second):
-        assert await store.find_open_run(one.id) is not None
+    for automation in (first, second):
+        assert await store.find_open_run(automation.id) is not None
 
 
 async def test_an_open_run_skips_the_next(store: CountingStore, clock: FakeClock, scheduler: Scheduler) -> None:
-    made = await put(store, clock, next_run_at=clock.now())
+    automation = await put(store, clock, next_run_at=clock.now())
     await scheduler.look()
     clock.set(clock.now() + HOUR)
     assert await scheduler.look() == clock.now() + HOUR
-    assert len(await store.list_runs(made.id)) == 1
+    assert len(await store.list_runs(automation.id)) == 1
     (missed,) = await store.read_events(0, EventFilter(kinds=("automation_missed",)))
     assert (missed.payload["reason"], missed.payload["scheduled_for"]) == ("overlap", iso(clock.now()))
 
@@ -200,31 +204,33 @@ async def test_an_unreadable_automation_is_paused_and_delays_no_other(
     good = await put(store, clock, next_run_at=clock.now())
     assert await scheduler.look() == clock.now() + HOUR
     assert await list_fired(store) == [good.id]
-    found = await store.get_automation(odd.id)
-    assert found is not None
-    assert (found.status, found.next_run_at) == ("paused", None)
-    assert "No/Where" in (found.paused_why or "")
+    automation = await store.get_automation(odd.id)
+    assert automation is not None
+    assert (automation.status, automation.next_run_at) == ("paused", None)
+    assert "No/Where" in (automation.paused_why or "")
     writes = store.writes
     await scheduler.look()
     assert store.writes == writes
-    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_a_time_that_was_run_is_not_run_again(
     store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
-    made = await put(store, clock, next_run_at=clock.now())
+    automation = await put(store, clock, next_run_at=clock.now())
     due = clock.now()
     await scheduler.look()
-    (task,) = await store.list_runs(made.id)
+    (task,) = await store.list_runs(automation.id)
     await store.apply(Changes(updates=(_make_end(task, clock),)))
-    found = await store.get_automation(made.id)
-    assert found is not None
-    await store.apply(Changes(updates=(update_record(found, clock.now(), next_run_at=due),)))  # the clock was set back
+    stored_automation = await store.get_automation(automation.id)
+    assert stored_automation is not None
+    await store.apply(
+        Changes(updates=(update_record(stored_automation, clock.now(), next_run_at=due),))
+    )  # the clock was set back
     async with asyncio.timeout(30):
         assert await scheduler.look() == due + HOUR
-    assert [one.id for one in await store.list_runs(made.id)] == [task.id]
-    after = await store.get_automation(made.id)
+    assert [run.id for run in await store.list_runs(automation.id)] == [task.id]
+    after = await store.get_automation(automation.id)
     assert after is not None
     assert (after.run_count, after.status) == (1, "active")
 
@@ -238,25 +244,25 @@ async def test_a_closed_session_pauses_the_automation_with_a_notice(
     store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
     talk = Session(key="chat:1", agent="demo", gate_key="chat:1", created_at=1, updated_at=1)
-    made = await put(store, clock, next_run_at=clock.now(), session_key="chat:1", route="console")
+    automation = await put(store, clock, next_run_at=clock.now(), session_key="chat:1", route="console")
     await store.apply(Changes(sessions=(talk,)))
     await store.close_session("chat:1", clock.now(), ())
     await scheduler.look()
-    assert await store.list_runs(made.id) == []
-    found = await store.get_automation(made.id)
-    assert found is not None
-    assert (found.status, found.paused_why) == ("paused", rules.CLOSED)
+    assert await store.list_runs(automation.id) == []
+    stored_automation = await store.get_automation(automation.id)
+    assert stored_automation is not None
+    assert (stored_automation.status, stored_automation.paused_why) == ("paused", rules.CLOSED)
     (notice,) = await store.list_deliveries()
-    assert notice.text.endswith(f"then resume it: midwatch automation resume {made.id}")
+    assert notice.text.endswith(f"then resume it: midwatch automation resume {automation.id}")
 
 
 async def test_a_retry_by_hand_skips_the_next_run(store: CountingStore, clock: FakeClock, scheduler: Scheduler) -> None:
-    made = await put(store, clock, next_run_at=clock.now())
-    await store.apply(Changes(records=(a_task(cause="automation", cause_id=made.id, retry_of="t_0"),)))
+    automation = await put(store, clock, next_run_at=clock.now())
+    await store.apply(Changes(records=(a_task(cause="automation", cause_id=automation.id, retry_of="t_0"),)))
     store.hide_runs = True  # it was changed after the query
     await scheduler.look()
     store.hide_runs = False
-    assert len(await store.list_runs(made.id)) == 1
+    assert len(await store.list_runs(automation.id)) == 1
     (missed,) = await store.read_events(0, EventFilter(kinds=("automation_missed",)))
     assert missed.payload["reason"] == "overlap"
 
@@ -300,16 +306,16 @@ async def test_a_failing_agent_list_delays_no_other_automation(
 
 
 async def test_a_run_fired_by_another_process_is_no_error(store: CountingStore, clock: FakeClock) -> None:
-    made = await put(store, clock, next_run_at=clock.now())
+    automation = await put(store, clock, next_run_at=clock.now())
     await asyncio.gather(*(Scheduler(store, clock, lambda: True, terms, stop).look() for _ in range(5)))
-    assert len(await store.list_runs(made.id)) == 1
-    assert await list_fired(store) == [made.id]
+    assert len(await store.list_runs(automation.id)) == 1
+    assert await list_fired(store) == [automation.id]
 
 
 async def test_the_scheduler_sleeps_until_the_next_time(
     store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
-    made = await put(store, clock, next_run_at=clock.now() + 3600 * SECOND)
+    automation = await put(store, clock, next_run_at=clock.now() + 3600 * SECOND)
     await scheduler.start()
     await scheduler.start()
     await store.until(lambda: store.looks == 1)
@@ -318,8 +324,8 @@ async def test_the_scheduler_sleeps_until_the_next_time(
     assert store.looks == 1  # it checked the clock only
     await clock.advance(1)
     await store.until(lambda: store.looks >= 2)
-    await wait_for_run(store, made)
-    assert await list_fired(store) == [made.id]
+    await wait_for_run(store, automation)
+    assert await list_fired(store) == [automation.id]
 
 
 async def wait_for_timer(clock: FakeClock) -> None:
@@ -332,12 +338,12 @@ async def wait_for_timer(clock: FakeClock) -> None:
 async def test_a_suspended_machine_is_noticed_within_half_a_minute(
     store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
-    made = await put(store, clock, next_run_at=clock.now() + 5 * HOUR, missed="once")
+    automation = await put(store, clock, next_run_at=clock.now() + 5 * HOUR, missed="once")
     await scheduler.start()
     await wait_for_timer(clock)
     clock.set(clock.now() + 8 * HOUR)  # monotonic time did not advance
     await clock.advance(LONGEST_NAP)
-    await wait_for_run(store, made)
+    await wait_for_run(store, automation)
     (missed,) = await store.read_events(0, EventFilter(kinds=("automation_missed",)))
     assert (missed.payload["reason"], missed.payload["count"]) == ("caught_up", 4)
 
@@ -358,14 +364,14 @@ async def test_a_clock_set_back_makes_the_scheduler_wait_longer(
 async def test_a_wake_up_call_wakes_the_scheduler(store: CountingStore, clock: FakeClock, scheduler: Scheduler) -> None:
     await scheduler.start()
     await store.until(lambda: store.looks == 1)
-    made = await put(store, clock, next_run_at=clock.now())
+    automation = await put(store, clock, next_run_at=clock.now())
     scheduler.wake()
-    await wait_for_run(store, made)
+    await wait_for_run(store, automation)
 
 
 async def test_a_process_that_does_not_lead_fires_nothing(store: CountingStore, clock: FakeClock) -> None:
     leads = False
-    made = await put(store, clock, next_run_at=clock.now())
+    automation = await put(store, clock, next_run_at=clock.now())
     scheduler = Scheduler(store, clock, lambda: leads, terms, stop)
     await scheduler.start()
     try:
@@ -375,7 +381,7 @@ async def test_a_process_that_does_not_lead_fires_nothing(store: CountingStore, 
         assert store.looks == 0
         leads = True
         scheduler.wake()
-        await wait_for_run(store, made)
+        await wait_for_run(store, automation)
     finally:
         await scheduler.stop()
         await scheduler.stop()
@@ -384,24 +390,24 @@ async def test_a_process_that_does_not_lead_fires_nothing(store: CountingStore, 
 async def test_an_unavailable_store_is_queried_again(
     store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
-    made = await put(store, clock, next_run_at=clock.now())
+    automation = await put(store, clock, next_run_at=clock.now())
     store.fails = StoreUnavailable("the disk is full.")
     await scheduler.start()
     await wait_for_timer(clock)
     assert await store.list_tasks(TaskFilter()) == []
     store.fails = None
     await clock.advance(PAUSE_SECONDS)
-    await wait_for_run(store, made)
-    assert await list_fired(store) == [made.id]
+    await wait_for_run(store, automation)
+    assert await list_fired(store) == [automation.id]
 
 
 async def test_an_automation_deleted_or_changed_since_the_query_is_not_fired(
     store: CountingStore, clock: FakeClock, scheduler: Scheduler
 ) -> None:
-    made = await put(store, clock, next_run_at=clock.now())
-    await store.apply(rules.pause_automation(made, clock.now(), "why", None))
-    await scheduler._fire(made)
-    assert await store.list_runs(made.id) == []
+    automation = await put(store, clock, next_run_at=clock.now())
+    await store.apply(rules.pause_automation(automation, clock.now(), "why", None))
+    await scheduler._fire(automation)
+    assert await store.list_runs(automation.id) == []
     changed = await put(store, clock, id="am_2", next_run_at=clock.now())
     schedule = Schedule.make(every=60, zone="UTC", anchor=clock.now()).snapshot()
     await store.apply(Changes(updates=(update_record(changed, clock.now(), schedule=schedule, next_run_at=None),)))

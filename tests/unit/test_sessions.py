@@ -32,9 +32,9 @@ async def kinds(store: SqliteStore) -> list[str]:
 
 
 async def test_a_session_without_a_key_gets_a_new_one(sessions: Sessions, store: SqliteStore) -> None:
-    first, made = await sessions.create(actor="ann")
+    first, created = await sessions.create(actor="ann")
     second, _ = await sessions.create(key="")
-    assert made
+    assert created
     assert first.session.key.startswith("chat:s_")
     assert first.session.key != second.session.key
     assert (first.session.agent, first.session.creator, first.status) == ("demo", "ann", "idle")
@@ -45,10 +45,10 @@ async def test_the_first_message_is_sent_once(sessions: Sessions, store: SqliteS
     for _ in range(2):
         view, _ = await sessions.begin("hello", idempotency_key="k", actor="ann")
         assert view.queued == 1
-    view, made = await sessions.begin("hello", key="chat:1")
-    assert (made, view.queued) == (True, 1)
-    view, made = await sessions.begin("hello", key="chat:1")
-    assert (made, view.queued) == (False, 1), "it was open already"
+    view, created = await sessions.begin("hello", key="chat:1")
+    assert (created, view.queued) == (True, 1)
+    view, created = await sessions.begin("hello", key="chat:1")
+    assert (created, view.queued) == (False, 1), "it was open already"
     with pytest.raises(InvalidInput):
         await sessions.begin("", key="chat:2")
     assert await store.get_session("chat:2") is None, "nothing is opened for what cannot be said"
@@ -133,9 +133,9 @@ async def test_a_message_that_races_with_the_close_is_refused(sessions: Sessions
     await sessions.create(key="k")
     submit = store.submit
 
-    async def slow(*given, **named):  # type: ignore[no-untyped-def]  # the session is closed while it is on its way
+    async def slow(*args, **named):  # type: ignore[no-untyped-def]  # the session is closed while it is on its way
         await sessions.close("k")
-        return await submit(*given, **named)
+        return await submit(*args, **named)
 
     store.submit = slow  # type: ignore[method-assign]
     with pytest.raises(Conflict, match="is closed"):

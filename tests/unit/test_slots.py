@@ -205,10 +205,10 @@ def choose_actor(
     starts = {_pair(name): number for number, name in enumerate(started.split(), 1)}
     shares = Shares(pairs, starts, spare, most)
     room = FreeSlots(claim_request(free, agents=agents or {"x": free}, shares=shares))
-    found = room.choose_fairest(
+    choice = room.choose_fairest(
         [a_task(creator=actor or None, agent=agent) for agent, actor in map(_pair, heads.split())]
     )
-    return "nobody" if found is None else found.actor if found.agent == "x" else f"{found.actor}:{found.agent}"
+    return "nobody" if choice is None else choice.actor if choice.agent == "x" else f"{choice.actor}:{choice.agent}"
 
 
 def _pair(name: str) -> tuple[str, str]:
@@ -256,8 +256,10 @@ def test_slots_are_reserved_within_an_agent() -> None:
 def test_slots_of_the_process_are_reserved_across_all_agents() -> None:
     assert choose_actor("a b:y", agents={"x": 4, "y": 4}, held={"a": 3}) == "b:y"
     assert choose_actor("a b", agents={"x": 1, "y": 1}, held={"b:y": 1}) == "a"
-    both = {"a:y": 1, "b:y": 1}
-    assert choose_actor("a b", agents={"x": 1, "y": 1}, held=both, started="b a") == "b"  # then slots per agent decide
+    holdings = {"a:y": 1, "b:y": 1}
+    assert (
+        choose_actor("a b", agents={"x": 1, "y": 1}, held=holdings, started="b a") == "b"
+    )  # then slots per agent decide
     assert choose_actor("a:y a b", agents={"x": 4, "y": 4}, started="a") == "b"
 
 
@@ -288,12 +290,12 @@ def test_a_claim_gets_present_and_past_slot_holders() -> None:
     for agent, actor in (("x", "a"), ("x", "b"), ("y", "a"), ("x", "a")):
         slots.take(agent, actor)
     slots.give("x", "b")
-    held, started, spare, most = slots.shares(1)
-    assert held == {("x", "a"): 2, ("y", "a"): 1}
+    held_counts, started, spare, most = slots.shares(1)
+    assert held_counts == {("x", "a"): 2, ("y", "a"): 1}
     assert sorted(started, key=lambda pair: started[pair]) == [("x", "b"), ("y", "a"), ("x", "a")]
     assert (spare, most) == (1, 3)
     slots.take("x", "c")
-    assert ("x", "c") not in held  # this was true at that moment
+    assert ("x", "c") not in held_counts  # this was true at that moment
 
 
 def test_only_the_latest_starts_are_kept() -> None:
@@ -309,9 +311,9 @@ def test_only_the_latest_starts_are_kept() -> None:
 async def test_an_actor_at_its_limit_waits_and_delays_nobody() -> None:
     slots = Slots(4, {"x": 4}, 1)
     slots.take("x", "a")
-    own, others = asyncio.create_task(slots.take_back("x", "a")), asyncio.create_task(slots.take_back("x", "b"))
+    own, other_task = asyncio.create_task(slots.take_back("x", "a")), asyncio.create_task(slots.take_back("x", "b"))
     await settle()
-    assert others.done() and not own.done()
+    assert other_task.done() and not own.done()
     assert slots.free() == 2
     slots.give("x", "b")
     await settle()

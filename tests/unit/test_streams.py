@@ -32,21 +32,21 @@ S = TypeVar("S")
 def read(name: str, case: str) -> list[steps.Step]:
     parser = PROFILES[name].parser()
     lines = (RECORDINGS / name / f"{case}.jsonl").read_text().splitlines()
-    told = [step for line in lines for step in parser.read(json.loads(line))]
-    return [*told, *parser.end()]
+    parsed_steps = [step for line in lines for step in parser.read(json.loads(line))]
+    return [*parsed_steps, *parser.end()]
 
 
-def steps_of_kind(kind: type[S], told: Iterable[Any]) -> list[S]:
-    return [step for step in told if isinstance(step, kind)]
+def steps_of_kind(kind: type[S], parsed_steps: Iterable[Any]) -> list[S]:
+    return [step for step in parsed_steps if isinstance(step, kind)]
 
 
-def answer_of(told: list[steps.Step]) -> str:
+def answer_of(parsed_steps: list[steps.Step]) -> str:
     """Return the answer: of the result, or the last text."""
-    done = steps_of_kind(steps.Done, told)
+    done = steps_of_kind(steps.Done, parsed_steps)
     if done and done[-1].text is not None:
         return done[-1].text
     last, pieces = "", ""
-    for step in told:
+    for step in parsed_steps:
         if isinstance(step, steps.TextPiece):
             pieces += step.text
         elif isinstance(step, steps.Text):
@@ -58,35 +58,35 @@ def answer_of(told: list[steps.Step]) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plain_answer_is_read(name: str) -> None:
-    told = read(name, "plain")
-    assert answer_of(told).strip() == "hello there"
+    parsed_steps = read(name, "plain")
+    assert answer_of(parsed_steps).strip() == "hello there"
     assert (
-        steps_of_kind(steps.Done, told)
-        and not steps_of_kind(steps.Failed, told)
-        and not steps_of_kind(steps.Denied, told)
+        steps_of_kind(steps.Done, parsed_steps)
+        and not steps_of_kind(steps.Failed, parsed_steps)
+        and not steps_of_kind(steps.Denied, parsed_steps)
     )
-    threads = {step.id for step in steps_of_kind(steps.Thread, told)}
+    threads = {step.id for step in steps_of_kind(steps.Thread, parsed_steps)}
     assert len(threads) == (0 if name == "goose" else 1)  # goose gets its thread id from us
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_resumed_conversation_is_read(name: str) -> None:
-    told = read(name, "resumed")
-    assert "My name is Ada" in answer_of(told)
+    parsed_steps = read(name, "resumed")
+    assert "My name is Ada" in answer_of(parsed_steps)
     if name != "goose":
-        assert steps_of_kind(steps.Thread, told)[0] == steps_of_kind(steps.Thread, read(name, "plain"))[0]
+        assert steps_of_kind(steps.Thread, parsed_steps)[0] == steps_of_kind(steps.Thread, read(name, "plain"))[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tool_calls_are_read(name: str) -> None:
-    told = read(name, "work")
-    starts, ends = steps_of_kind(steps.ToolStart, told), steps_of_kind(steps.ToolEnd, told)
-    assert [one.id for one in starts] == [one.id for one in ends]
-    assert not any(one.is_error for one in ends)
-    assert [guess_kind(one.name) for one in starts] == ["execute", "execute" if name == "codex" else "edit"]
+    parsed_steps = read(name, "work")
+    starts, ends = steps_of_kind(steps.ToolStart, parsed_steps), steps_of_kind(steps.ToolEnd, parsed_steps)
+    assert [step.id for step in starts] == [step.id for step in ends]
+    assert not any(step.is_error for step in ends)
+    assert [guess_kind(step.name) for step in starts] == ["execute", "execute" if name == "codex" else "edit"]
     assert "echo one" in make_title(starts[0].name, starts[0].arguments)
     assert "one" in ends[0].result
-    assert answer_of(told).rstrip().endswith("all done")
+    assert answer_of(parsed_steps).rstrip().endswith("all done")
     if name != "codex":  # it has no tool for writing
         (change,) = ends[1].diffs
         assert change["path"].startswith("/home/me/project/") and "+hello" in change["patch"]
@@ -118,39 +118,43 @@ def test_missing_values_are_unknown() -> None:
     ("name", "tool"), [("claude", "Bash"), ("codex", "shell"), ("copilot", "bash"), ("opencode", "bash")]
 )
 def test_a_denied_tool_is_recognised(name: str, tool: str) -> None:
-    told = read(name, "denied")
-    assert {one.tool for one in steps_of_kind(steps.Denied, told)} == {tool}
-    assert bool(steps_of_kind(steps.Done, told)) == (name != "opencode")  # the recording ends there
+    parsed_steps = read(name, "denied")
+    assert {step.tool for step in steps_of_kind(steps.Denied, parsed_steps)} == {tool}
+    assert bool(steps_of_kind(steps.Done, parsed_steps)) == (name != "opencode")  # the recording ends there
 
 
 def test_a_tool_that_only_asks_does_not_count_as_denied() -> None:
     denials = [{"tool_name": "ExitPlanMode"}, {"tool_name": "AskUserQuestion"}, {"tool_name": "Edit"}]
-    told = steps_of(ClaudeStream(), {"type": "result", "is_error": False, "result": "x", "permission_denials": denials})
-    assert steps_of_kind(steps.Denied, told) == [steps.Denied("Edit")]
+    parsed_steps = steps_of(
+        ClaudeStream(), {"type": "result", "is_error": False, "result": "x", "permission_denials": denials}
+    )
+    assert steps_of_kind(steps.Denied, parsed_steps) == [steps.Denied("Edit")]
 
 
 @pytest.mark.parametrize("name", ["claude", "codex", "copilot", "gemini"])
 def test_a_usage_limit_is_recognised(name: str) -> None:
-    told = read(name, "limit")
-    (failed,) = steps_of_kind(steps.Failed, told)
-    assert failed.fault.kind == "limit" and not steps_of_kind(steps.Done, told)
+    parsed_steps = read(name, "limit")
+    (failed,) = steps_of_kind(steps.Failed, parsed_steps)
+    assert failed.fault.kind == "limit" and not steps_of_kind(steps.Done, parsed_steps)
     assert (failed.fault.resets_at is not None) == (name in ("claude", "codex"))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_refused_key_is_recognised(name: str) -> None:
-    told = read(name, "auth")
-    (failed,) = steps_of_kind(steps.Failed, told)
-    assert failed.fault.kind == "auth" and not steps_of_kind(steps.Done, told)
-    assert not steps_of_kind(steps.Text, told) and not steps_of_kind(steps.TextPiece, told), "an error is no answer"
+    parsed_steps = read(name, "auth")
+    (failed,) = steps_of_kind(steps.Failed, parsed_steps)
+    assert failed.fault.kind == "auth" and not steps_of_kind(steps.Done, parsed_steps)
+    assert not steps_of_kind(steps.Text, parsed_steps) and not steps_of_kind(steps.TextPiece, parsed_steps), (
+        "an error is no answer"
+    )
 
 
 @pytest.mark.parametrize("name", ["claude", "codex", "goose"])
 def test_an_overloaded_provider_is_recognised(name: str) -> None:
-    told = read(name, "overloaded")
-    (failed,) = steps_of_kind(steps.Failed, told)
-    assert failed.fault.kind == "passing" and not steps_of_kind(steps.Done, told)
-    assert bool(steps_of_kind(steps.Retry, told)) == (name != "goose")
+    parsed_steps = read(name, "overloaded")
+    (failed,) = steps_of_kind(steps.Failed, parsed_steps)
+    assert failed.fault.kind == "passing" and not steps_of_kind(steps.Done, parsed_steps)
+    assert bool(steps_of_kind(steps.Retry, parsed_steps)) == (name != "goose")
 
 
 def test_a_usage_limit_of_opencode_is_read_from_its_log() -> None:
@@ -188,8 +192,8 @@ def test_thoughts_are_read() -> None:
     assert steps_of(CodexStream(), {"type": "item.completed", "item": item}) == [steps.Thought("hm")]
     part = {"type": "reasoning", "text": "hm"}
     assert steps_of(OpencodeStream(), {"type": "reasoning", "part": part}) == [steps.Thought("hm")]
-    told = steps_of(CopilotStream(), {"type": "assistant.reasoning", "data": {"content": "hm"}})
-    assert told == [steps.Thought("hm")]
+    parsed_steps = steps_of(CopilotStream(), {"type": "assistant.reasoning", "data": {"content": "hm"}})
+    assert parsed_steps == [steps.Thought("hm")]
     message = {"id": "m", "content": [{"type": "thinking", "thinking": "hm"}]}
     assert steps.ThoughtPiece("hm") in steps_of(GooseStream(), {"type": "message", "message": message})
 
@@ -198,8 +202,8 @@ def test_plans_are_read() -> None:
     todos = [{"content": "look", "status": "completed"}, {"content": "act", "status": "in_progress"}]
     plan = [("look", "completed"), ("act", "in_progress")]
 
-    def entries(told: list[steps.Step]) -> list[tuple[str, str]]:
-        return [(one["content"], one["status"]) for one in steps_of_kind(steps.Plan, told)[-1].entries]
+    def entries(parsed_steps: list[steps.Step]) -> list[tuple[str, str]]:
+        return [(entry["content"], entry["status"]) for entry in steps_of_kind(steps.Plan, parsed_steps)[-1].entries]
 
     block = {"type": "tool_use", "id": "1", "name": "TodoWrite", "input": {"todos": todos}}
     assert entries(steps_of(ClaudeStream(), {"type": "assistant", "message": {"content": [block]}})) == plan
@@ -217,36 +221,40 @@ def test_plans_are_read() -> None:
 def test_a_plan_of_claude_made_of_single_tasks_is_read() -> None:
     parser = ClaudeStream()
 
-    def used(number: str, name: str, given: dict[str, Any], told: dict[str, Any]) -> list[steps.Step]:
-        call = {"type": "tool_use", "id": number, "name": name, "input": given}
+    def used(number: str, name: str, arguments: dict[str, Any], result: dict[str, Any]) -> list[steps.Step]:
+        call = {"type": "tool_use", "id": number, "name": name, "input": arguments}
         back = {"type": "tool_result", "tool_use_id": number, "content": "ok"}
         return steps_of(
             parser,
             {"type": "assistant", "message": {"content": [call]}},
-            {"type": "user", "message": {"content": [back]}, "tool_use_result": told},
+            {"type": "user", "message": {"content": [back]}, "tool_use_result": result},
         )
 
     used("a", "TaskCreate", {"subject": "look"}, {"task": {"id": "1", "subject": "look"}})
     used("b", "TaskCreate", {"subject": "act"}, {"task": {"id": "2", "subject": "act"}})
-    told = used("c", "TaskUpdate", {"taskId": "1", "status": "completed"}, {"success": True})
-    assert [one["status"] for one in steps_of_kind(steps.Plan, told)[0].entries] == ["completed", "pending"]
-    told = used("d", "TaskUpdate", {"taskId": "2", "status": "deleted"}, {"success": True})
-    assert [one["content"] for one in steps_of_kind(steps.Plan, told)[0].entries] == ["look"]
+    parsed_steps = used("c", "TaskUpdate", {"taskId": "1", "status": "completed"}, {"success": True})
+    assert [entry["status"] for entry in steps_of_kind(steps.Plan, parsed_steps)[0].entries] == ["completed", "pending"]
+    parsed_steps = used("d", "TaskUpdate", {"taskId": "2", "status": "deleted"}, {"success": True})
+    assert [entry["content"] for entry in steps_of_kind(steps.Plan, parsed_steps)[0].entries] == ["look"]
     assert not steps_of_kind(steps.Plan, used("e", "TaskUpdate", {"taskId": "9", "status": "completed"}, {}))
 
 
 def test_text_of_a_subagent_is_not_the_answer_but_its_tools_are_shown() -> None:
     blocks = [{"type": "text", "text": "inner"}, {"type": "tool_use", "id": "1", "name": "Read", "input": {}}]
-    told = steps_of(ClaudeStream(), {"type": "assistant", "parent_tool_use_id": "t", "message": {"content": blocks}})
-    assert [type(step) for step in told] == [steps.ToolStart]
+    parsed_steps = steps_of(
+        ClaudeStream(), {"type": "assistant", "parent_tool_use_id": "t", "message": {"content": blocks}}
+    )
+    assert [type(step) for step in parsed_steps] == [steps.ToolStart]
 
 
 def test_a_patch_of_claude_is_read() -> None:
     hunk = {"oldStart": 3, "oldLines": 1, "newStart": 3, "newLines": 2, "lines": ["-a", "+b", "+c"]}
     back = {"type": "tool_result", "tool_use_id": "1", "content": "ok"}
     changed = {"filePath": "/p/x.py", "structuredPatch": [hunk]}
-    told = steps_of(ClaudeStream(), {"type": "user", "message": {"content": [back]}, "tool_use_result": changed})
-    (change,) = steps_of_kind(steps.ToolEnd, told)[0].diffs
+    parsed_steps = steps_of(
+        ClaudeStream(), {"type": "user", "message": {"content": [back]}, "tool_use_result": changed}
+    )
+    (change,) = steps_of_kind(steps.ToolEnd, parsed_steps)[0].diffs
     assert change["patch"] == "--- a/p/x.py\n+++ b/p/x.py\n@@ -3,1 +3,2 @@\n-a\n+b\n+c\n"
     assert (change["added"], change["removed"]) == (2, 1)
 
@@ -272,7 +280,7 @@ def spoil(value: Any, odd: tuple[Any, ...]) -> Iterator[Any]:
     if isinstance(value, dict):
         for key in value:
             yield {k: v for k, v in value.items() if k != key}
-            yield from ({**value, key: one} for one in odd)
+            yield from ({**value, key: odd_value} for odd_value in odd)
             yield from ({**value, key: inner} for inner in spoil(value[key], odd))
     elif isinstance(value, list) and value:
         yield from ([*value[:-1], inner] for inner in spoil(value[-1], odd))
@@ -285,9 +293,9 @@ def test_the_programs_get_their_arguments() -> None:
     codex = PROFILES["codex"].arguments("th", resumed=True, model=None, allowed="all", own=())
     assert codex[:2] == ("exec", "resume") and codex[-2:] == ("th", "-")
     for profile in PROFILES.values():
-        begun = profile.arguments("t-42", resumed=False, model=None, allowed=None, own=())
-        assert ("t-42" in " ".join(begun)) == profile.names_thread
-        assert not any("{" in part for part in begun)
+        arguments = profile.arguments("t-42", resumed=False, model=None, allowed=None, own=())
+        assert ("t-42" in " ".join(arguments)) == profile.names_thread
+        assert not any("{" in part for part in arguments)
 
 
 # -- classes of errors -------------------------------------------------------------------------------------------
@@ -327,9 +335,11 @@ def test_the_end_of_a_limit_is_read(text: str, resets: int | None) -> None:
 
 def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
     here = datetime.fromtimestamp(NOW / SECOND).astimezone()
-    told = f"try again at {here.replace(hour=23, minute=59):%I:%M %p}."
-    found = find_reset_time(told, NOW)
-    assert found is not None and found == (int(here.replace(hour=23, minute=59, second=0).timestamp()) + 60) * SECOND
+    text = f"try again at {here.replace(hour=23, minute=59):%I:%M %p}."
+    reset_at = find_reset_time(text, NOW)
+    assert (
+        reset_at is not None and reset_at == (int(here.replace(hour=23, minute=59, second=0).timestamp()) + 60) * SECOND
+    )
 
 
 @pytest.mark.parametrize(
@@ -395,36 +405,36 @@ def test_file_changes_are_read_from_arguments() -> None:
 
 async def feed_lines(*data: bytes) -> tuple[list[dict[str, Any]], Lines]:
     lines = Lines(lambda: None)
-    for one in data:
-        lines.data_received(one)
+    for chunk in data:
+        lines.data_received(chunk)
     lines.finish()
-    found = []
+    records = []
     while (line := await lines.next(1.0)) is not None:
-        found.append(line)
-    return found, lines
+        records.append(line)
+    return records, lines
 
 
 async def test_lines_may_arrive_in_pieces_and_without_an_end() -> None:
-    found, lines = await feed_lines(b'{"a"', b":1}\n{", b'"b":2}')
-    assert found == [{"a": 1}, {"b": 2}]
+    records, lines = await feed_lines(b'{"a"', b":1}\n{", b'"b":2}')
+    assert records == [{"a": 1}, {"b": 2}]
     assert (lines.objects, lines.noise, lines.too_long) == (2, 0, 0)
 
 
 async def test_noise_is_ignored_and_counted() -> None:
-    found, lines = await feed_lines(b"banner\n\n[1]\n{broken\n", b'{"a":1}\n\xff\xfe\n')
-    assert found == [{"a": 1}]
+    records, lines = await feed_lines(b"banner\n\n[1]\n{broken\n", b'{"a":1}\n\xff\xfe\n')
+    assert records == [{"a": 1}]
     assert (lines.noise, lines.first_noise) == (4, "banner")
 
 
 async def test_a_line_that_is_too_long_is_ignored() -> None:
-    found, lines = await feed_lines(b'{"a":"' + b"x" * LINE_LIMIT, b'y"}\n{"b":1}\n')
-    assert found == [{"b": 1}]
+    records, lines = await feed_lines(b'{"a":"' + b"x" * LINE_LIMIT, b'y"}\n{"b":1}\n')
+    assert records == [{"b": 1}]
     assert (lines.too_long, lines.noise) == (1, 0)
 
 
 async def test_invalid_characters_are_replaced() -> None:
-    found, _ = await feed_lines(b'{"a":"\\ud83d\\ude42 \\ud83d \\u0000","b":["\\udc00"]}\n')
-    assert found == [{"a": "🙂 \ufffd \ufffd", "b": ["\ufffd"]}]
+    records, _ = await feed_lines(b'{"a":"\\ud83d\\ude42 \\ud83d \\u0000","b":["\\udc00"]}\n')
+    assert records == [{"a": "🙂 \ufffd \ufffd", "b": ["\ufffd"]}]
 
 
 async def test_waiting_is_limited() -> None:

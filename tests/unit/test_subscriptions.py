@@ -31,8 +31,8 @@ class Place:
         self.subscriptions = Subscriptions(store, self.bus, SystemClock(), **patience)
 
     async def write(self, *texts: str) -> None:
-        made = tuple(event(TaskProgress(text=text), CLOCK.now()) for text in texts)
-        await self.store.apply(Changes(events=made))
+        events = tuple(event(TaskProgress(text=text), CLOCK.now()) for text in texts)
+        await self.store.apply(Changes(events=events))
 
     async def close(self) -> None:
         await self.subscriptions.stop()
@@ -49,9 +49,9 @@ async def open_place(file: Path, **patience: float) -> Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    made = await open_place(tmp_path / "midwatch.db")
-    yield made
-    await made.close()
+    new_place = await open_place(tmp_path / "midwatch.db")
+    yield new_place
+    await new_place.close()
 
 
 class RecordingHandler:
@@ -61,9 +61,9 @@ class RecordingHandler:
         self.events: list[Event] = []
         self._beside = beside
 
-    async def __call__(self, told: Event) -> None:
-        self.events.append(told)
-        if (more := self._beside(told)) is not None:
+    async def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if (more := self._beside(event)) is not None:
             await more
 
     @property
@@ -103,17 +103,17 @@ async def test_hanging_and_failing_subscribers_do_not_affect_others(
     assert await eventually(lambda: good.lag == 0)
     assert await eventually(lambda: (hangs.received, hangs.handled, hangs.lag) == (1, 0, 5000))
     assert await eventually(lambda: (taps.received, len(tap.events), taps.lag <= 11) == (5000, 1, True))
-    counted = {one.name: one.failed for one in place.subscriptions.list()}
+    counted = {subscription.name: subscription.failed for subscription in place.subscriptions.list()}
     assert counted == {"failing": 5000, "hung": 0, "quick": 0, "tap": 0}
 
 
 async def test_a_subscriber_that_times_out_is_skipped(place: Place) -> None:
     never = asyncio.Event()
-    slow = RecordingHandler(lambda told: never.wait() if told.payload["text"] == "1" else None)
-    one = await place.subscriptions.add("slow", slow, seconds=0.01)
+    slow = RecordingHandler(lambda event: never.wait() if event.payload["text"] == "1" else None)
+    subscription = await place.subscriptions.add("slow", slow, seconds=0.01)
     await place.write("1", "2")
     assert await eventually(lambda: slow.texts == ["1", "2"])
-    assert await eventually(lambda: (one.handled, one.failed) == (1, 1))
+    assert await eventually(lambda: (subscription.handled, subscription.failed) == (1, 1))
 
 
 async def test_a_failing_subscriber_does_not_fill_the_log_file(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,22 +126,22 @@ async def test_a_failing_subscriber_does_not_fill_the_log_file(place: Place, cap
 
 async def test_a_durable_subscriber_resumes_at_its_position(tmp_path: Path) -> None:
     file = tmp_path / "midwatch.db"
-    told = RecordingHandler()
+    handler = RecordingHandler()
     for run in range(3):
         place = await open_place(file)
         await place.write(f"{run} before")
-        await place.subscriptions.add("mine", told, durable=True)
+        await place.subscriptions.add("mine", handler, durable=True)
         await place.write(f"{run} after")
-        assert await eventually(lambda run=run: told.texts[-1:] == [f"{run} after"])
+        assert await eventually(lambda run=run: handler.texts[-1:] == [f"{run} after"])
         await place.close()
-    assert told.texts == ["0 after", "1 before", "1 after", "2 before", "2 after"]
+    assert handler.texts == ["0 after", "1 before", "1 after", "2 before", "2 after"]
 
 
 async def test_an_unhandled_event_is_delivered_again_after_a_crash(tmp_path: Path) -> None:
     file = tmp_path / "midwatch.db"
     never = asyncio.Event()
     place = await open_place(file)
-    first = RecordingHandler(lambda told: never.wait() if told.payload["text"] == "2" else None)
+    first = RecordingHandler(lambda event: never.wait() if event.payload["text"] == "2" else None)
     await place.subscriptions.add("mine", first, durable=True)
     await place.write("1", "2", "3")
     assert await eventually(lambda: first.texts == ["1", "2"])
@@ -160,11 +160,11 @@ async def test_a_handler_without_a_store_gets_the_event_again(tmp_path: Path) ->
         if refusals:
             raise StoreUnavailable(refusals.pop())
 
-    told = RecordingHandler(refuse)
-    one = await place.subscriptions.add("mine", told)
+    handler = RecordingHandler(refuse)
+    subscription = await place.subscriptions.add("mine", handler)
     await place.write("1")
-    assert await eventually(lambda: one.handled == 1)
-    assert (told.texts, one.failed) == (["1", "1", "1"], 0)
+    assert await eventually(lambda: subscription.handled == 1)
+    assert (handler.texts, subscription.failed) == (["1", "1", "1"], 0)
     await place.close()
 
 
@@ -173,56 +173,58 @@ async def test_a_gap_is_delivered_and_counted_once(tmp_path: Path) -> None:
     place = await open_place(file)
     await place.subscriptions.add("mine", RecordingHandler(), durable=True)
     await place.close()
-    place, told = await open_place(file), RecordingHandler()
+    place, handler = await open_place(file), RecordingHandler()
     await place.write(*numbers(1, 10))
     await place.store.prune_events(0, 3)
-    one = await place.subscriptions.add("mine", told, durable=True)
+    subscription = await place.subscriptions.add("mine", handler, durable=True)
     await place.write("11")
-    assert await eventually(lambda: told.texts == ["gap", "8", "9", "10", "11"])
-    assert await eventually(lambda: (one.received, one.handled, one.dropped) == (5, 5, 7))
+    assert await eventually(lambda: handler.texts == ["gap", "8", "9", "10", "11"])
+    assert await eventually(lambda: (subscription.received, subscription.handled, subscription.dropped) == (5, 5, 7))
     await place.close()
 
 
 async def test_a_live_subscriber_drops_overflow_and_gets_a_gap(place: Place) -> None:
     go = asyncio.Event()
-    told = RecordingHandler(lambda _: go.wait())
-    one = await place.subscriptions.add("tap", told, EventFilter(kinds=("task_*", "message_*")), live=True, most=3)
+    handler = RecordingHandler(lambda _: go.wait())
+    subscription = await place.subscriptions.add(
+        "tap", handler, EventFilter(kinds=("task_*", "message_*")), live=True, most=3
+    )
     await place.write("1")
-    assert await eventually(lambda: told.texts == ["1"])
+    assert await eventually(lambda: handler.texts == ["1"])
     place.bus.show(event(MessageDelta(message_id="m", offset=0, text="live"), CLOCK.now()))
     place.bus.show(event(LoopError(stage="x", message="of another kind"), CLOCK.now()))
-    assert await eventually(lambda: one.received == 2)
+    assert await eventually(lambda: subscription.received == 2)
     await place.write(*numbers(2, 9))
-    assert await eventually(lambda: one.received == 10)
+    assert await eventually(lambda: subscription.received == 10)
     go.set()
-    assert await eventually(lambda: told.texts == ["1", "live", "2", "3", "gap"])
-    assert (told.events[-1].payload["dropped"], one.dropped) == (6, 6)
+    assert await eventually(lambda: handler.texts == ["1", "live", "2", "3", "gap"])
+    assert (handler.events[-1].payload["dropped"], subscription.dropped) == (6, 6)
     await place.write("10")
-    assert await eventually(lambda: told.texts[-1] == "10")
-    assert one.lag == 0
+    assert await eventually(lambda: handler.texts[-1] == "10")
+    assert subscription.lag == 0
 
 
 async def test_only_matching_events_are_delivered(place: Place) -> None:
-    told = RecordingHandler()
-    await place.subscriptions.add("mine", told, EventFilter(kinds=("err*",)))
+    handler = RecordingHandler()
+    await place.subscriptions.add("mine", handler, EventFilter(kinds=("err*",)))
     await place.write("1")
     await place.store.apply(Changes(events=(event(LoopError(stage="x", message="y"), CLOCK.now()),)))
-    assert await eventually(lambda: [one.kind for one in told.events] == ["error"])
+    assert await eventually(lambda: [e.kind for e in handler.events] == ["error"])
 
 
 async def test_a_name_is_used_once_until_it_is_removed(place: Place) -> None:
-    told = RecordingHandler()
-    await place.subscriptions.add("mine", told)
+    handler = RecordingHandler()
+    await place.subscriptions.add("mine", handler)
     with pytest.raises(InvalidInput, match="mine"):
-        await place.subscriptions.add("mine", told)
+        await place.subscriptions.add("mine", handler)
     with pytest.raises(InvalidInput, match="live"):
-        await place.subscriptions.add("other", told, durable=True, live=True)
+        await place.subscriptions.add("other", handler, durable=True, live=True)
     await place.subscriptions.remove("mine")
     await place.subscriptions.remove("mine")
     await place.write("1")
     await settle()
-    assert (told.events, place.subscriptions.list()) == ([], [])
-    await place.subscriptions.add("mine", told)
+    assert (handler.events, place.subscriptions.list()) == ([], [])
+    await place.subscriptions.add("mine", handler)
 
 
 async def test_a_handler_that_does_not_end_blocks_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -236,10 +238,10 @@ async def test_a_handler_that_does_not_end_blocks_nobody(tmp_path: Path, caplog:
             except asyncio.CancelledError:
                 continue
 
-    told = RecordingHandler(lambda _: stubborn())
-    await place.subscriptions.add("stubborn", told)
+    handler = RecordingHandler(lambda _: stubborn())
+    await place.subscriptions.add("stubborn", handler)
     await place.write("1")
-    assert await eventually(lambda: told.texts == ["1"])
+    assert await eventually(lambda: handler.texts == ["1"])
     await place.subscriptions.remove("stubborn")
     assert "stubborn does not end" in caplog.text
     go.set()

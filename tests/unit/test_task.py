@@ -137,19 +137,19 @@ def test_messages_rank_first_then_priority(found: list[Task]) -> None:
 
 async def test_the_store_claims_by_rank(memory: Store) -> None:
     shuffle = random.Random(7)
-    made = [
+    new_tasks = [
         a_task(
             cause=shuffle.choice(["submit", "message", "automation"]), priority=shuffle.choice([-100, -1, 0, 1, 100]),
             due_at=NOW + shuffle.randrange(3),
         )
         for _ in range(80)
     ]  # fmt: skip
-    for task in made:
+    for task in new_tasks:
         await memory.submit(task)
-    taken: list[str] = []
+    claimed_ids: list[str] = []
     for free in (1, 7, 100):
-        taken += [task.id for task in await claim_tasks(memory, free, agents={"demo": 100})]
-    assert taken == [task.id for task in sorted(made, key=documented_order)]
+        claimed_ids += [task.id for task in await claim_tasks(memory, free, agents={"demo": 100})]
+    assert claimed_ids == [task.id for task in sorted(new_tasks, key=documented_order)]
 
 
 # -- snapshots and texts -----------------------------------------------------------------------------------------
@@ -221,17 +221,21 @@ def test_unknown_tokens_are_shown_as_unknown(usage: dict[str, Any] | None, token
 def test_end_is_pure_and_guards_the_known_state(outcome: Any) -> None:
     task = a_task(status="running", attempt=2, stop_requested="yield", lease_owner="i", pgid=3, token_hash="x")
     before = tuple(task)
-    ended, changes = end(task, NOW, outcome=outcome, result="r", error="e")
+    ended_task, changes = end(task, NOW, outcome=outcome, result="r", error="e")
     assert tuple(task) == before
     (update,) = changes.updates
     assert update.guard == {"status": "running", "attempt": 2, "stop_requested": "yield", "steers": 0}
-    assert (ended.status, ended.outcome, ended.completed_at) == (STATUS_OF[outcome], outcome, NOW)
-    assert (ended.lease_owner, ended.pgid, ended.token_hash, ended.wait) == (None, None, None, None)
-    assert {name: getattr(ended, name) for name in update.fields} == dict(update.fields)
-    (told,) = changes.events
-    assert (told.kind, told.payload["status"], told.payload["outcome"]) == ("task_finished", ended.status, outcome)
+    assert (ended_task.status, ended_task.outcome, ended_task.completed_at) == (STATUS_OF[outcome], outcome, NOW)
+    assert (ended_task.lease_owner, ended_task.pgid, ended_task.token_hash, ended_task.wait) == (None, None, None, None)
+    assert {name: getattr(ended_task, name) for name in update.fields} == dict(update.fields)
+    (event,) = changes.events
+    assert (event.kind, event.payload["status"], event.payload["outcome"]) == (
+        "task_finished",
+        ended_task.status,
+        outcome,
+    )
     again = end(task, NOW, outcome=outcome, result="r", error="e")
-    assert again[0] == ended
+    assert again[0] == ended_task
     assert again[1].updates == changes.updates
 
 
@@ -255,10 +259,10 @@ NOTICES = [
 @pytest.mark.parametrize(("outcome", "result", "error", "notice", "text"), NOTICES)
 def test_the_route_gets_a_notice_of_the_end(outcome: Any, result: Any, error: Any, notice: str, text: str) -> None:
     task = a_task(status="running", route="webhook:https://example.org/hook")
-    (told,) = end(task, NOW, outcome=outcome, result=result, error=error)[1].deliveries
-    assert (told.notice, told.channel, told.target) == (notice, "webhook", "https://example.org/hook")
-    assert told.text == text.format(id=task.id)
-    assert (told.due_at, told.status) == (NOW, "pending")
+    (delivery,) = end(task, NOW, outcome=outcome, result=result, error=error)[1].deliveries
+    assert (delivery.notice, delivery.channel, delivery.target) == (notice, "webhook", "https://example.org/hook")
+    assert delivery.text == text.format(id=task.id)
+    assert (delivery.due_at, delivery.status) == (NOW, "pending")
 
 
 def test_a_silent_outcome_or_a_missing_route_sends_no_notice() -> None:
@@ -269,10 +273,10 @@ def test_a_silent_outcome_or_a_missing_route_sends_no_notice() -> None:
 
 def test_long_texts_are_truncated_in_notices_and_complete_in_the_record() -> None:
     task = a_task(status="running", route="console", prompt="p" * 1000)
-    ended, changes = end(task, NOW, outcome="ok", result="r" * 10_000)
-    (told,) = changes.deliveries
-    assert len(told.text) < 700
-    assert ended.result is not None and len(ended.result) == 10_000
+    ended_task, changes = end(task, NOW, outcome="ok", result="r" * 10_000)
+    (delivery,) = changes.deliveries
+    assert len(delivery.text) < 700
+    assert ended_task.result is not None and len(ended_task.result) == 10_000
     (started,) = start_notice(task, NOW)
     assert started.notice == "started" and len(started.text) < 150
 
@@ -305,8 +309,8 @@ def test_pauses_double_with_jitter_up_to_a_limit(failures: int) -> None:
 async def test_a_task_inherits_its_agents_terms_by_default(tasks: Tasks) -> None:
     plain = await tasks.submit("x", agent="odd")
     assert (plain.timeout_seconds, plain.on_crash, plain.max_attempts) == (None, "resume", 7)
-    told = await tasks.submit("x", agent="odd", timeout=3, on_crash="fail", max_attempts=1)
-    assert (told.timeout_seconds, told.on_crash, told.max_attempts) == (3, "fail", 1)
+    task = await tasks.submit("x", agent="odd", timeout=3, on_crash="fail", max_attempts=1)
+    assert (task.timeout_seconds, task.on_crash, task.max_attempts) == (3, "fail", 1)
     default = await tasks.submit("x")
     assert (default.agent, default.session_key, default.gate_key) == ("demo", f"bg:{default.id}", f"bg:{default.id}")
     assert (default.status, default.attempt, default.root_id, default.submitter) == ("pending", 0, default.id, "i_me")
@@ -315,13 +319,13 @@ async def test_a_task_inherits_its_agents_terms_by_default(tasks: Tasks) -> None
 async def test_a_delayed_task_is_due_later_and_reports_it(tasks: Tasks, memory: Store) -> None:
     task = await tasks.submit("x", delay=90.5)
     assert (task.wait, task.due_at - task.created_at) == ("delay", 90_500_000)
-    (told,) = await memory.read_events(0)
-    assert told.payload["due_at"] is not None
+    (event,) = await memory.read_events(0)
+    assert event.payload["due_at"] is not None
     assert (await tasks.get(task.id)).status_text.startswith("pending: waits for its time until")
 
 
 async def test_a_refused_task_writes_nothing(tasks: Tasks, memory: Store) -> None:
-    for prompt, wish, problem in (
+    for prompt, options, problem in (
         ("", {}, InvalidInput),
         ("x", {"agent": "nobody"}, UnknownAgent),
         ("x", {"session_key": " "}, InvalidInput),
@@ -330,7 +334,7 @@ async def test_a_refused_task_writes_nothing(tasks: Tasks, memory: Store) -> Non
         ("x", {"timeout": -1.0}, InvalidInput),
     ):
         with pytest.raises(problem) as caught:
-            await tasks.submit(prompt, **wish)  # type: ignore[arg-type]
+            await tasks.submit(prompt, **options)  # type: ignore[arg-type]
         assert caught.value.field
     assert (await memory.count_tasks()).total == 0
     assert await memory.read_events(0) == []
@@ -339,13 +343,13 @@ async def test_a_refused_task_writes_nothing(tasks: Tasks, memory: Store) -> Non
 @pytest.mark.parametrize("field", ["session_key", "origin_session"])
 async def test_the_private_session_of_a_task_cannot_be_used_by_another(tasks: Tasks, field: str) -> None:
     """Otherwise the task would block it, continue its thread, or post messages there."""
-    other = await tasks.submit("x")
-    for key in (other.session_key, f" {other.session_key}|message:1", "bg:anything"):
+    other_task = await tasks.submit("x")
+    for key in (other_task.session_key, f" {other_task.session_key}|message:1", "bg:anything"):
         with pytest.raises(InvalidInput, match="private") as caught:
             await tasks.submit("y", **{field: key})  # type: ignore[arg-type]
         assert caught.value.field == field
-    await tasks.cancel(other.id)
-    assert (await tasks.retry(other.id)).session_key == other.session_key
+    await tasks.cancel(other_task.id)
+    assert (await tasks.retry(other_task.id)).session_key == other_task.session_key
 
 
 async def test_an_agent_of_another_process_is_known(tasks: Tasks) -> None:
@@ -403,9 +407,9 @@ async def test_a_list_has_a_maximum_length(tasks: Tasks, limit: int) -> None:
 
 
 async def test_only_a_done_task_has_a_result(tasks: Tasks, memory: Store) -> None:
-    async def ended(outcome: Any, **said: Any) -> str:
+    async def ended(outcome: Any, **fields: Any) -> str:
         task = await submit_and_claim(memory)
-        await memory.apply(end(task, CLOCK.now(), outcome=outcome, **said)[1])
+        await memory.apply(end(task, CLOCK.now(), outcome=outcome, **fields)[1])
         return await tasks.result(task.id)
 
     assert await ended("ok", result="x" * 100_000) == "x" * 100_000
@@ -431,8 +435,8 @@ async def test_cancelling_twice_is_harmless(tasks: Tasks, memory: Store) -> None
     first = await tasks.cancel(busy.id)
     assert (first.status, first.stop_requested) == ("running", "cancel")
     assert await tasks.cancel(busy.id) == first
-    (told,) = await memory.read_events(0, EventFilter(kinds=("task_finished",)))
-    assert (told.task_id, told.actor) == (waiting.id, "me")
+    (event,) = await memory.read_events(0, EventFilter(kinds=("task_finished",)))
+    assert (event.task_id, event.actor) == (waiting.id, "me")
 
 
 async def test_a_cancel_overrides_a_yield(tasks: Tasks, memory: Store) -> None:
@@ -521,8 +525,10 @@ async def test_a_retry_is_a_new_task_with_the_same_options_and_progress(tasks: T
         "x", session_key="chat:1", route="console", priority=9, timeout=5, on_crash="resume", actor="me",
         origin_session="chat:2", idempotency_key="k", budget={"tokens": 9},
     )  # fmt: skip
-    (held,) = await claim_tasks(memory)
-    await memory.apply(Changes(fence=fence(held), updates=(Update("task", held.id, {"progress": {"step": 2}}),)))
+    (claimed_task,) = await claim_tasks(memory)
+    await memory.apply(
+        Changes(fence=fence(claimed_task), updates=(Update("task", claimed_task.id, {"progress": {"step": 2}}),))
+    )
     current = await memory.get_task(first.id)
     assert current is not None
     await memory.apply(end(current, CLOCK.now(), outcome="error", error="boom")[1])

@@ -38,22 +38,22 @@ BYTES_OF_A_CELL = 8
 
 def agent(program: str | list[str] = ECHO, **options: Any) -> Any:
     argv = [sys.executable, "-c", program] if isinstance(program, str) else program
-    given = {"prompt": "^> $", **options} if program == ECHO else options
-    return build("x", "terminal", {"argv": argv, **given})
+    all_options = {"prompt": "^> $", **options} if program == ECHO else options
+    return build("x", "terminal", {"argv": argv, **all_options})
 
 
 @asynccontextmanager
-async def open_conversation(made: Any) -> AsyncIterator[Any]:
-    talk = await made.open(RecordingTurn().session())
+async def open_conversation(agent: Any) -> AsyncIterator[Any]:
+    talk = await agent.open(RecordingTurn().session())
     try:
         yield talk
     finally:
         await talk.close()
 
 
-async def say(talk: Any, text: str, **wishes: Any) -> TurnResult:
+async def say(talk: Any, text: str, **options: Any) -> TurnResult:
     async with asyncio.timeout(100):
-        result: TurnResult = await talk.turn(RecordingTurn(text, **wishes))
+        result: TurnResult = await talk.turn(RecordingTurn(text, **options))
         return result
 
 
@@ -68,8 +68,8 @@ async def wait_for_prompt(talk: Any) -> None:
 
 
 def count_kept_lines(talk: Any) -> int:
-    kept: int = screen_of(talk).height
-    return kept
+    height: int = screen_of(talk).height
+    return height
 
 
 # -- turns --------------------------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ async def test_wide_characters_keep_their_columns() -> None:
 
 async def test_a_reply_of_fifty_thousand_lines_is_complete() -> None:
     async with open_conversation(agent()) as talk:
-        found = await say(talk, "!print('\\n'.join(f'line {n}' for n in range(50000)))")
-        assert found.text.split("\n") == [f"line {n}" for n in range(50_000)]
+        result = await say(talk, "!print('\\n'.join(f'line {n}' for n in range(50000)))")
+        assert result.text.split("\n") == [f"line {n}" for n in range(50_000)]
         assert (await say(talk, "and now?")).text == "you said and now?"
 
 
@@ -165,8 +165,8 @@ async def test_the_screen_is_sent_and_can_be_resized() -> None:
         talk.listen(shown.append)
         await say(talk, "hello")
         talk.resize(50, 20)
-        found = await say(talk, "!import shutil; print(*shutil.get_terminal_size())")
-        assert found.text == "50 20"
+        result = await say(talk, "!import shutil; print(*shutil.get_terminal_size())")
+        assert result.text == "50 20"
         picture = talk.screenshot(styled=True)
         assert (picture.columns, picture.rows, picture.status, picture.certain) == (50, 20, "idle", True)
         assert picture.text.endswith("50 20\n>")
@@ -244,9 +244,9 @@ async def test_a_program_without_a_prompt_is_idle_when_it_is_silent() -> None:
 
 
 async def test_a_missing_program_is_reported() -> None:
-    made = agent(["no-such-program-here"])
-    assert "not installed" in made.describe()["problem"]
-    async with open_conversation(made) as talk:
+    missing_agent = agent(["no-such-program-here"])
+    assert "not installed" in missing_agent.describe()["problem"]
+    async with open_conversation(missing_agent) as talk:
         with pytest.raises(AgentError, match="not installed"):
             await say(talk, "hello")
 
@@ -256,8 +256,8 @@ async def test_a_program_that_exits_at_once_is_reported_with_its_screen_and_code
         turn = RecordingTurn("hello")
         with pytest.raises(AgentError, match="failed with exit code 3: no licence"):
             await talk.turn(turn)
-        (told,) = [e for e in turn.events if isinstance(e, AgentExited)]
-        assert (told.code, told.screen) == (3, "no licence")
+        (exit_event,) = [e for e in turn.events if isinstance(e, AgentExited)]
+        assert (exit_event.code, exit_event.screen) == (3, "no licence")
         with pytest.raises(Conflict, match="no open terminal"):
             talk.send_keys(b"x")
 
@@ -271,15 +271,15 @@ async def test_a_program_that_exits_during_a_turn_is_restarted_for_the_next() ->
 
 
 async def test_a_program_that_exits_between_turns_is_reported_with_the_next() -> None:
-    made = agent()
-    async with open_conversation(made) as talk:
+    terminal_agent = agent()
+    async with open_conversation(terminal_agent) as talk:
         await say(talk, "hello")
         talk.send_keys(b"!sys.exit(5)\r")
-        await until(lambda: made.exits)
-    async with open_conversation(made) as talk:
+        await until(lambda: terminal_agent.exits)
+    async with open_conversation(terminal_agent) as talk:
         turn = RecordingTurn("hello again")
         turn.session_key = key = talk._session.key
-        made.exits[key] = made.exits.popitem()[1]
+        terminal_agent.exits[key] = terminal_agent.exits.popitem()[1]
         assert (await talk.turn(turn)).text == "you said hello again"
         assert [e.code for e in turn.events if isinstance(e, AgentExited)] == [5]
 
@@ -374,8 +374,8 @@ async def test_an_interrupt_stops_the_turn_and_the_program_continues(tmp_path: P
 async def test_closing_leaves_no_process_of_the_session(tmp_path: Path) -> None:
     async with open_conversation(agent(["bash", "--norc", "-i"], env={"HOME": str(tmp_path)})) as talk:
         await wait_for_prompt(talk)
-        found = await say(talk, "sleep 600 & sleep 601 & jobs -p")
-        pids = [int(word) for word in found.text.split() if word.isdigit()]
+        result = await say(talk, "sleep 600 & sleep 601 & jobs -p")
+        pids = [int(word) for word in result.text.split() if word.isdigit()]
         assert len(pids) >= 2
     assert not [pid for pid in pids if reaper._is_running(pid)]
 
@@ -402,9 +402,9 @@ async def test_a_question_on_the_screen_is_asked_and_answered_by_its_key(answer:
         turn = RecordingTurn("clean up", answers=[answer])
         async with asyncio.timeout(60):
             assert (await talk.turn(turn)).text == f"key {key}"
-    (asked,) = turn.asked
-    assert (asked.text, asked.kind) == ("Run the command?\nrm -r build", "execute")
-    assert [choice.kind for choice in asked.choices] == ["allow_once", "allow_always", "reject_once"]
+    (question,) = turn.asked
+    assert (question.text, question.kind) == ("Run the command?\nrm -r build", "execute")
+    assert [choice.kind for choice in question.choices] == ["allow_once", "allow_always", "reject_once"]
 
 
 async def test_a_question_may_be_answered_in_the_terminal() -> None:
@@ -453,9 +453,9 @@ def test_wrong_options_are_refused(options: dict[str, Any], why: str) -> None:
 
 
 def test_a_profile_can_be_overridden_in_the_settings() -> None:
-    made = build("x", "terminal", {"profile": "claude", "busy": "at work", "argv": ["my-claude"]})
-    assert made.profile.busy == "at work" and made.profile.echo == "❯ "
-    assert (made.profile.argv, made.profile.resume_argv, made.profile.thread) == (("my-claude",), (), "")
+    agent = build("x", "terminal", {"profile": "claude", "busy": "at work", "argv": ["my-claude"]})
+    assert agent.profile.busy == "at work" and agent.profile.echo == "❯ "
+    assert (agent.profile.argv, agent.profile.resume_argv, agent.profile.thread) == (("my-claude",), (), "")
     assert os.environ.get("TERM") != "x"
 
 

@@ -25,8 +25,8 @@ RULE = "─" * 20
 
 def vectors() -> Path:
     """Return the directory of recorded screens, or None."""
-    given = os.environ.get("MIDWATCH_VECTORS")
-    return Path(given) if given else Path(__file__).parents[3] / "shared" / "vectors" / "terminal"
+    folder = os.environ.get("MIDWATCH_VECTORS")
+    return Path(folder) if folder else Path(__file__).parents[3] / "shared" / "vectors" / "terminal"
 
 
 def cases(pattern: str) -> list[Path]:
@@ -57,8 +57,8 @@ def test_recorded_messages_are_extracted(path: Path) -> None:
     kind = path.parts[-3]
     text, calls = format_tool_calls(kind, format_agent_message(kind, message, user))
     assert bare(text) == bare(read(path.with_name("expected.txt")))
-    told = path.with_name("expected_tool_calls.txt")
-    assert bare("\n---\n".join(calls)) == (bare(read(told)) if told.exists() else "")
+    calls_path = path.with_name("expected_tool_calls.txt")
+    assert bare("\n---\n".join(calls)) == (bare(read(calls_path)) if calls_path.exists() else "")
 
 
 @pytest.mark.parametrize("path", cases("remove-user-input/*/msg.txt"), ids=name)
@@ -140,8 +140,11 @@ CODEX_CALL = '• Called\n  └ Coder.coder_report_task({})\n    {{"message": "T
 
 
 def test_report_calls_of_claude_are_removed_and_returned_in_reverse() -> None:
-    one, two = CLAUDE_CALL.format("one"), CLAUDE_CALL.format("two")
-    assert format_tool_calls("claude", f"{one}\n\n● Hello\n\n{two}\n\n● Bye") == ("● Hello\n\n\n● Bye", [two, one])
+    first_call, second_call = CLAUDE_CALL.format("one"), CLAUDE_CALL.format("two")
+    assert format_tool_calls("claude", f"{first_call}\n\n● Hello\n\n{second_call}\n\n● Bye") == (
+        "● Hello\n\n\n● Bye",
+        [second_call, first_call],
+    )
 
 
 def test_a_half_drawn_report_call_of_claude_is_removed_and_not_returned() -> None:
@@ -150,9 +153,9 @@ def test_a_half_drawn_report_call_of_claude_is_removed_and_not_returned() -> Non
 
 
 def test_report_calls_of_codex_are_removed() -> None:
-    one, two = CODEX_CALL.format("one"), CODEX_CALL.format("two")
-    text, calls = format_tool_calls("codex", f"• Hello\n\n{one}\n\n• More\n{two}\n")
-    assert (text, calls) == ("• Hello\n\n• More", [f"{two}\n", f"{one}\n"])
+    first_call, second_call = CODEX_CALL.format("one"), CODEX_CALL.format("two")
+    text, calls = format_tool_calls("codex", f"• Hello\n\n{first_call}\n\n• More\n{second_call}\n")
+    assert (text, calls) == ("• Hello\n\n• More", [f"{second_call}\n", f"{first_call}\n"])
     half = "• Hello\n• Called\n  └ Coder.coder_report_task(...)"
     assert format_tool_calls("codex", half) == (half, [])
 

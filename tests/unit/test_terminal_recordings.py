@@ -58,9 +58,9 @@ class Replay:
 
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
 def replay(request: pytest.FixtureRequest) -> Iterator[Replay]:
-    made = Replay(request.param)
-    yield made
-    made.screen.close()
+    new_replay = Replay(request.param)
+    yield new_replay
+    new_replay.screen.close()
 
 
 def test_replies_are_read_when_the_agent_is_idle_and_not_before(replay: Replay) -> None:
@@ -81,34 +81,34 @@ def test_replies_are_read_when_the_agent_is_idle_and_not_before(replay: Replay) 
 
 def test_long_replies_are_complete(replay: Replay) -> None:
     (counted,) = [item["reply"] for item in replay.items if item.get("prompt", "").startswith("Count")]
-    found = [line.strip() for line in counted.split("\n") if line.strip()]
+    lines = [line.strip() for line in counted.split("\n") if line.strip()]
     expected = [f"line {n} of a long answer" for n in range(120)]
     if replay.about["agent"] in ("copilot", "opencode"):  # on the alternate screen, which keeps the visible lines
-        assert found == expected[-len(found) :] and len(found) > 10
+        assert lines == expected[-len(lines) :] and len(lines) > 10
     else:
-        assert found == expected
+        assert lines == expected
 
 
 def test_questions_are_recognised_with_their_choices(replay: Replay) -> None:
-    asked = [item for item in replay.items if "asked" in item]
+    questions = [item for item in replay.items if "asked" in item]
     if replay.about["agent"] == "aider":
-        assert not asked
+        assert not questions
         return
     for item, now in replay.steps():
         if "asked" in item:
             assert replay.watch.read(now).state == "asking"
-            found = read_dialog(replay.profile, replay.watch.shown)
-            assert [option.choice.name for option in found.options] == item["asked"]
-            kinds = {option.choice.kind.partition("_")[0] for option in found.options}
+            dialog = read_dialog(replay.profile, replay.watch.shown)
+            assert [option.choice.name for option in dialog.options] == item["asked"]
+            kinds = {option.choice.kind.partition("_")[0] for option in dialog.options}
             assert kinds == {"allow", "reject"}, item["asked"]
-    assert any("touch made.txt" in item["text"] for item in asked) or replay.about["agent"] in ("claude", "goose")
+    assert any("touch made.txt" in item["text"] for item in questions) or replay.about["agent"] in ("claude", "goose")
 
 
 def test_recordings_describe_their_origin_and_name_no_machine(replay: Replay) -> None:
     assert replay.about["version"] and replay.about["command"]
     assert replay.about["made_by"] == f"tests/record-terminal {replay.about['agent']}"
-    told = b"".join(base64.b64decode(item["out"]) for item in replay.items if "out" in item)
-    assert not re.search(rb"/(root|home|Users)/", told) and str(ROOT).encode() not in told
+    output = b"".join(base64.b64decode(item["out"]) for item in replay.items if "out" in item)
+    assert not re.search(rb"/(root|home|Users)/", output) and str(ROOT).encode() not in output
 
 
 def test_the_documentation_lists_the_tested_profiles() -> None:

@@ -75,9 +75,9 @@ async def test_a_script_uses_every_method_of_a_turn() -> None:
     )  # fmt: skip
     turn = RecordingTurn("p", answers=["go"], messages=["hurry"])
     talk = await agent.open(turn.session())
-    found = await talk.turn(turn)
+    result = await talk.turn(turn)
     await talk.close()
-    assert found == TurnResult(text="done", thread_id="th", usage=Usage(output_tokens=2))
+    assert result == TurnResult(text="done", thread_id="th", usage=Usage(output_tokens=2))
     assert turn.kinds() == ["message_delta", "tool_exec_start", "tool_exec_end", "task_progress", "message_update"]
     assert (turn.progress, turn.groups, turn.questions) == ({"n": 1}, [77], [("Go?", ("go", "stop"))])
     assert agent.turns == [turn]

@@ -142,9 +142,9 @@ def make_progress(text: str) -> TaskProgress:
 
 async def read_stored(store: UnreliableStore, task: Task) -> list[str]:
     """Return the events of the turn in the log, in order."""
-    found = await store.read_events(0, EventFilter(task_id=task.id), 5000)
-    own = [made for made in found if made.kind not in ("task_submitted", "task_started")]
-    return [made.payload.get("text") or made.kind for made in own]
+    events = await store.read_events(0, EventFilter(task_id=task.id), 5000)
+    own = [event for event in events if event.kind not in ("task_submitted", "task_started")]
+    return [event.payload.get("text") or event.kind for event in own]
 
 
 async def wait_until_written(turn: LiveTurn) -> None:
@@ -170,8 +170,8 @@ async def test_events_are_stored_in_order_with_the_turns_id(turn: LiveTurn, stor
         await turn.emit(make_progress(str(number)))
     await wait_until_written(turn)
     assert await read_stored(store, task) == ["turn_start", *(str(n) for n in range(100))]
-    found = await store.read_events(0, EventFilter(kinds=("task_progress",)))
-    assert {(e.turn_id, e.task_id, e.attempt, e.agent_id) for e in found} == {(f"{task.id}.1", task.id, 1, "demo")}
+    events = await store.read_events(0, EventFilter(kinds=("task_progress",)))
+    assert {(e.turn_id, e.task_id, e.attempt, e.agent_id) for e in events} == {(f"{task.id}.1", task.id, 1, "demo")}
 
 
 async def test_pending_events_are_stored_before_progress_and_questions(
@@ -188,7 +188,7 @@ async def test_pending_events_are_stored_before_progress_and_questions(
     await turn.own_group(77)
     assert (await read_stored(store, task))[-1] == "three"
     order = [[e.payload.get("text", e.kind) for e in c.events] or [dict(c.updates[0].fields)] for c in store.applied]
-    flat = [str(one) for step in order for one in step]
+    flat = [str(entry) for step in order for entry in step]
     assert flat.index("one") < flat.index("{'progress': {'step': 1}}") < flat.index("two")
     assert flat.index("three") < flat.index("{'pgid': 77, 'pgid_mark': 'mark of 77'}")
 
@@ -219,22 +219,22 @@ async def test_live_events_follow_pending_events_and_are_never_stored(
     assert await read_stored(store, task) == ["stored"]
 
 
-@pytest.mark.parametrize("name", sorted(name for name, made in KINDS.items() if not made.agents))
+@pytest.mark.parametrize("name", sorted(name for name, payload_class in KINDS.items() if not payload_class.agents))
 async def test_an_agent_cannot_emit_reserved_events(
     turn: LiveTurn, worker: Worker, store: UnreliableStore, task: Task, name: str
 ) -> None:
     """Otherwise an agent could end its task, answer its own question, or admit somebody, for all readers of the log."""
-    made = KINDS[name]
+    payload_class = KINDS[name]
     with pytest.raises(AgentError, match=name):
-        await turn.emit(made(**dict.fromkeys(made.names, "x")))
+        await turn.emit(payload_class(**dict.fromkeys(payload_class.names, "x")))
     await wait_until_written(turn)
     assert (await read_stored(store, task), worker.shown) == ([], [])
     with pytest.raises(AgentError, match=name):
-        await RecordingTurn().emit(made(**dict.fromkeys(made.names, "x")))
+        await RecordingTurn().emit(payload_class(**dict.fromkeys(payload_class.names, "x")))
 
 
 def test_agents_may_emit_only_the_listed_kinds() -> None:
-    assert {name for name, made in KINDS.items() if made.agents} == {
+    assert {name for name, payload_class in KINDS.items() if payload_class.agents} == {
         "tool_exec_start", "tool_exec_end", "task_progress", "message_update", "message_delta", "screen_update",
         "error", "agent_error", "agent_exited", "llm_response", "thought_update", "thought_delta", "plan_update",
         "llm_request", "llm_delta", "llm_retry", "tool_exec_skipped", "context_trimmed", "steering_injected",
@@ -252,13 +252,18 @@ async def test_an_agent_cannot_replace_messages_of_others(worker: Worker, store:
         await turn.emit(MessageUpdate(message_id=name, role="user", message=f"forged {name}", number=1))
         await turn.emit(MessageDelta(message_id=name, offset=0, text="forged"))
     await wait_until_written(turn)
-    kept = await store.read_messages("chat:1")
+    messages = await store.read_messages("chat:1")
     expected = [*(f"{own}.{name}" for name in ids[:5]), own, f"{own}.note"]
-    assert [(one.id, one.role) for one in kept] == [(task.id, "user"), *((name, "agent") for name in expected)]
-    assert kept[0].text == task.prompt
-    told = await store.read_events(0, EventFilter(kinds=("message_update",)))
-    assert [(one.payload["number"], one.payload["role"]) for one in told[1:]] == [(n, "agent") for n in range(2, 9)]
-    assert [one.payload["message_id"] for one in worker.shown] == expected
+    assert [(message.id, message.role) for message in messages] == [
+        (task.id, "user"),
+        *((name, "agent") for name in expected),
+    ]
+    assert messages[0].text == task.prompt
+    updates = await store.read_events(0, EventFilter(kinds=("message_update",)))
+    assert [(event.payload["number"], event.payload["role"]) for event in updates[1:]] == [
+        (n, "agent") for n in range(2, 9)
+    ]
+    assert [event.payload["message_id"] for event in worker.shown] == expected
 
 
 async def test_concurrent_emits_of_an_agent_repeat_and_lose_nothing(
@@ -289,8 +294,8 @@ async def test_emitted_events_do_not_change_when_the_agent_reuses_its_objects(
     arguments["path"] = "two"
     store.open.set()
     await wait_until_written(turn)
-    (found,) = await store.read_events(0, EventFilter(kinds=("tool_exec_start",)))
-    assert found.payload["arguments"] == {"path": "one"}
+    (event,) = await store.read_events(0, EventFilter(kinds=("tool_exec_start",)))
+    assert event.payload["arguments"] == {"path": "one"}
 
 
 # -- back-pressure -----------------------------------------------------------------------------------------------
@@ -300,17 +305,17 @@ async def test_an_agent_that_emits_faster_than_the_store_writes_must_wait(
     turn: LiveTurn, store: UnreliableStore, task: Task
 ) -> None:
     store.open.clear()
-    told: list[int] = []
+    numbers: list[int] = []
 
     async def emit_all() -> None:
         for number in range(2 * MOST_UNWRITTEN):
             await turn.emit(make_progress(str(number)))
-            told.append(number)
+            numbers.append(number)
 
     telling = asyncio.create_task(emit_all())
     await settle(100)
     assert not telling.done()
-    assert len(told) == MOST_UNWRITTEN
+    assert len(numbers) == MOST_UNWRITTEN
     store.open.set()
     async with asyncio.timeout(30):
         await telling
@@ -369,8 +374,8 @@ async def test_a_turn_without_its_lease_writes_nothing_and_reports_it(
         await turn.emit(make_progress(str(number)))
     await wait_until_written(turn)
     assert await read_stored(store, task) == ["turn_start", "mine"]
-    found = await store.get_task(task.id)
-    assert found is not None and (found.progress, found.pgid, found.wait) == (None, None, None)
+    stored_task = await store.get_task(task.id)
+    assert stored_task is not None and (stored_task.progress, stored_task.pgid, stored_task.wait) == (None, None, None)
     assert await store.list_approvals() == []
     assert worker.slots.calls == []
 
@@ -456,8 +461,8 @@ async def test_the_prompt_is_a_message_only_in_a_session(
     turn.begin(None)
     turn.flush_soon()
     await wait_until_written(turn)
-    found = await store.read_messages(task.session_key)
-    assert [(m.role, m.text) for m in found] == [("user", "do it")] * said_it
+    messages = await store.read_messages(task.session_key)
+    assert [(m.role, m.text) for m in messages] == [("user", "do it")] * said_it
 
 
 @pytest.mark.parametrize(
@@ -484,8 +489,8 @@ async def test_a_question_releases_the_slot_waits_and_continues(
     assert (answer.status, answer.choice, answer.why) == (status, "yes", "because")
     assert answer.granted == (status == "granted")
     assert worker.slots.calls == ["pause", "resume"]
-    found = await store.get_task(task.id)
-    assert found is not None and found.wait is None
+    stored_task = await store.get_task(task.id)
+    assert stored_task is not None and stored_task.wait is None
     (question,) = await store.list_approvals()
     assert question.expires_at - question.created_at == 100 * SECOND
 
@@ -520,7 +525,7 @@ PERMISSION = Question(
 
 
 def make_judge(ruling: Ruling) -> Judge:
-    async def judge(task: Task, asked: Question) -> Ruling:
+    async def judge(task: Task, question: Question) -> Ruling:
         return ruling
 
     return judge
@@ -534,8 +539,8 @@ async def test_a_question_answered_by_a_rule_is_not_asked(
     store.applied.clear()
     assert (await turn.ask(PERMISSION))[:2] == answer
     assert (worker.slots.calls, len(store.applied), turn.asked) == ([], 1, False)
-    (kept,) = await store.list_approvals()
-    assert (kept.status, kept.answered_by, kept.rule) == (answer[0], "rule:r_1", "the rule")
+    (approval,) = await store.list_approvals()
+    assert (approval.status, approval.answered_by, approval.rule) == (answer[0], "rule:r_1", "the rule")
 
 
 async def test_a_rule_does_not_answer_without_the_lease(
@@ -557,9 +562,9 @@ async def test_the_shortest_expiry_applies_and_a_deadline_limits_it(
     await turn.ask(PERMISSION, expires=70.0)
     worker.people.judge = make_judge(Ruling(until=(until := worker.clock.now() + 9 * SECOND)))
     await turn.ask(PERMISSION)
-    found = await store.list_approvals()
-    spans = [(one.expires_at - one.created_at) // SECOND for one in found if one.expires_at != until]
-    assert (sorted(spans), len(found)) == ([2, 50, 50], 4)
+    approvals = await store.list_approvals()
+    spans = [(row.expires_at - row.created_at) // SECOND for row in approvals if row.expires_at != until]
+    assert (sorted(spans), len(approvals)) == ([2, 50, 50], 4)
 
 
 async def test_after_the_deadline_nothing_is_asked(turn: LiveTurn, worker: Worker, store: UnreliableStore) -> None:
@@ -627,9 +632,9 @@ async def test_steps_are_kept_in_order_across_attempts(worker: Worker, store: Un
     await again.save_step(["c"])
     assert await again.load_steps() == [["a"], ["b"], ["c"]]
     assert await again.history() == []  # its own steps are not part of the history yet
-    other = await submit_and_claim(store)  # type: ignore[arg-type]
+    other_task = await submit_and_claim(store)  # type: ignore[arg-type]
     for thread_id, steps in (("th_1", [["a"], ["b"], ["c"]]), (None, [])):
-        later = worker.turn(other)
+        later = worker.turn(other_task)
         later.begin(thread_id)
         assert await later.history() == steps
 
@@ -639,8 +644,8 @@ async def test_an_open_model_call_is_closed_with_the_turn(turn: LiveTurn) -> Non
     await turn.emit(LlmRequest(model="m", messages_count=1, request_id="r1"))
     await turn.emit(LlmRequest(model="m", messages_count=1, request_id="r2"))
     await turn.emit(LlmResponse(model="m", request_id="r1", finish_reason="stop"))
-    ends = [one.payload for one in (await turn.finish("aborted", None, 0)).events if one.kind == "llm_response"]
-    assert [(one["request_id"], one["finish_reason"]) for one in ends][-1] == ("r2", "cut_off")
+    ends = [event.payload for event in (await turn.finish("aborted", None, 0)).events if event.kind == "llm_response"]
+    assert [(end["request_id"], end["finish_reason"]) for end in ends][-1] == ("r2", "cut_off")
 
 
 async def test_a_concurrent_stop_does_not_refuse_the_turns_events(

@@ -56,8 +56,8 @@ def test_rows_are_sorted_by_the_number_of_tasks() -> None:
         UsageRow(actor="a", agent="y", tasks=1),
         UsageRow("a", "x", tasks=1),
     ]
-    found = [(row["actor"], row["agent"]) for row in group_rows(rows, ("actor", "agent"), HERE)]
-    assert found == [("b", "x"), ("a", "x"), ("a", "y")]
+    pairs = [(row["actor"], row["agent"]) for row in group_rows(rows, ("actor", "agent"), HERE)]
+    assert pairs == [("b", "x"), ("a", "x"), ("a", "y")]
 
 
 def test_days_are_those_of_the_zone_in_order() -> None:
@@ -80,8 +80,8 @@ def test_the_rows_add_up_to_the_total(found: list[UsageRow]) -> None:
     for name in COUNTS:
         assert sum(row[name] for row in rows) == total[name]
     for name in FIGURES:
-        known = [row[name] for row in rows if row[name] is not None]
-        assert total[name] == (sum(known) if known else None)
+        values = [row[name] for row in rows if row[name] is not None]
+        assert total[name] == (sum(values) if values else None)
     assert len({(row["actor"], row["agent"]) for row in rows}) == len(rows)
 
 

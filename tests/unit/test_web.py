@@ -26,8 +26,8 @@ def test_every_file_has_a_type_and_a_content_hash() -> None:
 
 
 def test_files_the_page_refers_to_exist() -> None:
-    found = re.findall(r'(?:src|href)="/web/([^"]+)"', text("index.html"))
-    assert found and set(found) <= set(ASSETS)
+    files = re.findall(r'(?:src|href)="/web/([^"]+)"', text("index.html"))
+    assert files and set(files) <= set(ASSETS)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
