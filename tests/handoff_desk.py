@@ -17,8 +17,8 @@ from midwatch.agents.function import FunctionAgent
 
 async def lead(prompt: str, turn: Turn) -> str:
     """Delegate two parts."""
-    made = [await turn.delegate("worker", f"{prompt}/{part}") for part in ("a", "b")]
-    return " ".join(str(one.output) for one in made)
+    handoffs = [await turn.delegate("worker", f"{prompt}/{part}") for part in ("a", "b")]
+    return " ".join(str(handoff.output) for handoff in handoffs)
 
 
 async def triage(prompt: str, turn: Turn) -> TurnResult:

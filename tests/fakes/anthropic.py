@@ -33,7 +33,7 @@ def _offered(body: Json) -> list[Json]:
 
 def read(body: Json) -> ModelRequest:
     """Parse a request."""
-    said: list[str] = []
+    user_texts: list[str] = []
     results: list[str] = []
     for message in body.get("messages", ()):
         if message["role"] != "user":
@@ -42,32 +42,32 @@ def read(body: Json) -> ModelRequest:
         returned = [_text(block.get("content")) for block in blocks if block.get("type") == "tool_result"]
         results += returned
         if (text := clean(_text(blocks))) and not returned:
-            said.append(text)
+            user_texts.append(text)
             results = []
-    wanted = (body.get("output_config") or {}).get("format") or {}
+    output_format = (body.get("output_config") or {}).get("format") or {}
     return ModelRequest(
         model=body.get("model", "fake"),
-        user_texts=tuple(said),
+        user_texts=tuple(user_texts),
         system=_text(body.get("system")),
         results=tuple(results),
         tools={tool["name"]: tool.get("input_schema", {}) for tool in _offered(body)},
-        schema=wanted.get("schema"),
+        schema=output_format.get("schema"),
         stream=bool(body.get("stream")),
         size=len(json.dumps(body.get("messages", ()))),
     )
 
 
-def _message(asked: ModelRequest, content: list[Json], stop: str | None, tokens: int) -> Json:
+def _message(request: ModelRequest, content: list[Json], stop: str | None, tokens: int) -> Json:
     return {
         "id": f"msg_{time.time_ns()}",
         "type": "message",
         "role": "assistant",
-        "model": asked.model,
+        "model": request.model,
         "content": content,
         "stop_reason": stop,
         "stop_sequence": None,
         "usage": {
-            "input_tokens": asked.input_tokens,
+            "input_tokens": request.input_tokens,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 0,
             "output_tokens": tokens,
@@ -75,14 +75,14 @@ def _message(asked: ModelRequest, content: list[Json], stop: str | None, tokens:
     }
 
 
-def whole(asked: ModelRequest, steps: list[Step]) -> Json:
+def whole(request: ModelRequest, steps: list[Step]) -> Json:
     """Return the answer in one piece."""
     content: list[Json] = []
     if text := "".join(step.text for step in steps if isinstance(step, Text)):
         content.append({"type": "text", "text": text})
     calls = [step for step in steps if isinstance(step, Call)]
     content += [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in calls]
-    return _message(asked, content, "tool_use" if calls else "end_turn", len(steps))
+    return _message(request, content, "tool_use" if calls else "end_turn", len(steps))
 
 
 def _event(kind: str, **fields: Any) -> bytes:
@@ -99,9 +99,9 @@ def _thought(thought: Thought, index: int) -> list[bytes]:
     ]
 
 
-async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+async def stream(request: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
     """Yield the answer as a stream."""
-    yield _event("message_start", message=_message(asked, [], None, 1))
+    yield _event("message_start", message=_message(request, [], None, 1))
     index, writing, tokens, stop = 0, False, 0, "end_turn"
     async for step in steps:
         tokens += 1
@@ -122,8 +122,8 @@ async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterat
         stop = "tool_use"
         block = {"type": "tool_use", "id": step.id, "name": step.name, "input": {}}
         yield _event("content_block_start", index=index, content_block=block)
-        given = {"type": "input_json_delta", "partial_json": step.encoded}
-        yield _event("content_block_delta", index=index, delta=given)
+        delta = {"type": "input_json_delta", "partial_json": step.encoded}
+        yield _event("content_block_delta", index=index, delta=delta)
         yield _event("content_block_stop", index=index)
         index += 1
     if writing:

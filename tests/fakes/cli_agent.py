@@ -54,9 +54,9 @@ def result(text: str, *, failed: bool = False) -> dict[str, Any]:
     return {"type": "result", "subtype": "success", "is_error": failed, "result": text}
 
 
-def talk(prompt: str, rest: list[str]) -> None:
+def talk(prompt: str, arguments: list[str]) -> None:
     """Run one turn."""
-    thread = rest[rest.index("--resume") + 1] if "--resume" in rest else "th-1"
+    thread = arguments[arguments.index("--resume") + 1] if "--resume" in arguments else "th-1"
     say({"type": "system", "subtype": "init", "session_id": thread})
     if prompt == "hang":
         say(piece("ready"))
@@ -82,40 +82,40 @@ def garbage(path: str) -> None:
 
 def leave(path: str, note: str) -> None:
     """Start a daemon in its own session that keeps standard output open."""
-    left = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    Path(note).write_text(str(left.pid))
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    Path(note).write_text(str(process.pid))
     say(*read_recording(path))
 
 
-def main(play: str, *rest: str) -> None:
+def main(play: str, *arguments: str) -> None:
     """Run the requested play."""
     prompt = sys.stdin.read()
     if play == "play":
-        sys.stderr.write(rest[2] if len(rest) > 2 and not rest[2].startswith("-") else "")
-        say(*read_recording(rest[0]))
-        sys.exit(int(rest[1]))
+        sys.stderr.write(arguments[2] if len(arguments) > 2 and not arguments[2].startswith("-") else "")
+        say(*read_recording(arguments[0]))
+        sys.exit(int(arguments[1]))
     elif play == "talk":
-        talk(prompt, list(rest))
+        talk(prompt, list(arguments))
     elif play in ("cut", "hold", "deaf"):
         if play == "deaf":
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        say(*read_recording(rest[0])[: int(rest[1])])
+        say(*read_recording(arguments[0])[: int(arguments[1])])
         if play != "cut":
             wait()
     elif play == "linger":
-        say(*read_recording(rest[0]))
+        say(*read_recording(arguments[0]))
         wait()
     elif play == "flood":
         line = json.dumps(piece("word ")) + "\n"
-        for _ in range(int(rest[0]) // 1000):
+        for _ in range(int(arguments[0]) // 1000):
             sys.stdout.write(line * 1000)
         say(result("enough"))
     elif play == "garbage":
-        garbage(rest[0])
+        garbage(arguments[0])
     elif play == "leave":
-        leave(rest[0], rest[1])
+        leave(arguments[0], arguments[1])
     elif play == "version":
-        sys.exit(print("the-agent 0.9.1") if "--version" in rest else f"error: unknown option '{rest[0]}'")
+        sys.exit(print("the-agent 0.9.1") if "--version" in arguments else f"error: unknown option '{arguments[0]}'")
     os._exit(0)  # without waiting for the processes it started
 
 

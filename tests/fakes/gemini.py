@@ -24,27 +24,30 @@ def _text(content: Json | None) -> str:
 
 def read(body: Json, model: str, stream: bool) -> ModelRequest:
     """Parse a request. Model and streaming are in its path."""
-    said: list[str] = []
+    user_texts: list[str] = []
     results: list[str] = []
     for content in body.get("contents", ()):
         if content.get("role", "user") not in ("user", "function"):
             continue
         returned = [part["functionResponse"] for part in content["parts"] if "functionResponse" in part]
-        results += [json.dumps(one.get("response", {})) for one in returned]
+        results += [json.dumps(response.get("response", {})) for response in returned]
         if (text := clean(_text(content))) and not returned:
-            said.append(text)
+            user_texts.append(text)
             results = []
-    wanted = body.get("generationConfig") or {}
+    config = body.get("generationConfig") or {}
     mode = ((body.get("toolConfig") or {}).get("functionCallingConfig") or {}).get("mode")
     offered = () if mode == "NONE" else body.get("tools") or ()
-    tools = [one for tool in offered for one in tool.get("functionDeclarations") or ()]
+    tools = [declaration for tool in offered for declaration in tool.get("functionDeclarations") or ()]
     return ModelRequest(
         model=model,
-        user_texts=tuple(said),
+        user_texts=tuple(user_texts),
         system=_text(body.get("systemInstruction")),
         results=tuple(results),
-        tools={one["name"]: one.get("parametersJsonSchema") or one.get("parameters") or {} for one in tools},
-        schema=wanted.get("responseJsonSchema") or wanted.get("responseSchema"),
+        tools={
+            declaration["name"]: declaration.get("parametersJsonSchema") or declaration.get("parameters") or {}
+            for declaration in tools
+        },
+        schema=config.get("responseJsonSchema") or config.get("responseSchema"),
         stream=stream,
         size=len(json.dumps(body.get("contents", ()))),
     )
@@ -60,32 +63,34 @@ def _part(step: Step) -> Json:
     return {"functionCall": {"id": step.id, "name": step.name, "args": step.arguments}}
 
 
-def _reply(asked: ModelRequest, parts: list[Json], tokens: int, finish: str | None, number: int | None = None) -> Json:
+def _reply(
+    request: ModelRequest, parts: list[Json], tokens: int, finish: str | None, number: int | None = None
+) -> Json:
     candidate: Json = {"content": {"role": "model", "parts": parts}, "index": 0}
     if finish:
         candidate["finishReason"] = finish
-    used = asked.input_tokens
+    used = request.input_tokens
     figures = {"promptTokenCount": used, "candidatesTokenCount": tokens, "totalTokenCount": used + tokens}
     return {
         "candidates": [candidate],
         "usageMetadata": figures,
-        "modelVersion": asked.model,
+        "modelVersion": request.model,
         "responseId": f"fake-{number or time.time_ns()}",
     }
 
 
-def whole(asked: ModelRequest, steps: list[Step]) -> Json:
+def whole(request: ModelRequest, steps: list[Step]) -> Json:
     """Return the answer in one piece."""
-    return _reply(asked, [_part(step) for step in steps] or [{"text": ""}], len(steps), "STOP")
+    return _reply(request, [_part(step) for step in steps] or [{"text": ""}], len(steps), "STOP")
 
 
-async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+async def stream(request: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
     """Yield the answer as a stream."""
     tokens, number = 0, time.time_ns()
     async for step in steps:
         tokens += 1
-        yield f"data: {json.dumps(_reply(asked, [_part(step)], tokens, None, number))}\r\n\r\n".encode()
-    yield f"data: {json.dumps(_reply(asked, [{'text': ''}], tokens, 'STOP', number))}\r\n\r\n".encode()
+        yield f"data: {json.dumps(_reply(request, [_part(step)], tokens, None, number))}\r\n\r\n".encode()
+    yield f"data: {json.dumps(_reply(request, [{'text': ''}], tokens, 'STOP', number))}\r\n\r\n".encode()
 
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
@@ -96,15 +101,15 @@ def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str]
         reason = {"reason": "API_KEY_INVALID", "domain": "googleapis.com"}
         error["details"] = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", **reason}]
     if reset is not None:
-        left = max(1, round(reset - time.time()))
+        seconds_left = max(1, round(reset - time.time()))
         quota = {
             "quotaMetric": "generativelanguage.googleapis.com/generate_content_free_tier_requests",
             "quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier",
             "quotaValue": "50",
         }
-        error["message"] = f"You exceeded your current quota. Please retry in {left}s."
+        error["message"] = f"You exceeded your current quota. Please retry in {seconds_left}s."
         error["details"] = [
             {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [quota]},
-            {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{left}s"},
+            {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{seconds_left}s"},
         ]
     return {}, {"error": error}

@@ -69,28 +69,28 @@ TOOLS = {one.__name__: one for one in (add, note, where, fail, hang, die, large,
 
 
 def main() -> None:
-    wanted = argparse.ArgumentParser()
-    wanted.add_argument("--http")
-    wanted.add_argument("--slow-start", type=float, default=0.0)
-    wanted.add_argument("--mute", action="store_true")
-    wanted.add_argument("--noise", action="store_true")
-    wanted.add_argument("--stubborn", action="store_true")
-    wanted.add_argument("--tools", default=",".join(TOOLS))
-    told = wanted.parse_args()
-    time.sleep(told.slow_start)
-    if told.mute:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--http")
+    parser.add_argument("--slow-start", type=float, default=0.0)
+    parser.add_argument("--mute", action="store_true")
+    parser.add_argument("--noise", action="store_true")
+    parser.add_argument("--stubborn", action="store_true")
+    parser.add_argument("--tools", default=",".join(TOOLS))
+    options = parser.parse_args()
+    time.sleep(options.slow_start)
+    if options.mute:
         sys.stdin.read()
         return
-    if told.noise:
+    if options.noise:
         print("this is no message\n[1, 2]\n{}", flush=True)
     server = MCPServer("fake")
-    for name in told.tools.split(","):
+    for name in options.tools.split(","):
         server.add_tool(TOOLS[name], annotations=LOOKS if name in ("add", "where") else None)
-    if told.http:
-        serve(server, Path(told.http))
+    if options.http:
+        serve(server, Path(options.http))
     else:
         server.run("stdio")
-    if told.stubborn:
+    if options.stubborn:
         time.sleep(300)
 
 

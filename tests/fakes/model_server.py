@@ -78,21 +78,21 @@ class Model:
         """End a limit now."""
         self._limits[name] = 0.0
 
-    async def until(self, look: Callable[[Model], bool], seconds: float = 60.0) -> None:
-        """Return once `look` is true of the fake; raise TimeoutError if it never is."""
+    async def until(self, condition: Callable[[Model], bool], seconds: float = 60.0) -> None:
+        """Return once `condition` is true of the fake; raise TimeoutError if it never is."""
         async with asyncio.timeout(seconds), self._news:
-            await self._news.wait_for(lambda: look(self))
+            await self._news.wait_for(lambda: condition(self))
 
     async def notify(self) -> None:
         """Wake the waiting tests."""
         async with self._news:
             self._news.notify_all()
 
-    def check(self, asked: ModelRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         """Raise Refused if the script says so."""
-        if asked.is_side_request:
+        if request.is_side_request:
             return
-        for command in script(asked):
+        for command in script(request):
             if command.verb in ("limit", "quota"):
                 seconds, name = command.words(2)
                 reset = self._limits.setdefault(name, time.time() + float(seconds))
@@ -102,35 +102,35 @@ class Model:
                 status, count, name = command.words(3)
                 if self._is_early(count, name):
                     raise Refused(int(status), "Overloaded" if status == "529" else "Internal server error")
-            elif command.verb == "window" and asked.size > int(command.rest):
-                raise Refused(400, TOO_LONG.format(asked.size, command.rest))
+            elif command.verb == "window" and request.size > int(command.rest):
+                raise Refused(400, TOO_LONG.format(request.size, command.rest))
 
     def _is_early(self, count: str, name: str) -> bool:
         """Return whether this is one of the first `count` times."""
         self._failed[name] += 1
         return not count or self._failed[name] <= int(count)
 
-    async def answer(self, asked: ModelRequest) -> AsyncIterator[Step]:
+    async def answer(self, request: ModelRequest) -> AsyncIterator[Step]:
         """Yield the steps of the script with their delays."""
-        if asked.is_side_request:
-            yield Text("Fake title" if asked.schema is None else json.dumps(sample(asked.schema)))
+        if request.is_side_request:
+            yield Text("Fake title" if request.schema is None else json.dumps(sample(request.schema)))
             return
-        commands = script(asked)
-        if asked.results:
-            yield Text(f"The tool said: {clean(asked.results[-1])[:300]} ")
+        commands = script(request)
+        if request.results:
+            yield Text(f"The tool said: {clean(request.results[-1])[:300]} ")
         elif not commands:
-            yield Text(f"You said: {asked.newest}")
+            yield Text(f"You said: {request.newest}")
         for command in commands:
-            async for step in self._do(asked, command):
+            async for step in self._do(request, command):
                 yield step
 
-    async def _do(self, asked: ModelRequest, command: Command) -> AsyncIterator[Step]:
+    async def _do(self, request: ModelRequest, command: Command) -> AsyncIterator[Step]:
         match command.verb:
             case "say":
                 for word in command.rest.split(" "):
                     yield Text(word + " ")
             case "recall":
-                yield Text("You said: " + " | ".join(asked.user_texts[:-1]))
+                yield Text("You said: " + " | ".join(request.user_texts[:-1]))
             case "long":
                 for number in range(int(command.rest)):
                     yield Text(f"line {number} of a long answer\n")
@@ -163,7 +163,7 @@ class Model:
             case "garble":
                 yield Call("call_\ud83d\0", f"add.\ud83d\0{'d' * 100}", {})
             case "shell" | "escalate" | "write" | "tool" | "also":
-                yield tool_call(asked, command)
+                yield tool_call(request, command)
             case "window":
                 pass
             case "limit" | "quota" | "fail":
@@ -182,40 +182,40 @@ async def stop_at_cut(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 def key_of(request: Request) -> str:
     """Return the key of a request from the header or query of its format."""
     carried = request.headers.get("authorization", "").removeprefix("Bearer ")
-    given = request.headers.get("x-api-key") or request.headers.get("x-goog-api-key")
-    return given or carried or request.query_params.get("key", "")
+    header_key = request.headers.get("x-api-key") or request.headers.get("x-goog-api-key")
+    return header_key or carried or request.query_params.get("key", "")
 
 
-async def speak(request: Request, dialect: ModuleType, asked: ModelRequest) -> Response:
+async def speak(request: Request, dialect: ModuleType, model_request: ModelRequest) -> Response:
     """Answer in the format of a provider."""
     model: Model = request.app.state.model
-    seen = {
+    record = {
         "dialect": dialect.__name__.rpartition(".")[2],
         "path": request.url.path,
-        "model": asked.model,
-        "said": list(asked.user_texts),
-        "results": list(asked.results),
-        "tools": sorted(asked.tools),
-        "system": asked.system,
-        "size": asked.size,
-        "errand": asked.is_side_request,
+        "model": model_request.model,
+        "said": list(model_request.user_texts),
+        "results": list(model_request.results),
+        "tools": sorted(model_request.tools),
+        "system": model_request.system,
+        "size": model_request.size,
+        "errand": model_request.is_side_request,
         "agent": request.headers.get("user-agent", ""),
     }
-    model.requests.append(seen)
+    model.requests.append(record)
     await model.notify()
     try:
         if (key := key_of(request)).startswith("bad"):
             raise Refused(401, f"Invalid API key provided: {key}")
-        if asked.model.startswith("no-such"):
-            raise Refused(404, f"The model `{asked.model}` does not exist")
-        model.check(asked)
+        if model_request.model.startswith("no-such"):
+            raise Refused(404, f"The model `{model_request.model}` does not exist")
+        model.check(model_request)
     except Refused as no:
         headers, body = dialect.refusal(no.status, no.text, no.reset)
         return JSONResponse(body, 400 if (dialect is gemini and no.status == 401) else no.status, headers)
-    if asked.stream:
-        stream = stop_at_cut(dialect.stream(asked, model.answer(asked)))
+    if model_request.stream:
+        stream = stop_at_cut(dialect.stream(model_request, model.answer(model_request)))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-cache"})
-    return JSONResponse(dialect.whole(asked, [step async for step in model.answer(asked)]))
+    return JSONResponse(dialect.whole(model_request, [step async for step in model.answer(model_request)]))
 
 
 async def on_messages(request: Request) -> Response:
@@ -242,19 +242,19 @@ async def on_gemini(request: Request) -> Response:
     """Answer Gemini, whose method is at the end of the path."""
     model, _, verb = request.path_params["rest"].partition(":")
     body = await request.json()
-    asked = gemini.read(body, model, verb == "streamGenerateContent")
+    model_request = gemini.read(body, model, verb == "streamGenerateContent")
     if verb == "countTokens":
-        return JSONResponse({"totalTokens": asked.input_tokens})
-    return await speak(request, gemini, asked)
+        return JSONResponse({"totalTokens": model_request.input_tokens})
+    return await speak(request, gemini, model_request)
 
 
 async def on_models(request: Request) -> Response:
     """Return the models with the fields of all formats."""
-    made = [
+    models = [
         {"id": name, "name": f"models/{name}", "object": "model", "type": "model", "display_name": name, "created": 1}
         for name in MODELS
     ]
-    return JSONResponse({"object": "list", "data": made, "models": made, "has_more": False})
+    return JSONResponse({"object": "list", "data": models, "models": models, "has_more": False})
 
 
 async def on_release(request: Request) -> Response:
@@ -337,20 +337,20 @@ async def serve(port: int = 0) -> AsyncIterator[tuple[str, Model]]:
 @contextmanager
 def serve_beside() -> Iterator[str]:
     """Serve the fake in a thread, for tests without an event loop, and yield its address."""
-    loop, ended = asyncio.new_event_loop(), asyncio.Event()
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
     address: Future[str] = Future()
 
     async def work() -> None:
         async with serve() as (url, _):
             address.set_result(url)
-            await ended.wait()
+            await stop.wait()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(work()))
     thread.start()
     try:
         yield address.result(60)
     finally:
-        loop.call_soon_threadsafe(ended.set)
+        loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()
 

@@ -18,13 +18,13 @@ def _text(content: Any) -> str:
 
 def read(body: Json) -> ModelRequest:
     """Parse a request."""
-    said: list[str] = []
+    user_texts: list[str] = []
     results: list[str] = []
     system: list[str] = []
     for message in body.get("messages", ()):
         text = _text(message.get("content"))
         if message["role"] == "user" and (typed := clean(text)):
-            said.append(typed)
+            user_texts.append(typed)
             results = []
         elif message["role"] == "tool":
             results.append(text)
@@ -32,22 +32,22 @@ def read(body: Json) -> ModelRequest:
             system.append(text)
     offered = () if body.get("tool_choice") == "none" else body.get("tools") or ()
     functions = [tool["function"] for tool in offered if tool.get("type") == "function"]
-    wanted = body.get("response_format") or {}
+    response_format = body.get("response_format") or {}
     return ModelRequest(
         model=body.get("model", "fake"),
-        user_texts=tuple(said),
+        user_texts=tuple(user_texts),
         system="\n".join(system),
         results=tuple(results),
         tools={function["name"]: function.get("parameters") or {} for function in functions},
-        schema=(wanted.get("json_schema") or {}).get("schema"),
+        schema=(response_format.get("json_schema") or {}).get("schema"),
         stream=bool(body.get("stream")),
         size=len(json.dumps(body.get("messages", ()))),
     )
 
 
-def _usage(asked: ModelRequest, tokens: int) -> Json:
-    asked_for = asked.input_tokens
-    return {"prompt_tokens": asked_for, "completion_tokens": tokens, "total_tokens": asked_for + tokens}
+def _usage(request: ModelRequest, tokens: int) -> Json:
+    input_tokens = request.input_tokens
+    return {"prompt_tokens": input_tokens, "completion_tokens": tokens, "total_tokens": input_tokens + tokens}
 
 
 def _call(call: Call) -> Json:
@@ -55,12 +55,12 @@ def _call(call: Call) -> Json:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _envelope(asked: ModelRequest, number: int, kind: str, choices: list[Json], usage: Json | None) -> Json:
-    made = {"id": f"chatcmpl-{number}", "object": kind, "created": int(time.time()), "model": asked.model}
-    return {**made, "choices": choices, "usage": usage}
+def _envelope(request: ModelRequest, number: int, kind: str, choices: list[Json], usage: Json | None) -> Json:
+    fields = {"id": f"chatcmpl-{number}", "object": kind, "created": int(time.time()), "model": request.model}
+    return {**fields, "choices": choices, "usage": usage}
 
 
-def whole(asked: ModelRequest, steps: list[Step]) -> Json:
+def whole(request: ModelRequest, steps: list[Step]) -> Json:
     """Return the answer in one piece."""
     text = "".join(step.text for step in steps if isinstance(step, Text))
     calls = [_call(step) for step in steps if isinstance(step, Call)]
@@ -68,16 +68,16 @@ def whole(asked: ModelRequest, steps: list[Step]) -> Json:
     if calls:
         message["tool_calls"] = calls
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
-    return _envelope(asked, time.time_ns(), "chat.completion", [choice], _usage(asked, len(steps)))
+    return _envelope(request, time.time_ns(), "chat.completion", [choice], _usage(request, len(steps)))
 
 
-async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+async def stream(request: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
     """Yield the answer as a stream."""
     number = time.time_ns()
 
     def chunk(delta: Json, finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return f"data: {json.dumps(_envelope(asked, number, 'chat.completion.chunk', [choice], None))}\n\n".encode()
+        return f"data: {json.dumps(_envelope(request, number, 'chat.completion.chunk', [choice], None))}\n\n".encode()
 
     yield chunk({"role": "assistant", "content": ""})
     tokens, calls = 0, 0
@@ -91,7 +91,7 @@ async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterat
             yield chunk({"tool_calls": [{"index": calls, **_call(step)}]})
             calls += 1
     yield chunk({}, "tool_calls" if calls else "stop")
-    last = _envelope(asked, number, "chat.completion.chunk", [], _usage(asked, tokens))
+    last = _envelope(request, number, "chat.completion.chunk", [], _usage(request, tokens))
     yield f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n".encode()
 
 
@@ -109,11 +109,11 @@ def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str]
     error: Json = {"message": text, "type": kind, "param": None, "code": code}
     headers: dict[str, str] = {}
     if reset is not None:
-        left = max(1, round(reset - time.time()))
+        seconds_left = max(1, round(reset - time.time()))
         headers = {
-            "retry-after": str(left),
+            "retry-after": str(seconds_left),
             "x-ratelimit-limit-requests": "60",
             "x-ratelimit-remaining-requests": "0",
-            "x-ratelimit-reset-requests": f"{left}s",
+            "x-ratelimit-reset-requests": f"{seconds_left}s",
         }
     return headers, {"error": error}

@@ -19,27 +19,27 @@ def _text(content: Any) -> str:
 
 def read(body: Json) -> ModelRequest:
     """Parse a request."""
-    given = body.get("input", ())
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    said: list[str] = []
+    model_input = body.get("input", ())
+    items = [{"role": "user", "content": model_input}] if isinstance(model_input, str) else model_input
+    user_texts: list[str] = []
     results: list[str] = []
     for item in items:
         if item.get("role") == "user":
             if text := clean(_text(item.get("content"))):
-                said.append(text)
+                user_texts.append(text)
                 results = []
         elif str(item.get("type", "")).endswith("_call_output"):
             results.append(_text(item.get("output")))
     offered = () if body.get("tool_choice") == "none" else body.get("tools") or ()
     functions = [tool for tool in offered if tool.get("type") == "function"]
-    wanted = (body.get("text") or {}).get("format") or {}
+    text_format = (body.get("text") or {}).get("format") or {}
     return ModelRequest(
         model=body.get("model", "fake"),
-        user_texts=tuple(said),
+        user_texts=tuple(user_texts),
         system=body.get("instructions") or "",
         results=tuple(results),
         tools={tool["name"]: tool.get("parameters") or {} for tool in functions},
-        schema=wanted.get("schema"),
+        schema=text_format.get("schema"),
         stream=bool(body.get("stream")),
         size=len(json.dumps(items)),
     )
@@ -59,10 +59,10 @@ def _item(step: Text | Call, number: int = 0) -> Json:
     }
 
 
-def _response(asked: ModelRequest, status: str, output: list[Json], tokens: int) -> Json:
-    total = asked.input_tokens + tokens
+def _response(request: ModelRequest, status: str, output: list[Json], tokens: int) -> Json:
+    total = request.input_tokens + tokens
     usage = {
-        "input_tokens": asked.input_tokens,
+        "input_tokens": request.input_tokens,
         "input_tokens_details": {"cached_tokens": 0},
         "output_tokens": tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
@@ -73,7 +73,7 @@ def _response(asked: ModelRequest, status: str, output: list[Json], tokens: int)
         "object": "response",
         "created_at": int(time.time()),
         "status": status,
-        "model": asked.model,
+        "model": request.model,
         "output": output,
         "usage": usage if status == "completed" else None,
     }
@@ -81,22 +81,22 @@ def _response(asked: ModelRequest, status: str, output: list[Json], tokens: int)
 
 def _items(steps: list[Step], number: int) -> list[Json]:
     text = "".join(step.text for step in steps if isinstance(step, Text))
-    made = [_item(Text(text), number)] if text else []
-    return made + [_item(step) for step in steps if isinstance(step, Call)]
+    items = [_item(Text(text), number)] if text else []
+    return items + [_item(step) for step in steps if isinstance(step, Call)]
 
 
-def whole(asked: ModelRequest, steps: list[Step], number: int | None = None) -> Json:
+def whole(request: ModelRequest, steps: list[Step], number: int | None = None) -> Json:
     """Return the answer in one piece."""
-    return _response(asked, "completed", _items(steps, number or time.time_ns()), len(steps))
+    return _response(request, "completed", _items(steps, number or time.time_ns()), len(steps))
 
 
 def _event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
 
 
-async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
+async def stream(request: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterator[bytes]:
     """Yield the answer as a stream."""
-    yield _event("response.created", response=_response(asked, "in_progress", [], 0))
+    yield _event("response.created", response=_response(request, "in_progress", [], 0))
     number = time.time_ns()
     done: list[Step] = []
     written = ""
@@ -114,14 +114,14 @@ async def stream(asked: ModelRequest, steps: AsyncIterator[Step]) -> AsyncIterat
         if item["type"] == "function_call":
             yield _event("response.output_item.added", output_index=index, item={**item, "arguments": ""})
         yield _event("response.output_item.done", output_index=index, item=item)
-    yield _event("response.completed", response=whole(asked, done, number))
+    yield _event("response.completed", response=whole(request, done, number))
 
 
 def refusal(status: int, text: str, reset: float | None) -> tuple[dict[str, str], Json]:
     """Return headers and body of an error; `reset` is the end of a usage limit."""
     headers, body = openai_chat.refusal(status, text, reset)
     if reset is not None:
-        left = max(1, round(reset - time.time()))
+        seconds_left = max(1, round(reset - time.time()))
         limit = {"type": "usage_limit_reached", "message": "The usage limit has been reached", "plan_type": "pro"}
-        body = {"error": {**limit, "resets_at": int(reset) + 1, "resets_in_seconds": left}}
+        body = {"error": {**limit, "resets_at": int(reset) + 1, "resets_in_seconds": seconds_left}}
     return headers, body

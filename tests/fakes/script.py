@@ -122,8 +122,8 @@ class Command:
 
     def words(self, count: int) -> list[str]:
         """Return so many words; the last one contains the rest, and missing ones are empty."""
-        found = self.rest.split(None, count - 1)
-        return found + [""] * (count - len(found))
+        parts = self.rest.split(None, count - 1)
+        return parts + [""] * (count - len(parts))
 
 
 TOOL_VERBS = ("shell", "escalate", "write", "tool", "garble")
@@ -134,20 +134,20 @@ def clean(text: str) -> str:
     return WRAPPED.sub("", text).strip()
 
 
-def script(asked: ModelRequest) -> list[Command]:
+def script(request: ModelRequest) -> list[Command]:
     """Return the commands of this answer: the part of the script after as many tools as have returned."""
-    commands = [Command(verb, rest.strip()) for verb, rest in COMMAND.findall(asked.newest)]
+    commands = [Command(verb, rest.strip()) for verb, rest in COMMAND.findall(request.newest)]
     parts: list[list[Command]] = [[]]
     for command in commands:
         parts[-1].append(command)
         if command.verb in TOOL_VERBS:
             parts.append([])
-    left = len(asked.results)
+    results_left = len(request.results)
     for part in parts[:-1]:
         calls = sum(command.verb in (*TOOL_VERBS, "also") for command in part)
-        if left < calls:
+        if results_left < calls:
             return part
-        left -= calls
+        results_left -= calls
     return parts[-1]
 
 
@@ -181,14 +181,14 @@ SHELLS = (
 WRITERS = ("Write", "write", "write_file", "create", "developer__write")
 
 
-def offered(asked: ModelRequest, names: tuple[str, ...]) -> str | None:
+def offered(request: ModelRequest, names: tuple[str, ...]) -> str | None:
     """Return the first of these tools that the agent offers."""
-    return next((name for name in names if name in asked.tools), None)
+    return next((name for name in names if name in request.tools), None)
 
 
-def tool_call(asked: ModelRequest, command: Command) -> Step:
+def tool_call(request: ModelRequest, command: Command) -> Step:
     """Return the tool call for a command, with a tool of the agent."""
-    number = f"{len(asked.user_texts)}x{len(asked.results)}"
+    number = f"{len(request.user_texts)}x{len(request.results)}"
     if command.verb in ("tool", "also"):
         name, text = command.words(2)
         try:
@@ -196,24 +196,24 @@ def tool_call(asked: ModelRequest, command: Command) -> Step:
         except ValueError:
             read = text
         return Call(f"call_{number}_{abs(hash(command.rest)) % 10**8}", name, read)
-    if command.verb == "write" and (name := offered(asked, WRITERS)):
+    if command.verb == "write" and (name := offered(request, WRITERS)):
         path, text = command.words(2)
-        given = {"file_path": path, "filePath": path, "path": path, "content": text, "file_text": text}
-    elif name := offered(asked, SHELLS):
+        values = {"file_path": path, "filePath": path, "path": path, "content": text, "file_text": text}
+    elif name := offered(request, SHELLS):
         line = command.rest
         if command.verb == "write":
             path, text = command.words(2)
             line = f"printf %s '{text}' > '{path}'"
-        given = {"command": line, "cmd": line, "description": "Runs a command"}
+        values = {"command": line, "cmd": line, "description": "Runs a command"}
         if command.verb == "escalate":
-            given |= {"sandbox_permissions": "require_escalated", "justification": "May I?"}
+            values |= {"sandbox_permissions": "require_escalated", "justification": "May I?"}
     else:
-        return Text(f"No tool for {command.verb} among: {', '.join(asked.tools)}.")
-    schema = asked.tools[name]
-    known = schema.get("properties", {})
+        return Text(f"No tool for {command.verb} among: {', '.join(request.tools)}.")
+    schema = request.tools[name]
+    properties = schema.get("properties", {})
     arguments: Json = sample({**schema, "type": "object"})
-    for key, value in given.items():
-        if key in known:
-            listed = str(known[key].get("type", "")).lower() == "array"
+    for key, value in values.items():
+        if key in properties:
+            listed = str(properties[key].get("type", "")).lower() == "array"
             arguments[key] = ["bash", "-lc", value] if listed else value
     return Call(f"call_{number}_{abs(hash(command.rest)) % 10**8}", name, arguments)

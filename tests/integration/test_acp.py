@@ -44,8 +44,8 @@ async def desk_at(tmp_path: Path, settings: str = "") -> AsyncIterator[Runtime]:
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Runtime]:
-    async with desk_at(tmp_path) as made:
-        yield made
+    async with desk_at(tmp_path) as runtime:
+        yield runtime
 
 
 async def send_message(desk: Runtime, prompt: str) -> Task:
@@ -56,8 +56,8 @@ async def send_message(desk: Runtime, prompt: str) -> Task:
 
 async def wait_for_question(desk: Runtime) -> Approval:
     """Return the open question."""
-    found: list[Approval] = await until(desk.approvals.list)
-    return found[0]
+    approvals: list[Approval] = await until(desk.approvals.list)
+    return approvals[0]
 
 
 async def kinds(desk: Runtime, task: Task) -> list[str]:
@@ -85,25 +85,25 @@ async def test_an_allowed_tool_runs(desk: Runtime) -> None:
     assert (question.task_id, question.agent) == (task.id, "fake")
     assert "touch x" in question.question
     await desk.approvals.answer(question.id, grant=True)
-    ended = await desk.tasks.wait(task.id)
-    assert (ended.status, ended.result) == ("done", "so I did")
-    told = await kinds(desk, task)
-    assert told.count("tool_exec_start") == told.count("tool_exec_end") == 1
+    ended_task = await desk.tasks.wait(task.id)
+    assert (ended_task.status, ended_task.result) == ("done", "so I did")
+    event_kinds = await kinds(desk, task)
+    assert event_kinds.count("tool_exec_start") == event_kinds.count("tool_exec_end") == 1
 
 
 async def test_a_denied_tool_does_not_run(desk: Runtime) -> None:
     task = await desk.tasks.submit("[[ask ar touch x]]", agent="fake")
     await desk.approvals.answer((await wait_for_question(desk)).id, grant=False, why="not today")
-    ended = await desk.tasks.wait(task.id)
-    assert (ended.status, ended.outcome) == ("failed", "error")
-    assert "denied: 'touch x' (not today)" in (ended.error or "")
+    ended_task = await desk.tasks.wait(task.id)
+    assert (ended_task.status, ended_task.outcome) == ("failed", "error")
+    assert "denied: 'touch x' (not today)" in (ended_task.error or "")
 
 
 async def test_an_unanswered_question_expires(tmp_path: Path) -> None:
     async with desk_at(tmp_path, 'approval_expiry = "1s"') as desk:
         task = await desk.tasks.submit("[[ask ar touch x]] [[say I could not]]", agent="fake")
-        ended = await desk.tasks.wait(task.id)
-        assert (ended.status, ended.result) == ("done", "I could not")
+        ended_task = await desk.tasks.wait(task.id)
+        assert (ended_task.status, ended_task.result) == ("done", "I could not")
         (question,) = await desk.approvals.list(None)
         assert question.status == "expired"
 
@@ -118,8 +118,8 @@ async def test_a_turn_is_cancelled(desk: Runtime, prompt: str) -> None:
     else:
         await until(lambda: _uses_tool(desk, task))
     await desk.tasks.cancel(task.id)
-    ended = await desk.tasks.wait(task.id)
-    assert ended.status == "cancelled"
+    ended_task = await desk.tasks.wait(task.id)
+    assert ended_task.status == "cancelled"
     assert await desk.approvals.list() == []
     assert (await send_message(desk, "[[show pid]]")).result == pid, "the agent itself stopped and is still there"
 
@@ -131,9 +131,9 @@ async def _uses_tool(desk: Runtime, task: Task) -> bool:
 async def test_a_usage_limit_parks_the_task_until_it_ends(desk: Runtime) -> None:
     task = await desk.tasks.submit("[[limit 2]] [[recall]]", agent="fake")
 
-    ended = await desk.tasks.wait(task.id)
-    assert (ended.status, ended.failures, ended.attempt) == ("done", 0, 2)
-    assert "You said: [[limit 2]] [[recall]]" in (ended.result or ""), "it is the same conversation"
+    ended_task = await desk.tasks.wait(task.id)
+    assert (ended_task.status, ended_task.failures, ended_task.attempt) == ("done", 0, 2)
+    assert "You said: [[limit 2]] [[recall]]" in (ended_task.result or ""), "it is the same conversation"
     (parked,) = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("task_waiting",)))
     assert parked.payload["wait"] == "limit"
 
@@ -176,9 +176,9 @@ async def test_a_conversation_continues_after_midwatch_was_killed_during_a_turn(
         (memory / "go").touch()
         await server.start()
         async with server.client() as http:
-            ended = await _wait_for_end(http, task["id"])
-            assert (ended["status"], ended["attempt"]) == ("done", 2), ended
-            assert "remember me" in ended["result"]
+            ended_task = await _wait_for_end(http, task["id"])
+            assert (ended_task["status"], ended_task["attempt"]) == ("done", 2), ended_task
+            assert "remember me" in ended_task["result"]
             assert "midwatch was interrupted" in "".join(file.read_text() for file in memory.glob("s-*.json"))
             assert len(list(memory.glob("s-*.json"))) == 1, "it is the same conversation"
         assert await eventually(lambda: not any(runs(pid) for pid in before)), "something of the first process is left"
@@ -204,9 +204,9 @@ async def _working(memory: Path) -> bool:
 async def _wait_for_end(http: Any, task_id: str) -> dict[str, Any]:
     async with asyncio.timeout(30):
         while True:
-            found: dict[str, Any] = (await http.get(f"/tasks/{task_id}")).json()
-            if found["status"] in ("done", "failed", "cancelled"):
-                return found
+            task: dict[str, Any] = (await http.get(f"/tasks/{task_id}")).json()
+            if task["status"] in ("done", "failed", "cancelled"):
+                return task
             await asyncio.sleep(0.02)
 
 
@@ -226,8 +226,8 @@ async def test_a_conversation_is_used_watched_and_taken_over_by_another_process(
             first = (await looking.sessions.get(KEY)).session
         async with Runtime.open(tmp_path / "b") as b:
             assert (await send_message(b, "two")).result == "you said two"
-            seen = await collect_pieces(b, "[[flood 3000]] [[hold seen]]", tmp_path / "memory" / "seen")
-            assert seen, "nothing of what is written on the other host was seen while it was written"
+            pieces = await collect_pieces(b, "[[flood 3000]] [[hold seen]]", tmp_path / "memory" / "seen")
+            assert pieces, "nothing of what is written on the other host was seen while it was written"
             hanging = await b.sessions.send(KEY, "[[tool true]] [[hold never]]")
             await until(lambda: at_work(b, hanging))
             assert await b.sessions.interrupt(KEY) == hanging.id
@@ -253,17 +253,17 @@ async def at_work(desk: Runtime, task: Task) -> bool:
     return "tool_exec_end" in await kinds(desk, task)
 
 
-async def collect_pieces(desk: Runtime, prompt: str, seen: Path) -> list[str]:
-    """Return the parts of an answer that another process saw while it was written; the answer ends when the file `seen`
+async def collect_pieces(desk: Runtime, prompt: str, seen_file: Path) -> list[str]:
+    """Return the parts of an answer that another process saw while it was written; the answer ends when `seen_file`
     exists.
     """
     pieces: list[str] = []
 
     async def watch() -> None:
         async for batch in desk.bus.batches(0, EventFilter(session_key=KEY), live=True):
-            pieces.extend(told.payload["text"] for told in batch if told.kind == "message_delta")
+            pieces.extend(event.payload["text"] for event in batch if event.kind == "message_delta")
             if pieces:
-                seen.touch()
+                seen_file.touch()
 
     watching = asyncio.create_task(watch())
     try:

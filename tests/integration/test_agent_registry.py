@@ -38,8 +38,8 @@ def settings(folder: Path, db: str | None = None) -> Settings:
     return Settings.load(folder, db=db, detect_agents=False, shutdown_grace=0)
 
 
-def make_options(to: str | None, words: str = "it", **wish: Any) -> HandoffOptions:
-    return HandoffOptions(task=HandoffTask(type="code", description=words), to=to, from_agent="lead", **wish)
+def make_options(to: str | None, description: str = "it", **fields: Any) -> HandoffOptions:
+    return HandoffOptions(task=HandoffTask(type="code", description=description), to=to, from_agent="lead", **fields)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_an_agent_removed_during_the_choice_is_skipped(desk: Runtime) -> N
 
     async with asyncio.timeout(20):
         done = await desk.handoffs.handoff(make_options(None, enable_func=leaves))
-    assert (done.to_agent, [one["agent"] for one in done.refusals]) == ("second", ["first"])
+    assert (done.to_agent, [refusal["agent"] for refusal in done.refusals]) == ("second", ["first"])
     await desk.handoffs.register(Coder("first"))
     named, _ = await asyncio.gather(
         desk.handoffs.handoff(make_options("first", wait=False)), desk.handoffs.unregister("first")
@@ -92,25 +92,25 @@ async def test_an_added_agent_gets_work_at_once_and_a_removed_one_gets_none(
     role: Any = "worker" if db else "library"
     async with (
         Runtime.open(settings=settings(tmp_path, db), role=role) as desk,
-        Runtime.open(settings=settings(tmp_path, db), work=False) as other,
+        Runtime.open(settings=settings(tmp_path, db), work=False) as other_desk,
         asyncio.timeout(60),
     ):
         with pytest.raises(UnknownAgent):
-            await other.tasks.submit("x", agent="late")
+            await other_desk.tasks.submit("x", agent="late")
         with pytest.raises(Conflict, match="this process runs no tasks"):
-            await other.handoffs.register(FunctionAgent("late", echo))
+            await other_desk.handoffs.register(FunctionAgent("late", echo))
         await desk.handoffs.register(FunctionAgent("late", echo, terms=AgentTerms(timeout_seconds=777.0)))
-        first = await other.tasks.submit("from another process", agent="late")
+        first = await other_desk.tasks.submit("from another process", agent="late")
         assert first.timeout_seconds == 777.0
         assert (await desk.tasks.wait(first.id)).result == "<from another process>"
         assert (await desk.handoffs.handoff(make_options("late"))).output == "<it>"
-        assert {one.id: one.agents for one in await desk.living()}[desk.id] == ("demo", "late")
-        waiting = await other.tasks.submit("later", agent="late", delay=3600)
+        assert {instance.id: instance.agents for instance in await desk.living()}[desk.id] == ("demo", "late")
+        waiting = await other_desk.tasks.submit("later", agent="late", delay=3600)
         await desk.handoffs.unregister("late")
-        assert {one.id: one.agents for one in await desk.living()}[desk.id] == ("demo",)
-        for one in (desk, other):
+        assert {instance.id: instance.agents for instance in await desk.living()}[desk.id] == ("demo",)
+        for runtime in (desk, other_desk):
             with pytest.raises(UnknownAgent):
-                await one.tasks.submit("x", agent="late")
+                await runtime.tasks.submit("x", agent="late")
         with pytest.raises(UnknownAgent):
             await desk.handoffs.handoff(make_options("late"))
         assert (await desk.tasks.get(waiting.id)).status == "pending"
@@ -139,8 +139,8 @@ async def test_a_running_task_ends_normally_after_its_agent_was_removed(
         await desk.handoffs.unregister("slow")
         assert list(desk.agents) == ["demo"]
         go.set()
-        ended = await desk.tasks.wait(running.id)
-        assert (ended.outcome, ended.result) == ("ok", "heard done"), ended.error
+        ended_task = await desk.tasks.wait(running.id)
+        assert (ended_task.outcome, ended_task.result) == ("ok", "heard done"), ended_task.error
 
 
 async def test_a_task_of_a_removed_agent_waits_until_it_is_added_again(desk: Runtime) -> None:
@@ -184,9 +184,9 @@ async def test_an_invalid_registration_is_reported_and_changes_nothing(
     for name in ("", "a b", "-a", "a" * 64, "a\n", 7):
         with pytest.raises(InvalidInput, match="letters, digits"):
             await desk.handoffs.register(FunctionAgent(name, echo))  # type: ignore[arg-type]
-    for thing in (echo, "package:function", None):
+    for candidate in (echo, "package:function", None):
         with pytest.raises(InvalidInput, match="this is not an agent"):
-            await desk.handoffs.register(thing)  # type: ignore[arg-type]
+            await desk.handoffs.register(candidate)  # type: ignore[arg-type]
     with pytest.raises(UnknownAgent, match=r"'nobody'.*Register it first"):
         await desk.handoffs.register(LlmAgent("model", "openai:fake", delegates=["nobody"]))
     with pytest.raises(UnknownAgent, match=r"'nobody'.*of this process"):
@@ -210,22 +210,24 @@ async def test_concurrent_registrations_keep_one_agent_per_name(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     db = request.getfixturevalue("database") if kind == "postgres" else None
-    wanted = [f"a{number % 20}" for number in range(40)]
-    names = list(dict.fromkeys(wanted))
+    requested_names = [f"a{number % 20}" for number in range(40)]
+    names = list(dict.fromkeys(requested_names))
     role: Any = "worker" if db else "library"
     async with Runtime.open(settings=settings(tmp_path, db), role=role) as desk, asyncio.timeout(60):
-        ended = await asyncio.gather(*(desk.handoffs.register(Coder(n)) for n in wanted), return_exceptions=True)
-        assert [type(one) for one in ended if one is not None] == [Conflict] * 20
+        outcomes = await asyncio.gather(
+            *(desk.handoffs.register(Coder(n)) for n in requested_names), return_exceptions=True
+        )
+        assert [type(outcome) for outcome in outcomes if outcome is not None] == [Conflict] * 20
         done = await asyncio.gather(*(desk.handoffs.handoff(make_options(name, "x")) for name in names))
-        assert [one.output for one in done] == [f"{name} did x" for name in names]
+        assert [handoff.output for handoff in done] == [f"{name} did x" for name in names]
         await asyncio.gather(*(desk.handoffs.unregister(name) for name in names))
         assert (await desk.living())[0].agents == ("demo",)
-    assert [one.getMessage() for one in caplog.records if one.levelname != "INFO"] == []
+    assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == []
 
 
 async def test_an_open_conversation_ends_with_its_agent(desk: Runtime) -> None:
     go = asyncio.Event()
-    old, new = (ScriptedAgent(wait_for(go), result(word), name="it", lasting=True) for word in ("old", "new"))
+    old, new = (ScriptedAgent(wait_for(go), result(text), name="it", lasting=True) for text in ("old", "new"))
     await desk.handoffs.register(old)
     for key in ("chat:1", "chat:2"):
         await desk.sessions.create(key=key, agent="it")

@@ -185,24 +185,24 @@ async def test_replies_link_their_schema(agent_api: AgentApi) -> None:
 
 async def test_a_client_follows_the_event_stream(agent_api: AgentApi, tmp_path: Path) -> None:
     await agent_api.wait_until_stable()
-    seen: list[tuple[str, Any]] = []
+    events: list[tuple[str, Any]] = []
     sending = None
     async with asyncio.timeout(60), aclosing(frames(agent_api)) as stream:
         async for name, data in stream:
-            seen.append((name, data))
-            if len(seen) == 2:
+            events.append((name, data))
+            if len(events) == 2:
                 sending = asyncio.create_task(agent_api.send(f"hold {tmp_path / 'go'}"))
             if name == "message_update" and data["id"] == 2 and data["message"] == "first part":
                 (tmp_path / "go").touch()
-            if len(seen) > 3 and data == {"status": "stable", "agent_type": "custom"}:
+            if len(events) > 3 and data == {"status": "stable", "agent_type": "custom"}:
                 break
     assert sending is not None and (await sending).status_code == 200
-    assert seen[0][0] == "message_update"
-    assert (list(seen[0][1]), seen[0][1]["message"]) == (["id", "role", "message", "time"], "Welcome to echo")
-    assert seen[1] == ("status_change", {"status": "stable", "agent_type": "custom"})
-    assert seen[2] == ("status_change", {"status": "running", "agent_type": "custom"})
-    assert (seen[3][1]["id"], seen[3][1]["role"]) == (1, "user")
-    texts = [data["message"] for name, data in seen[4:-1] if data["id"] == 2]
+    assert events[0][0] == "message_update"
+    assert (list(events[0][1]), events[0][1]["message"]) == (["id", "role", "message", "time"], "Welcome to echo")
+    assert events[1] == ("status_change", {"status": "stable", "agent_type": "custom"})
+    assert events[2] == ("status_change", {"status": "running", "agent_type": "custom"})
+    assert (events[3][1]["id"], events[3][1]["role"]) == (1, "user")
+    texts = [data["message"] for name, data in events[4:-1] if data["id"] == 2]
     assert texts[-1] == "first part\nsecond part"
     assert "first part" in texts
     state = await anext(agent_api.follower.feed.follow(*EVENTS))
@@ -235,7 +235,7 @@ async def test_the_screen_is_sent_with_every_change(agent_api: AgentApi) -> None
         assert (await agent_api.send("\r", "raw")).status_code == 200
         while "you said raw words" not in data["screen"]:
             _, data = await anext(stream)
-    assert [one["role"] for one in await agent_api.messages()] == ["agent"], "keys are no messages"
+    assert [message["role"] for message in await agent_api.messages()] == ["agent"], "keys are no messages"
 
 
 async def test_streams_end_cleanly_with_the_server(agent_api: AgentApi) -> None:
@@ -252,7 +252,9 @@ async def test_a_message_is_refused_while_the_agent_works(agent_api: AgentApi, t
     await agent_api.wait_until_stable()
     assert (await agent_api.send(f"hold {tmp_path / 'go'}")).status_code == 200
     assert await agent_api.status() == "running"
-    assert [one["role"] for one in await agent_api.messages()][:2] == ["agent", "user"], "nobody waits for the agent"
+    assert [message["role"] for message in await agent_api.messages()][:2] == ["agent", "user"], (
+        "nobody waits for the agent"
+    )
     refused = await agent_api.send("too early")
     assert (refused.status_code, refused.headers["content-type"]) == (409, PROBLEM)
     assert refused.headers["retry-after"] == "1"
@@ -310,8 +312,8 @@ async def test_the_exit_of_the_agent_is_noticed(agent_api: AgentApi, way: str) -
     assert (await agent_api.send(f"{way} 3\r", "raw")).status_code == 200
     async with asyncio.timeout(60):
         await agent_api.follower.program_ended.wait()
-    left = agent_api.desk.agents["echo"].exits[agent_api.follower.key]  # type: ignore[attr-defined]
-    assert left.code == 3
+    exit_status = agent_api.desk.agents["echo"].exits[agent_api.follower.key]  # type: ignore[attr-defined]
+    assert exit_status.code == 3
     assert await agent_api.status() == "running", "nobody waits for input"
     refused = await agent_api.send("x", "raw")
     assert refused.status_code == 409
@@ -409,15 +411,18 @@ async def test_the_chat_page_may_have_another_base_path(tmp_path: Path) -> None:
 
 async def test_the_console_of_one_session_sees_only_that_session(agent_api: AgentApi) -> None:
     http, desk, key = agent_api.http, agent_api.desk, agent_api.follower.key
-    other = (await desk.sessions.create(agent="echo"))[0].session.key
-    waiting = await desk.tasks.submit("hello", session_key=other, delay=3600)
+    other_key = (await desk.sessions.create(agent="echo"))[0].session.key
+    waiting = await desk.tasks.submit("hello", session_key=other_key, delay=3600)
     base = "/chat/api/v1"
     assert (await http.get(f"{base}/me")).json()["role"] == "operator"
     assert (await http.get(f"{base}/sessions/{key}")).json()["key"] == key
     sent = await http.post(f"{base}/sessions/{key}/messages", json={"text": "by the console"})
     assert sent.status_code == 202
     await agent_api.wait_until_stable()
-    assert [one["content"] for one in await agent_api.messages()][1:] == ["by the console", "you said by the console"]
+    assert [message["content"] for message in await agent_api.messages()][1:] == [
+        "by the console",
+        "you said by the console",
+    ]
     shown = (await http.get(f"{base}/sessions/{key}/messages?html=true")).json()["messages"]
     assert shown[1]["html"] == "<p>you said by the console</p>\n"
     assert (await http.get(f"{base}/approvals")).json() == {"approvals": []}
@@ -425,9 +430,10 @@ async def test_the_console_of_one_session_sees_only_that_session(agent_api: Agen
     events = (await http.get(f"{base}/events?session_key={key}", headers=accept)).json()["events"]
     assert {event["session_key"] for event in events} == {key}
     for method, path in (
-        ("GET", f"/sessions/{other}"), ("GET", f"/sessions/{other}/messages"), ("POST", f"/sessions/{other}/interrupt"),
-        ("POST", f"/sessions/{other}/messages"), ("POST", f"/tasks/{waiting.id}/cancel"), ("GET", "/events"),
-        ("GET", f"/events?session_key={other}"), ("GET", f"/events?session_key={key}&session_key={other}"),
+        ("GET", f"/sessions/{other_key}"), ("GET", f"/sessions/{other_key}/messages"),
+        ("POST", f"/sessions/{other_key}/interrupt"), ("POST", f"/sessions/{other_key}/messages"),
+        ("POST", f"/tasks/{waiting.id}/cancel"), ("GET", "/events"),
+        ("GET", f"/events?session_key={other_key}"), ("GET", f"/events?session_key={key}&session_key={other_key}"),
         ("GET", "/usage"), ("GET", "/approvals/a_1"), ("GET", "/tasks"), ("GET", "/sessions"), ("GET", "/tokens"),
         ("GET", "/settings"), ("POST", f"/sessions/{key}/close"), ("POST", "/sessions"),
     ):  # fmt: skip
@@ -501,19 +507,23 @@ async def test_schema_links_of_another_host_use_https(tmp_path: Path) -> None:
 
 
 async def test_only_allowed_origins_are_served(agent_api: AgentApi) -> None:
-    http, known, other = agent_api.http, {"origin": "http://localhost:3000"}, {"origin": "https://evil.com"}
-    reply = await http.get("/status", headers=known)
+    http, allowed_origin, foreign_origin = (
+        agent_api.http,
+        {"origin": "http://localhost:3000"},
+        {"origin": "https://evil.com"},
+    )
+    reply = await http.get("/status", headers=allowed_origin)
     assert reply.headers["access-control-allow-origin"] == "http://localhost:3000"
     assert reply.headers["access-control-allow-credentials"] == "true"
     assert reply.headers["access-control-expose-headers"] == "Link"
-    reply = await http.get("/status", headers=other)
+    reply = await http.get("/status", headers=foreign_origin)
     assert reply.status_code == 200
     assert not [name for name in reply.headers if name.startswith("access-control")]
     preflight = {
         "access-control-request-method": "POST",
         "access-control-request-headers": "content-type, authorization",
     }
-    reply = await http.options("/message", headers={**known, **preflight})
+    reply = await http.options("/message", headers={**allowed_origin, **preflight})
     assert (reply.status_code, reply.content) == (200, b"")
     assert reply.headers["access-control-allow-methods"] == "POST"
     assert reply.headers["access-control-allow-headers"] == "Content-Type, Authorization"
@@ -523,7 +533,7 @@ async def test_only_allowed_origins_are_served(agent_api: AgentApi) -> None:
         "Access-Control-Request-Method",
         "Access-Control-Request-Headers",
     ]
-    reply = await http.options("/message", headers={**other, **preflight})
+    reply = await http.options("/message", headers={**foreign_origin, **preflight})
     assert reply.status_code == 200
     assert not [name for name in reply.headers if name.startswith("access-control")]
 
@@ -573,14 +583,14 @@ async def test_every_session_of_a_server_has_the_agentapi_routes(home: Path) -> 
         assert (await http.get(f"{base}/chat/embed")).headers["x-frame-options"] == "DENY"
         nobody = await http.get(f"{served.url}/sessions/chat:nobody/agentapi/status")
         assert nobody.status_code == 404
-        other = f"{served.url}/sessions/chat:two/agentapi"
-        assert (await http.get(f"{other}/messages")).json()["messages"] == []
-        assert (await http.post(f"{other}/message", json={"content": "x", "type": "raw"})).status_code == 409
-        assert (await http.post(f"{other}/message", json={"content": "ping", "type": "user"})).status_code == 200
+        other_url = f"{served.url}/sessions/chat:two/agentapi"
+        assert (await http.get(f"{other_url}/messages")).json()["messages"] == []
+        assert (await http.post(f"{other_url}/message", json={"content": "x", "type": "raw"})).status_code == 409
+        assert (await http.post(f"{other_url}/message", json={"content": "ping", "type": "user"})).status_code == 200
         async with asyncio.timeout(60):
-            while (await http.get(f"{other}/status")).json()["status"] != "stable":
+            while (await http.get(f"{other_url}/status")).json()["status"] != "stable":
                 await asyncio.sleep(0.01)
-        async with asyncio.timeout(60), aclosing(watch(http, f"{other}/events")) as stream:
+        async with asyncio.timeout(60), aclosing(watch(http, f"{other_url}/events")) as stream:
             events = [(frame.event, frame.data) for frame in [await anext(stream), await anext(stream)]]
         assert [data["message"] for _, data in events if "message" in data] == ["ping", "pong"]
         await check_roles(served, base, token)

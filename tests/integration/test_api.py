@@ -73,9 +73,9 @@ class Served:
 @asynccontextmanager
 async def serve_desk(home, **settings) -> AsyncIterator[Served]:
     loaded = Settings.load(home, **{"detect_agents": False, "default_agent": "echo", "shutdown_grace": 0, **settings})
-    known = {name: FunctionAgent(name, body, on_loop=True) for name, body in AGENTS.items()}
+    agents = {name: FunctionAgent(name, body, on_loop=True) for name, body in AGENTS.items()}
     async with (
-        Runtime.open(home, settings=loaded, agents=known, role="up") as runtime,
+        Runtime.open(home, settings=loaded, agents=agents, role="up") as runtime,
         serve_runtime(runtime) as (url, app, stopping),
         Client(url, runtime.home.token()) as client,
         http_client(url, runtime.home.token()) as http,
@@ -85,8 +85,8 @@ async def serve_desk(home, **settings) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def served(tmp_path) -> AsyncIterator[Served]:
-    async with serve_desk(tmp_path / "home") as made:
-        yield made
+    async with serve_desk(tmp_path / "home") as server:
+        yield server
 
 
 async def wait_for_end(served: Served, task_id: str) -> dict:
@@ -95,8 +95,8 @@ async def wait_for_end(served: Served, task_id: str) -> dict:
 
 
 async def wait_for_start(served: Served, task_id: str) -> None:
-    async for told in served.runtime.bus.follow(0):
-        if told.kind == "turn_start" and told.task_id == task_id:
+    async for log_event in served.runtime.bus.follow(0):
+        if log_event.kind == "turn_start" and log_event.task_id == task_id:
             return
 
 
@@ -106,12 +106,12 @@ async def wait_for_start(served: Served, task_id: str) -> None:
 async def test_a_task_is_submitted_run_and_read(served: Served, tmp_path) -> None:
     reply = await served.http.post("/tasks", json={"prompt": "hi", "workdir": str(tmp_path), "timeout": "10m"})
     assert reply.status_code == 201
-    made = reply.json()
-    assert reply.headers["location"] == f"/api/v1/tasks/{made['id']}"
-    assert (made["status"], made["timeout_seconds"], made["creator"]) == ("pending", 600.0, "owner")
-    done = await wait_for_end(served, made["id"])
+    task = reply.json()
+    assert reply.headers["location"] == f"/api/v1/tasks/{task['id']}"
+    assert (task["status"], task["timeout_seconds"], task["creator"]) == ("pending", 600.0, "owner")
+    done = await wait_for_end(served, task["id"])
     assert (done["status"], done["outcome"], done["result"], done["attempt"]) == ("done", "ok", "HI", 1)
-    assert await served.client.result(made["id"]) == "HI"
+    assert await served.client.result(task["id"]) == "HI"
     assert await served.client.summary() == {
         "total": 1, "pending": 0, "running": 0, "done": 1, "failed": 0, "cancelled": 0,
     }  # fmt: skip
@@ -122,11 +122,11 @@ async def test_tasks_are_listed_newest_first_in_pages(served: Served) -> None:
     for task_id in ids:
         await wait_for_end(served, task_id)
     page = await served.client.list(limit=2)
-    seen = [task["id"] for task in page["tasks"]]
+    task_ids = [task["id"] for task in page["tasks"]]
     while page["next"]:
         page = await served.client.list(limit=2, before=page["next"])
-        seen += [task["id"] for task in page["tasks"]]
-    assert seen == ids[::-1]
+        task_ids += [task["id"] for task in page["tasks"]]
+    assert task_ids == ids[::-1]
     assert len((await served.client.list(session_key="chat:0"))["tasks"]) == 3
     assert (await served.client.list(status=["failed", "pending"]))["tasks"] == []
     assert (await served.client.list(agent="hang"))["tasks"] == []
@@ -156,10 +156,10 @@ async def test_an_idempotency_key_makes_one_task(served: Served) -> None:
     assert reply.json()["id"] == first["id"]
     with pytest.raises(KeyReused):
         await served.client.submit("y", {"idempotency_key": "k"})
-    both = await served.http.post(
+    both_reply = await served.http.post(
         "/tasks", json={"prompt": "x", "idempotency_key": "a"}, headers={"idempotency-key": "b"}
     )
-    assert both.status_code == 422
+    assert both_reply.status_code == 422
     assert (await served.client.summary())["total"] == 1
 
 
@@ -201,11 +201,11 @@ async def test_invalid_tasks_are_refused_with_their_field(served: Served, body: 
     reply = await served.http.post("/tasks", json=body)
     assert reply.status_code == 422
     assert reply.headers["content-type"] == "application/problem+json"
-    told = reply.json()
-    assert (told["code"], told["field"], told["status"]) == (code, field, 422)
-    assert told["title"]
-    assert told["detail"].endswith(".")
-    assert "\n" not in told["detail"]
+    problem = reply.json()
+    assert (problem["code"], problem["field"], problem["status"]) == (code, field, 422)
+    assert problem["title"]
+    assert problem["detail"].endswith(".")
+    assert "\n" not in problem["detail"]
     assert (await served.client.summary())["total"] == 0
 
 
@@ -249,8 +249,8 @@ async def test_a_wrong_method_is_refused(served: Served) -> None:
 @pytest.mark.parametrize("said", [None, "Bearer wrong", "Bearer x", "Basic abc", "bearer"])
 @pytest.mark.parametrize("path", ["/tasks", "/events", "/nonsense", "/openapi.json"])
 async def test_every_route_requires_a_token(served: Served, said: str | None, path: str) -> None:
-    base, told = f"{served.url}/api/v1", {"authorization": said} if said else {}
-    async with httpx2.AsyncClient(base_url=base, headers=told, trust_env=False, timeout=30.0) as stranger:
+    base, headers = f"{served.url}/api/v1", {"authorization": said} if said else {}
+    async with httpx2.AsyncClient(base_url=base, headers=headers, trust_env=False, timeout=30.0) as stranger:
         reply = await stranger.get(path)
         assert (reply.status_code, reply.json()["code"]) == (401, "unauthorized")
         assert (await stranger.get("/health")).json()["status"] == "ok"
@@ -307,8 +307,8 @@ async def test_the_log_is_read_in_pages(served: Served) -> None:
     assert [event["seq"] for event in whole["events"]] == list(range(1, whole["last_seq"] + 1))
     assert whole["oldest_seq"] == 1
     first = await served.client.events(limit=2)
-    rest = await served.client.events(first["events"][-1]["seq"])
-    assert first["events"] + rest["events"] == whole["events"]
+    second = await served.client.events(first["events"][-1]["seq"])
+    assert first["events"] + second["events"] == whole["events"]
     finished = await served.client.events(kinds=["task_finished"], task_id=task["id"])
     assert [event["payload"]["result"] for event in finished["events"]] == ["X"]
     assert (await served.client.events(limit=0))["events"] == []
@@ -317,17 +317,17 @@ async def test_the_log_is_read_in_pages(served: Served) -> None:
 
 async def frames(served: Served, count: int, path: str = "/events", headers: dict | None = None) -> list[str]:
     """Return the first frames of a stream without comments."""
-    found: list[str] = []
+    event_frames: list[str] = []
     async with served.http.stream("GET", path, headers=headers) as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")
         buffer = ""
         async for text in reply.aiter_text():
             buffer += text
             *whole, buffer = buffer.split("\n\n")
-            found += [frame for frame in whole if not frame.startswith(":")]
-            if len(found) >= count:
-                return found[:count]
-    return found
+            event_frames += [frame for frame in whole if not frame.startswith(":")]
+            if len(event_frames) >= count:
+                return event_frames[:count]
+    return event_frames
 
 
 async def test_a_stream_has_ids_kinds_and_data(served: Served) -> None:
@@ -348,14 +348,14 @@ async def test_last_event_id_wins_over_after(served: Served) -> None:
 
 
 async def test_a_stream_sends_new_events(served: Served) -> None:
-    seen: list[str] = []
+    results: list[str] = []
     async with aclosing(served.client.follow(kinds=["task_finished"])) as events:
         reader = asyncio.create_task(anext(events))
         task = await served.client.submit("later")
-        told = await reader
-        seen.append(told["payload"]["result"])
-        assert told["task_id"] == task["id"]
-    assert seen == ["LATER"]
+        event = await reader
+        results.append(event["payload"]["result"])
+        assert event["task_id"] == task["id"]
+    assert results == ["LATER"]
 
 
 async def test_live_events_have_no_id(served: Served) -> None:
@@ -364,24 +364,26 @@ async def test_live_events_have_no_id(served: Served) -> None:
         while not watchers_of(served.runtime):
             await asyncio.sleep(0)
         await served.client.submit("x", {"agent": "speak"})
-        seen = [await reader]
-        while seen[-1]["kind"] != "task_finished":
-            seen.append(await anext(events))
-    assert {(told["kind"], told["seq"] > 0) for told in seen[:-1]} == {("message_delta", False)}
-    assert seen[-1]["seq"] > 0
-    assert "".join(told["payload"]["text"] for told in seen[:-1]) == seen[-1]["payload"]["result"]
+        received_events = [await reader]
+        while received_events[-1]["kind"] != "task_finished":
+            received_events.append(await anext(events))
+    assert {(event["kind"], event["seq"] > 0) for event in received_events[:-1]} == {("message_delta", False)}
+    assert received_events[-1]["seq"] > 0
+    assert (
+        "".join(event["payload"]["text"] for event in received_events[:-1]) == received_events[-1]["payload"]["result"]
+    )
     assert b"id:" not in sse.encode(event(MessageDelta(message_id="m", offset=0, text="x"), 1))
 
 
 async def test_a_silent_stream_sends_keepalives(served: Served) -> None:
     served.streams.heartbeat = 0.05
     async with served.http.stream("GET", "/events?after=0") as reply:
-        heard = b""
+        stream_bytes = b""
         async for part in reply.aiter_raw():
-            heard += part
-            if heard.count(sse.HEARTBEAT) >= 3:
+            stream_bytes += part
+            if stream_bytes.count(sse.HEARTBEAT) >= 3:
                 break
-    assert heard.replace(sse.HEARTBEAT, b"") == b""
+    assert stream_bytes.replace(sse.HEARTBEAT, b"") == b""
 
 
 async def test_streams_end_cleanly_when_the_server_stops(served: Served) -> None:
@@ -404,12 +406,12 @@ async def test_a_reader_that_disconnects_leaves_nothing_behind(served: Served) -
 
 async def test_an_event_is_encoded_once_and_the_cache_is_small() -> None:
     streams = sse.Streams()
-    made = [Event("error", n, {"stage": "s", "message": "m"}, id=f"e{n}", seq=n) for n in range(1, 2000)]
-    first = streams.frame(made[0])
-    assert streams.frame(made[0]) is first
-    frames = [streams.frame(one) for one in made]
-    assert streams.frame(made[-1]) is frames[-1]
-    assert streams.frame(made[-sse.KEPT_FRAMES - 1]) is not frames[-sse.KEPT_FRAMES - 1]
+    events = [Event("error", n, {"stage": "s", "message": "m"}, id=f"e{n}", seq=n) for n in range(1, 2000)]
+    first = streams.frame(events[0])
+    assert streams.frame(events[0]) is first
+    frames = [streams.frame(event) for event in events]
+    assert streams.frame(events[-1]) is frames[-1]
+    assert streams.frame(events[-sse.KEPT_FRAMES - 1]) is not frames[-sse.KEPT_FRAMES - 1]
     large = Event("error", 1, {"message": "x" * sse.LARGEST_KEPT}, id="large", seq=1)
     assert streams.frame(large) is not streams.frame(large)
 
@@ -424,9 +426,9 @@ async def test_a_new_stream_is_refused_while_the_server_stops(served: Served) ->
 
 
 async def question(served: Served, task_id: str) -> str:
-    async for told in served.runtime.bus.follow(0):
-        if told.kind == "approval_requested" and told.task_id == task_id:
-            return str(told.payload["approval_id"])
+    async for log_event in served.runtime.bus.follow(0):
+        if log_event.kind == "approval_requested" and log_event.task_id == task_id:
+            return str(log_event.payload["approval_id"])
     raise AssertionError("the log ended")
 
 
@@ -441,18 +443,18 @@ async def question(served: Served, task_id: str) -> str:
 )
 async def test_a_question_is_answered_once(served: Served, route: str, body: dict | None, result: str) -> None:
     task = await served.client.submit("x", {"agent": "ask"})
-    asked = await question(served, task["id"])
-    assert [one["id"] for one in await served.client.approvals()] == [asked]
-    wrong = await served.http.post(f"/approvals/{asked}/approve", json={"choice": "perhaps"})
+    approval_id = await question(served, task["id"])
+    assert [approval["id"] for approval in await served.client.approvals()] == [approval_id]
+    wrong = await served.http.post(f"/approvals/{approval_id}/approve", json={"choice": "perhaps"})
     assert (wrong.status_code, wrong.json()["field"]) == (422, "choice")
-    reply = await served.http.post(f"/approvals/{asked}/{route}", json=body)
+    reply = await served.http.post(f"/approvals/{approval_id}/{route}", json=body)
     assert (reply.status_code, reply.json()["answered_by"]) == (200, "owner")
     assert (await wait_for_end(served, task["id"]))["result"] == result
     with pytest.raises(Conflict):
-        await served.client.approve(asked)
+        await served.client.approve(approval_id)
     assert await served.client.approvals() == []
-    assert [one["id"] for one in await served.client.approvals("all")] == [asked]
-    assert (await served.http.get(f"/approvals/{asked}")).json()["status"] == reply.json()["status"]
+    assert [approval["id"] for approval in await served.client.approvals("all")] == [approval_id]
+    assert (await served.http.get(f"/approvals/{approval_id}")).json()["status"] == reply.json()["status"]
 
 
 @pytest.mark.parametrize("key", ["chat:42|thread:7", "repo:a/b", "user:ü x"])
@@ -460,19 +462,19 @@ async def test_a_conversation_is_read_by_its_key(served: Served, key: str) -> No
     task = await served.client.submit("hello", {"session_key": key})
     await wait_for_end(served, task["id"])
     listed = (await served.http.get("/sessions")).json()["sessions"]
-    assert [one["key"] for one in listed] == [key]
+    assert [session["key"] for session in listed] == [key]
     path = httpx2.URL(f"{served.url}/api/v1/sessions/").raw_path.decode() + f"{key}/messages"
-    told = (await served.http.get(served.url + path)).json()["messages"]
-    assert [(one["role"], one["text"]) for one in told] == [("user", "hello"), ("agent", "HELLO")]
+    messages = (await served.http.get(served.url + path)).json()["messages"]
+    assert [(message["role"], message["text"]) for message in messages] == [("user", "hello"), ("agent", "HELLO")]
     later = (await served.http.get(f"{served.url}{path}?after=1")).json()["messages"]
-    assert [one["number"] for one in later] == [2]
+    assert [message["number"] for message in later] == [2]
 
 
 async def test_notices_are_listed(served: Served) -> None:
     task = await served.client.submit("hello", {"route": "console"})
     await wait_for_end(served, task["id"])
-    found = await served.client.deliveries(task_id=task["id"])
-    assert {one["notice"] for one in found} == {"started", "done"}
+    deliveries = await served.client.deliveries(task_id=task["id"])
+    assert {delivery["notice"] for delivery in deliveries} == {"started", "done"}
     assert await served.client.deliveries("failed") == []
 
 
@@ -487,8 +489,8 @@ async def test_agents_are_listed_with_their_capabilities(served: Served) -> None
 
 
 async def test_the_openapi_document_is_served(served: Served) -> None:
-    told = (await served.http.get("/openapi.json")).json()
-    assert set(told["paths"]["/api/v1/tasks"]) == {"get", "post"}
+    document = (await served.http.get("/openapi.json")).json()
+    assert set(document["paths"]["/api/v1/tasks"]) == {"get", "post"}
 
 
 # -- the app in process, and the socket ----------------------------------------------------------------------------

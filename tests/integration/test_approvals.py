@@ -32,7 +32,7 @@ def make_question(command: str, **fields: Any) -> Question:
 async def ask_to_run(turn: Turn) -> str:
     """Ask for permission to run each line of the prompt, all at once."""
     answers = await asyncio.gather(*(turn.ask(make_question(line)) for line in turn.prompt.splitlines()))
-    return " ".join(describe_answer(one) for one in answers)
+    return " ".join(describe_answer(answer) for answer in answers)
 
 
 def describe_answer(answer: Answer) -> str:
@@ -47,16 +47,16 @@ async def desk_of(home: Path, approvals: dict[str, Any] | None = None, **setting
         yield desk
 
 
-async def run_task(desk: Runtime, prompt: str, **wish: Any) -> str | None:
-    task = await desk.tasks.submit(prompt, agent="it", **wish)
+async def run_task(desk: Runtime, prompt: str, **options: Any) -> str | None:
+    task = await desk.tasks.submit(prompt, agent="it", **options)
     async with asyncio.timeout(20):
         return (await desk.tasks.wait(task.id)).result
 
 
 async def wait_for_inbox(desk: Runtime, count: int = 1) -> Any:
     async def look() -> Any:
-        found = await desk.approvals.list()
-        return found if len(found) == count else None
+        approvals = await desk.approvals.list()
+        return approvals if len(approvals) == count else None
 
     return await until(look)
 
@@ -65,22 +65,24 @@ async def wait_for_inbox(desk: Runtime, count: int = 1) -> Any:
 
 
 async def test_rules_answer_at_once_and_are_logged(home: Path, tmp_path: Path) -> None:
-    said = {"allow": [{"command": "git log *"}], "deny": [{"command": "git push"}], "default": "deny"}
-    async with desk_of(home, said) as desk:
+    rules = {"allow": [{"command": "git log *"}], "deny": [{"command": "git push"}], "default": "deny"}
+    async with desk_of(home, rules) as desk:
         assert (
             await run_task(desk, "git log\ngit push\nls", workdir=str(tmp_path))
             == "granted:Allow denied:Reject denied:Reject"
         )
-        kept = {one.command: one for one in await desk.approvals.list(None)}
-        assert [(one.status, one.answered_by, one.rule) for _, one in sorted(kept.items())] == [
+        approvals = {approval.command: approval for approval in await desk.approvals.list(None)}
+        assert [
+            (approval.status, approval.answered_by, approval.rule) for _, approval in sorted(approvals.items())
+        ] == [
             ("granted", "rule:config", "allow `git log *`"),
             ("denied", "rule:config", "deny `git push`"),
             ("denied", "rule:config", "default: deny"),
         ]
         assert await desk.approvals.list("pending") == []
         events = await desk.store.read_events(0, EventFilter(kinds=("approval_requested", "approval_resolved")))
-        assert len(events) == 6 and all(one.payload["rule"] for one in events)
-        assert "task_waiting" not in [one.kind for one in await desk.store.read_events(0)]
+        assert len(events) == 6 and all(event.payload["rule"] for event in events)
+        assert "task_waiting" not in [event.kind for event in await desk.store.read_events(0)]
 
 
 async def test_an_approval_by_a_rule_costs_one_write(home: Path, tmp_path: Path) -> None:
@@ -117,15 +119,15 @@ async def test_a_plain_question_is_answered_only_by_a_default_deny(home: Path) -
 
 async def test_an_automation_has_its_own_rules(home: Path, tmp_path: Path) -> None:
     async with desk_of(home) as desk:
-        made = await desk.automations.create(
+        automation = await desk.automations.create(
             "make", every=3600, agent="it", workdir=str(tmp_path), approvals={"allow": [{"command": "make"}]}
         )
-        task = await desk.automations.run(made.id)
+        task = await desk.automations.run(automation.id)
         assert (await desk.tasks.wait(task.id)).result == "granted:Allow"
-        (found,) = await desk.approvals.list(None)
-        assert found.answered_by == "rule:automation"
-        (shot,) = await desk.automation_transfer.export()
-        assert shot.snapshot()["approvals"] == {"allow": [{"command": "make"}]}
+        (approval,) = await desk.approvals.list(None)
+        assert approval.answered_by == "rule:automation"
+        (exported,) = await desk.automation_transfer.export()
+        assert exported.snapshot()["approvals"] == {"allow": [{"command": "make"}]}
 
 
 # -- always answers ------------------------------------------------------------------------------------------------
@@ -140,16 +142,16 @@ async def test_an_always_answer_is_kept_until_it_is_revoked(home: Path, tmp_path
         assert await run_task(desk, "git  status", workdir=str(tmp_path)) == "granted:Allow"
         (rule,) = await desk.rules.list()
         answered = await desk.approvals.list("granted")
-        assert [one.answered_by for one in answered] == [f"rule:{rule.id}", "ann"]
-        for other, place in (("git status -s", tmp_path), ("git status", tmp_path.parent)):
-            task = await desk.tasks.submit(other, agent="it", workdir=str(place))
-            (asked,) = await wait_for_inbox(desk)
-            await desk.approvals.answer(asked.id, grant=False)
+        assert [approval.answered_by for approval in answered] == [f"rule:{rule.id}", "ann"]
+        for command, workdir in (("git status -s", tmp_path), ("git status", tmp_path.parent)):
+            task = await desk.tasks.submit(command, agent="it", workdir=str(workdir))
+            (new_question,) = await wait_for_inbox(desk)
+            await desk.approvals.answer(new_question.id, grant=False)
             await desk.tasks.wait(task.id)
         await desk.rules.revoke(rule.id, actor="bob")
         task = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
-        (asked,) = await wait_for_inbox(desk)
-        await desk.approvals.answer(asked.id, grant=False, always=True)
+        (new_question,) = await wait_for_inbox(desk)
+        await desk.approvals.answer(new_question.id, grant=False, always=True)
         assert (await desk.tasks.wait(task.id)).result == "denied:Reject"
         assert await run_task(desk, "git status -s", workdir=str(tmp_path)) == "denied:Reject"
 
@@ -169,9 +171,9 @@ async def test_a_turn_asks_one_question_at_a_time(home: Path) -> None:
 async def test_a_policy_sets_the_expiry_of_a_question_and_expiry_denies(home: Path) -> None:
     async with desk_of(home, {"expires": 0.2}) as desk:
         assert await run_task(desk, "ls") == "expired:None"
-        (found,) = await desk.approvals.list("expired")
-        assert found.why == "nobody answered in time"
-        assert found.expires_at - found.created_at == SECOND // 5
+        (approval,) = await desk.approvals.list("expired")
+        assert approval.why == "nobody answered in time"
+        assert approval.expires_at - approval.created_at == SECOND // 5
 
 
 async def test_a_question_expires_at_the_deadline_of_its_goal(home: Path) -> None:
@@ -197,8 +199,8 @@ async def test_an_answer_the_agent_did_not_receive_is_asked_again(home: Path, tm
     async with desk_of(home) as desk:
         (again,) = await wait_for_inbox(desk)
         assert (again.id != question.id, again.attempt, again.command) == (True, 2, "git status")
-        kept = await desk.approvals.get(question.id)
-        assert (kept.status, kept.answered_by) == ("granted", "ann")
+        approval = await desk.approvals.get(question.id)
+        assert (approval.status, approval.answered_by) == ("granted", "ann")
         await desk.approvals.answer(again.id, grant=False)
         assert (await desk.tasks.wait(task.id)).result == "denied:Reject"
 
@@ -213,21 +215,25 @@ async def test_roles_limit_questions_and_rules_over_http(home: Path, tmp_path: P
         await served.until("approval_requested")
         (question,) = (await served.get("/approvals"))["approvals"]
         assert (question["kind"], question["command"], question["risk"]) == ("execute", "git status", "medium")
-        kinds = [one["kind"] for one in question["choices"]]
+        kinds = [choice["kind"] for choice in question["choices"]]
         assert kinds == ["reject_once", "allow_once", "allow_always", "reject_always"]
         path = f"/approvals/{question['id']}"
         refused = await served.http.post(f"{path}/approve", json={"always": True, "choice": "Allow"})
         assert (refused.status_code, refused.json()["field"]) == (422, "choice")
         async with served.as_role("viewer") as viewer, served.as_role("operator") as operator:
             assert (await viewer.post(f"{path}/approve")).status_code == 403
-            told = (await operator.post(f"{path}/approve", json={"always": True, "why": "fine"})).json()
-            assert (told["status"], told["answered_by"], told["why"]) == ("granted", "operator", "fine")
+            approval = (await operator.post(f"{path}/approve", json={"always": True, "why": "fine"})).json()
+            assert (approval["status"], approval["answered_by"], approval["why"]) == ("granted", "operator", "fine")
             assert (await served.wait_for_end(task["id"]))["result"] == "granted:Allow"
             (rule,) = (await viewer.get("/rules")).json()["rules"]
-            assert (rule["text"], rule["created_by"], rule["approval_id"]) == (told["rule"], "operator", question["id"])
+            assert (rule["text"], rule["created_by"], rule["approval_id"]) == (
+                approval["rule"],
+                "operator",
+                question["id"],
+            )
             assert (await viewer.delete(f"/rules/{rule['id']}")).status_code == 403
-            gone = await operator.delete(f"/rules/{rule['id']}")
-            assert (gone.status_code, gone.json()["revoked_by"]) == (200, "operator")
+            reply = await operator.delete(f"/rules/{rule['id']}")
+            assert (reply.status_code, reply.json()["revoked_by"]) == (200, "operator")
             assert (await operator.delete(f"/rules/{rule['id']}")).status_code == 409
             assert (await operator.delete("/rules/r_none")).status_code == 404
             assert (await viewer.get("/rules")).json()["rules"] == []
@@ -259,18 +265,18 @@ async def test_an_agent_cannot_answer_questions_or_read_rules(home: Path, tmp_pa
 
 async def test_a_large_diff_is_shown_truncated_for_one_approval_only(home: Path) -> None:
     async def ask_to_edit(turn: Turn) -> str:
-        asked = Question(text="Edit?", kind="edit", paths=("a",), diff="+x\n" * 3_500_000, choices=(ALLOW, REJECT))
-        return describe_answer(await turn.ask(asked))
+        question = Question(text="Edit?", kind="edit", paths=("a",), diff="+x\n" * 3_500_000, choices=(ALLOW, REJECT))
+        return describe_answer(await turn.ask(question))
 
     async with serve_agents(home, {"it": ScriptedAgent(ask_to_edit, terms=TERMS)}) as served:
         task = await served.post("/tasks", {"prompt": "x", "agent": "it"})
         await served.until("approval_requested")
         (listed,) = (await served.get("/approvals"))["approvals"]
         assert (listed["diff"], listed["diff_bytes"]) == (None, 10_500_000)
-        one = await served.get(f"/approvals/{listed['id']}")
-        assert len(one["diff"]) == 100_000 and one["diff_left_out"] == 10_400_000
-        (told_,) = await served.read_log(kind="approval_requested")
-        assert "+x" not in str(told_)
+        approval = await served.get(f"/approvals/{listed['id']}")
+        assert len(approval["diff"]) == 100_000 and approval["diff_left_out"] == 10_400_000
+        (event,) = await served.read_log(kind="approval_requested")
+        assert "+x" not in str(event)
         await served.post(f"/approvals/{listed['id']}/deny", {})
         assert (await served.wait_for_end(task["id"]))["result"] == "denied:Reject"
 
@@ -279,20 +285,20 @@ async def test_of_two_concurrent_answers_one_makes_a_rule(home: Path, tmp_path: 
     async with desk_of(home) as desk:
         task = await desk.tasks.submit("git status", agent="it", workdir=str(tmp_path))
         (question,) = await wait_for_inbox(desk)
-        said = await asyncio.gather(
+        answers = await asyncio.gather(
             *(desk.approvals.answer(question.id, grant=n % 2 == 0, always=True, actor=f"p{n}") for n in range(8)),
             return_exceptions=True,
         )
-        assert sum(isinstance(one, Conflict) for one in said) == 7
+        assert sum(isinstance(answer, Conflict) for answer in answers) == 7
         (rule,) = await desk.rules.list()
-        kept = await desk.approvals.get(question.id)
-        assert (rule.created_by, rule.text) == (kept.answered_by, kept.rule)
+        approval = await desk.approvals.get(question.id)
+        assert (rule.created_by, rule.text) == (approval.answered_by, approval.rule)
         await desk.tasks.wait(task.id)
 
 
 @pytest.mark.parametrize("choices", [(ALLOW, REJECT), (REJECT, ALLOW)])
 async def test_a_configured_function_asks_with_all_details(home: Path, tmp_path: Path, choices: Any) -> None:
-    names = ", ".join(f"Choice({one.name!r}, {one.kind!r})" for one in choices)
+    names = ", ".join(f"Choice({choice.name!r}, {choice.kind!r})" for choice in choices)
     (tmp_path / "asking.py").write_text(
         "from midwatch.domain.agent import Choice, Question\n\n\n"
         "def work(prompt, turn):\n"

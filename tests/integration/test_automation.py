@@ -51,8 +51,8 @@ HOUR = 3600 * SECOND
 @asynccontextmanager
 async def open_desk(home: Path, clock: FakeClock, *agents: ScriptedAgent, **channels: Any) -> AsyncIterator[Runtime]:
     settings = Settings.load(home, shutdown_grace=0, detect_agents=False)
-    known: dict[str, Any] = {agent.name: agent for agent in agents}
-    async with Runtime.open(settings=settings, agents=known, channels=channels, clock=clock) as desk:
+    agents_by_name: dict[str, Any] = {agent.name: agent for agent in agents}
+    async with Runtime.open(settings=settings, agents=agents_by_name, channels=channels, clock=clock) as desk:
         yield desk
 
 
@@ -95,17 +95,19 @@ async def test_a_daily_run_happens_once_over_clock_changes_in_three_zones(home: 
     start = parse_moment(f"{begin}T00:00:00+00:00", 0, "UTC")
     clock = FakeClock(start)
     async with open_desk(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
-        made = {}
+        zones = {}
         for zone in ZONES:
-            one = await desk.automations.create("look", agent="it", cron="30 2 * * *", zone=zone)
-            made[one.id] = zone
-        seen: list[Event] = []
+            automation = await desk.automations.create("look", agent="it", cron="30 2 * * *", zone=zone)
+            zones[automation.id] = zone
+        fired_events: list[Event] = []
         while (due := await desk.store.find_next_automation_at() or 0) < start + DAYS * 24 * HOUR:
             await jump(desk, clock, due)
-            seen += await events(desk, "automation_fired", after=seen[-1].seq if seen else 0)  # older ones were pruned
+            fired_events += await events(
+                desk, "automation_fired", after=fired_events[-1].seq if fired_events else 0
+            )  # older ones were pruned
         runs: dict[str, list[datetime]] = {zone: [] for zone in ZONES}
-        for fired in seen:
-            zone = made[fired.payload["automation_id"]]
+        for fired in fired_events:
+            zone = zones[fired.payload["automation_id"]]
             at = datetime.fromisoformat(fired.payload["scheduled_for"])
             assert (fired.time - int(at.timestamp()) * SECOND) < LONGEST_NAP * SECOND
             runs[zone].append(at.astimezone(ZoneInfo(zone)))
@@ -118,40 +120,43 @@ async def test_a_daily_run_happens_once_over_clock_changes_in_three_zones(home: 
             odd = [at for at in times if (at.hour, at.minute) != (2, 30)]
             skipped = [SKIPPED[zone]] if zone in SKIPPED and begin == SPRING else []
             assert [(at.month, at.day, at.hour, at.minute) for at in odd] == skipped
-        for automation_id in made:
-            found = await desk.automations.get(automation_id)
-            assert (found.run_count, found.consecutive_failures) == (len(runs[made[automation_id]]), 0)
+        for automation_id in zones:
+            stored_automation = await desk.automations.get(automation_id)
+            assert (stored_automation.run_count, stored_automation.consecutive_failures) == (
+                len(runs[zones[automation_id]]),
+                0,
+            )
 
 
 async def test_an_interval_keeps_its_phase_over_restarts(home: Path) -> None:
     clock = FakeClock(START + 12345 * SECOND)
     agent = ScriptedAgent(result("ok"), name="it")
     async with open_desk(home, clock, agent) as desk:
-        made = await desk.automations.create("look", agent="it", every="24h", missed="once")
+        automation = await desk.automations.create("look", agent="it", every="24h", missed="once")
     for days, late in ((1, 0), (2, 7), (3, 3600), (4, 59), (6, 40000), (7, 1)):
-        clock.set(made.created_at + (days * 86400 + late) * SECOND)
+        clock.set(automation.created_at + (days * 86400 + late) * SECOND)
         async with open_desk(home, clock, agent) as desk:
             await until(lambda desk=desk: is_idle(desk))  # type: ignore[misc]
             due = await desk.store.find_next_automation_at()
-            assert due == made.created_at + (days + 1) * 24 * HOUR
+            assert due == automation.created_at + (days + 1) * 24 * HOUR
             fired = await events(desk, "automation_fired")
-    times = [datetime.fromisoformat(one.payload["scheduled_for"]).timestamp() for one in fired]
-    assert [(at - made.created_at / SECOND) / 86400 for at in times] == [1, 2, 3, 4, 5, 7]
+    times = [datetime.fromisoformat(event.payload["scheduled_for"]).timestamp() for event in fired]
+    assert [(at - automation.created_at / SECOND) / 86400 for at in times] == [1, 2, 3, 4, 5, 7]
 
 
 @pytest.mark.parametrize(("missed", "runs"), [("skip", 0), ("once", 1), ("once_within", 1)])
 async def test_missed_runs_after_a_suspend_follow_the_policy(home: Path, missed: str, runs: int) -> None:
     clock = FakeClock(START)
     async with open_desk(home, clock, ScriptedAgent(result("ok"), name="it")) as desk:
-        made = await desk.automations.create("look", agent="it", every="1h", missed=missed)
+        automation = await desk.automations.create("look", agent="it", every="1h", missed=missed)
         await until(lambda: is_idle(desk))
         await jump(desk, clock, START + 5 * HOUR + HOUR // 2)
-        assert len(await desk.automations.history(made.id)) == runs
-        (told,) = await events(desk, "automation_missed")
-        assert told.payload["count"] == 5
-        assert told.time <= clock.now()
+        assert len(await desk.automations.history(automation.id)) == runs
+        (event,) = await events(desk, "automation_missed")
+        assert event.payload["count"] == 5
+        assert event.time <= clock.now()
         await jump(desk, clock, START + 6 * HOUR)
-        assert len(await desk.automations.history(made.id)) == runs + 1
+        assert len(await desk.automations.history(automation.id)) == runs + 1
 
 
 async def test_nothing_is_written_while_nothing_is_due(home: Path) -> None:
@@ -160,13 +165,13 @@ async def test_nothing_is_written_while_nothing_is_due(home: Path) -> None:
         await desk.automations.create("look", agent="it", every="24h")
         await desk.automations.create("never", agent="it", every="1h", enabled=False)
         await until(lambda: is_idle(desk))
-        with sqlite3.connect(desk.home.database) as other:
-            version = other.execute("PRAGMA data_version").fetchone()
+        with sqlite3.connect(desk.home.database) as connection:
+            version = connection.execute("PRAGMA data_version").fetchone()
             for _ in range(20):
                 await clock.advance(600)
                 await desk.store.find_next_automation_at()
-            assert other.execute("PRAGMA data_version").fetchone() == version
-        other.close()
+            assert connection.execute("PRAGMA data_version").fetchone() == version
+        connection.close()
 
 
 # -- ends of runs --------------------------------------------------------------------------------------------------
@@ -176,15 +181,19 @@ async def test_a_timeout_counts_as_a_failure_and_the_next_run_is_on_time(home: P
     clock = FakeClock(START)
     agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
     async with open_desk(home, clock, agent) as desk:
-        made = await desk.automations.create("look", agent="it", every="1h", timeout_seconds=60.0)
+        automation = await desk.automations.create("look", agent="it", every="1h", timeout_seconds=60.0)
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
         await until(lambda: _turns(agent, 1))
         await clock.advance(60)
         await until(lambda: is_idle(desk))
-        found = await desk.automations.get(made.id)
-        assert (found.consecutive_failures, found.run_count, found.next_run_at) == (1, 1, START + 2 * HOUR)
-        assert "timeout" in (found.last_result or "")
+        stored_automation = await desk.automations.get(automation.id)
+        assert (stored_automation.consecutive_failures, stored_automation.run_count, stored_automation.next_run_at) == (
+            1,
+            1,
+            START + 2 * HOUR,
+        )
+        assert "timeout" in (stored_automation.last_result or "")
         await clock.advance(300)
         assert len(agent.turns) == 1
 
@@ -197,16 +206,16 @@ async def test_a_temporary_failure_is_retried_before_it_counts(home: Path) -> No
     clock = FakeClock(START)
     agent = ScriptedAgent(raise_(TransientError("too many requests")), name="it")
     async with open_desk(home, clock, agent) as desk:
-        made = await desk.automations.create("look", agent="it", every="24h")
+        automation = await desk.automations.create("look", agent="it", every="24h")
         await jump(desk, clock, START + 24 * HOUR)
         waited = []
-        while task := await desk.automations.open_run(made.id):
+        while task := await desk.automations.open_run(automation.id):
             waited.append((task.due_at - clock.now()) / SECOND)
-            assert (await desk.automations.get(made.id)).consecutive_failures == 0
+            assert (await desk.automations.get(automation.id)).consecutive_failures == 0
             await jump(desk, clock, task.due_at)
         assert tuple(waited) == AUTOMATION_PAUSES
-        found = await desk.automations.get(made.id)
-        assert (found.consecutive_failures, found.run_count) == (1, 1)
+        stored_automation = await desk.automations.get(automation.id)
+        assert (stored_automation.consecutive_failures, stored_automation.run_count) == (1, 1)
         assert len(agent.turns) == 6
 
 
@@ -214,46 +223,52 @@ async def test_three_failures_pause_an_automation_with_one_notice(home: Path) ->
     clock, channel = FakeClock(START), RecordingChannel("there")
     agent = ScriptedAgent(raise_(AgentError("no luck")), name="it")
     async with open_desk(home, clock, agent, there=channel) as desk:
-        made = await desk.automations.create("look", agent="it", every="1h", route="there")
+        automation = await desk.automations.create("look", agent="it", every="1h", route="there")
         for hour in range(1, 6):
             await jump(desk, clock, START + hour * HOUR)
-        await channel.until(lambda c: any(one.notice == "automation_paused" for one in c.delivered))
-        (notice,) = [one for one in channel.tried if one.notice == "automation_paused"]
-        assert f"midwatch automation resume {made.id}" in notice.text
-        assert len(await desk.automations.history(made.id)) == 3
-        assert (await desk.automations.resume(made.id)).consecutive_failures == 0
+        await channel.until(lambda c: any(delivery.notice == "automation_paused" for delivery in c.delivered))
+        (notice,) = [delivery for delivery in channel.tried if delivery.notice == "automation_paused"]
+        assert f"midwatch automation resume {automation.id}" in notice.text
+        assert len(await desk.automations.history(automation.id)) == 3
+        assert (await desk.automations.resume(automation.id)).consecutive_failures == 0
         await jump(desk, clock, START + 6 * HOUR)
-        found = await desk.automations.get(made.id)
-        assert (found.status, found.consecutive_failures) == ("active", 1)
+        stored_automation = await desk.automations.get(automation.id)
+        assert (stored_automation.status, stored_automation.consecutive_failures) == ("active", 1)
 
 
 async def test_an_answer_that_is_the_quiet_token_is_not_delivered(home: Path) -> None:
     clock, channel = FakeClock(START), RecordingChannel("there")
     async with open_desk(home, clock, ScriptedAgent(result(" NOTHING "), name="it"), there=channel) as desk:
-        made = await desk.automations.create("look", agent="it", every="1h", route="there", quiet="NOTHING", max_runs=1)
+        automation = await desk.automations.create(
+            "look", agent="it", every="1h", route="there", quiet="NOTHING", max_runs=1
+        )
         await jump(desk, clock, START + HOUR)
-        (run,) = await desk.automations.history(made.id)
+        (run,) = await desk.automations.history(automation.id)
         assert (run.outcome, run.status) == ("silent", "done")
         await channel.until(lambda c: bool(c.delivered))
-        assert {one.notice for one in channel.tried} == {"started"}
-        assert (await desk.automations.get(made.id)).consecutive_failures == 0
+        assert {delivery.notice for delivery in channel.tried} == {"started"}
+        assert (await desk.automations.get(automation.id)).consecutive_failures == 0
 
 
 async def test_a_cancelled_run_is_not_repeated(home: Path) -> None:
     clock = FakeClock(START)
     agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
     async with open_desk(home, clock, agent) as desk:
-        made = await desk.automations.create("look", agent="it", every="1h")
+        automation = await desk.automations.create("look", agent="it", every="1h")
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
         await until(lambda: _turns(agent, 1))
-        run = await desk.automations.open_run(made.id)
+        run = await desk.automations.open_run(automation.id)
         assert run is not None
         await desk.tasks.cancel(run.id)
         await until(lambda: is_idle(desk))
         await clock.advance(600)
-        found = await desk.automations.get(made.id)
-        assert (found.run_count, found.consecutive_failures, found.next_run_at) == (1, 0, START + 2 * HOUR)
+        stored_automation = await desk.automations.get(automation.id)
+        assert (stored_automation.run_count, stored_automation.consecutive_failures, stored_automation.next_run_at) == (
+            1,
+            0,
+            START + 2 * HOUR,
+        )
         assert len(agent.turns) == 1
 
 
@@ -262,17 +277,21 @@ async def test_cancelling_a_run_pauses_the_automation_until_it_is_resumed(home: 
     agent = ScriptedAgent(wait_for(asyncio.Event()), name="it")
     async with open_desk(home, clock, agent) as desk:
         await desk.sessions.create(agent="it", key="chat:1")
-        made = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1")
+        automation = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1")
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
         await until(lambda: _turns(agent, 1))
         await desk.sessions.interrupt("chat:1", actor="ann")
         await until(lambda: is_idle(desk))
-        found = await desk.automations.get(made.id)
-        assert (found.status, found.paused_why, found.run_count) == ("paused", "ann interrupted its run", 1)
+        stored_automation = await desk.automations.get(automation.id)
+        assert (stored_automation.status, stored_automation.paused_why, stored_automation.run_count) == (
+            "paused",
+            "ann interrupted its run",
+            1,
+        )
         await jump(desk, clock, START + 5 * HOUR)
         assert len(agent.turns) == 1
-        assert (await desk.automations.resume(made.id)).next_run_at == START + 6 * HOUR
+        assert (await desk.automations.resume(automation.id)).next_run_at == START + 6 * HOUR
 
 
 # -- people who interfere ------------------------------------------------------------------------------------------
@@ -291,24 +310,28 @@ async def test_a_message_interrupts_a_run_which_continues_afterwards(home: Path)
     agent = ScriptedAgent(work, name="it", terms=AgentTerms(on_crash="rerun"))
     async with open_desk(home, clock, agent) as desk:
         await desk.sessions.create(agent="it", key="chat:1")
-        made = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1", max_runs=1)
+        automation = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1", max_runs=1)
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
         await until(lambda: _turns(agent, 1))
-        run = await desk.automations.open_run(made.id)
+        run = await desk.automations.open_run(automation.id)
         assert run is not None
         message = await desk.sessions.send("chat:1", "hello")
         async with asyncio.timeout(30):
             assert (await desk.tasks.wait(message.id)).outcome == "ok"
         free.set()
         async with asyncio.timeout(30):
-            ended = await desk.tasks.wait(run.id)
+            ended_run = await desk.tasks.wait(run.id)
         assert order == ["look", "hello", "look"]
-        assert (ended.outcome, ended.interruptions, ended.failures) == ("ok", 1, 0)
-        found = await desk.automations.get(made.id)
-        assert (found.run_count, found.status, found.paused_why) == (1, "paused", SPENT)
+        assert (ended_run.outcome, ended_run.interruptions, ended_run.failures) == ("ok", 1, 0)
+        stored_automation = await desk.automations.get(automation.id)
+        assert (stored_automation.run_count, stored_automation.status, stored_automation.paused_why) == (
+            1,
+            "paused",
+            SPENT,
+        )
         assert len(await events(desk, "automation_fired")) == 1
-        assert [one.payload["reason"] for one in await events(desk, "task_interrupted")] == ["yield"]
+        assert [event.payload["reason"] for event in await events(desk, "task_interrupted")] == ["yield"]
 
 
 async def test_a_waiting_message_goes_before_a_waiting_run(home: Path) -> None:
@@ -324,12 +347,12 @@ async def test_a_waiting_message_goes_before_a_waiting_run(home: Path) -> None:
     agent = ScriptedAgent(work, name="it")
     async with open_desk(home, clock, agent) as desk:
         await desk.sessions.create(agent="it", key="chat:1")
-        made = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1")
+        automation = await desk.automations.create("look", agent="it", every="1h", session_key="chat:1")
         await desk.sessions.send("chat:1", "first")
         await until(lambda: _turns(agent, 1))
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
-        await until(lambda: desk.automations.open_run(made.id))
+        await until(lambda: desk.automations.open_run(automation.id))
         await desk.sessions.send("chat:1", "second")
         free.set()
         await until(lambda: is_idle(desk))
@@ -347,15 +370,15 @@ async def test_threads_of_one_chat_do_not_block_each_other(home: Path) -> None:
     agent = ScriptedAgent(work, name="it")
     async with open_desk(home, clock, agent) as desk:
         long = await desk.automations.create("long", agent="it", every="1h", session_key="chat:1|thread:a")
-        others = [
+        automations = [
             await desk.automations.create("short", agent="it", every="1h", session_key=key)
             for key in ("chat:1|thread:b", "chat:1", "chat:2|thread:a")
         ]
         same = await desk.automations.create("same", agent="it", every="24h", session_key="chat:1|thread:a|message:9")
         clock.set(START + HOUR - 30 * SECOND)
         await clock.advance(30)
-        for one in others:
-            await until(lambda one=one: _outcome(desk, one, "ok"))  # type: ignore[misc]
+        for automation in automations:
+            await until(lambda automation=automation: _outcome(desk, automation, "ok"))  # type: ignore[misc]
         running = await desk.automations.open_run(long.id)
         assert running is not None
         assert running.status == "running"
@@ -365,8 +388,8 @@ async def test_threads_of_one_chat_do_not_block_each_other(home: Path) -> None:
         await until(lambda: _outcome(desk, same, "ok"))
 
 
-async def _outcome(desk: Runtime, one: Automation, outcome: str) -> bool:
-    return any(task.outcome == outcome for task in await desk.automations.history(one.id))
+async def _outcome(desk: Runtime, automation: Automation, outcome: str) -> bool:
+    return any(task.outcome == outcome for task in await desk.automations.history(automation.id))
 
 
 async def test_a_conversation_is_continued_unless_each_run_is_fresh(home: Path) -> None:
@@ -423,14 +446,14 @@ async def test_two_processes_fire_each_due_automation_once(
             racer.stdin.flush()
         for racer in racers:
             assert await asyncio.to_thread(racer.wait, 60) == 0
-        for one in many:
-            (run,) = await store.list_runs(one.id)
-            assert run.internal_key == f"{one.id}@{one.next_run_at}"
-            found = await store.get_automation(one.id)
-            assert found is not None
-            assert (found.run_count, found.revision) == (1, 1)
+        for automation in many:
+            (run,) = await store.list_runs(automation.id)
+            assert run.internal_key == f"{automation.id}@{automation.next_run_at}"
+            stored_automation = await store.get_automation(automation.id)
+            assert stored_automation is not None
+            assert (stored_automation.run_count, stored_automation.revision) == (1, 1)
         fired = await store.read_events(0, EventFilter(kinds=("automation_fired",)), 1000)
-        assert Counter(made.payload["automation_id"] for made in fired) == {one.id: 1 for one in many}
+        assert Counter(event.payload["automation_id"] for event in fired) == {automation.id: 1 for automation in many}
         assert await store.read_events(0, EventFilter(kinds=("automation_missed",)), 1000) == []
     finally:
         for racer in racers:
@@ -475,20 +498,24 @@ async def run_scenario(home: Path, name: str) -> None:
         clock.set(moment - int(LONGEST_NAP * SECOND))
 
     async with open_desk(home, clock, ScriptedAgent(work, name="it")) as desk:
-        found = await desk.automations.list("all")
-        made = found[0] if found else await desk.automations.create("x", agent="it", every="1h", **SCENARIOS[name])
+        automations = await desk.automations.list("all")
+        automation = (
+            automations[0]
+            if automations
+            else await desk.automations.create("x", agent="it", every="1h", **SCENARIOS[name])
+        )
         while True:
             await until(lambda: is_idle(desk))
             if name == "given back":
-                first = (await desk.automations.history(made.id))[-1:]
+                first = (await desk.automations.history(automation.id))[-1:]
                 if first and first[0].status == "pending" and first[0].attempt == 0:
                     await desk.tasks.cancel(first[0].id)
                     continue
-            made = await desk.automations.get(made.id)
-            run = await desk.automations.open_run(made.id)
-            if made.status != "active":
+            automation = await desk.automations.get(automation.id)
+            run = await desk.automations.open_run(automation.id)
+            if automation.status != "active":
                 return
-            due = [at for at in (made.next_run_at, run.due_at if run else None) if at is not None]
+            due = [at for at in (automation.next_run_at, run.due_at if run else None) if at is not None]
             to(min(due))
             await clock.advance(LONGEST_NAP)
 
@@ -513,33 +540,38 @@ async def check_outcome(home: Path, name: str) -> Counter[str]:
     """Check the data that a crashed process and its successor left, and return the outcomes of the runs."""
     store = await SqliteStore.open(home / "midwatch.db")
     try:
-        (made,) = await store.list_automations(statuses=("active", "paused", "deleted"))
-        runs = (await store.list_runs(made.id, 100))[::-1]
+        (automation,) = await store.list_automations(statuses=("active", "paused", "deleted"))
+        runs = (await store.list_runs(automation.id, 100))[::-1]
         log = await store.read_events(0, limit=2000)
-        notices = Counter(one.notice for one in await store.list_deliveries(limit=500))
+        notices = Counter(delivery.notice for delivery in await store.list_deliveries(limit=500))
     finally:
         await store.close()
     bodies = Counter(line.partition("/")[0] for line in (home / BODIES).read_text().split())
-    kinds = Counter(one.kind for one in log)
+    kinds = Counter(event.kind for event in log)
     assert kinds["automation_fired"] == len(runs) == len({run.internal_key for run in runs})
     assert kinds["task_finished"] == len(runs) == kinds["task_submitted"]
     assert kinds["automation_paused"] == 1
     assert kinds["automation_missed"] == 0
     assert not any(run.open for run in runs)
-    assert made.status == "paused"
-    hours = [(int((run.internal_key or "").partition("@")[2]) - made.created_at) // HOUR for run in runs]
+    assert automation.status == "paused"
+    hours = [(int((run.internal_key or "").partition("@")[2]) - automation.created_at) // HOUR for run in runs]
     assert hours == list(range(1, len(runs) + 1))  # each due time once, without a gap
     outcomes: Counter[str] = Counter(run.outcome or "" for run in runs)
     given_back = outcomes["cancelled"]
-    assert made.run_count == len(runs) - given_back
-    if made.max_runs:
-        assert made.run_count == made.max_runs
-    _check_scenario(name, made, runs, outcomes, bodies, notices)
+    assert automation.run_count == len(runs) - given_back
+    if automation.max_runs:
+        assert automation.run_count == automation.max_runs
+    _check_scenario(name, automation, runs, outcomes, bodies, notices)
     return outcomes
 
 
 def _check_scenario(
-    name: str, made: Automation, runs: list[Task], outcomes: Counter[str], bodies: Counter[str], notices: Counter[str]
+    name: str,
+    automation: Automation,
+    runs: list[Task],
+    outcomes: Counter[str],
+    bodies: Counter[str],
+    notices: Counter[str],
 ) -> None:
     if name == "rerun":
         assert outcomes == {"ok": 2}
@@ -548,11 +580,11 @@ def _check_scenario(
         assert all(count == 1 for count in bodies.values())  # work that had begun is never repeated
         lost_last = runs[-1].outcome == "lost"
         assert notices["automation_paused"] == int(lost_last)
-        assert ("lost" in (made.paused_why or "")) == lost_last
+        assert ("lost" in (automation.paused_why or "")) == lost_last
         assert notices["failed"] == outcomes["lost"]
     elif name == "errors":
         assert outcomes == {"error": 3}
-        assert (made.consecutive_failures, notices["automation_paused"], notices["failed"]) == (3, 1, 3)
+        assert (automation.consecutive_failures, notices["automation_paused"], notices["failed"]) == (3, 1, 3)
     else:
         assert outcomes == {"ok": 1, "cancelled": 1}
 

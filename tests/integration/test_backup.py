@@ -42,25 +42,25 @@ def read_sqlite_rows(path: Path) -> Rows:
 
 def read_postgres_rows(url: str) -> Rows:
     """Return all rows of a PostgreSQL store, with the columns in the order of the SQLite schema."""
-    with closing(model()) as other, psycopg.connect(url) as connection:
-        return contents(connection, transfer.SqliteSide(other, "").tables())
+    with closing(model()) as sqlite, psycopg.connect(url) as connection:
+        return contents(connection, transfer.SqliteSide(sqlite, "").tables())
 
 
 def contents(connection: Any, tables: transfer.Tables) -> Rows:
     """Return all rows without the values that a restore drops on purpose: where tasks ran."""
-    found = {}
+    rows = {}
     for table, columns in tables.items():
-        kept = ", ".join(name for name in columns if name not in ("host", "pgid", "pgid_mark"))
-        found[table] = sorted(connection.execute(f"SELECT {kept} FROM {table}"), key=repr)
-    return found
+        column_names = ", ".join(name for name in columns if name not in ("host", "pgid", "pgid_mark"))
+        rows[table] = sorted(connection.execute(f"SELECT {column_names} FROM {table}"), key=repr)
+    return rows
 
 
 def model() -> sqlite3.Connection:
     """Yield an empty SQLite store."""
-    made = sqlite3.connect(":memory:")
+    connection = sqlite3.connect(":memory:")
     for _, script in transfer.load_migrations("sqlite"):
-        made.executescript(script)
-    return made
+        connection.executescript(script)
+    return connection
 
 
 async def fill(store: Store) -> None:
@@ -68,8 +68,8 @@ async def fill(store: Store) -> None:
     done = await submit_and_claim(
         store, session_key="chat:1", idempotency_key="k-1", prompt="nul \0 and\ttab \\N \u2028 é👍"
     )
-    said = Message(session_key="chat:1", role="user", text="one\ntwo", time=now, task_id=done.id)
-    await store.apply(Changes(fence=fence(done), messages=(said,), events=(progress(done, "half \\x 'q'"),)))
+    message = Message(session_key="chat:1", role="user", text="one\ntwo", time=now, task_id=done.id)
+    await store.apply(Changes(fence=fence(done), messages=(message,), events=(progress(done, "half \\x 'q'"),)))
     await store.apply(create(make("api", "ci", OWNER, now, by="owner")[0]))
     await store.apply(Changes(records=(an_automation(now), a_goal(now))))
     await store.record_alerts([SentAlert(id="t_1/silent", told_at=now)], Changes())
@@ -80,9 +80,9 @@ async def fill(store: Store) -> None:
 @pytest.fixture
 async def settings(home: Path) -> Settings:
     """Return the settings of a home with a SQLite store whose process ended in the middle of its work."""
-    place = Home(home)
-    place.prepare()
-    store = await SqliteStore.open(place.database)
+    folder = Home(home)
+    folder.prepare()
+    store = await SqliteStore.open(folder.database)
     await fill(store)
     await store.close()
     return Settings.load(home)
@@ -111,18 +111,18 @@ def without_nul(rows: Rows) -> Rows:
     def fit(value: object) -> object:
         return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
-    return {table: [tuple(map(fit, row)) for row in found] for table, found in rows.items()}
+    return {table: [tuple(map(fit, row)) for row in table_rows] for table, table_rows in rows.items()}
 
 
 def test_both_schemas_have_the_same_tables_and_columns(database: str) -> None:
     from midwatch.stores.postgres import prepare
 
     prepare(database)
-    with closing(model()) as other, psycopg.connect(database) as connection:
-        ours = transfer.SqliteSide(other, "").tables()
-        asked = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
+    with closing(model()) as sqlite, psycopg.connect(database) as connection:
+        ours = transfer.SqliteSide(sqlite, "").tables()
+        query = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
         theirs: dict[str, set[str]] = {}
-        for table, column in connection.execute(asked):
+        for table, column in connection.execute(query):
             theirs.setdefault(table, set()).add(column)
     assert theirs.keys() - ours.keys() == {"instances", "leader", "midwatch_schema"}
     assert {table: set(columns) for table, columns in ours.items()} == {table: theirs[table] for table in ours}
@@ -132,22 +132,22 @@ def test_both_schemas_have_the_same_tables_and_columns(database: str) -> None:
 
 
 async def test_all_data_moves_unchanged(settings: Settings, shared: Settings, database: str) -> None:
-    told: list[tuple[str, int]] = []
-    made = await migrate(settings, database, lambda table, rows: told.append((table, rows)))
+    reports: list[tuple[str, int]] = []
+    copy_result = await migrate(settings, database, lambda table, rows: reports.append((table, rows)))
     source = read_sqlite_rows(settings.home / "midwatch.db")
     assert read_postgres_rows(database) == without_nul(source)
-    assert made.rows == {table: len(rows) for table, rows in source.items()}
-    assert dict(told) == made.rows
+    assert copy_result.rows == {table: len(rows) for table, rows in source.items()}
+    assert dict(reports) == copy_result.rows
 
     async def goes_on(store: PostgresStore) -> None:
-        assert (await store.read_log_bounds()).last_seq == made.last_seq
+        assert (await store.read_log_bounds()).last_seq == copy_result.last_seq
         before = {task.id for task in await store.list_running_tasks()}
         assert before == set()
         await put(store)
         seqs = [event.seq for event in await store.read_events(0)]
-        assert seqs == list(range(1, made.last_seq + 2))
-        kept = await put(store, idempotency_key="k-1", session_key="chat:1")
-        assert kept.attempt == 1
+        assert seqs == list(range(1, copy_result.last_seq + 2))
+        repeated_task = await put(store, idempotency_key="k-1", session_key="chat:1")
+        assert repeated_task.attempt == 1
         assert await store.check() == []
 
     await read_store(shared, goes_on)
@@ -165,10 +165,10 @@ async def test_tasks_of_a_dead_process_are_recovered_before_a_move(
     async def look(store: PostgresStore) -> None:
         assert await store.list_running_tasks() == []
         assert await store.list_instances() == []
-        waits, ended = await store.get_task(rerun.id), await store.get_task(failed.id)
-        assert waits is not None and ended is not None
-        assert (waits.status, waits.rescues, waits.lease_owner) == ("pending", 1, None)
-        assert (ended.status, ended.outcome) == ("failed", "lost")
+        waiting_task, ended_task = await store.get_task(rerun.id), await store.get_task(failed.id)
+        assert waiting_task is not None and ended_task is not None
+        assert (waiting_task.status, waiting_task.rescues, waiting_task.lease_owner) == ("pending", 1, None)
+        assert (ended_task.status, ended_task.outcome) == ("failed", "lost")
 
     await read_store(shared, look)
 
@@ -228,12 +228,12 @@ async def test_both_databases_are_locked_during_a_move(settings: Settings, datab
             except sqlite3.OperationalError:
                 refused.append("here")
 
-    made = await migrate(settings, database, write)
-    assert refused == ["there", "here"] * len(made.rows)
+    copy_result = await migrate(settings, database, write)
+    assert refused == ["there", "here"] * len(copy_result.rows)
 
 
 async def test_data_moves_only_to_an_empty_database(settings: Settings, shared: Settings, database: str) -> None:
-    kept = await read_store(shared, lambda store: put(store))
+    task = await read_store(shared, lambda store: put(store))
     before = read_sqlite_rows(settings.home / "midwatch.db")
     with pytest.raises(Conflict, match="use an empty one"):
         await migrate(settings, database, report_nothing)
@@ -242,7 +242,7 @@ async def test_data_moves_only_to_an_empty_database(settings: Settings, shared: 
     async def look(store: PostgresStore) -> int:
         return (await store.count_tasks()).total
 
-    assert kept is not None
+    assert task is not None
     assert await read_store(shared, look) == 1
 
 
@@ -255,11 +255,11 @@ async def test_a_database_of_another_program_is_not_changed(settings: Settings, 
 
 @pytest.mark.parametrize("lock", ["up", "i_somebody", "leader"])
 async def test_a_move_is_refused_while_a_process_runs(settings: Settings, database: str, lock: str) -> None:
-    held = Home(settings.home).lock(lock)
-    assert held.acquire()
+    file_lock = Home(settings.home).lock(lock)
+    assert file_lock.acquire()
     with pytest.raises(AlreadyRunning):
         await migrate(settings, database, report_nothing)
-    held.release()
+    file_lock.release()
 
 
 async def test_a_move_needs_a_database_and_a_postgres_address(tmp_path: Path, settings: Settings) -> None:
@@ -277,16 +277,16 @@ async def test_a_backup_is_restored_to_the_other_kind_of_store_and_back(
 ) -> None:
     await migrate(settings, database, report_nothing)
     await read_store(shared, lambda store: submit_and_claim(store, on_crash="rerun"))
-    made = await backup(shared, file, report_nothing)
+    copy_result = await backup(shared, file, report_nothing)
     rows = read_sqlite_rows(file)
     assert read_postgres_rows(database) == rows
-    assert made.rows == {table: len(found) for table, found in rows.items()}
+    assert copy_result.rows == {table: len(table_rows) for table, table_rows in rows.items()}
 
     small = Settings.load(tmp_path / "small")
-    assert await restore(small, file, report_nothing) == made
+    assert await restore(small, file, report_nothing) == copy_result
     again = tmp_path / "again.db"
-    assert await backup(small, again, report_nothing) == made
-    assert await restore(shared, again, report_nothing, force=True) == made
+    assert await backup(small, again, report_nothing) == copy_result
+    assert await restore(shared, again, report_nothing, force=True) == copy_result
     assert read_postgres_rows(database) == rows
 
 
@@ -313,12 +313,12 @@ async def test_postgres_data_is_replaced_only_by_force(shared: Settings, databas
     await read_store(shared, lambda store: put(store, id="t_newer"))
     with pytest.raises(Conflict, match="--force"):
         await restore(shared, file, report_nothing)
-    made = await restore(shared, file, report_nothing, force=True)
+    copy_result = await restore(shared, file, report_nothing, force=True)
 
     async def look(store: PostgresStore) -> tuple[object, int]:
         return await store.get_task("t_newer"), (await store.read_log_bounds()).last_seq
 
-    assert await read_store(shared, look) == (None, made.last_seq)
+    assert await read_store(shared, look) == (None, copy_result.last_seq)
 
 
 @pytest.mark.parametrize("force", [True, False])
@@ -339,13 +339,13 @@ async def test_a_restore_is_refused_while_a_process_sends_heartbeats(
 
 
 async def test_concurrent_restores_do_not_mix(settings: Settings, shared: Settings, file: Path, tmp_path: Path) -> None:
-    made = await backup(settings, file, report_nothing)
+    copy_result = await backup(settings, file, report_nothing)
     await read_store(shared, lambda store: store.check())
     homes = [shared.model_copy(update={"home": tmp_path / name}) for name in ("one", "two")]
-    ended = await asyncio.gather(*(restore(one, file, report_nothing) for one in homes), return_exceptions=True)
-    assert sorted(type(end).__name__ for end in ended) == ["Conflict", "CopyResult"]
+    outcomes = await asyncio.gather(*(restore(home, file, report_nothing) for home in homes), return_exceptions=True)
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Conflict", "CopyResult"]
 
     async def look(store: PostgresStore) -> int:
         return (await store.count_tasks()).total
 
-    assert await read_store(shared, look) == made.rows["tasks"]
+    assert await read_store(shared, look) == copy_result.rows["tasks"]

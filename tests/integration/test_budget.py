@@ -60,12 +60,12 @@ async def open_desk(
     home.mkdir(exist_ok=True)
     (home / "midwatch.toml").write_text(f"detect_agents = false\nshutdown_grace = 0\n{toml}")
     settings, there = Settings.load(home, db=db), RecordingChannel("there")
-    async with Runtime.open(home, settings=settings, agents=agents, channels={"there": there}, clock=clock) as made:
-        yield made
+    async with Runtime.open(home, settings=settings, agents=agents, channels={"there": there}, clock=clock) as runtime:
+        yield runtime
 
 
-async def run(desk: Runtime, agent: str = "it", **wish: Any) -> Task:
-    task = await desk.tasks.submit("do it", agent=agent, route="there", **wish)
+async def run(desk: Runtime, agent: str = "it", **options: Any) -> Task:
+    task = await desk.tasks.submit("do it", agent=agent, route="there", **options)
     return await run_task(desk, task)
 
 
@@ -87,8 +87,8 @@ def make_worker(*payloads: Payload, times: int = MANY) -> Step:
 
     async def step(turn: Turn) -> str:
         for _ in range(times):
-            for one in payloads:
-                await turn.emit(one)
+            for payload in payloads:
+                await turn.emit(payload)
             await asyncio.sleep(0)
         return "all of it"
 
@@ -114,10 +114,10 @@ async def test_a_task_stops_after_the_step_that_spent_its_budget(
     desk: Desk, budget: dict[str, Any], loop: tuple[Payload, ...], spent: float, last: str
 ) -> None:
     prices = PRICES.replace("2000000", "1000000") if "usd" in budget else ""
-    async with desk(prices, it=ScriptedAgent(make_worker(*loop))) as made:
-        task = await run(made, budget=budget)
+    async with desk(prices, it=ScriptedAgent(make_worker(*loop))) as runtime:
+        task = await run(runtime, budget=budget)
         assert (task.status, task.outcome) == ("failed", "budget"), task.error
-        (reached,) = await read_events(made, task, "budget_reached")
+        (reached,) = await read_events(runtime, task, "budget_reached")
         which = reached.payload["budget"]
         assert reached.payload == {
             "budget": which,
@@ -129,17 +129,17 @@ async def test_a_task_stops_after_the_step_that_spent_its_budget(
             task.error
             == f"its budget of {_format_amount(which, budget[which])} is spent: {_format_amount(which, spent)}"
         )
-        events = await read_events(made, task)
-        place = events.index(reached)
-        assert events[place - 1].kind == last
-        after = [one.kind for one in events[place + 1 :] if one.kind not in ("agent_error", "delivery_sent")]
+        events = await read_events(runtime, task)
+        index = events.index(reached)
+        assert events[index - 1].kind == last
+        after = [event.kind for event in events[index + 1 :] if event.kind not in ("agent_error", "delivery_sent")]
         more = [kind for kind in after if kind in ("llm_response", "tool_exec_end")]
         assert len(more) <= 1, "no more than the step in flight, which is closed"
         assert after[-2:] == ["turn_end", "task_finished"]
-        (end,) = await read_events(made, task, "turn_end")
+        (end,) = await read_events(runtime, task, "turn_end")
         assert end.payload["status"] == "budget"
-        notices = await made.store.list_deliveries(task_id=task.id)
-        (notice,) = [one for one in notices if one.notice == "failed"]
+        notices = await runtime.store.list_deliveries(task_id=task.id)
+        (notice,) = [delivery for delivery in notices if delivery.notice == "failed"]
         assert task.error in notice.text
         assert f"midwatch retry {task.id} --budget " in notice.text
 
@@ -151,51 +151,51 @@ def _format_amount(which: str, amount: float) -> str:
 async def test_an_agent_that_checks_its_budget_ends_by_itself(desk: Desk) -> None:
     async def careful(turn: Turn) -> TurnResult:
         for number in range(MANY):
-            if words := turn.over_budget():
-                return TurnResult(text="so far", outcome="budget", error=words, thread_id="th_1")
+            if reason := turn.over_budget():
+                return TurnResult(text="so far", outcome="budget", error=reason, thread_id="th_1")
             await turn.emit(REQUEST)
             await turn.emit(answer(input_tokens=10))
             await turn.save_step(number)
         return TurnResult(text="never")
 
-    async with desk(it=ScriptedAgent(careful)) as made:
-        task = await run(made, budget={"tokens": 30})
+    async with desk(it=ScriptedAgent(careful)) as runtime:
+        task = await run(runtime, budget={"tokens": 30})
         assert (task.outcome, task.error) == ("budget", "its budget of 30 tokens is spent: 30 tokens")
-        assert [step.data for step in await made.store.list_task_steps(task.id)] == [0, 1, 2]
-        assert len(await read_events(made, task, "budget_reached")) == 1
+        assert [step.data for step in await runtime.store.list_task_steps(task.id)] == [0, 1, 2]
+        assert len(await read_events(runtime, task, "budget_reached")) == 1
         assert task.usage is not None and task.usage["input_tokens"] == 30 and task.usage["steps"] == 3
-        session = await made.store.get_session(task.session_key)
+        session = await runtime.store.get_session(task.session_key)
         assert session is not None and session.thread_id == "th_1"
 
 
 async def test_a_task_whose_last_step_spends_the_budget_is_done(desk: Desk) -> None:
-    async with desk(it=ScriptedAgent(make_worker(answer(input_tokens=30), times=1), result("fine"))) as made:
-        task = await run(made, budget={"tokens": 30})
+    async with desk(it=ScriptedAgent(make_worker(answer(input_tokens=30), times=1), result("fine"))) as runtime:
+        task = await run(runtime, budget={"tokens": 30})
         assert (task.status, task.result) == ("done", "fine")
-        assert len(await read_events(made, task, "budget_reached")) == 1, "it is spent all the same"
+        assert len(await read_events(runtime, task, "budget_reached")) == 1, "it is spent all the same"
 
 
 async def test_an_unknown_price_is_reported_and_stops_nothing(desk: Desk) -> None:
-    async with desk(it=ScriptedAgent(make_worker(answer(input_tokens=30), times=3))) as made:
-        task = await run(made, budget={"usd": 0.01})
+    async with desk(it=ScriptedAgent(make_worker(answer(input_tokens=30), times=3))) as runtime:
+        task = await run(runtime, budget={"usd": 0.01})
         assert task.status == "done"
-        (why,) = await read_events(made, task, "error")
+        (why,) = await read_events(runtime, task, "error")
         assert (why.payload["stage"], "the price of m is not known" in why.payload["message"]) == ("budget", True)
         assert task.usage == {"input_tokens": 90, "model": "m", "steps": 3, "seconds": task.usage["seconds"]}
 
 
 async def test_missing_usage_is_computed_from_events_and_prices(desk: Desk) -> None:
-    other = ScriptedAgent(
+    other_agent = ScriptedAgent(
         make_worker(answer(input_tokens=2, output_tokens=3), times=2), result("x", usage=Usage(cost_usd=0.5))
     )
     async with desk(
-        PRICES, it=ScriptedAgent(make_worker(answer(input_tokens=2, output_tokens=3), times=2)), other=other
-    ) as made:
-        task = await run(made)
+        PRICES, it=ScriptedAgent(make_worker(answer(input_tokens=2, output_tokens=3), times=2)), other=other_agent
+    ) as runtime:
+        task = await run(runtime)
         assert task.usage == {"input_tokens": 4, "output_tokens": 6, "cost_usd": 16.0, "model": "m"}
-        responses = await read_events(made, task, "llm_response")
-        assert [one.payload["usage"]["cost_usd"] for one in responses] == [8.0, 8.0]
-        assert (await run(made, "other")).usage == {
+        responses = await read_events(runtime, task, "llm_response")
+        assert [response.payload["usage"]["cost_usd"] for response in responses] == [8.0, 8.0]
+        assert (await run(runtime, "other")).usage == {
             "input_tokens": 4,
             "output_tokens": 6,
             "cost_usd": 0.5,
@@ -258,10 +258,10 @@ async def test_attempts_of_a_task_share_its_budget(desk: Desk) -> None:
             raise TransientError("again")
 
     agent = ScriptedAgent(fails_once, make_worker(answer(input_tokens=10)))
-    async with desk(it=agent) as made:
-        task = await run(made, budget={"tokens": 55})
+    async with desk(it=agent) as runtime:
+        task = await run(runtime, budget={"tokens": 55})
         assert (task.attempt, task.outcome, task.tokens_used) == (2, "budget", 60 + 10)
-        (reached,) = await read_events(made, task, "budget_reached")
+        (reached,) = await read_events(runtime, task, "budget_reached")
         assert reached.payload["spent"] == 60
 
 
@@ -270,7 +270,7 @@ async def test_usage_of_a_killed_attempt_counts_for_the_next(home: Path) -> None
     store = await SqliteStore.open(home / "midwatch.db")
     task = await submit_and_claim(store, on_crash="resume", budget={"tokens": 50, "steps": 99})
     payloads = (TurnStart(user_message="x"), REQUEST, answer(input_tokens=30), REQUEST)
-    events = tuple(event(one, task.created_at + n * SECOND, **meta(task)) for n, one in enumerate(payloads))
+    events = tuple(event(payload, task.created_at + n * SECOND, **meta(task)) for n, payload in enumerate(payloads))
     await store.apply(Changes(events=events))
     await store.close()
     async with open_desk(home, demo=ScriptedAgent(make_worker(answer(input_tokens=10)))) as desk:
@@ -298,29 +298,29 @@ async def test_a_retry_with_a_larger_budget_continues(desk: Desk) -> None:
         steps = await turn.load_steps()
         loaded.append(list(steps))
         for number in range(len(steps), 9):
-            if words := turn.over_budget():
-                return TurnResult(outcome="budget", error=words)
+            if reason := turn.over_budget():
+                return TurnResult(outcome="budget", error=reason)
             await turn.emit(REQUEST)
             await turn.emit(answer(input_tokens=10))
             await turn.save_step(number)
         return "all nine"
 
-    async with desk(it=ScriptedAgent(resumes)) as made:
-        first = await run(made, budget={"tokens": 30, "usd": 5.0})
+    async with desk(it=ScriptedAgent(resumes)) as runtime:
+        first = await run(runtime, budget={"tokens": 30, "usd": 5.0})
         with pytest.raises(Conflict, match=rf"midwatch retry {first.id} --budget tokens=60,usd=5"):
-            await made.tasks.retry(first.id)
+            await runtime.tasks.retry(first.id)
         with pytest.raises(Conflict, match="30 tokens is spent"):
-            await made.tasks.retry(first.id, budget={"usd": 9.0})
+            await runtime.tasks.retry(first.id, budget={"usd": 9.0})
         with pytest.raises(InvalidInput):
-            await made.tasks.retry(first.id, budget={"tokens": 0})
-        second = await run_task(made, await made.tasks.retry(first.id, budget={"tokens": 50}))
+            await runtime.tasks.retry(first.id, budget={"tokens": 0})
+        second = await run_task(runtime, await runtime.tasks.retry(first.id, budget={"tokens": 50}))
         assert (second.outcome, second.tokens_used) == ("budget", 20)
         assert second.budget == {"tokens": 50, "usd": 5.0, "before": {"tokens": 30, "steps": 3, **_seconds(first)}}
-        third = await run_task(made, await made.tasks.retry(second.id, budget={"tokens": 60}))
-        last = await run_task(made, await made.tasks.retry(third.id, budget={"tokens": 1000}))
+        third = await run_task(runtime, await runtime.tasks.retry(second.id, budget={"tokens": 60}))
+        last = await run_task(runtime, await runtime.tasks.retry(third.id, budget={"tokens": 1000}))
         assert (third.outcome, last.status, last.result) == ("budget", "done", "all nine")
         assert loaded == [[], [0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
-        assert sum(one.tokens_used or 0 for one in (first, second, third, last)) == 90
+        assert sum(task.tokens_used or 0 for task in (first, second, third, last)) == 90
 
 
 def _seconds(task: Task) -> dict[str, float]:
@@ -335,11 +335,11 @@ async def test_a_retry_after_another_failure_has_the_remaining_budget(desk: Desk
             raise ValueError("no")
 
     agent = ScriptedAgent(fails_first, make_worker(answer(input_tokens=10)))
-    async with desk(it=agent) as made:
-        first = await run(made, budget={"tokens": 60})
+    async with desk(it=agent) as runtime:
+        first = await run(runtime, budget={"tokens": 60})
         assert first.outcome == "error"
-        again = await run_task(made, await made.tasks.retry(first.id))
-        (reached,) = await read_events(made, again, "budget_reached")
+        again = await run_task(runtime, await runtime.tasks.retry(first.id))
+        (reached,) = await read_events(runtime, again, "budget_reached")
         assert (again.outcome, reached.payload["spent"]) == ("budget", 60)
 
 
@@ -359,31 +359,35 @@ async def test_parallel_tasks_share_the_daily_budget_and_later_ones_wait(home: P
         tasks = [await desk.tasks.submit("do it", agent="it", route="there") for _ in range(8)]
 
         async def rest() -> list[Task] | None:
-            found = [await desk.tasks.get(task.id) for task in tasks]
-            return found if all(one.status == "failed" or one.wait == "limit" for one in found) else None
+            stored_tasks = [await desk.tasks.get(task.id) for task in tasks]
+            return (
+                stored_tasks if all(task.status == "failed" or task.wait == "limit" for task in stored_tasks) else None
+            )
 
-        found = await until(rest)
-        over, waiting = ([one for one in found if one.status == status] for status in ("failed", "pending"))
+        stored_tasks = await until(rest)
+        over, waiting = ([task for task in stored_tasks if task.status == status] for status in ("failed", "pending"))
         assert len(over) == 4 and len(waiting) == 4
-        for one in over:
-            assert one.outcome == "budget" and one.error.startswith("the day's budget of 200 tokens is spent")
-            (reached,) = await read_events(desk, one, "budget_reached")
+        for task in over:
+            assert task.outcome == "budget" and task.error.startswith("the day's budget of 200 tokens is spent")
+            (reached,) = await read_events(desk, task, "budget_reached")
             assert reached.payload["scope"] == "day"
-        assert 200 <= sum(one.tokens_used or 0 for one in over) <= 200 + 10 * len(over), "no more than steps in flight"
-        for one in waiting:
-            (waits,) = await read_events(desk, one, "task_waiting")
+        assert 200 <= sum(task.tokens_used or 0 for task in over) <= 200 + 10 * len(over), (
+            "no more than steps in flight"
+        )
+        for task in waiting:
+            (waits,) = await read_events(desk, task, "task_waiting")
             assert waits.payload["wait"] == "limit" and "the day's budget" in waits.payload["reason"]
-            notices = [n for n in await desk.store.list_deliveries(task_id=one.id) if n.notice == "limit"]
+            notices = [n for n in await desk.store.list_deliveries(task_id=task.id) if n.notice == "limit"]
             assert len(notices) == 1 and notices[0].text.startswith("The day's budget of 200 tokens is spent")
-            assert one.interruptions == 0 and not await read_events(desk, one, "turn_start")
+            assert task.interruptions == 0 and not await read_events(desk, task, "turn_start")
         retried = await desk.tasks.retry(over[0].id)
         assert not (await desk.tasks.get(retried.id)).budget, "the day's budget is no limit of the task"
         await clock.advance((waiting[0].due_at - clock.now()) / SECOND + FRESH_SECONDS)
 
         async def another_day() -> bool:
             await clock.advance(LONGEST_NAP)  # loops that computed their sleep before the clock was set wake too
-            found = [await desk.tasks.get(task.id) for task in (*waiting, retried)]
-            return any(one.outcome == "budget" for one in found)
+            stored_tasks = [await desk.tasks.get(task.id) for task in (*waiting, retried)]
+            return any(task.outcome == "budget" for task in stored_tasks)
 
         await until(another_day)
 
@@ -408,43 +412,43 @@ async def test_a_daily_budget_of_one_agent_does_not_block_others(home: Path) -> 
 
 async def test_a_step_of_a_goal_cannot_spend_more_than_remains(desk: Desk) -> None:
     agent = ScriptedAgent(make_worker(REQUEST, answer(input_tokens=10, cost_usd=0.1), times=4), result("on"))
-    async with desk(it=agent) as made:
-        goal = await made.goals.create("reach it", agent="it", max_tokens=70, max_usd=10.0)
+    async with desk(it=agent) as runtime:
+        goal = await runtime.goals.create("reach it", agent="it", max_tokens=70, max_usd=10.0)
 
         async def paused() -> Any:
-            found = await made.goals.get(goal.id)
-            return found if found.status == "paused" else None
+            stored_goal = await runtime.goals.get(goal.id)
+            return stored_goal if stored_goal.status == "paused" else None
 
-        found = await until(paused)
-        assert (found.tokens, found.usd) == (70, pytest.approx(0.7))
-        assert found.paused_why == "its budget of 70 tokens is spent"
-        first, second = sorted(await made.goals.steps(goal.id), key=lambda step: step.created_at)
+        stored_goal = await until(paused)
+        assert (stored_goal.tokens, stored_goal.usd) == (70, pytest.approx(0.7))
+        assert stored_goal.paused_why == "its budget of 70 tokens is spent"
+        first, second = sorted(await runtime.goals.steps(goal.id), key=lambda step: step.created_at)
         assert first.budget == {"tokens": 70, "usd": 10.0} and second.budget == {"tokens": 30, "usd": 9.6}
-        (reached,) = await read_events(made, second, "budget_reached")
+        (reached,) = await read_events(runtime, second, "budget_reached")
         assert (second.outcome, reached.payload["scope"]) == ("budget", "goal")
-        edited = await made.goals.edit(goal.id, {"max_usd": 0.5, "max_tokens": 0})
+        edited = await runtime.goals.edit(goal.id, {"max_usd": 0.5, "max_tokens": 0})
         with pytest.raises(
             Conflict, match=rf"budget of \$0.50 is spent; raise it with `midwatch goal edit {edited.id} --max-usd"
         ):
-            await made.goals.resume(goal.id)
+            await runtime.goals.resume(goal.id)
 
 
 async def test_runs_of_an_automation_have_its_budget_and_its_agents_budget(desk: Desk) -> None:
     agent = ScriptedAgent(make_worker(answer(input_tokens=10)), terms=AgentTerms(budget={"steps": 50, "tokens": 5}))
-    async with desk(it=agent) as made:
+    async with desk(it=agent) as runtime:
         with pytest.raises(InvalidInput, match="has no token"):
-            await made.automations.create("look", agent="it", every=3600, budget={"token": 1})
-        automation = await made.automations.create("look", agent="it", every=3600, budget={"tokens": 20})
-        task = await run_task(made, await made.automations.run(automation.id))
+            await runtime.automations.create("look", agent="it", every=3600, budget={"token": 1})
+        automation = await runtime.automations.create("look", agent="it", every=3600, budget={"tokens": 20})
+        task = await run_task(runtime, await runtime.automations.run(automation.id))
         assert task.budget == {"tokens": 20, "steps": 50}
-        (reached,) = await read_events(made, task, "budget_reached")
+        (reached,) = await read_events(runtime, task, "budget_reached")
         assert (task.outcome, reached.payload["scope"]) == ("budget", "automation")
-        assert (await run(made)).budget == {"tokens": 5, "steps": 50}
+        assert (await run(runtime)).budget == {"tokens": 5, "steps": 50}
 
 
 async def test_a_message_after_a_spent_budget_continues_the_session(desk: Desk) -> None:
     agent = ScriptedAgent(make_worker(answer(input_tokens=10), times=3), result("fine"))
-    async with desk(it=agent) as made:
-        over = await run(made, session_key="chat:1", budget={"tokens": 10})
-        more = await run(made, session_key="chat:1")
+    async with desk(it=agent) as runtime:
+        over = await run(runtime, session_key="chat:1", budget={"tokens": 10})
+        more = await run(runtime, session_key="chat:1")
         assert (over.outcome, more.status) == ("budget", "done")

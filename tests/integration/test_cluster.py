@@ -32,28 +32,28 @@ on_crash = "rerun"
 """
 
 
-def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
+def desk(folder: Path, name: str, url: str, **options: Any) -> Any:
     """Open a runtime with a home of its own."""
-    return Runtime.open(settings=Settings.load(folder / name, db=url, detect_agents=False, shutdown_grace=0), **wish)
+    return Runtime.open(settings=Settings.load(folder / name, db=url, detect_agents=False, shutdown_grace=0), **options)
 
 
 @asynccontextmanager
 async def worker_processes(folder: Path, url: str, count: int) -> AsyncIterator[dict[int, WorkerProcess]]:
     """Start real worker processes and yield them by pid, once all know each other."""
-    made = [WorkerProcess(folder / f"w{n}") for n in range(count)]
-    for one in made:
-        one.home.mkdir()
-        (one.home / "midwatch.toml").write_text(CONFIG.format(url=url))
-        one.start()
+    workers = [WorkerProcess(folder / f"w{n}") for n in range(count)]
+    for worker in workers:
+        worker.home.mkdir()
+        (worker.home / "midwatch.toml").write_text(CONFIG.format(url=url))
+        worker.start()
     try:
         async with desk(folder, "look", url, work=False) as looking:
             async with asyncio.timeout(90):
                 while len(await looking.living()) < count:
                     await asyncio.sleep(0.05)
-        yield {one.process.pid: one for one in made if one.process is not None}
+        yield {worker.process.pid: worker for worker in workers if worker.process is not None}
     finally:
-        for one in made:
-            await one.stop()
+        for worker in workers:
+            await worker.stop()
 
 
 async def wait_for_owner(looking: Runtime, task_id: str, attempt: int) -> Any:
@@ -61,22 +61,22 @@ async def wait_for_owner(looking: Runtime, task_id: str, attempt: int) -> Any:
     which = EventFilter(task_id=task_id, kinds=("task_started",))
     async for started in looking.bus.follow(0, which):
         if started.attempt == attempt:
-            known = {one.id: one for one in await looking.store.list_instances()}
-            return known.get(started.payload["owner"])
+            instances = {instance.id: instance for instance in await looking.store.list_instances()}
+            return instances.get(started.payload["owner"])
     raise AssertionError("the log ended")
 
 
 async def test_tasks_run_only_in_processes_with_their_agent(database: str, tmp_path: Path) -> None:
-    one, two = ScriptedAgent(result("by one")), ScriptedAgent(result("by two"))
+    first_agent, second_agent = ScriptedAgent(result("by one")), ScriptedAgent(result("by two"))
     async with (
-        desk(tmp_path, "a", database, agents={"one": one}, role="worker"),
-        desk(tmp_path, "b", database, agents={"two": two}, role="worker"),
+        desk(tmp_path, "a", database, agents={"one": first_agent}, role="worker"),
+        desk(tmp_path, "b", database, agents={"two": second_agent}, role="worker"),
         desk(tmp_path, "c", database, work=False) as client,
     ):
         tasks = [await client.tasks.submit("x", agent=name) for name in ("one", "two") * 5]
         async with asyncio.timeout(30):
-            ended = [await client.tasks.wait(task.id) for task in tasks]
-        assert [task.result for task in ended] == ["by one", "by two"] * 5
+            ended_tasks = [await client.tasks.wait(task.id) for task in tasks]
+        assert [task.result for task in ended_tasks] == ["by one", "by two"] * 5
 
 
 async def test_a_task_without_an_agent_reports_it_and_starts_when_one_joins(database: str, tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ async def test_slots_and_gates_hold_across_processes(database: str, tmp_path: Pa
         asyncio.timeout(60),
     ):
         tasks = [await client.tasks.submit("x", agent="it", session_key=f"chat:{n % 3}") for n in range(30)]
-        ended = [await client.tasks.wait(task.id) for task in tasks]
-        assert {task.status for task in ended} == {"done"}
+        ended_tasks = [await client.tasks.wait(task.id) for task in tasks]
+        assert {task.status for task in ended_tasks} == {"done"}
         assert overlaps == 0
 
 
@@ -170,8 +170,8 @@ async def test_a_stopped_worker_that_resumes_has_lost_its_task(database: str, tm
         assert second.pid != first.pid
         workers[first.pid].signal(signal.SIGCONT)
         assert await eventually(lambda: not processes_with(f"MIDWATCH_TASK={task.id}/1"), 60)
-        found = await client.tasks.get(task.id)
-        assert (found.status, found.attempt) == ("running", 2)
+        stored_task = await client.tasks.get(task.id)
+        assert (stored_task.status, stored_task.attempt) == ("running", 2)
         again = await client.tasks.submit("echo back", agent="shell", workdir=str(tmp_path))
         assert (await client.tasks.wait(again.id)).result == "back"
         await client.tasks.cancel(task.id)
@@ -187,13 +187,13 @@ async def test_leadership_is_taken_over(database: str, tmp_path: Path) -> None:
     ):
         while (led := find_leader(database)) is None:
             await asyncio.sleep(0.05)
-        (first,) = (one for one in await client.living() if one.id == led)
+        (first,) = (instance for instance in await client.living() if instance.id == led)
         await workers.pop(first.pid).kill()
         began = time.monotonic()
         while find_leader(database) == first.id:
             await asyncio.sleep(0.05)
         print(f"the lead was taken over after {time.monotonic() - began:.1f} s")
-        assert find_leader(database) in {one.id for one in await client.living()}
+        assert find_leader(database) in {instance.id for instance in await client.living()}
 
 
 OTHER_MACHINE = "import socket; socket.gethostname = lambda: 'elsewhere'; from midwatch.cli.main import main; main()"
@@ -227,8 +227,8 @@ async def test_a_worker_considered_dead_ends_its_own_agent(database: str, tmp_pa
             assert await eventually(lambda: bool(processes_with(mark)))
             async with desk(tmp_path, "near", database, agents=agents, role="worker") as near:
                 far.signal(signal.SIGSTOP)
-                taken = await wait_for_owner(client, task.id, 2)
-                assert taken.id == near.id
+                owner = await wait_for_owner(client, task.id, 2)
+                assert owner.id == near.id
                 assert processes_with(mark)  # no process here could end it
                 far.signal(signal.SIGCONT)
                 began = time.monotonic()

@@ -83,8 +83,8 @@ class Crew:
         return str((await turn.delegate("held", prompt)).output)
 
     async def many(self, prompt: str, turn: Turn) -> str:
-        made = await asyncio.gather(*(turn.delegate("upper", "same") for _ in range(3)))
-        return " ".join(sorted({one.id for one in made}))
+        handoffs = await asyncio.gather(*(turn.delegate("upper", "same") for _ in range(3)))
+        return " ".join(sorted({handoff.id for handoff in handoffs}))
 
     async def ping(self, prompt: str, turn: Turn) -> str:
         return await self._pass_on("pong", prompt, turn)
@@ -111,10 +111,10 @@ class Coder(HandoffAgent):
             raise ValueError("that is none of my business")
 
     async def execute(self, handoff: Handoff) -> Any:
-        said = [message["content"] for message in handoff.surroundings.messages]
+        texts = [message["content"] for message in handoff.surroundings.messages]
         if handoff.work.input == "fail":
             return HandoffResult(error="it does not compile")
-        return HandoffResult(output={"did": handoff.work.description, "heard": said})
+        return HandoffResult(output={"did": handoff.work.description, "heard": texts})
 
 
 @pytest.fixture
@@ -159,15 +159,20 @@ async def test_every_kind_of_function_can_delegate_and_holds_no_slot_while_waiti
     task = await run_task(desk, agent)
     assert task.status == "done", task.error
     assert task.result.endswith("HELLO")
-    (made,) = await desk.handoffs.list(HandoffFilter(root_id=task.id))
-    assert (made.from_agent, made.to_agent, made.status, made.source_task) == (agent, "upper", "completed", task.id)
-    target = await desk.tasks.get(made.task_id or "")
+    (handoff,) = await desk.handoffs.list(HandoffFilter(root_id=task.id))
+    assert (handoff.from_agent, handoff.to_agent, handoff.status, handoff.source_task) == (
+        agent,
+        "upper",
+        "completed",
+        task.id,
+    )
+    target = await desk.tasks.get(handoff.task_id or "")
     assert (target.parent_id, target.root_id, target.wait) == (task.id, task.id, None)
 
 
 async def test_a_target_receives_its_input(desk: Runtime) -> None:
-    made = await desk.handoffs.handoff(_options("child_target", from_agent="somebody"))
-    assert made.output == "somebody wants do it"
+    handoff = await desk.handoffs.handoff(_options("child_target", from_agent="somebody"))
+    assert handoff.output == "somebody wants do it"
 
 
 async def test_a_waiting_task_shows_why_and_its_timeout_pauses(tmp_path: Path, crew: Crew) -> None:
@@ -193,9 +198,9 @@ async def test_a_cancelled_source_cancels_its_delegations(desk: Runtime, crew: C
     await asyncio.wait_for(crew.begun.wait(), 60)
     await desk.tasks.cancel(task.id)
     assert (await asyncio.wait_for(desk.tasks.wait(task.id), 60)).status == "cancelled"
-    (made,) = await desk.handoffs.list()
-    assert (made.status, made.reason) == ("cancelled", "the task that handed it over was stopped")
-    assert (await asyncio.wait_for(desk.tasks.wait(made.task_id or ""), 60)).status == "cancelled"
+    (handoff,) = await desk.handoffs.list()
+    assert (handoff.status, handoff.reason) == ("cancelled", "the task that handed it over was stopped")
+    assert (await asyncio.wait_for(desk.tasks.wait(handoff.task_id or ""), 60)).status == "cancelled"
 
 
 async def test_identical_concurrent_delegations_are_separate_handoffs(desk: Runtime) -> None:
@@ -213,9 +218,11 @@ async def test_ping_pong_stops_at_the_limit_with_an_error_for_all(desk: Runtime,
 
 
 async def test_an_agent_for_handoffs_takes_handoffs_and_tasks(desk: Runtime) -> None:
-    said = HandoffContext(messages=({"role": "user", "content": "earlier"},))
-    made = await desk.handoffs.handoff(_options(None, task=HandoffTask(type="code", description="x"), context=said))
-    assert (made.to_agent, made.output) == ("coder", '{"did": "x", "heard": ["earlier"]}')
+    context = HandoffContext(messages=({"role": "user", "content": "earlier"},))
+    handoff = await desk.handoffs.handoff(
+        _options(None, task=HandoffTask(type="code", description="x"), context=context)
+    )
+    assert (handoff.to_agent, handoff.output) == ("coder", '{"did": "x", "heard": ["earlier"]}')
     with pytest.raises(HandoffError, match="none of my business"):
         await desk.handoffs.handoff(_options("coder", task=HandoffTask(description="a secret")))
     with pytest.raises(HandoffError, match="does not compile"):
@@ -224,10 +231,10 @@ async def test_an_agent_for_handoffs_takes_handoffs_and_tasks(desk: Runtime) -> 
     assert plain.result == '{"did": "as a task", "heard": []}'
 
 
-def _options(to: str | None, **wish: Any) -> Any:
+def _options(to: str | None, **fields: Any) -> Any:
     from midwatch.services.handoffs import HandoffOptions
 
-    return HandoffOptions(**{"task": HandoffTask(description="do it"), "to": to, "from_agent": "lead", **wish})
+    return HandoffOptions(**{"task": HandoffTask(description="do it"), "to": to, "from_agent": "lead", **fields})
 
 
 async def test_a_new_attempt_gets_the_same_answer(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,8 +252,8 @@ async def test_a_new_attempt_gets_the_same_answer(tmp_path: Path, crew: Crew, mo
     async with Runtime.open(agents=agents, settings=settings) as desk:
         after = await asyncio.wait_for(desk.tasks.wait(task.id), 60)
         assert (after.status, after.result, after.attempt) == ("done", "at last", 2)
-        (made,) = await desk.handoffs.list()
-        assert made.status == "completed"
+        (handoff,) = await desk.handoffs.list()
+        assert handoff.status == "completed"
     assert crew.calls == 2  # the target was interrupted too and continued
 
 
@@ -264,11 +271,13 @@ async def test_two_hundred_delegations_run_through_ten_slots(
         async with asyncio.timeout(120):
             done = [await desk.tasks.wait(task.id) for task in tasks]
         assert [task.result for task in done] == [f"W{number}" for number in range(200)]
-        made = await desk.handoffs.list(HandoffFilter(limit=500))
-        assert sorted(str(one.source_task) for one in made) == sorted(task.id for task in tasks)
-        assert {one.status for one in made} == {"completed"}
-        told = [one.kind for one in await desk.store.read_events(0, limit=10_000) if one.kind.startswith("handoff_")]
-        assert {kind: told.count(kind) for kind in set(told)} == dict.fromkeys(
+        handoffs = await desk.handoffs.list(HandoffFilter(limit=500))
+        assert sorted(str(handoff.source_task) for handoff in handoffs) == sorted(task.id for task in tasks)
+        assert {handoff.status for handoff in handoffs} == {"completed"}
+        kinds = [
+            event.kind for event in await desk.store.read_events(0, limit=10_000) if event.kind.startswith("handoff_")
+        ]
+        assert {kind: kinds.count(kind) for kind in set(kinds)} == dict.fromkeys(
             ("handoff_requested", "handoff_accepted", "handoff_started", "handoff_completed"), 200
         )
 
@@ -288,9 +297,9 @@ def test_an_agent_for_handoffs_needs_a_can_handle_without_async() -> None:
 
 
 async def test_an_agent_for_handoffs_is_configured_by_its_class(tmp_path: Path) -> None:
-    made = build("mine", f"{__name__}:Coder", {}, slots=3, description="writes code")
-    assert (made.name, made.kind, made.terms.slots, made.description) == ("mine", "handoff", 3, "writes code")
-    async with Runtime.open(tmp_path, agents={"mine": made}) as desk:
+    agent = build("mine", f"{__name__}:Coder", {}, slots=3, description="writes code")
+    assert (agent.name, agent.kind, agent.terms.slots, agent.description) == ("mine", "handoff", 3, "writes code")
+    async with Runtime.open(tmp_path, agents={"mine": agent}) as desk:
         options = HandoffOptions(task=HandoffTask(type="code", description="mend it"))
         assert (await desk.handoffs.handoff(options)).output == '{"did": "mend it", "heard": []}'
     with pytest.raises(BadConfig, match="no such option"):
@@ -313,8 +322,8 @@ class Relay:
     async def expert(self, prompt: str, turn: Turn) -> TurnResult | str:
         if prompt == "harder":
             return TurnResult(outcome="transferred", transfer=await turn.transfer("last"))
-        given = await turn.handoff()
-        return f"{given.from_agent if given else 'nobody'} asked {prompt}"
+        handoff = await turn.handoff()
+        return f"{handoff.from_agent if handoff else 'nobody'} asked {prompt}"
 
     async def last(self, prompt: str) -> str:
         return f"the last did {prompt}"
@@ -353,24 +362,24 @@ async def passing(tmp_path: Path, relay: Relay, monkeypatch: pytest.MonkeyPatch)
 
 async def test_a_transfer_continues_the_conversation_and_its_answer_is_the_result(passing: Runtime) -> None:
     desk = passing
-    wish: dict[str, Any] = {"session_key": "s", "origin_session": "chat", "route": "noted:me"}
-    task = await desk.tasks.submit("harder", agent="triage", **wish)
+    options: dict[str, Any] = {"session_key": "s", "origin_session": "chat", "route": "noted:me"}
+    task = await desk.tasks.submit("harder", agent="triage", **options)
     after = await asyncio.wait_for(desk.tasks.wait(task.id), 60)
     assert (after.agent, after.result) == ("last", "the last did harder")
     assert await desk.tasks.result(task.id) == after.result
     first = await desk.tasks.get(task.id)
     second = await desk.tasks.get(first.transferred_to or "")
     assert (first.outcome, second.outcome, second.transferred_to) == ("transferred", "transferred", after.id)
-    assert {one.session_key for one in (first, second, after)} == {"s"}
+    assert {task.session_key for task in (first, second, after)} == {"s"}
     assert (after.root_id, after.parent_id, after.route) == (task.id, second.id, "noted:me")
-    said = [(one.role, one.text) for one in await desk.sessions.messages("s")]
-    assert said == [("user", "harder"), ("agent", "the last did harder")]
-    told = [one.text for one in await desk.sessions.messages("chat")]
-    assert told == ["the last did harder"]
-    notices = [(one.task_id, one.notice) for one in await desk.notifications.list()]
+    messages = [(message.role, message.text) for message in await desk.sessions.messages("s")]
+    assert messages == [("user", "harder"), ("agent", "the last did harder")]
+    texts = [message.text for message in await desk.sessions.messages("chat")]
+    assert texts == ["the last did harder"]
+    notices = [(delivery.task_id, delivery.notice) for delivery in await desk.notifications.list()]
     assert sorted(notices) == sorted([(task.id, "started"), (after.id, "done")])
     handoffs = await desk.handoffs.list(HandoffFilter(root_id=task.id))
-    assert [(one.from_agent, one.to_agent, one.status) for one in handoffs] == [
+    assert [(handoff.from_agent, handoff.to_agent, handoff.status) for handoff in handoffs] == [
         ("expert", "last", "completed"), ("triage", "expert", "completed")
     ]  # fmt: skip
     assert (await desk.sessions.get("s")).session.agent == "last"
@@ -382,7 +391,7 @@ async def test_a_transfer_continues_the_conversation_and_its_answer_is_the_resul
 async def test_every_kind_of_function_can_transfer(passing: Runtime, agent: str) -> None:
     after = await run_task(passing, agent, "harder")
     assert (after.agent, after.result) == ("last", "the last did harder")
-    assert [one.from_agent for one in await passing.handoffs.list()] == ["expert", agent]
+    assert [handoff.from_agent for handoff in await passing.handoffs.list()] == ["expert", agent]
 
 
 async def test_a_transfer_that_nobody_accepted_fails_the_task(passing: Runtime) -> None:
@@ -394,16 +403,16 @@ async def test_a_transfer_that_nobody_accepted_fails_the_task(passing: Runtime) 
 async def test_a_delegation_to_a_transferring_agent_returns_the_last_answer(passing: Runtime) -> None:
     task = await run_task(passing, "boss", "harder")
     assert task.result == "the last did harder"
-    assert {one.status for one in await passing.handoffs.list()} == {"completed"}
+    assert {handoff.status for handoff in await passing.handoffs.list()} == {"completed"}
 
 
 async def test_a_transfer_can_be_cancelled_before_it_begins(passing: Runtime, relay: Relay) -> None:
     desk = passing
     task = await desk.tasks.submit("x", agent="hesitant")
     await asyncio.wait_for(relay.ready.wait(), 60)
-    (made,) = await desk.handoffs.list()
-    assert (made.status, made.form, made.task_id) == ("accepted", "transfer", None)
-    await desk.handoffs.cancel(made.id)
+    (handoff,) = await desk.handoffs.list()
+    assert (handoff.status, handoff.form, handoff.task_id) == ("accepted", "transfer", None)
+    await desk.handoffs.cancel(handoff.id)
     relay.go.set()
     after = await asyncio.wait_for(desk.tasks.wait(task.id), 60)
     assert (after.status, after.transferred_to) == ("failed", None)

@@ -103,13 +103,13 @@ class Desk:
         instance = Instance(
             id=name, role=role, host="here", boot_id="b", pid=1, agents=agents, slots=9, started_at=self.clock.now()
         )
-        made = EmbeddedEngine(
+        engine = EmbeddedEngine(
             store or self.store, self.clock, self.home, worker, instance, lambda: self.led.append(name)  # type: ignore[arg-type]
         )  # fmt: skip
-        made.take_life_lock(patience)
-        await made.start()
-        self.engines.append(made)
-        return made
+        engine.take_life_lock(patience)
+        await engine.start()
+        self.engines.append(engine)
+        return engine
 
     async def put(self, **fields: Any) -> Task:
         now = self.clock.now()
@@ -134,13 +134,13 @@ class Desk:
 
 @pytest.fixture
 async def desk(home: Path) -> AsyncIterator[Desk]:
-    place = Home(home)
-    place.prepare()
+    folder = Home(home)
+    folder.prepare()
     store = await SqliteStore.open(":memory:")
-    made = Desk(store, place)
-    yield made
-    for engine in list(made.engines):
-        await made.end(engine)
+    engine_desk = Desk(store, folder)
+    yield engine_desk
+    for engine in list(engine_desk.engines):
+        await engine_desk.end(engine)
     await store.close()
 
 
@@ -148,20 +148,20 @@ async def desk(home: Path) -> AsyncIterator[Desk]:
 
 
 async def test_one_process_leads_and_another_takes_over(desk: Desk) -> None:
-    one, two, three = [await desk.engine(name, Worker()) for name in ("i_1", "i_2", "i_3")]
-    assert [e.leads() for e in (one, two, three)] == [True, False, False]
+    first, second, third = [await desk.engine(name, Worker()) for name in ("i_1", "i_2", "i_3")]
+    assert [e.leads() for e in (first, second, third)] == [True, False, False]
     await desk.advance(10 * LEAD_POLL_SECONDS)
     assert desk.led == ["i_1"]
-    await desk.end(one)
+    await desk.end(first)
     await desk.advance(LEAD_POLL_SECONDS)
-    assert [e.leads() for e in (two, three)].count(True) == 1
+    assert [e.leads() for e in (second, third)].count(True) == 1
     assert len(desk.led) == 2  # it was notified
 
 
 async def test_the_loops_lead_at_once_and_are_notified_later(desk: Desk) -> None:
-    one, two = [await desk.engine(name, Worker()) for name in ("i_1", "i_2")]
-    await desk.end(one)
-    assert two.leads()
+    first, second = [await desk.engine(name, Worker()) for name in ("i_1", "i_2")]
+    await desk.end(first)
+    assert second.leads()
     await desk.advance(LEAD_POLL_SECONDS)
     assert desk.led == ["i_1", "i_2"]
 
@@ -170,21 +170,21 @@ async def test_the_loops_lead_at_once_and_are_notified_later(desk: Desk) -> None
 
 
 async def test_a_process_with_its_lock_is_alive_and_all_others_are_dead(desk: Desk) -> None:
-    one, two = [await desk.engine(name, Worker()) for name in ("i_1", "i_2")]
-    assert one.dead(["i_1", "i_2", "i_never", ""]) == {"i_never", ""}
+    first, second = [await desk.engine(name, Worker()) for name in ("i_1", "i_2")]
+    assert first.dead(["i_1", "i_2", "i_never", ""]) == {"i_never", ""}
     await desk.advance(600)
-    assert one.dead(["i_1", "i_2"]) == set()  # time does not matter
-    await desk.end(two)
-    assert one.dead(["i_1", "i_2"]) == {"i_2"}
+    assert first.dead(["i_1", "i_2"]) == set()  # time does not matter
+    await desk.end(second)
+    assert first.dead(["i_1", "i_2"]) == {"i_2"}
     assert [i.id for i in await desk.store.list_instances()] == ["i_1"]
     assert sorted(file.name for file in desk.home.run.glob("*.lock")) == ["i_1.lock", "leader.lock"]
 
 
 async def test_a_process_name_in_use_is_refused(desk: Desk) -> None:
-    one = await desk.engine("i_1", Worker())
+    engine = await desk.engine("i_1", Worker())
     with pytest.raises(HomeUnusable):
         await desk.engine("i_1", Worker(), patience=0.05)
-    assert one.dead(["i_1"]) == set()
+    assert engine.dead(["i_1"]) == set()
 
 
 async def test_an_engine_that_cannot_unregister_still_releases_its_lock(desk: Desk) -> None:
@@ -195,8 +195,8 @@ async def test_an_engine_that_cannot_unregister_still_releases_its_lock(desk: De
         async def remove_instances(self, ids: Any) -> None:
             raise StoreUnavailable("the disk is full")
 
-    one = await desk.engine("i_1", Worker(), store=UnremovableStore())
-    await desk.end(one)
+    engine = await desk.engine("i_1", Worker(), store=UnremovableStore())
+    await desk.end(engine)
     two = await desk.engine("i_2", Worker())
     assert two.leads()
     assert two.dead(["i_1"]) == {"i_1"}
@@ -222,13 +222,13 @@ async def test_tasks_are_claimed_in_order_as_slots_become_free(desk: Desk) -> No
 async def test_an_agent_at_its_limit_does_not_delay_another(desk: Desk) -> None:
     worker = Worker(3, demo=1, other=5)
     first, second = await desk.put(priority=9), await desk.put(priority=8)
-    others = [await desk.put(agent="other", priority=priority) for priority in (3, 2, 1)]
+    other_tasks = [await desk.put(agent="other", priority=priority) for priority in (3, 2, 1)]
     await desk.engine("i_1", worker, agents=("demo", "other"))
     await desk.wait_until_idle()
-    assert worker.ids() == [first.id, others[0].id, others[1].id]
+    assert worker.ids() == [first.id, other_tasks[0].id, other_tasks[1].id]
     worker.done("other")
     await desk.wait_until_idle()
-    assert worker.ids()[3:] == [others[2].id]
+    assert worker.ids()[3:] == [other_tasks[2].id]
     worker.done("demo")
     await desk.wait_until_idle()
     assert worker.ids()[4:] == [second.id]
@@ -267,10 +267,10 @@ async def test_an_idle_engine_does_not_query_the_store(desk: Desk) -> None:
     await desk.put(agent="somebody elses")
     await desk.put(agent="somebody elses", due_at=desk.clock.now() + 5 * SECOND, wait="delay")
     await desk.advance(60)
-    asked = store.claims
+    claims = store.claims
     for _ in range(10):
         await desk.advance(360)
-    assert store.claims == asked <= 5
+    assert store.claims == claims <= 5
 
 
 async def test_a_failing_store_is_queried_again_after_a_pause(desk: Desk) -> None:
@@ -312,14 +312,14 @@ async def test_a_claim_in_progress_at_the_stop_is_not_lost(desk: Desk) -> None:
     assert not stopping.done()
     store.open.set()
     await stopping
-    held = await desk.store.get_task(task.id)
-    assert held is not None
-    assert (held.status == "running") == (worker.ids() == [task.id])
+    stored_task = await desk.store.get_task(task.id)
+    assert stored_task is not None
+    assert (stored_task.status == "running") == (worker.ids() == [task.id])
     later = await desk.put()
     await desk.advance(60)
     assert later.id not in worker.ids()
-    left = await desk.store.get_task(later.id)
-    assert left is not None and left.status == "pending"
+    waiting_task = await desk.store.get_task(later.id)
+    assert waiting_task is not None and waiting_task.status == "pending"
 
 
 async def test_claiming_can_be_stopped_twice_and_before_it_began(desk: Desk) -> None:
@@ -340,8 +340,8 @@ async def test_run_claims_only_its_own_task(desk: Desk) -> None:
     await desk.advance(60)
     assert worker.ids() == [own.id]
     for task in (theirs, nobodys):
-        found = await desk.store.get_task(task.id)
-        assert found is not None and found.status == "pending"
+        stored_task = await desk.store.get_task(task.id)
+        assert stored_task is not None and stored_task.status == "pending"
 
 
 async def test_a_library_claims_everything_alone_but_only_its_own_tasks_beside_a_server(desk: Desk) -> None:
@@ -417,20 +417,25 @@ def process(home: Path, role: str = "library") -> Iterator[tuple[subprocess.Pope
 
 @pytest.mark.parametrize("role", ["library", "up"])
 async def test_another_process_leads_after_the_leader_was_killed_and_runs_its_task(home: Path, role: str) -> None:
-    with process(home, role) as (other, (task_id, name, leads)):
+    with process(home, role) as (child, (task_id, name, leads)):
         assert leads == "1"
         async with Runtime.open(home, agents={"it": ScriptedAgent(result("taken over"))}) as desk:
             engine = engine_of(desk)
             assert not engine.leads() and engine.dead([name]) == set()
-            other.kill()
-            other.wait()
+            child.kill()
+            child.wait()
             assert engine.dead([name]) == {name}
             async with asyncio.timeout(30):
-                ended = await desk.tasks.wait(task_id)
-            assert (ended.status, ended.result, ended.attempt, ended.rescues) == ("done", "taken over", 2, 1)
+                ended_task = await desk.tasks.wait(task_id)
+            assert (ended_task.status, ended_task.result, ended_task.attempt, ended_task.rescues) == (
+                "done",
+                "taken over",
+                2,
+                1,
+            )
             assert engine.leads()
-            (told,) = await desk.store.read_events(0, EventFilter(kinds=("task_rescued",)))
-            assert told.payload["owner"] == name
+            (event,) = await desk.store.read_events(0, EventFilter(kinds=("task_rescued",)))
+            assert event.payload["owner"] == name
             async with asyncio.timeout(30):  # a dead process is removed after its tasks were recovered
                 while name in {i.id for i in await desk.store.list_instances()}:
                     await asyncio.sleep(0.02)
@@ -443,18 +448,18 @@ async def test_a_process_stopped_for_an_hour_is_alive_and_a_killed_one_is_dead(h
     async with Runtime.open(settings=settings, agents=agents, clock=clock) as desk:
         engine = engine_of(desk)
         assert engine.leads()
-        with process(home) as (other, (task_id, name, leads)):
+        with process(home) as (child, (task_id, name, leads)):
             assert leads == "0"
-            other.send_signal(signal.SIGSTOP)
+            child.send_signal(signal.SIGSTOP)
             for _ in range(60):
                 await clock.advance(60)
                 await desk.store.list_running_tasks()
             assert engine.dead([name]) == set()
-            held = await desk.tasks.get(task_id)
-            assert (held.status, held.rescues, held.lease_owner) == ("running", 0, name)
-            other.send_signal(signal.SIGCONT)
-            other.send_signal(signal.SIGKILL)
-            other.wait()
+            task = await desk.tasks.get(task_id)
+            assert (task.status, task.rescues, task.lease_owner) == ("running", 0, name)
+            child.send_signal(signal.SIGCONT)
+            child.send_signal(signal.SIGKILL)
+            child.wait()
 
             async def is_recovered() -> bool:
                 await clock.advance(LIFE_CHECK_SECONDS)

@@ -42,34 +42,37 @@ def chunks(*bodies: str, run: str = "r1", first: int = 1) -> list[Any]:
 
 def assemble(assembly: Assembly, lines: list[Any]) -> tuple[list[str], int]:
     """Return the whole messages and the number of reported losses."""
-    found = [assembly.add(chunk) for chunk in lines]
-    return [whole for whole, _ in found if whole is not None], sum(lost for _, lost in found)
+    results = [assembly.add(chunk) for chunk in lines]
+    return [whole for whole, _ in results if whole is not None], sum(lost for _, lost in results)
 
 
 def test_messages_of_any_length_arrive_unchanged() -> None:
     dice = random.Random(5)
     bodies = [json.dumps("".join(dice.choices(MIXED, k=dice.choice((0, 1, 700, 5000, 40_000))))) for _ in range(60)]
-    made = chunks(*bodies)
-    assert max(len(chunk.line().encode()) for chunk in made) <= MAX_CHUNK_BYTES < 8000
-    assert assemble(Assembly(), [type(chunk).parse(chunk.line()) for chunk in made]) == (bodies, 0)
+    message_chunks = chunks(*bodies)
+    assert max(len(chunk.line().encode()) for chunk in message_chunks) <= MAX_CHUNK_BYTES < 8000
+    assert assemble(Assembly(), [type(chunk).parse(chunk.line()) for chunk in message_chunks]) == (bodies, 0)
 
 
 def test_a_message_with_a_missing_chunk_is_dropped_and_reported() -> None:
     bodies = ["a" * 30_000, "b" * 30_000, "c" * 30_000]
-    made = chunks(*bodies)
-    middle = [n for n, chunk in enumerate(made) if chunk.number == 2]
+    message_chunks = chunks(*bodies)
+    middle = [n for n, chunk in enumerate(message_chunks) if chunk.number == 2]
     assert len(middle) > 3
-    for gone in middle:
-        assert assemble(Assembly(), made[:gone] + made[gone + 1 :]) == ([bodies[0], bodies[2]], 1), gone
-    assert assemble(Assembly(), [c for c in made if c.number != 2]) == ([bodies[0], bodies[2]], 1)
+    for index in middle:
+        assert assemble(Assembly(), message_chunks[:index] + message_chunks[index + 1 :]) == (
+            [bodies[0], bodies[2]],
+            1,
+        ), index
+    assert assemble(Assembly(), [c for c in message_chunks if c.number != 2]) == ([bodies[0], bodies[2]], 1)
 
 
 def test_chunks_in_the_wrong_order_are_dropped() -> None:
     bodies = ["a" * 30_000, "b" * 30_000, "c" * 30_000]
-    made = chunks(*bodies)
-    at = next(n for n, chunk in enumerate(made) if chunk.number == 2) + 1
-    made[at], made[at + 1] = made[at + 1], made[at]
-    assert assemble(Assembly(), made) == ([bodies[0], bodies[2]], 1)
+    message_chunks = chunks(*bodies)
+    at = next(n for n, chunk in enumerate(message_chunks) if chunk.number == 2) + 1
+    message_chunks[at], message_chunks[at + 1] = message_chunks[at + 1], message_chunks[at]
+    assert assemble(Assembly(), message_chunks) == ([bodies[0], bodies[2]], 1)
 
 
 def test_a_message_interrupted_by_a_new_run_counts_as_lost() -> None:
@@ -114,32 +117,32 @@ class RecordingRelay:
 @asynccontextmanager
 async def relays(url: str, *names: str) -> AsyncIterator[list[RecordingRelay]]:
     """Yield connected relays."""
-    made = [RecordingRelay(url, name) for name in names]
-    for one in made:
-        one.relay.open()
+    recorders = [RecordingRelay(url, name) for name in names]
+    for recorder in recorders:
+        recorder.relay.open()
     try:
-        for one in made:
-            await one.until(lambda one=one: one.connects > 0)  # type: ignore[misc]
-        yield made
+        for recorder in recorders:
+            await recorder.until(lambda recorder=recorder: recorder.connects > 0)  # type: ignore[misc]
+        yield recorders
     finally:
-        for one in made:
-            await one.relay.close()
+        for recorder in recorders:
+            await recorder.relay.close()
 
 
 def list_connections(url: str, kill: bool = False) -> dict[int, Any]:
     """Return the time of the last statement of each relay connection by pid. With `kill` the connections are ended."""
     end = ", pg_terminate_backend(pid)" if kill else ""
-    asked = f"SELECT pid, query_start{end} FROM pg_stat_activity WHERE application_name = %s AND datname = %s"
+    query = f"SELECT pid, query_start{end} FROM pg_stat_activity WHERE application_name = %s AND datname = %s"
     with psycopg.connect(url, autocommit=True) as admin:
-        return {row[0]: row[1] for row in admin.execute(asked, (OURS, admin.info.dbname))}
+        return {row[0]: row[1] for row in admin.execute(query, (OURS, admin.info.dbname))}
 
 
 async def wait_for_connections(url: str, count: int) -> list[int]:
     """Return the relay connections once there are so many: each is opened in the background."""
     async with asyncio.timeout(30):
-        while len(found := list_connections(url)) != count:
+        while len(connections := list_connections(url)) != count:
             await asyncio.sleep(0.02)
-    return list(found)
+    return list(connections)
 
 
 def peers(desk: Runtime) -> set[str]:
@@ -235,29 +238,29 @@ class Reader:
     async def _watch(self, desk: Runtime, which: EventFilter) -> None:
         async with aclosing(desk.bus.watch(which, desk.store.read_desk_state)) as batches:
             async for batch in batches:
-                for made in batch:
-                    self._see(made)
+                for update in batch:
+                    self._see(update)
 
     async def _follow(self, desk: Runtime, which: EventFilter) -> None:
         async with aclosing(desk.bus.follow(0, which, live=True)) as events:
-            async for made in events:
-                self._see(made)
+            async for update in events:
+                self._see(update)
 
-    def _see(self, made: Event | InitialView) -> None:
+    def _see(self, update: Event | InitialView) -> None:
         self._news.set()
-        if isinstance(made, InitialView):
-            self.first = made
-            self.text = made.partial[0].text if made.partial else ""
-            self.screen = made.screen
+        if isinstance(update, InitialView):
+            self.first = update
+            self.text = update.partial[0].text if update.partial else ""
+            self.screen = update.screen
             return
-        self.kinds.append(made.kind)
-        if made.kind == "message_delta":
-            self.holes += made.payload["offset"] > len(self.text)
-            self.text = self.text[: made.payload["offset"]] + made.payload["text"]
-        elif made.kind == "screen_update":
-            self.screen = made.payload["screen"]
-        elif made.kind == "task_finished":
-            self.result = made.payload["result"]
+        self.kinds.append(update.kind)
+        if update.kind == "message_delta":
+            self.holes += update.payload["offset"] > len(self.text)
+            self.text = self.text[: update.payload["offset"]] + update.payload["text"]
+        elif update.kind == "screen_update":
+            self.screen = update.payload["screen"]
+        elif update.kind == "task_finished":
+            self.result = update.payload["result"]
 
     async def until(self, enough: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
@@ -270,9 +273,9 @@ class Reader:
         await asyncio.wait({self._task})
 
 
-def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
+def desk(folder: Path, name: str, url: str, **options: Any) -> Any:
     """Open a runtime with a home of its own."""
-    return Runtime.open(settings=Settings.load(folder / name, db=url, detect_agents=False, shutdown_grace=0), **wish)
+    return Runtime.open(settings=Settings.load(folder / name, db=url, detect_agents=False, shutdown_grace=0), **options)
 
 
 class FastRenewalClock(SystemClock):
@@ -400,36 +403,38 @@ def plain(text: str, task_id: str, **more: Any) -> dict[str, Any]:
 
 
 async def test_a_piece_stays_between_the_stored_events_around_it(database: str, tmp_path: Path) -> None:
-    async with relays(database, "i_other") as [other], desk(tmp_path, "b", database, work=False) as here:
+    async with relays(database, "i_other") as [recorder], desk(tmp_path, "b", database, work=False) as here:
         reader = Reader(here)
-        await other.until(lambda: len(other.found) > 0)
+        await recorder.until(lambda: len(recorder.found) > 0)
         await reader.until(lambda: reader.first is not None)
-        [me] = {sender for sender, _ in other.found}
-        told = {"seq": 1, "dropped": 0, "fresh": True, "events": [plain("early", "t_1", of_a_newer_version=1)]}
-        other.relay.send(me, EVENTS_TOPIC, told)
-        other.relay.send(me, EVENTS_TOPIC, {"seq": "nonsense"})
-        other.relay.send(me, EVENTS_TOPIC, {**told, "seq": 0, "fresh": False, "events": [plain("held back", "t_2")]})
+        [me] = {sender for sender, _ in recorder.found}
+        message = {"seq": 1, "dropped": 0, "fresh": True, "events": [plain("early", "t_1", of_a_newer_version=1)]}
+        recorder.relay.send(me, EVENTS_TOPIC, message)
+        recorder.relay.send(me, EVENTS_TOPIC, {"seq": "nonsense"})
+        recorder.relay.send(
+            me, EVENTS_TOPIC, {**message, "seq": 0, "fresh": False, "events": [plain("held back", "t_2")]}
+        )
         whole = MessageUpdate(message_id="t_3.1", role="agent", message="all of it")
         await here.store.apply(Changes(events=(event(whole, 1, task_id="t_3", attempt=1),)))
         await reader.until(lambda: reader.text == "held back")
         assert reader.kinds == ["message_update", "message_delta", "message_delta"]
         late, end = plain("late", "t_3"), plain("the end", "t_4")
-        other.relay.send(me, EVENTS_TOPIC, {**told, "seq": 0, "fresh": False, "events": [late, end]})
+        recorder.relay.send(me, EVENTS_TOPIC, {**message, "seq": 0, "fresh": False, "events": [late, end]})
         await reader.until(lambda: reader.text == "the end")
         assert reader.kinds == ["message_update", *["message_delta"] * 3]
         await reader.end()
 
 
 async def test_text_is_hidden_until_it_begins_anew(database: str, tmp_path: Path) -> None:
-    async with relays(database, "i_other") as [other], desk(tmp_path, "b", database, work=False) as here:
+    async with relays(database, "i_other") as [recorder], desk(tmp_path, "b", database, work=False) as here:
         reader = Reader(here)
-        await other.until(lambda: len(other.found) > 0)
+        await recorder.until(lambda: len(recorder.found) > 0)
         await reader.until(lambda: reader.first is not None)
-        [me] = {sender for sender, _ in other.found}
-        told = {"seq": 0, "dropped": 0, "fresh": False}
-        other.relay.send(me, EVENTS_TOPIC, {**told, "events": [plain("never seen", "t_1")]})
-        other.relay.send(me, EVENTS_TOPIC, {**told, "fresh": True, "events": [plain("seen", "t_1")]})
-        other.relay.send(me, EVENTS_TOPIC, {**told, "dropped": 7, "events": [plain("seen again", "t_1")]})
+        [me] = {sender for sender, _ in recorder.found}
+        message = {"seq": 0, "dropped": 0, "fresh": False}
+        recorder.relay.send(me, EVENTS_TOPIC, {**message, "events": [plain("never seen", "t_1")]})
+        recorder.relay.send(me, EVENTS_TOPIC, {**message, "fresh": True, "events": [plain("seen", "t_1")]})
+        recorder.relay.send(me, EVENTS_TOPIC, {**message, "dropped": 7, "events": [plain("seen again", "t_1")]})
         await reader.until(lambda: reader.text == "seen again")
         assert reader.kinds == ["message_delta", "gap", "message_delta"]
         await reader.end()
@@ -493,10 +498,10 @@ async def test_a_subscription_that_is_not_renewed_expires(database: str, tmp_pat
             await asyncio.sleep(0.01)
         there.relay.send("i_dies", "keys", "the last")
         await dying.until(lambda: dying.found[-1] == (there.id, "the last"))
-        seen, before = len(dying.found), list_connections(database)
+        message_count, before = len(dying.found), list_connections(database)
         writer.write("z")
         await own.until(lambda: own.text.endswith("z"))
-        assert (len(dying.found), list_connections(database)) == (seen, before)
+        assert (len(dying.found), list_connections(database)) == (message_count, before)
         await own.end()
 
 
@@ -558,24 +563,24 @@ async def test_a_piece_crosses_processes_quickly(database: str, tmp_path: Path) 
     there = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITER, str(tmp_path / "a"), database, str(count), start_new_session=True
     )
-    found: dict[str, float] = {}
+    delay_by_stamp: dict[str, float] = {}
     try:
         async with desk(tmp_path, "b", database, work=False) as here, asyncio.timeout(60 + count / 15):
             while "it" not in await here.registry.live():
                 await asyncio.sleep(0.05)
             task = await here.tasks.submit("x", agent="it")
             async with aclosing(here.bus.follow(0, EventFilter(task_id=task.id), live=True)) as events:
-                async for made in events:
-                    if made.kind == "message_delta":
+                async for event in events:
+                    if event.kind == "message_delta":
                         now = time.time_ns()
-                        for told in made.payload["text"].split():
-                            found.setdefault(told, (now - int(told)) / 1e6)
-                    if len(found) == count:
+                        for stamp in event.payload["text"].split():
+                            delay_by_stamp.setdefault(stamp, (now - int(stamp)) / 1e6)
+                    if len(delay_by_stamp) == count:
                         break
     finally:
         there.terminate()
         await there.wait()
-    delays = list(found.values())
+    delays = list(delay_by_stamp.values())
     cuts = quantiles(delays, n=100)
     print(f"{len(delays)} pieces: p50 {median(delays):.2f} ms, p99 {cuts[98]:.2f} ms, most {max(delays):.2f} ms")
     assert median(delays) < 400

@@ -57,14 +57,14 @@ class ControlledAgent:
 
 
 @asynccontextmanager
-async def desk_with(home: Path, controlled: ControlledAgent, **wishes: Any) -> AsyncIterator[Runtime]:
-    chosen = Settings.load(home, shutdown_grace=0, detect_agents=False, **wishes)
+async def desk_with(home: Path, controlled: ControlledAgent, **options: Any) -> AsyncIterator[Runtime]:
+    chosen = Settings.load(home, shutdown_grace=0, detect_agents=False, **options)
     async with Runtime.open(home, agents={"stage": controlled.agent}, settings=chosen) as desk:
         yield desk
 
 
-async def submit(desk: Runtime, actor: str, count: int, **wishes: Any) -> list[Task]:
-    each = (desk.tasks.submit(f"{actor}{n}", agent="stage", actor=actor, **wishes) for n in range(count))
+async def submit(desk: Runtime, actor: str, count: int, **options: Any) -> list[Task]:
+    each = (desk.tasks.submit(f"{actor}{n}", agent="stage", actor=actor, **options) for n in range(count))
     return list(await asyncio.gather(*each))
 
 
@@ -77,12 +77,12 @@ async def test_a_single_task_runs_next_although_another_actor_has_five_hundred(
         await submit(desk, "ann", 500)
         running = [await controlled.next() for _ in range(slots)]  # alone, ann may use every slot
         assert controlled.began.empty()
-        (one,) = await submit(desk, "bob", 1)
+        (task,) = await submit(desk, "bob", 1)
         controlled.finish(running.pop(0))
         assert await controlled.next() == "bob0"
         controlled.finish("bob0")
         async with asyncio.timeout(LONG):
-            assert (await desk.tasks.wait(one.id)).status == "done"
+            assert (await desk.tasks.wait(task.id)).status == "done"
         assert (await controlled.next()).startswith("ann")  # his slot does not stay free
 
 
@@ -169,15 +169,15 @@ class Model:
     async def claim(self) -> None:
         free = self.slots.free()
         request = ClaimRequest("i_one", "here", free, self.slots.free_by_agent(), shares=self.slots.shares(free))
-        taken = [made.task for made in (await self.store.claim(request, SystemClock().now())).taken]
-        for task in taken:
+        tasks = [claim.task for claim in (await self.store.claim(request, SystemClock().now())).taken]
+        for task in tasks:
             self.slots.take(task.agent, task.actor)
             self.running.append(task)
-        begun = {task.id for task in taken}
-        self.pending = [task for task in self.pending if task.id not in begun]
-        self.check(taken)
+        task_ids = {task.id for task in tasks}
+        self.pending = [task for task in self.pending if task.id not in task_ids]
+        self.check(tasks)
 
-    def check(self, taken: list[Task]) -> None:
+    def check(self, tasks: list[Task]) -> None:
         total, per_agent, most = self.limits
         assert len(self.running) <= total
         agents, actors = Counter(t.agent for t in self.running), Counter(t.actor for t in self.running)
@@ -193,15 +193,15 @@ class Model:
         ]
         assert not able or len(self.running) == total, "a slot is empty and somebody could use it"
         if len(per_agent) == 1 and not any(t.session_key.startswith("chat:") for t in self.pending):
-            self._count(taken, actors)
+            self._count(tasks, actors)
 
-    def _count(self, taken: list[Task], actors: Counter[str]) -> None:
+    def _count(self, tasks: list[Task], actors: Counter[str]) -> None:
         """Check that each other actor gets at most one slot before a waiting actor that has none."""
         waiting = {task.actor for task in self.pending if not actors[task.actor]}
         before, self.overtaken = self.overtaken, {}
         for actor in waiting:
             since = before.get(actor, Counter())
-            since.update(task.actor for task in taken)
+            since.update(task.actor for task in tasks)
             assert all(count <= 1 for count in since.values()), f"{actor} was passed by {since}"
             self.overtaken[actor] = since
 

@@ -31,13 +31,13 @@ class GoalDesk:
     def __init__(self, desk: Runtime, clock: FakeClock, there: RecordingChannel) -> None:
         self.desk, self.clock, self.there = desk, clock, there
 
-    async def goal(self, **wish: Any) -> Goal:
-        return await self.desk.goals.create("reach it", **{"agent": "it", "route": "there", **wish})
+    async def goal(self, **fields: Any) -> Goal:
+        return await self.desk.goals.create("reach it", **{"agent": "it", "route": "there", **fields})
 
     async def wait_for_status(self, goal: Goal, status: str) -> Goal:
         async def look() -> Goal | None:
-            found = await self.desk.goals.get(goal.id)
-            return found if found.status == status else None
+            stored_goal = await self.desk.goals.get(goal.id)
+            return stored_goal if stored_goal.status == status else None
 
         return await until(look)  # type: ignore[no-any-return]
 
@@ -45,9 +45,9 @@ class GoalDesk:
         """Return the tasks of the goal once so many have ended, in the order of their creation."""
 
         async def look() -> list[Task] | None:
-            done = {one.id: one for one in await self.desk.goals.steps(goal.id) if not one.open}
-            made = await self.desk.store.read_events(0, EventFilter(kinds=("goal_step",)))
-            return [done[one.task_id] for one in made if one.task_id in done] if len(done) >= count else None
+            done = {step.id: step for step in await self.desk.goals.steps(goal.id) if not step.open}
+            events = await self.desk.store.read_events(0, EventFilter(kinds=("goal_step",)))
+            return [done[event.task_id] for event in events if event.task_id in done] if len(done) >= count else None
 
         return await until(look)  # type: ignore[no-any-return]
 
@@ -63,10 +63,13 @@ class GoalDesk:
         await self.clock.advance(seconds)
 
     async def notices(self, goal: Goal) -> list[str]:
-        return [one.notice.partition(":")[0] for one in (await self.desk.store.list_deliveries(task_id=goal.id))[::-1]]
+        return [
+            delivery.notice.partition(":")[0]
+            for delivery in (await self.desk.store.list_deliveries(task_id=goal.id))[::-1]
+        ]
 
-    async def kinds(self, *wanted: str) -> list[str]:
-        return [one.kind for one in await self.desk.store.read_events(0, EventFilter(kinds=wanted))]
+    async def kinds(self, *event_kinds: str) -> list[str]:
+        return [event.kind for event in await self.desk.store.read_events(0, EventFilter(kinds=event_kinds))]
 
 
 @asynccontextmanager
@@ -134,8 +137,8 @@ def work_until(gate: asyncio.Event) -> Step:
     return step
 
 
-def says(*words: str) -> list[Step]:
-    return [result(word) for word in words]
+def says(*texts: str) -> list[Step]:
+    return [result(text) for text in texts]
 
 
 # -- steps -----------------------------------------------------------------------------------------------------------
@@ -146,17 +149,17 @@ async def test_A6_steps_repeat_until_the_agent_proves_completion_with_one_notice
     mind.turns = (*mind.turns, mind.claims())
     async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
-        made = await on.goal()
-        now = await on.wait_for_status(made, "complete")
+        goal = await on.goal()
+        now = await on.wait_for_status(goal, "complete")
         assert (now.step, now.evidence, now.summary) == (3, "the tests pass", "I think it is")
-        steps = await on.wait_for_ended_tasks(made, 3)
-        assert [one.result for one in steps] == ["one", "two", "I think it is"]
+        steps = await on.wait_for_ended_tasks(goal, 3)
+        assert [step.result for step in steps] == ["one", "two", "I think it is"]
         assert all("reach it" in prompt and "Deadline" in prompt for prompt in mind.prompts)
         await on.there.until(lambda there: len(there.delivered) == 1)
         assert "the tests pass" in on.there.delivered[0].text
-        assert await on.notices(made) == ["goal_completed"]
+        assert await on.notices(goal) == ["goal_completed"]
         assert await on.kinds("goal_step", "goal_completed") == ["goal_step"] * 3 + ["goal_completed"]
-        assert await on.desk.store.find_open_step(made.id) is None
+        assert await on.desk.store.find_open_step(goal.id) is None
 
 
 async def test_a_second_agent_must_verify_and_reports_what_is_missing(home: Path) -> None:
@@ -165,15 +168,15 @@ async def test_a_second_agent_must_verify_and_reports_what_is_missing(home: Path
     judge = AgentPlan(result("NOT REACHED\nthe door is red"), result("REACHED\nit is blue"), name="judge")
     async with open_desk(home, it=mind.agent, judge=judge.agent) as on:
         mind.desk = on.desk
-        made = await on.goal(verifier="judge")
-        now = await on.wait_for_status(made, "complete")
+        goal = await on.goal(verifier="judge")
+        now = await on.wait_for_status(goal, "complete")
         assert (now.step, now.summary, now.missing) == (2, "now really", None)
         assert "the door is red" in mind.prompts[1]
         assert all("the tests pass" in prompt for prompt in judge.prompts)
-        steps = await on.wait_for_ended_tasks(made, 4)
-        assert [one.agent for one in steps] == ["it", "judge", "it", "judge"]
-        assert len({one.session_key for one in steps}) == 3
-        assert await on.notices(made) == ["goal_completed"]
+        steps = await on.wait_for_ended_tasks(goal, 4)
+        assert [step.agent for step in steps] == ["it", "judge", "it", "judge"]
+        assert len({step.session_key for step in steps}) == 3
+        assert await on.notices(goal) == ["goal_completed"]
 
 
 @pytest.mark.parametrize("how", ["fails", "times out"])
@@ -190,17 +193,17 @@ async def test_a_completion_claim_counts_even_if_its_step_fails(home: Path, how:
     mind.turns = (claims_then,)
     async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
-        made = await on.goal()
+        goal = await on.goal()
         if how == "times out":
-            await on.wait_for_running_step(made)
-            await until(lambda: has_proposal(on, made))
+            await on.wait_for_running_step(goal)
+            await until(lambda: has_proposal(on, goal))
             await on.advance(1801)
-        assert (await on.wait_for_status(made, "complete")).evidence == "the tests pass"
-        assert await on.notices(made) == ["goal_completed"]
+        assert (await on.wait_for_status(goal, "complete")).evidence == "the tests pass"
+        assert await on.notices(goal) == ["goal_completed"]
 
 
-async def has_proposal(on: GoalDesk, made: Goal) -> bool:
-    return (await on.desk.goals.get(made.id)).proposal is not None
+async def has_proposal(on: GoalDesk, goal: Goal) -> bool:
+    return (await on.desk.goals.get(goal.id)).proposal is not None
 
 
 async def test_a_goal_holds_no_slot_gate_or_task_between_steps(home: Path) -> None:
@@ -208,14 +211,14 @@ async def test_a_goal_holds_no_slot_gate_or_task_between_steps(home: Path) -> No
     mind.turns = (mind.delays(HOUR), result("woken"), mind.claims())
     async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
-        made = await on.goal()
-        (first,) = await on.wait_for_ended_tasks(made, 1)
+        goal = await on.goal()
+        (first,) = await on.wait_for_ended_tasks(goal, 1)
         free = worker_of(on.desk).slots
         await until(lambda: is_idle(on))
         assert (free.free(), free.free_by_agent()["it"]) == (free.total, mind.agent.terms.slots)
         assert await on.desk.store.find_gate_holder(first.gate_key) is None
-        assert await on.desk.store.find_open_step(made.id) is None
-        now = await on.desk.goals.get(made.id)
+        assert await on.desk.store.find_open_step(goal.id) is None
+        now = await on.desk.goals.get(goal.id)
         assert (now.status, now.delay_reason, now.next_run_at) == (
             "active",
             "the build",
@@ -225,7 +228,7 @@ async def test_a_goal_holds_no_slot_gate_or_task_between_steps(home: Path) -> No
         await on.advance(HOUR - 1)
         assert (await on.desk.store.read_log_bounds()).last_seq == seq  # nothing is written while nothing is due
         await on.advance(2)
-        await on.wait_for_status(made, "complete")
+        await on.wait_for_status(goal, "complete")
         assert mind.count == 3
 
 
@@ -238,8 +241,8 @@ async def test_A3_quick_steps_with_delay_0_are_not_a_loop(home: Path) -> None:
     mind.turns = (*[mind.delays(0)] * 8, mind.claims())
     async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
-        made = await on.goal()
-        assert (await on.wait_for_status(made, "complete")).step == 9
+        goal = await on.goal()
+        assert (await on.wait_for_status(goal, "complete")).step == 9
 
 
 async def test_repeated_text_without_tools_pauses_the_goal_but_work_does_not(home: Path) -> None:
@@ -249,42 +252,42 @@ async def test_repeated_text_without_tools_pauses_the_goal_but_work_does_not(hom
 
     mind = AgentPlan(*[busy] * 4, result("hm"))
     async with open_desk(home, it=mind.agent) as on:
-        made = await on.goal()
-        now = await on.wait_for_status(made, "paused")
+        goal = await on.goal()
+        now = await on.wait_for_status(goal, "paused")
         assert (now.step, mind.count) == (7, 7)
-        assert await on.notices(made) == ["goal_paused"]
+        assert await on.notices(goal) == ["goal_paused"]
 
 
 async def test_A1_a_backend_that_fails_at_once_is_tried_five_times(home: Path) -> None:
     mind = AgentPlan(fails("no key"))
     async with open_desk(home, it=mind.agent) as on:
-        made = await on.goal()
+        goal = await on.goal()
         for number in range(1, MOST_ERRORS):
-            await on.wait_for_ended_tasks(made, number)
+            await on.wait_for_ended_tasks(goal, number)
             await until(lambda: is_idle(on))
             await on.advance(AUTOMATION_PAUSES[number - 1] - 10)
             assert mind.count == number
             await on.advance(11)  # one more: the next step may fail while the clock still moves
-        now = await on.wait_for_status(made, "paused")
+        now = await on.wait_for_status(goal, "paused")
         assert (mind.count, now.errors) == (MOST_ERRORS, MOST_ERRORS)
-        (told,) = await on.desk.store.list_deliveries(task_id=made.id)
-        assert "no key" in told.text and f"midwatch goal resume {made.id}" in told.text
+        (delivery,) = await on.desk.store.list_deliveries(task_id=goal.id)
+        assert "no key" in delivery.text and f"midwatch goal resume {goal.id}" in delivery.text
 
 
 async def test_a_spent_budget_pauses_with_a_summary_until_it_is_raised(home: Path) -> None:
     spent = Usage(input_tokens=60, output_tokens=10)
-    mind = AgentPlan(*(result(word, usage=spent) for word in "abcdef"))
+    mind = AgentPlan(*(result(text, usage=spent) for text in "abcdef"))
     async with open_desk(home, it=mind.agent) as on:
-        made = await on.goal(max_tokens=100)
-        now = await on.wait_for_status(made, "paused")
+        goal = await on.goal(max_tokens=100)
+        now = await on.wait_for_status(goal, "paused")
         assert (now.step, now.tokens, now.summary) == (2, 140, "b")
-        (told,) = await on.desk.store.list_deliveries(task_id=made.id)
-        assert "--max-tokens" in told.text and "\nb\n" in told.text
+        (delivery,) = await on.desk.store.list_deliveries(task_id=goal.id)
+        assert "--max-tokens" in delivery.text and "\nb\n" in delivery.text
         with pytest.raises(Conflict, match="--max-tokens"):
-            await on.desk.goals.resume(made.id)
-        await on.desk.goals.edit(made.id, {"max_tokens": 0, "max_steps": 4})
-        await on.desk.goals.resume(made.id)
-        assert (await on.wait_for_status(made, "paused")).step == 4
+            await on.desk.goals.resume(goal.id)
+        await on.desk.goals.edit(goal.id, {"max_tokens": 0, "max_steps": 4})
+        await on.desk.goals.resume(goal.id)
+        assert (await on.wait_for_status(goal, "paused")).step == 4
 
 
 # -- deadlines -------------------------------------------------------------------------------------------------------
@@ -295,45 +298,45 @@ async def test_A20_a_delay_ends_at_the_deadline_with_one_closing_step_and_one_no
     mind.turns = (mind.delays(12 * HOUR), result("half of it is done"))
     async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
-        made = await on.goal(deadline_at=on.clock.now() + int(2 * HOUR * SECOND))
-        await on.wait_for_ended_tasks(made, 1)
-        assert (await on.desk.goals.get(made.id)).next_run_at == made.deadline_at
+        goal = await on.goal(deadline_at=on.clock.now() + int(2 * HOUR * SECOND))
+        await on.wait_for_ended_tasks(goal, 1)
+        assert (await on.desk.goals.get(goal.id)).next_run_at == goal.deadline_at
         await until(lambda: is_idle(on))
         await on.advance(2 * HOUR)
-        now = await on.wait_for_status(made, "timeout")
+        now = await on.wait_for_status(goal, "timeout")
         assert (now.step, now.summary, mind.count) == (1, "half of it is done", 2)
         assert "last step" in mind.prompts[1]
-        assert await on.notices(made) == ["goal_timeout"]
-        (told,) = await on.desk.store.list_deliveries(task_id=made.id)
-        assert "half of it is done" in told.text
+        assert await on.notices(goal) == ["goal_timeout"]
+        (delivery,) = await on.desk.store.list_deliveries(task_id=goal.id)
+        assert "half of it is done" in delivery.text
         await on.advance(4 * HOUR)
-        assert await on.notices(made) == ["goal_timeout"]
+        assert await on.notices(goal) == ["goal_timeout"]
 
 
 @pytest.mark.parametrize("status", ["paused", "waiting_for_session"])
 async def test_A20_a_paused_or_waiting_goal_times_out(home: Path, status: str) -> None:
     mind = AgentPlan(result("x"))
     async with open_desk(home, it=mind.agent) as on:
-        wish = {"session_key": "chat:9"} if status == "waiting_for_session" else {}
-        made = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND), **wish)
+        options = {"session_key": "chat:9"} if status == "waiting_for_session" else {}
+        goal = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND), **options)
         if status == "paused":
-            await on.desk.goals.pause(made.id)
+            await on.desk.goals.pause(goal.id)
             await until(lambda: is_idle(on))
         count = mind.count
         await on.advance(HOUR + 1)
-        assert (await on.wait_for_status(made, "timeout")).completed_at is not None
-        assert (mind.count, (await on.notices(made))[-1]) == (count, "goal_timeout")
+        assert (await on.wait_for_status(goal, "timeout")).completed_at is not None
+        assert (mind.count, (await on.notices(goal))[-1]) == (count, "goal_timeout")
 
 
 async def test_the_deadline_ends_a_step_that_waits_for_an_answer(home: Path) -> None:
     """The clock of the desk stands still meanwhile, so the timeout of the step would never come."""
     mind = AgentPlan(ask("May I?"), result("left it as it was"))
     async with open_desk(home, it=mind.agent) as on:
-        made = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND))
+        goal = await on.goal(deadline_at=on.clock.now() + int(HOUR * SECOND))
         await until(lambda: on.desk.approvals.list("pending"))
         await on.advance(HOUR + 1)
-        assert (await on.wait_for_status(made, "timeout")).summary == "left it as it was"
-        step, wrap_up = await on.wait_for_ended_tasks(made, 2)
+        assert (await on.wait_for_status(goal, "timeout")).summary == "left it as it was"
+        step, wrap_up = await on.wait_for_ended_tasks(goal, 2)
         assert (step.outcome, step.result) in {("cancelled", None), ("ok", "expired")}  # the question ends then too
         assert wrap_up.outcome == "ok"
         assert await on.desk.approvals.list("pending") == []
@@ -348,27 +351,27 @@ async def test_a_goal_without_an_available_agent_times_out(home: Path) -> None:
         await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "hello")).id)
         await on.desk.sessions.send("chat:1", "a long turn")
         await until(lambda: on.desk.store.find_gate_holder("chat:1"))
-        made = await on.goal(agent=None, session_key="chat:1", deadline_at=on.clock.now() + int(HOUR * SECOND))
-        await until(lambda: on.desk.store.find_open_step(made.id))
+        goal = await on.goal(agent=None, session_key="chat:1", deadline_at=on.clock.now() + int(HOUR * SECOND))
+        await until(lambda: on.desk.store.find_open_step(goal.id))
         await on.advance(HOUR + 1)  # the step never started, and the closing step does not start either
-        await until(lambda: is_closing(on, made))
+        await until(lambda: is_closing(on, goal))
         await on.advance(LAST_SECONDS + 1)
-        assert (await on.wait_for_status(made, "timeout")).step == 1
+        assert (await on.wait_for_status(goal, "timeout")).step == 1
         gate.set()
 
 
-async def is_closing(on: GoalDesk, made: Goal) -> bool:
-    return (await on.desk.goals.get(made.id)).work == "wrap_up"
+async def is_closing(on: GoalDesk, goal: Goal) -> bool:
+    return (await on.desk.goals.get(goal.id)).work == "wrap_up"
 
 
 async def test_an_earlier_deadline_stops_the_running_step(home: Path) -> None:
     mind = AgentPlan(work_until(asyncio.Event()), result("stopped here"))
     async with open_desk(home, it=mind.agent) as on:
-        made = await on.goal()
-        await on.wait_for_running_step(made)
-        await on.desk.goals.edit(made.id, {"deadline_at": on.clock.now() + 60 * SECOND})
+        goal = await on.goal()
+        await on.wait_for_running_step(goal)
+        await on.desk.goals.edit(goal.id, {"deadline_at": on.clock.now() + 60 * SECOND})
         await on.advance(61)
-        assert (await on.wait_for_status(made, "timeout")).summary == "stopped here"
+        assert (await on.wait_for_status(goal, "timeout")).summary == "stopped here"
 
 
 # -- people who interfere --------------------------------------------------------------------------------------------
@@ -379,31 +382,31 @@ async def test_A8_cancelling_the_running_step_pauses_the_goal_with_a_hint(home: 
     mind.turns = (*mind.turns, mind.claims())
     async with open_desk(home, it=mind.agent) as on:
         mind.desk = on.desk
-        made = await on.goal()
-        step = await on.wait_for_running_step(made)
+        goal = await on.goal()
+        step = await on.wait_for_running_step(goal)
         await on.desk.tasks.cancel(step.id, actor="ann")
-        await on.wait_for_status(made, "paused")
-        (told,) = await on.desk.store.list_deliveries(task_id=made.id)
-        assert f"midwatch goal resume {made.id}" in told.text
+        await on.wait_for_status(goal, "paused")
+        (delivery,) = await on.desk.store.list_deliveries(task_id=goal.id)
+        assert f"midwatch goal resume {goal.id}" in delivery.text
         await on.advance(HOUR)
         assert mind.count == 1
-        await on.desk.goals.resume(made.id)
-        await on.wait_for_status(made, "complete")
+        await on.desk.goals.resume(goal.id)
+        await on.wait_for_status(goal, "complete")
 
 
 @pytest.mark.parametrize("deed", ["pause", "clear", "complete"])
 async def test_A22_ending_or_pausing_a_goal_stops_its_running_step(home: Path, deed: str) -> None:
     mind = AgentPlan(work_until(asyncio.Event()))
     async with open_desk(home, it=mind.agent) as on:
-        made = await on.goal()
-        step = await on.wait_for_running_step(made)
-        await getattr(on.desk.goals, deed)(made.id)
+        goal = await on.goal()
+        step = await on.wait_for_running_step(goal)
+        await getattr(on.desk.goals, deed)(goal.id)
         assert (await on.desk.tasks.wait(step.id)).status == "cancelled"
         await on.advance(HOUR)
         assert mind.count == 1
         if deed != "clear":
-            assert (await on.desk.goals.get(made.id)).status == {"pause": "paused", "complete": "complete"}[deed]
-            assert len(await on.notices(made)) == 1
+            assert (await on.desk.goals.get(goal.id)).status == {"pause": "paused", "complete": "complete"}[deed]
+            assert len(await on.notices(goal)) == 1
 
 
 async def test_A11_the_step_of_a_cleared_goal_does_not_affect_the_next_goal(home: Path) -> None:
@@ -442,21 +445,21 @@ async def test_a_message_goes_first_and_the_goal_continues_afterwards(home: Path
     mind = AgentPlan(first, work_until(gate), result("yes?"), work_until(gate), name="chat")
     async with open_desk(home, chat=mind.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
-        made = await on.goal(agent=None, session_key="chat:1")
-        assert made.status == "waiting_for_session"
+        goal = await on.goal(agent=None, session_key="chat:1")
+        assert goal.status == "waiting_for_session"
         await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "hello")).id)
-        step = await on.wait_for_running_step(made)
-        asked = await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "a question")).id)
-        assert asked.result == "yes?"
+        step = await on.wait_for_running_step(goal)
+        message_task = await on.desk.tasks.wait((await on.desk.sessions.send("chat:1", "a question")).id)
+        assert message_task.result == "yes?"
 
         async def resume_it() -> bool:
             now = await on.desk.tasks.get(step.id)
             return now.status == "running" and now.attempt == 2
 
         await until(resume_it)
-        now = await on.desk.goals.get(made.id)
+        now = await on.desk.goals.get(goal.id)
         assert (now.status, now.step, now.errors, now.thread_id) == ("active", 1, 0, "th")
-        await on.desk.goals.pause(made.id)
+        await on.desk.goals.pause(goal.id)
         gate.set()
 
 
@@ -464,34 +467,34 @@ async def test_a_waiting_goal_starts_when_its_session_has_a_thread(home: Path) -
     mind = AgentPlan(result("hi", thread_id="th"), work_until(asyncio.Event()), name="chat")
     async with open_desk(home, chat=mind.agent) as on:
         await on.desk.sessions.create(agent="chat", key="chat:1")
-        made = await on.goal(agent=None, session_key="chat:1")
-        await on.desk.goals.pause(made.id)
-        assert (await on.desk.goals.resume(made.id)).status == "waiting_for_session"
+        goal = await on.goal(agent=None, session_key="chat:1")
+        await on.desk.goals.pause(goal.id)
+        assert (await on.desk.goals.resume(goal.id)).status == "waiting_for_session"
         await on.advance(HOUR)
         assert mind.count == 0
         await on.desk.sessions.send("chat:1", "hello")
-        step = await on.wait_for_running_step(made)
+        step = await on.wait_for_running_step(goal)
 
         async def has_started() -> bool:
             return len(mind.agent.turns) == 2
 
         await until(has_started)
         assert (step.session_key, mind.agent.turns[-1].thread_id) == ("chat:1", "th")
-        await on.desk.goals.clear(made.id)
+        await on.desk.goals.clear(goal.id)
 
 
 async def test_A4_five_long_goals_do_not_delay_an_automation(home: Path) -> None:
     gate = asyncio.Event()
     mind = AgentPlan(work_until(gate), terms=AgentTerms(timeout_seconds=20 * HOUR, on_crash="rerun", slots=4))
     async with open_desk(home, it=mind.agent) as on:
-        made = [await on.goal(scope_id=f"s{number}") for number in range(5)]
+        goals = [await on.goal(scope_id=f"s{number}") for number in range(5)]
         await until(lambda: are_running(on, 3))
         fired = await on.desk.automations.create("look", agent="it", every=HOUR)
         await on.advance(HOUR + 1)
         run = await until(lambda: on.desk.store.find_open_run(fired.id))
         await until(lambda: is_running(on, run))
-        for one in made:
-            await on.desk.goals.clear(one.id)
+        for goal in goals:
+            await on.desk.goals.clear(goal.id)
         gate.set()
 
 
@@ -509,11 +512,11 @@ async def test_prompts_and_defaults_come_from_the_settings(home: Path) -> None:
     mind.turns = (mind.delays(2 * HOUR), result("bye"))
     async with open_desk(home, toml=toml, it=mind.agent) as on:
         mind.desk = on.desk
-        made = await on.goal()
-        await on.wait_for_ended_tasks(made, 1)
+        goal = await on.goal()
+        await on.wait_for_ended_tasks(goal, 1)
         await until(lambda: is_idle(on))
         await on.advance(HOUR)
-        await on.wait_for_status(made, "timeout")
+        await on.wait_for_status(goal, "timeout")
         assert mind.prompts == ["GO reach it {{x}}", "END reach it"]
 
 
@@ -527,19 +530,19 @@ async def test_a_step_interrupted_by_a_restart_follows_its_crash_rule(
     clock = FakeClock()
     terms = AgentTerms(timeout_seconds=1800.0, on_crash=on_crash)
     async with open_desk(home, clock, it=AgentPlan(work_until(asyncio.Event()), terms=terms).agent) as on:
-        made = await on.goal()
-        await on.wait_for_running_step(made)
+        goal = await on.goal()
+        await on.wait_for_running_step(goal)
     mind = AgentPlan(fails(), terms=terms)
     mind.turns = (mind.claims(),)
     async with open_desk(home, clock, it=mind.agent) as on:
         mind.desk = on.desk
         if on_crash == "fail":
-            assert (await on.desk.goals.get(made.id)).errors == 1
+            assert (await on.desk.goals.get(goal.id)).errors == 1
             await until(lambda: is_idle(on))
             await on.advance(AUTOMATION_PAUSES[0] + 1)
-        await on.wait_for_status(made, "complete")
-        assert [one.outcome for one in await on.wait_for_ended_tasks(made, len(outcomes))] == outcomes
-        assert await on.notices(made) == ["goal_completed"]
+        await on.wait_for_status(goal, "complete")
+        assert [step.outcome for step in await on.wait_for_ended_tasks(goal, len(outcomes))] == outcomes
+        assert await on.notices(goal) == ["goal_completed"]
 
 
 async def test_A5_an_agent_that_raises_anything_fails_only_its_step(home: Path) -> None:
@@ -548,9 +551,9 @@ async def test_A5_an_agent_that_raises_anything_fails_only_its_step(home: Path) 
 
     mind = AgentPlan(raise_it)
     async with open_desk(home, it=mind.agent) as on:
-        made = await on.goal()
-        await on.wait_for_ended_tasks(made, 1)
-        assert ((await on.desk.goals.get(made.id)).errors, await on.desk.tasks.active_count()) == (1, 0)
+        goal = await on.goal()
+        await on.wait_for_ended_tasks(goal, 1)
+        assert ((await on.desk.goals.get(goal.id)).errors, await on.desk.tasks.active_count()) == (1, 0)
 
 
 async def test_A17_A19_a_goal_is_never_started_twice(home: Path) -> None:
@@ -558,10 +561,10 @@ async def test_A17_A19_a_goal_is_never_started_twice(home: Path) -> None:
     gate = asyncio.Event()
     mind = AgentPlan(work_until(gate))
     async with open_desk(home, it=mind.agent) as on:
-        made = await on.goal()
+        goal = await on.goal()
         scheduler = scheduler_of(on.desk)
-        await asyncio.gather(*(scheduler.look() for _ in range(3)), on.desk.goals.step(made.id))
-        await on.wait_for_running_step(made)
-        assert len(await on.desk.goals.steps(made.id)) == 1
-        await on.desk.goals.clear(made.id)
+        await asyncio.gather(*(scheduler.look() for _ in range(3)), on.desk.goals.step(goal.id))
+        await on.wait_for_running_step(goal)
+        assert len(await on.desk.goals.steps(goal.id)) == 1
+        await on.desk.goals.clear(goal.id)
         gate.set()

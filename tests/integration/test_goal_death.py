@@ -57,16 +57,16 @@ async def run_scenario(home: Path, name: str) -> None:
     agents: dict[str, Any] = {"it": ScriptedAgent(work, name="it"), "judge": ScriptedAgent(judge, name="judge")}
     async with Runtime.open(settings=settings, agents=agents, clock=clock) as opened:
         desk = opened
-        found = await desk.goals.list("all")
-        made = (
-            found[0] if found else await desk.goals.create("reach it", agent="it", route="console", **SCENARIOS[name])
+        goals = await desk.goals.list("all")
+        goal = (
+            goals[0] if goals else await desk.goals.create("reach it", agent="it", route="console", **SCENARIOS[name])
         )
         async with asyncio.timeout(60):
-            while (made := await desk.goals.get(made.id)).status == "active":
+            while (goal := await desk.goals.get(goal.id)).status == "active":
                 await clock.advance(0)
-                if made.next_run_at is not None and made.next_run_at > clock.now():
-                    (home / TIME).write_text(str(made.next_run_at))
-                    clock.set(made.next_run_at - int(LONGEST_NAP * SECOND))
+                if goal.next_run_at is not None and goal.next_run_at > clock.now():
+                    (home / TIME).write_text(str(goal.next_run_at))
+                    clock.set(goal.next_run_at - int(LONGEST_NAP * SECOND))
                     await clock.advance(LONGEST_NAP)
                 await asyncio.sleep(0.001)
 
@@ -90,13 +90,13 @@ async def check_outcome(home: Path, name: str) -> None:
     """Check the data that a crashed process and its successor left."""
     store = await SqliteStore.open(home / "midwatch.db")
     try:
-        (made,) = await store.list_goals()
-        steps = await store.list_goal_steps(made.id, 100)
-        kinds = Counter(one.kind for one in await store.read_events(0, limit=2000))
-        notices = Counter(one.notice.partition(":")[0] for one in await store.list_deliveries(limit=500))
+        (goal,) = await store.list_goals()
+        steps = await store.list_goal_steps(goal.id, 100)
+        kinds = Counter(event.kind for event in await store.read_events(0, limit=2000))
+        notices = Counter(delivery.notice.partition(":")[0] for delivery in await store.list_deliveries(limit=500))
     finally:
         await store.close()
-    assert made.status == ENDS[name]
+    assert goal.status == ENDS[name]
     assert not any(step.open for step in steps)
     assert kinds["goal_step"] == len(steps) == len({step.internal_key for step in steps})
     assert kinds["task_finished"] == kinds["task_submitted"] == len(steps)

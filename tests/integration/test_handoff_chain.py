@@ -24,39 +24,41 @@ EARLIER = ({"role": "system", "content": "be secret"}, {"role": "user", "content
 
 
 async def lead(prompt: str, turn: Turn) -> str:
-    made = await turn.delegate("program", prompt, context=HandoffContext(messages=EARLIER), timeout=60)
-    return f"lead heard: {made.output}"
+    handoff = await turn.delegate("program", prompt, context=HandoffContext(messages=EARLIER), timeout=60)
+    return f"lead heard: {handoff.output}"
 
 
-def crew(url: str, place: Path) -> dict[str, Any]:
+def crew(url: str, workdir: Path) -> dict[str, Any]:
     argv = [sys.executable, "-c", "from midwatch.cli.main import main; main()", "handoff", "to", "model", "-", "--wait"]
-    program = build("program", "command", {"argv": argv, "workdir": str(place)}, submits=True)
+    program = build("program", "command", {"argv": argv, "workdir": str(workdir)}, submits=True)
     screen = build("screen", "terminal", {"argv": [sys.executable, "-c", ECHO], "prompt": "^> $"})
     model = LlmAgent("model", "openai:fake", base_url=f"{url}/v1", system="You are a model.", delegates=["screen"])
     return {"lead": FunctionAgent("lead", lead), "program": program, "model": model, "screen": screen}
 
 
 async def test_a_task_is_handed_through_four_kinds_of_agents_and_back(tmp_path: Path) -> None:
-    place = tmp_path / "work"
-    place.mkdir()
+    workdir = tmp_path / "work"
+    workdir.mkdir()
     settings = Settings(home=tmp_path / "home", detect_agents=False, slots=1)  # a waiting task holds no slot
-    async with serve() as (url, fake), Runtime.open(settings=settings, agents=crew(url, place)) as desk:
-        task = await desk.tasks.submit(SCRIPT, agent="lead", workdir=str(place))
+    async with serve() as (url, fake), Runtime.open(settings=settings, agents=crew(url, workdir)) as desk:
+        task = await desk.tasks.submit(SCRIPT, agent="lead", workdir=str(workdir))
         async with asyncio.timeout(90):
             task = await desk.tasks.wait(task.id)
         assert task.outcome == "ok", task.error
         assert "lead heard: The tool said: you said ping" in (task.result or "")
-        made = await desk.handoffs.list(HandoffFilter(root_id=task.id))
-        hops = [(one.from_agent, one.to_agent, one.status, len(one.chain)) for one in reversed(made)]
+        handoffs = await desk.handoffs.list(HandoffFilter(root_id=task.id))
+        hops = [
+            (handoff.from_agent, handoff.to_agent, handoff.status, len(handoff.chain)) for handoff in reversed(handoffs)
+        ]
         assert hops == [
             ("lead", "program", "completed", 1),
             ("program", "model", "completed", 2),
             ("model", "screen", "completed", 3),
         ]
-        seen = fake.requests[-1]
-        assert seen["system"] == "You are a model."
-        heard = seen["said"][-1]
-        assert "We met before." in heard and "be secret" not in heard  # a program gets the history as text
-        assert heard.count(SCRIPT) == 1
-        last = await desk.tasks.get(made[0].task_id or "")
+        request = fake.requests[-1]
+        assert request["system"] == "You are a model."
+        last_text = request["said"][-1]
+        assert "We met before." in last_text and "be secret" not in last_text  # a program gets the history as text
+        assert last_text.count(SCRIPT) == 1
+        last = await desk.tasks.get(handoffs[0].task_id or "")
         assert last.prompt == "ping"

@@ -57,7 +57,7 @@ def crew(target: Any) -> dict[str, Any]:
 
 
 async def list_handoffs(desk: Runtime) -> dict[str, Handoff]:
-    return {one.work.description: one for one in await desk.handoffs.list()}
+    return {handoff.work.description: handoff for handoff in await desk.handoffs.list()}
 
 
 async def test_delegations_of_a_lost_task_are_cancelled_and_others_continue(tmp_path: Path) -> None:
@@ -75,14 +75,14 @@ async def test_delegations_of_a_lost_task_are_cancelled_and_others_continue(tmp_
         return f"did it: {prompt}"
 
     async with Runtime.open(settings=Settings(home=home, detect_agents=False), agents=crew(target)) as desk:
-        made = await list_handoffs(desk)
-        source = await desk.tasks.wait(made["for me"].source_task or "")
+        handoffs = await list_handoffs(desk)
+        source = await desk.tasks.wait(handoffs["for me"].source_task or "")
         assert (source.status, source.outcome) == ("failed", "lost")
-        mine = await desk.handoffs.get(made["for me"].id)
+        mine = await desk.handoffs.get(handoffs["for me"].id)
         assert (mine.status, mine.reason) == ("cancelled", "the task that waited for it has ended")
         assert (await asyncio.wait_for(desk.tasks.wait(mine.task_id or ""), 30)).status == "cancelled"
-        others = await asyncio.wait_for(desk.handoffs.wait(made["for others"].id), 30)
-        assert others.output == "did it: for others"
+        other_handoff = await asyncio.wait_for(desk.handoffs.wait(handoffs["for others"].id), 30)
+        assert other_handoff.output == "did it: for others"
 
 
 # -- transferred work ----------------------------------------------------------------------------------------------
@@ -120,49 +120,53 @@ async def desk(tmp_path: Path, passing: TransferringAgents) -> AsyncIterator[Run
 
 
 async def test_a_transferred_run_is_open_until_its_task_ends(desk: Runtime, passing: TransferringAgents) -> None:
-    made = await desk.automations.create("work", agent="first", every="1h", fresh=True)
-    await desk.automations.run(made.id)
+    automation = await desk.automations.create("work", agent="first", every="1h", fresh=True)
+    await desk.automations.run(automation.id)
     await asyncio.wait_for(passing.begun.wait(), 30)
-    (run,) = await desk.automations.history(made.id)
+    (run,) = await desk.automations.history(automation.id)
     assert (run.status, run.outcome) == ("done", "transferred")
-    now = await desk.automations.open_run(made.id)
+    now = await desk.automations.open_run(automation.id)
     assert now is not None and (now.agent, now.root_id) == ("last", run.id)
     with pytest.raises(Conflict, match=now.id):
-        await desk.automations.run(made.id)
-    await desk.automations.patch(made.id, {"next_run_at": desk.clock.now() + SECOND // 10})
+        await desk.automations.run(automation.id)
+    await desk.automations.patch(automation.id, {"next_run_at": desk.clock.now() + SECOND // 10})
     async with asyncio.timeout(30):
-        async for told in desk.bus.follow(0, EventFilter(kinds=("automation_missed",))):
-            assert told.payload["reason"] == "overlap"
+        async for event in desk.bus.follow(0, EventFilter(kinds=("automation_missed",))):
+            assert event.payload["reason"] == "overlap"
             break
-    assert len(await desk.automations.history(made.id)) == 1
-    await desk.automations.pause(made.id)
+    assert len(await desk.automations.history(automation.id)) == 1
+    await desk.automations.pause(automation.id)
     passing.go.set()
     assert (await asyncio.wait_for(desk.tasks.wait(run.id), 30)).result == "did work"
-    assert await desk.automations.open_run(made.id) is None
-    after = await desk.automations.get(made.id)
+    assert await desk.automations.open_run(automation.id) is None
+    after = await desk.automations.get(automation.id)
     assert (after.last_result or "").startswith("ok: ") and after.run_count == 1
 
 
 async def test_a_transferred_run_is_stopped_when_the_automation_is_deleted(
     desk: Runtime, passing: TransferringAgents
 ) -> None:
-    made = await desk.automations.create("work", agent="first", every="1h", fresh=True)
-    run = await desk.automations.run(made.id)
+    automation = await desk.automations.create("work", agent="first", every="1h", fresh=True)
+    run = await desk.automations.run(automation.id)
     await asyncio.wait_for(passing.begun.wait(), 30)
-    await desk.automations.delete(made.id)
+    await desk.automations.delete(automation.id)
     assert (await asyncio.wait_for(desk.tasks.wait(run.id), 30)).status == "cancelled"
-    assert [one.status for one in await desk.handoffs.list()] == ["cancelled", "cancelled"]
-    after = await desk.automations.get(made.id)
+    assert [handoff.status for handoff in await desk.handoffs.list()] == ["cancelled", "cancelled"]
+    after = await desk.automations.get(automation.id)
     assert (after.status, after.run_count) == ("deleted", 1)
 
 
 async def test_a_transferred_step_is_stopped_with_the_goal(desk: Runtime, passing: TransferringAgents) -> None:
-    made = await desk.goals.create("work", agent="first")
+    goal = await desk.goals.create("work", agent="first")
     await asyncio.wait_for(passing.begun.wait(), 30)
-    step = await desk.store.find_open_step(made.id)
+    step = await desk.store.find_open_step(goal.id)
     assert step is not None and step.agent == "last"
-    assert [one.cause for one in await desk.tasks.list()] == ["handoff", "handoff", "goal"]  # no other step was started
-    await desk.goals.pause(made.id)
+    assert [task.cause for task in await desk.tasks.list()] == [
+        "handoff",
+        "handoff",
+        "goal",
+    ]  # no other step was started
+    await desk.goals.pause(goal.id)
     assert (await asyncio.wait_for(desk.tasks.wait(step.id), 30)).status == "cancelled"
-    assert (await desk.goals.get(made.id)).status == "paused"
-    assert [one.status for one in await desk.handoffs.list()] == ["cancelled", "cancelled"]
+    assert (await desk.goals.get(goal.id)).status == "paused"
+    assert [handoff.status for handoff in await desk.handoffs.list()] == ["cancelled", "cancelled"]

@@ -98,12 +98,12 @@ async def desk(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> A
         yield desk
 
 
-def options(to: str | None = "echo", **wish: Any) -> HandoffOptions:
-    return HandoffOptions(**{"task": HandoffTask(description="do it"), "to": to, "from_agent": "lead", **wish})
+def options(to: str | None = "echo", **fields: Any) -> HandoffOptions:
+    return HandoffOptions(**{"task": HandoffTask(description="do it"), "to": to, "from_agent": "lead", **fields})
 
 
 def raising(problem: BaseException) -> Any:
-    def function(*asked: Any) -> None:
+    def function(*arguments: Any) -> None:
         raise problem
 
     return function
@@ -121,8 +121,8 @@ async def make_overdue_handoff(desk: Runtime) -> Handoff:
 
 
 async def kinds(desk: Runtime, handoff_id: str | None = None) -> list[str]:
-    found = [one for one in await desk.store.read_events(0) if one.kind.startswith("handoff_")]
-    return [one.kind[8:] for one in found if handoff_id in (None, one.payload["handoff_id"])]
+    events = [event for event in await desk.store.read_events(0) if event.kind.startswith("handoff_")]
+    return [event.kind[8:] for event in events if handoff_id in (None, event.payload["handoff_id"])]
 
 
 async def test_a_handoff_runs_and_returns_its_answer(desk: Runtime) -> None:
@@ -142,14 +142,14 @@ async def test_the_best_agent_that_accepts_is_chosen(desk: Runtime) -> None:
     work = HandoffTask(type="code", description="write")
     done = await desk.handoffs.handoff(options(None, task=work))
     assert done.to_agent == "second"
-    assert [dict(one) for one in done.refusals] == [{"agent": "first", "reason": "I am busy"}]
+    assert [dict(refusal) for refusal in done.refusals] == [{"agent": "first", "reason": "I am busy"}]
     assert await kinds(desk) == ["requested", "rejected", "accepted", "started", "completed"]
     with pytest.raises(HandoffRefused, match="I am busy"):
         await desk.handoffs.handoff(options("first", task=work))
     desk.handoffs.enable("second", False)
     with pytest.raises(HandoffDisabled):
         await desk.handoffs.handoff(options("second", task=work))
-    assert [one.status for one in await desk.handoffs.list()] == ["rejected", "rejected", "completed"]
+    assert [handoff.status for handoff in await desk.handoffs.list()] == ["rejected", "rejected", "completed"]
 
 
 async def test_a_handoff_without_a_capable_agent_fails_and_is_recorded(desk: Runtime) -> None:
@@ -166,8 +166,8 @@ async def test_a_handoff_without_a_capable_agent_fails_and_is_recorded(desk: Run
 async def test_each_history_filter_changes_the_passed_history(desk: Runtime) -> None:
     context = HandoffContext(messages=SAID)
 
-    async def run_with(**wish: Any) -> str:
-        done = await desk.handoffs.handoff(options(context=context, **wish))
+    async def run_with(**fields: Any) -> str:
+        done = await desk.handoffs.handoff(options(context=context, **fields))
         assert done.answer is not None
         return str(done.answer["output"])
 
@@ -205,7 +205,7 @@ async def test_any_failure_ends_the_handoff_only(desk: Runtime, wish: dict[str, 
         await desk.handoffs.handoff(options(**wish))
     record = await desk.handoffs.get(str(caught.value.handoff))
     assert record.status == "failed"
-    (over,) = [one for one in await desk.store.read_events(0) if one.kind == "handoff_failed"]
+    (over,) = [event for event in await desk.store.read_events(0) if event.kind == "handoff_failed"]
     assert over.payload["stage"] == stage
     assert (await desk.handoffs.handoff(options())).status == "completed"
 
@@ -239,12 +239,16 @@ async def test_a_failed_handoff_is_retried_and_tries_are_counted(tmp_path: Path,
             while not doing.done():
                 await clock.advance(1)
                 await asyncio.sleep(0.005)
-        done, told = doing.result(), await kinds(desk)
+        done, event_kinds = doing.result(), await kinds(desk)
     assert done.answer is not None
     assert (done.answer["output"], done.retry_count) == ("at last", 2)
-    assert [(one["attempt"], one["outcome"]) for one in done.tries] == [(1, "error"), (2, "error"), (3, "ok")]
-    assert all(one["error"] and one["started_at"] <= one["ended_at"] for one in done.tries[:2])
-    assert told == ["requested", "accepted", "started", "retried", "retried", "completed"]
+    assert [(attempt["attempt"], attempt["outcome"]) for attempt in done.tries] == [
+        (1, "error"),
+        (2, "error"),
+        (3, "ok"),
+    ]
+    assert all(attempt["error"] and attempt["started_at"] <= attempt["ended_at"] for attempt in done.tries[:2])
+    assert event_kinds == ["requested", "accepted", "started", "retried", "retried", "completed"]
 
 
 async def test_a_deadline_covers_all_tries_and_a_late_result_is_kept(desk: Runtime, crew: Crew) -> None:
@@ -269,23 +273,23 @@ async def test_a_deadline_holds_in_a_process_that_runs_only_its_own_tasks(tmp_pa
 
 
 async def test_cancel_stops_the_target(desk: Runtime) -> None:
-    made = await desk.handoffs.handoff(options("slow", wait=False))
-    waiting = asyncio.create_task(desk.handoffs.wait(made.id))
-    assert (await desk.handoffs.cancel(made.id)).status == "cancelled"
+    handoff = await desk.handoffs.handoff(options("slow", wait=False))
+    waiting = asyncio.create_task(desk.handoffs.wait(handoff.id))
+    assert (await desk.handoffs.cancel(handoff.id)).status == "cancelled"
     with pytest.raises(HandoffError, match="cancelled"):
         await waiting
-    assert (await desk.tasks.wait(str(made.task_id))).status == "cancelled"
+    assert (await desk.tasks.wait(str(handoff.task_id))).status == "cancelled"
     with pytest.raises(Conflict):
-        await desk.handoffs.cancel(made.id)
-    again = await desk.handoffs.retry(made.id)
-    assert (again.retry_of, again.status) == (made.id, "in_progress")
+        await desk.handoffs.cancel(handoff.id)
+    again = await desk.handoffs.retry(handoff.id)
+    assert (again.retry_of, again.status) == (handoff.id, "in_progress")
     await desk.handoffs.cancel(again.id)
 
 
 async def test_the_same_request_returns_the_same_handoff(desk: Runtime) -> None:
     task = await desk.tasks.submit("source", agent="slow")
-    wish = options(source_task=task.id, from_agent="", once="call-1")
-    first, second = await desk.handoffs.handoff(wish), await desk.handoffs.handoff(wish)
+    request = options(source_task=task.id, from_agent="", once="call-1")
+    first, second = await desk.handoffs.handoff(request), await desk.handoffs.handoff(request)
     assert first.id == second.id
     assert first.root_id == task.id
     assert len(await desk.handoffs.list(HandoffFilter(root_id=task.id))) == 1
@@ -335,8 +339,8 @@ async def test_a_caller_without_a_task_may_set_a_key_too(desk: Runtime) -> None:
 
 @pytest.mark.parametrize("to", ["echo", "second"])
 async def test_concurrent_requests_with_one_key_make_one_handoff(desk: Runtime, to: str) -> None:
-    made = await asyncio.gather(*(desk.handoffs.handoff(options(to, once="n", wait=False)) for _ in range(10)))
-    assert len({one.id for one in made}) == len(await desk.handoffs.list()) == 1
+    handoffs = await asyncio.gather(*(desk.handoffs.handoff(options(to, once="n", wait=False)) for _ in range(10)))
+    assert len({handoff.id for handoff in handoffs}) == len(await desk.handoffs.list()) == 1
 
 
 async def test_a_handoff_cancelled_at_the_start_reports_it(desk: Runtime) -> None:
@@ -345,13 +349,13 @@ async def test_a_handoff_cancelled_at_the_start_reports_it(desk: Runtime) -> Non
 
     with pytest.raises(HandoffError, match="cancelled: a change of mind"):
         await desk.handoffs.handoff(options(on_handoff=hook))
-    assert [one.status for one in await desk.handoffs.list()] == ["cancelled"]
+    assert [handoff.status for handoff in await desk.handoffs.list()] == ["cancelled"]
 
 
 async def test_a_deadline_that_passes_while_the_task_is_written_ends_the_handoff(desk: Runtime) -> None:
     with pytest.raises(HandoffOverdue):
         await desk.handoffs.handoff(options("slow", timeout=1e-9, wait=False))
-    assert [one.status for one in await desk.handoffs.list()] == ["expired"]
+    assert [handoff.status for handoff in await desk.handoffs.list()] == ["expired"]
     for task in await desk.tasks.list():  # if the task was created before
         assert (await desk.tasks.wait(task.id)).status == "cancelled"
 

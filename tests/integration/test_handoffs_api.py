@@ -68,9 +68,9 @@ async def served(home: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> Asy
         "hangs": FunctionAgent("hangs", crew.hangs),
         "asking": FunctionAgent("asking", crew.asking, terms=SUBMITS), "broken": FunctionAgent("broken", crew.broken),
     }  # fmt: skip
-    async with serve_agents(home, agents) as made:
-        crew.url = made.url
-        yield made
+    async with serve_agents(home, agents) as server:
+        crew.url = server.url
+        yield server
 
 
 async def hand(served: Served, to: str | None = "echo", text: str = "do it", **more: Any) -> Any:
@@ -79,9 +79,9 @@ async def hand(served: Served, to: str | None = "echo", text: str = "do it", **m
 
 async def post_refused(served: Served, body: Any, **headers: str) -> tuple[int, str, str | None]:
     reply = await served.http.post("/handoffs", json=body, headers=headers)
-    told = reply.json()
+    problem = reply.json()
     assert reply.headers["content-type"] == "application/problem+json"
-    return reply.status_code, told["code"], told.get("handoff")
+    return reply.status_code, problem["code"], problem.get("handoff")
 
 
 async def test_a_handoff_is_made_and_awaited(served: Served) -> None:
@@ -92,7 +92,7 @@ async def test_a_handoff_is_made_and_awaited(served: Served) -> None:
     assert await served.get(f"/handoffs/{done['id']}") == done
     by_type = await hand(served, None, task={"type": "code", "input": {"file": "a.py"}})
     assert by_type["to_agent_id"] == "coder" and "a.py" in by_type["result"]["output"]
-    agents = {one["name"]: one for one in (await served.get("/agents"))["agents"]}
+    agents = {agent["name"]: agent for agent in (await served.get("/agents"))["agents"]}
     assert agents["coder"]["capabilities"] == [
         {"name": "coding", "description": "", "task_types": ["code"], "priority": 3}
     ]
@@ -104,9 +104,9 @@ async def test_the_reply_waits_no_longer_than_requested(served: Served, crew: Cr
     assert open_["status"] == "in_progress"
     waiting = asyncio.create_task(served.get(f"/handoffs/{open_['id']}", wait=15))
     crew.go.set()
-    found = await waiting
-    assert found["status"] == "completed", found
-    assert found["result"]["output"] == "late"
+    handoff = await waiting
+    assert handoff["status"] == "completed", handoff
+    assert handoff["result"]["output"] == "late"
 
 
 async def test_each_failure_has_its_error_code(served: Served) -> None:
@@ -119,15 +119,15 @@ async def test_each_failure_has_its_error_code(served: Served) -> None:
     assert (await post_refused(served, {"to": "nobody", **work}))[:2] == (422, "unknown_agent")
     assert (await post_refused(served, work))[:2] == (422, "invalid_input")
     assert (await post_refused(served, {"to": "coder", "from_agent": "coder", **work}))[:2] == (422, "invalid_input")
-    for wish in ({"timeout": 0}, {"timeout": 1e12}, {"workdir": "/nowhere/at/all"}):
-        assert (await post_refused(served, {"to": "coder", **work, **wish}))[:2] == (422, "invalid_input")
+    for fields in ({"timeout": 0}, {"timeout": 1e12}, {"workdir": "/nowhere/at/all"}):
+        assert (await post_refused(served, {"to": "coder", **work, **fields}))[:2] == (422, "invalid_input")
     assert (await post_refused(served, {"to": "coder", **work, "source_task": "t_none"}))[:2] == (404, "not_found")
     deep: Any = "x"
     for _ in range(200):
         deep = [deep]
     for odd in (deep, 2**70, {"a": "\0"}, ["\ud800"]):
-        said = json.dumps({"to": "coder", "task": {"input": odd}})
-        reply = await served.http.post("/handoffs", content=said, headers={"content-type": "application/json"})
+        body = json.dumps({"to": "coder", "task": {"input": odd}})
+        reply = await served.http.post("/handoffs", content=body, headers={"content-type": "application/json"})
         assert reply.status_code == 422, reply.text
     failed = await hand(served, "broken")
     assert (failed["status"], failed["result"]["output"]) == ("failed", None)
@@ -158,23 +158,23 @@ async def test_lists_are_filtered_and_paged(served: Served) -> None:
     await served.wait_for_end(task)
     ids = [(await hand(served, "coder", source_task=task))["id"], (await hand(served, "echo", "y" * 9000))["id"]]
     newest = await served.get("/handoffs", limit=1)
-    assert [one["id"] for one in newest["handoffs"]] == ids[1:] and newest["next"] == ids[1]
+    assert [handoff["id"] for handoff in newest["handoffs"]] == ids[1:] and newest["next"] == ids[1]
     assert len(newest["handoffs"][0]["task"]["description"]) <= 2001
     older = await served.get("/handoffs", limit=1, before=newest["next"])
-    assert [one["id"] for one in older["handoffs"]] == ids[:1]
+    assert [handoff["id"] for handoff in older["handoffs"]] == ids[:1]
     assert older["handoffs"][0]["context"]["messages"] == []
     for query, expected in (
         ({"root": task}, ids[:1]), ({"agent": "coder"}, ids[:1]), ({"status": "failed"}, []),
         ({"status": ["completed", "failed"]}, ids[::-1]),
     ):  # fmt: skip
-        found = await served.get("/handoffs", **query)
-        assert [one["id"] for one in found["handoffs"]] == expected, query
+        listed = await served.get("/handoffs", **query)
+        assert [handoff["id"] for handoff in listed["handoffs"]] == expected, query
     page = await served.get(f"/tasks/{task}/page")
-    assert [one["id"] for one in page["handoffs"]] == ids[:1]
-    assert {one["relation"] for one in page["lineage"]} == {"self", "child"}
+    assert [handoff["id"] for handoff in page["handoffs"]] == ids[:1]
+    assert {relative["relation"] for relative in page["lineage"]} == {"self", "child"}
     again = await hand(served, "coder", source_task=task)
     sibling = await served.get(f"/tasks/{again['task_id']}/page")
-    assert sorted(one["relation"] for one in sibling["lineage"]) == ["other", "parent", "self"]
+    assert sorted(relative["relation"] for relative in sibling["lineage"]) == ["other", "parent", "self"]
 
 
 async def test_a_task_is_handed_off_with_its_prompt_result_and_conversation(served: Served, crew: Crew) -> None:
@@ -185,53 +185,58 @@ async def test_a_task_is_handed_off_with_its_prompt_result_and_conversation(serv
     middle = tasks[1]
     whole = await hand(served, "coder", source_task=middle, task=None)
     assert (whole["task"]["description"], whole["task"]["input"]) == ("second", "<second>")
-    said = [(one["role"], one["content"]) for one in whole["context"]["messages"]]
-    assert said == [("user", "first"), ("assistant", "<first>")]
+    messages = [(message["role"], message["content"]) for message in whole["context"]["messages"]]
+    assert messages == [("user", "first"), ("assistant", "<first>")]
     assert (whole["context"]["conversation_id"], whole["from_agent_id"]) == ("chat:1", "echo")
-    told = await hand(served, "coder", "look at this", source_task=middle)
-    assert [one["content"] for one in told["context"]["messages"]] == ["first", "<first>", "second", "<second>"]
-    assert told["result"]["output"].count("second") == 2
+    handoff = await hand(served, "coder", "look at this", source_task=middle)
+    assert [message["content"] for message in handoff["context"]["messages"]] == [
+        "first",
+        "<first>",
+        "second",
+        "<second>",
+    ]
+    assert handoff["result"]["output"].count("second") == 2
 
-    onwards = await hand(served, "echo", "and now?", source_task=told["task_id"])
-    said = [one["content"] for one in onwards["context"]["messages"]]
-    assert said[:-1] == ["first", "<first>", "second", "<second>", "look at this"]
-    assert onwards["context"]["parent_handoff"] == told["id"]
+    onwards = await hand(served, "echo", "and now?", source_task=handoff["task_id"])
+    texts = [message["content"] for message in onwards["context"]["messages"]]
+    assert texts[:-1] == ["first", "<first>", "second", "<second>", "look at this"]
+    assert onwards["context"]["parent_handoff"] == handoff["id"]
 
     running = (await served.post("/tasks", {"prompt": "private", "agent": "held"}))["id"]
     await served.until("task_started", task_id=running)
-    given = await hand(served, "coder", "go on", source_task=running)
-    assert [one["content"] for one in given["context"]["messages"]] == ["private"]
+    running_handoff = await hand(served, "coder", "go on", source_task=running)
+    assert [message["content"] for message in running_handoff["context"]["messages"]] == ["private"]
     alone = await hand(served, "coder", source_task=running, task=None)
     assert (alone["task"]["description"], alone["task"]["input"], alone["context"]["messages"]) == ("private", None, [])
     crew.go.set()
 
 
 async def test_cancel_stops_the_task_and_retry_makes_a_new_one(served: Served) -> None:
-    one = await hand(served, "hangs", wait=0)
-    ended = await served.post(f"/handoffs/{one['id']}/cancel")
-    assert (ended["status"], ended["reason"]) == ("cancelled", "cancelled by owner")
-    assert (await served.wait_for_end(one["task_id"]))["status"] == "cancelled"
-    assert (await served.http.post(f"/handoffs/{one['id']}/cancel")).json()["code"] == "conflict"
-    again = await served.post(f"/handoffs/{one['id']}/retry", **{"idempotency-key": "k"})
-    assert (again["retry_of"], again["status"]) == (one["id"], "in_progress")
-    assert (await served.post(f"/handoffs/{one['id']}/retry", **{"idempotency-key": "k"}))["id"] == again["id"]
+    handoff = await hand(served, "hangs", wait=0)
+    cancelled = await served.post(f"/handoffs/{handoff['id']}/cancel")
+    assert (cancelled["status"], cancelled["reason"]) == ("cancelled", "cancelled by owner")
+    assert (await served.wait_for_end(handoff["task_id"]))["status"] == "cancelled"
+    assert (await served.http.post(f"/handoffs/{handoff['id']}/cancel")).json()["code"] == "conflict"
+    again = await served.post(f"/handoffs/{handoff['id']}/retry", **{"idempotency-key": "k"})
+    assert (again["retry_of"], again["status"]) == (handoff["id"], "in_progress")
+    assert (await served.post(f"/handoffs/{handoff['id']}/retry", **{"idempotency-key": "k"}))["id"] == again["id"]
     assert (await served.http.get("/handoffs/h_none")).status_code == 404
 
 
 async def test_an_agent_can_hand_off_only_its_own_task(served: Served, crew: Crew) -> None:
-    other = await hand(served, "held", wait=0)
+    other_handoff = await hand(served, "held", wait=0)
     work = {"task": {"description": "help"}, "to": "echo"}
     crew.asks = [
-        ("/handoffs", {**work, "wait": 15}), ("/handoffs", {**work, "source_task": other["task_id"]}),
-        (f"/handoffs/{other['id']}/cancel", {}), (f"/handoffs/{other['id']}/retry", {}),
+        ("/handoffs", {**work, "wait": 15}), ("/handoffs", {**work, "source_task": other_handoff["task_id"]}),
+        (f"/handoffs/{other_handoff['id']}/cancel", {}), (f"/handoffs/{other_handoff['id']}/retry", {}),
     ]  # fmt: skip
     task = (await served.post("/tasks", {"prompt": "mine", "agent": "asking"}))["id"]
     await served.wait_for_end(task)
-    made, *no = crew.replies
-    assert made.status_code == 201, made.text
-    told = made.json()
-    assert (told["source_task"], told["from_agent_id"], told["status"]) == (task, "asking", "completed")
-    assert [one.status_code for one in no] == [403, 403, 403]
+    reply, *no = crew.replies
+    assert reply.status_code == 201, reply.text
+    handoff = reply.json()
+    assert (handoff["source_task"], handoff["from_agent_id"], handoff["status"]) == (task, "asking", "completed")
+    assert [refusal.status_code for refusal in no] == [403, 403, 403]
     crew.go.set()
 
 
@@ -239,15 +244,20 @@ async def test_an_agent_cannot_grant_more_than_it_has(served: Served, crew: Crew
     own, foreign = home / "own", await hand(served, "held", wait=0)
     (own / "below").mkdir(parents=True)
     body: dict[str, Any] = {"task": {"description": "help"}, "to": "echo"}
-    wishes = ({}, {"workdir": f"{own}/below"}, {"context": {"parent_handoff": foreign["id"]}}, {"workdir": str(home)})
-    crew.asks = [("/handoffs", {**body, **wish}) for wish in wishes]
+    field_sets = (
+        {},
+        {"workdir": f"{own}/below"},
+        {"context": {"parent_handoff": foreign["id"]}},
+        {"workdir": str(home)},
+    )
+    crew.asks = [("/handoffs", {**body, **fields}) for fields in field_sets]
     task = await served.post("/tasks", {"prompt": "mine", "agent": "asking", "workdir": str(own)})
     await served.wait_for_end(task["id"])
-    *made, outside = crew.replies
-    places = [(await served.get(f"/tasks/{one.json()['task_id']}"))["workdir"] for one in made]
+    *replies, outside = crew.replies
+    places = [(await served.get(f"/tasks/{reply.json()['task_id']}"))["workdir"] for reply in replies]
     assert places == [str(own), f"{own}/below", str(own)]
     assert (outside.status_code, outside.json()["code"]) == (403, "forbidden")
-    assert made[2].json()["context"]["parent_handoff"] is None and len(made[2].json()["chain"]) == 1
+    assert replies[2].json()["context"]["parent_handoff"] is None and len(replies[2].json()["chain"]) == 1
     crew.go.set()
 
 
@@ -264,15 +274,15 @@ async def test_an_agent_that_may_not_submit_cannot_hand_off(home: Path, crew: Cr
 async def test_handoffs_have_the_permissions_of_tasks(home: Path, crew: Crew, mode: str, status: int) -> None:
     async with serve_agents(home, {"held": crew.held, "echo": crew.echo}, manage_tasks=mode) as served:
         task = (await served.post("/tasks", {"prompt": "x", "agent": "held"}))["id"]
-        one = await served.post("/handoffs", {"to": "held", "task": {"description": "x"}})
+        handoff = await served.post("/handoffs", {"to": "held", "task": {"description": "x"}})
         _, secret = await served.runtime.tokens.create("bob", "operator", by=OWNER)
-        _, looks = await served.runtime.tokens.create("eve", "viewer", by=OWNER)
+        _, viewer_secret = await served.runtime.tokens.create("eve", "viewer", by=OWNER)
         async with client(served.url, secret) as bob:
-            made = await bob.post("/handoffs", json={"to": "echo", "source_task": task})
-            assert made.status_code == (201 if status == 200 else 403)
-            reply = await bob.post(f"/handoffs/{one['id']}/cancel")
+            handoff_reply = await bob.post("/handoffs", json={"to": "echo", "source_task": task})
+            assert handoff_reply.status_code == (201 if status == 200 else 403)
+            reply = await bob.post(f"/handoffs/{handoff['id']}/cancel")
             assert reply.status_code == status, reply.text
-        async with client(served.url, looks) as eve:
+        async with client(served.url, viewer_secret) as eve:
             assert (await eve.get("/handoffs")).status_code == 200
             assert (await eve.post("/handoffs", json={"to": "echo", "task": {"input": "x"}})).status_code == 403
         crew.go.set()
@@ -305,18 +315,18 @@ class Caller:
         assert self.served is not None
         async with client(self.served.url, turn.env["MIDWATCH_TOKEN"]) as http:
             body = {"to": "target", "task": {"description": prompt}, "wait": self.waits[0]}
-            made = (await http.post("/handoffs", json=body)).json()
+            handoff = (await http.post("/handoffs", json=body)).json()
             while not self.begun.is_set():
-                made = (await http.get(f"/handoffs/{made['id']}", params={"wait": 0.05})).json()
-            self.replies.append((made["status"], self.free))
+                handoff = (await http.get(f"/handoffs/{handoff['id']}", params={"wait": 0.05})).json()
+            self.replies.append((handoff["status"], self.free))
             for wait in self.waits[1:]:
                 self.go.set()
                 if self.before_last_poll is not None:
                     await self.before_last_poll()
-                made = (await http.get(f"/handoffs/{made['id']}", params={"wait": wait})).json()
-                self.replies.append((made["status"], self.free))
+                handoff = (await http.get(f"/handoffs/{handoff['id']}", params={"wait": wait})).json()
+                self.replies.append((handoff["status"], self.free))
         await self.may_end.wait()
-        return str((made["result"] or {}).get("output"))
+        return str((handoff["result"] or {}).get("output"))
 
 
 @pytest.fixture
@@ -334,22 +344,22 @@ async def serve_caller(home: Path, caller: Caller, slots: int) -> AsyncIterator[
     agents = {
         name: FunctionAgent(name, getattr(caller, name), on_loop=True, terms=SUBMITS) for name in ("source", "target")
     }
-    async with serve_agents(home, agents, slots=slots) as made:
-        caller.served = made
-        set_linger(made, 30.0)
-        yield made
+    async with serve_agents(home, agents, slots=slots) as server:
+        caller.served = server
+        set_linger(server, 30.0)
+        yield server
 
 
 @pytest.fixture
 async def one_slot(home: Path, caller: Caller) -> AsyncIterator[Served]:
-    async for made in serve_caller(home, caller, 1):
-        yield made
+    async for server in serve_caller(home, caller, 1):
+        yield server
 
 
 @pytest.fixture
 async def two_slots(home: Path, caller: Caller) -> AsyncIterator[Served]:
-    async for made in serve_caller(home, caller, 2):
-        yield made
+    async for server in serve_caller(home, caller, 2):
+        yield server
 
 
 async def test_an_agent_that_polls_holds_no_slot_between_requests(one_slot: Served, caller: Caller) -> None:
@@ -410,8 +420,8 @@ async def test_a_turn_that_ends_before_its_answer_frees_its_slot_and_cancels_the
     async with asyncio.timeout(30):  # although the only slot is taken
         assert (await one_slot.wait_for_end(task))["status"] == "done"
         await one_slot.until("handoff_cancelled")
-        (made,) = await one_slot.runtime.handoffs.list()
-        assert (await one_slot.wait_for_end(made.task_id or ""))["status"] == "cancelled"
+        (handoff,) = await one_slot.runtime.handoffs.list()
+        assert (await one_slot.wait_for_end(handoff.task_id or ""))["status"] == "cancelled"
         while not caller.free:
             await asyncio.sleep(0.01)
     assert caller.free == 1

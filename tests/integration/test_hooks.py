@@ -20,10 +20,10 @@ async def noop(prompt: str) -> str:
 
 
 async def test_a_function_is_called_for_every_end_also_for_missed_ones(home: Path) -> None:
-    told: list[str] = []
+    reports: list[str] = []
 
     async def hook(task: Task) -> None:
-        told.append(f"{task.prompt} {task.status}")
+        reports.append(f"{task.prompt} {task.status}")
 
     async with Runtime.open(home, agents={"it": noop}) as desk:
         before = await desk.tasks.submit("before", agent="it")
@@ -31,20 +31,20 @@ async def test_a_function_is_called_for_every_end_also_for_missed_ones(home: Pat
         await desk.hooks.add("mine", hook)
         first = await desk.tasks.submit("first", agent="it")
         await desk.tasks.wait(first.id)
-        assert await eventually(lambda: told == ["first done"])
+        assert await eventually(lambda: reports == ["first done"])
     async with Runtime.open(home, agents={"it": noop}) as desk:
         away = await desk.tasks.submit("away", agent="it")
         await desk.tasks.wait(away.id)
     async with Runtime.open(home, agents={"it": noop}) as desk:
         await desk.hooks.add("mine", hook)
-        assert await eventually(lambda: told == ["first done", "away done"])
+        assert await eventually(lambda: reports == ["first done", "away done"])
 
 
 async def test_a_failing_hook_is_skipped(home: Path) -> None:
-    told: list[str] = []
+    prompts: list[str] = []
 
     async def hook(task: Task) -> None:
-        told.append(task.prompt)
+        prompts.append(task.prompt)
         if task.prompt == "one":
             raise RuntimeError("no")
 
@@ -52,7 +52,7 @@ async def test_a_failing_hook_is_skipped(home: Path) -> None:
         await desk.hooks.add("mine", hook)
         for prompt in ("one", "two"):
             await desk.tasks.wait((await desk.tasks.submit(prompt, agent="it")).id)
-        assert await eventually(lambda: told == ["one", "two"])
+        assert await eventually(lambda: prompts == ["one", "two"])
 
 
 async def test_a_program_gets_the_task_on_its_standard_input(home: Path, tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ async def test_a_program_gets_the_task_on_its_standard_input(home: Path, tmp_pat
         task = await desk.tasks.submit("x", agent="it")
         await desk.tasks.wait(task.id)
         assert await eventually(lambda: file.exists() and file.read_text().endswith("done\n"))
-    told = json.loads(file.read_text().removesuffix("done\n"))
-    assert (told["id"], told["result"]) == (task.id, "X")
+    received_task = json.loads(file.read_text().removesuffix("done\n"))
+    assert (received_task["id"], received_task["result"]) == (task.id, "X")
 
 
 async def test_a_missing_program_does_not_stop_the_task(home: Path) -> None:

@@ -62,8 +62,8 @@ class Served:
     async def status(self, method: str, path: str, headers: dict[str, str], **more: object) -> tuple[int, str | None]:
         """Return status and error code of the reply."""
         reply = await self.http.request(method, path, headers=headers, **more)
-        told = "problem" in reply.headers.get("content-type", "")
-        return reply.status_code, reply.json()["code"] if told else None
+        is_problem = "problem" in reply.headers.get("content-type", "")
+        return reply.status_code, reply.json()["code"] if is_problem else None
 
 
 @asynccontextmanager
@@ -79,18 +79,18 @@ async def serve_desk(home: Path, clock: FakeClock | None = None, **settings: obj
 
 @pytest.fixture
 async def served(home: Path) -> AsyncIterator[Served]:
-    async with serve_desk(home) as made:
-        yield made
+    async with serve_desk(home) as server:
+        yield server
 
 
 def paths(app: FastAPI) -> list[tuple[str, str]]:
     """Return every method and path of the app with example parameters."""
-    found = []
+    method_paths = []
     for route in iter_route_contexts(app.routes):
         assert route.path and route.methods, route
-        found += [(method, re.sub(r"\{\w+(:path)?\}", "x", route.path)) for method in sorted(route.methods)]
-    assert len(found) > 20
-    return found
+        method_paths += [(method, re.sub(r"\{\w+(:path)?\}", "x", route.path)) for method in sorted(route.methods)]
+    assert len(method_paths) > 20
+    return method_paths
 
 
 # -- missing tokens, invalid tokens, insufficient roles ----------------------------------------------------------------
@@ -135,8 +135,8 @@ async def test_a_viewer_cannot_change_anything(served: Served) -> None:
     for method, path in paths(served.app):
         if method not in ("GET", "HEAD") and path not in (*SELF_SERVICE, "/api/v1/sign-in"):
             for body in ({}, {"json": {}}):
-                found = await served.status(method, f"{served.url}{path}", served.bearer(viewer), **body)
-                assert found == (403, "forbidden"), (method, path)
+                status = await served.status(method, f"{served.url}{path}", served.bearer(viewer), **body)
+                assert status == (403, "forbidden"), (method, path)
             refused.append(path)
     assert len(refused) > 5
     assert await served.runtime.store.read_log_bounds() == before
@@ -172,8 +172,8 @@ async def test_an_operator_acts_under_its_own_name(served: Served) -> None:
         task = await client.submit("x", {"agent": "demo"})
         assert task["creator"] == "ada"
         await client.cancel(task["id"])
-        told = (await client.events())["events"]
-    assert [(one["kind"], one.get("actor")) for one in told if one["kind"].startswith("task")] == [
+        events = (await client.events())["events"]
+    assert [(event["kind"], event.get("actor")) for event in events if event["kind"].startswith("task")] == [
         ("task_submitted", "ada"),
         ("task_finished", "ada"),
     ]
@@ -184,25 +184,27 @@ async def test_an_operator_acts_under_its_own_name(served: Served) -> None:
 
 async def test_a_token_is_made_listed_and_revoked(served: Served) -> None:
     async with served.client() as owner:
-        made = await owner.create_token("ci", "operator")
+        token = await owner.create_token("ci", "operator")
         with pytest.raises(Conflict, match="'ci'"):
             await owner.create_token("ci", "viewer")
-        async with served.client(made["secret"]) as client:
+        async with served.client(token["secret"]) as client:
             assert (await client.me())["actor"] == "ci"
             await served.runtime.tokens.close()
             listed = await owner.tokens()
-            assert [(one["name"], one["kind"], bool(one["last_used_at"])) for one in listed] == [("ci", "api", True)]
-            assert made["secret"] not in json.dumps(listed)
-            assert (await owner.revoke_token(made["id"]))["revoked_at"]
+            assert [(entry["name"], entry["kind"], bool(entry["last_used_at"])) for entry in listed] == [
+                ("ci", "api", True)
+            ]
+            assert token["secret"] not in json.dumps(listed)
+            assert (await owner.revoke_token(token["id"]))["revoked_at"]
             with pytest.raises(Unauthorized):
                 await client.me()
         with pytest.raises(NotFound):
             await owner.revoke_token("ci")
         with pytest.raises(Conflict):
-            await owner.revoke_token(made["id"])
-        told = (await owner.events())["events"]
-    assert [one["kind"] for one in told] == ["token_created", "token_revoked"]
-    assert {one["actor"] for one in told} == {"owner"}
+            await owner.revoke_token(token["id"])
+        events = (await owner.events())["events"]
+    assert [event["kind"] for event in events] == ["token_created", "token_revoked"]
+    assert {event["actor"] for event in events} == {"owner"}
 
 
 @pytest.mark.parametrize(
@@ -223,10 +225,10 @@ async def test_a_wrong_token_body_names_its_field(served: Served, body: dict[str
 async def test_a_token_is_valid_on_every_server_of_a_store(served: Served, home: Path) -> None:
     """Another process revokes the token; this server has no cache of it."""
     secret = await served.token("viewer")
-    async with Runtime.open(home, work=False) as other:
-        assert await other.tokens.bearer(secret) is not None
-        await served.runtime.tokens.revoke("viewer", by=(await other.tokens.bearer(other.home.token())))
-        assert await other.tokens.bearer(secret) is None
+    async with Runtime.open(home, work=False) as other_runtime:
+        assert await other_runtime.tokens.bearer(secret) is not None
+        await served.runtime.tokens.revoke("viewer", by=(await other_runtime.tokens.bearer(other_runtime.home.token())))
+        assert await other_runtime.tokens.bearer(secret) is None
 
 
 @pytest.mark.parametrize("way", ["bearer", "cookie", "child"])
@@ -242,7 +244,7 @@ async def test_the_stream_of_a_revoked_token_ends(served: Served, way: str) -> N
             assert await anext(parts)
         async with served.client() as owner:
             kind = "browser" if way == "cookie" else "api"
-            await owner.revoke_token(next(one["id"] for one in await owner.tokens() if one["kind"] == kind))
+            await owner.revoke_token(next(token["id"] for token in await owner.tokens() if token["kind"] == kind))
         async with asyncio.timeout(20):
             async for _ in parts:
                 pass
@@ -260,12 +262,12 @@ async def test_a_link_signs_a_browser_in(served: Served) -> None:
     reply = await served.http.post("/sign-in", json={"code": code}, headers={"origin": served.url})
     assert reply.status_code == 200
     assert (reply.json()["actor"], reply.json()["role"]) == ("owner", "owner")
-    said = reply.headers["set-cookie"].lower()
+    cookie = reply.headers["set-cookie"].lower()
     for part in ("httponly", "samesite=strict", "path=/", "max-age=2592000"):
-        assert part in said.split("; "), said
-    assert "secure" not in said
+        assert part in cookie.split("; "), cookie
+    assert "secure" not in cookie
     assert (await served.http.get("/me")).json()["actor"] == "owner"
-    assert [one.kind for one in await served.runtime.store.read_events(0)] == ["token_created", "signed_in"]
+    assert [event.kind for event in await served.runtime.store.read_events(0)] == ["token_created", "signed_in"]
     again = await served.http.post("/sign-in", json={"code": code})
     assert (again.status_code, again.json()["code"]) == (401, "unauthorized")
 
@@ -299,11 +301,11 @@ async def test_concurrent_uses_of_one_link_sign_in_once(served: Served) -> None:
 
 async def test_two_servers_accept_a_link_once(database: str, tmp_path: Path) -> None:
     """Two servers of one database see the same link."""
-    async with serve_desk(tmp_path / "a", db=database) as one, serve_desk(tmp_path / "b", db=database) as two:
+    async with serve_desk(tmp_path / "a", db=database) as first, serve_desk(tmp_path / "b", db=database) as second:
         for _ in range(3):
-            code = await one.code()
-            asked = [(one, code), (two, code)] * 2
-            replies = await asyncio.gather(*(who.http.post("/sign-in", json={"code": c}) for who, c in asked))
+            code = await first.code()
+            attempts = [(first, code), (second, code)] * 2
+            replies = await asyncio.gather(*(who.http.post("/sign-in", json={"code": c}) for who, c in attempts))
             assert sorted(reply.status_code for reply in replies) == [200, 401, 401, 401]
 
 
@@ -350,8 +352,10 @@ async def test_signing_out_ends_the_cookie_everywhere(served: Served) -> None:
 async def test_a_cookie_is_valid_only_for_our_own_pages(home: Path, headers: dict[str, str], status: int) -> None:
     async with serve_desk(home, origins=["https://listed.example"]) as served:
         cookie = await served.cookie()
-        said = {name: served.url if value == "OWN" else value for name, value in headers.items()}
-        reply = await served.http.post("/tasks", json={"prompt": "x", "agent": "demo"}, headers={**cookie, **said})
+        sent_headers = {name: served.url if value == "OWN" else value for name, value in headers.items()}
+        reply = await served.http.post(
+            "/tasks", json={"prompt": "x", "agent": "demo"}, headers={**cookie, **sent_headers}
+        )
         assert reply.status_code == status, reply.text
         assert (await served.http.get("/me", headers=cookie)).status_code == 200
 
@@ -373,7 +377,7 @@ async def test_failed_sign_ins_are_limited_and_successful_ones_are_not(
     assert wrong[-1].json()["code"] == "limit_reached"
     assert 1 <= int(wrong[-1].headers["retry-after"]) <= 60
     assert (await served.http.post("/sign-in", json={"code": await served.code()})).status_code == 200
-    assert [one.getMessage() for one in caplog.records if "sign-in" in one.getMessage()] == [
+    assert [record.getMessage() for record in caplog.records if "sign-in" in record.getMessage()] == [
         "a sign-in from 127.0.0.1 failed"
     ]
 
@@ -431,32 +435,35 @@ async def test_a_proxy_names_the_actor_only_from_its_own_address(home: Path) -> 
 
 async def test_pages_of_a_listed_site_need_a_token(home: Path) -> None:
     """Its browser sends the cookie, and the proxy names the user: neither means that the user made the request."""
-    said = {"prompt": "x", "agent": "demo"}
+    task_fields = {"prompt": "x", "agent": "demo"}
     async with serve_desk(home, origins=["https://listed.example"], proxy_header="X-Forwarded-User") as served:
         cookie, named = await served.cookie(), {"x-forwarded-user": "Ada"}
         listed, own = {"origin": "https://listed.example"}, {"origin": served.url}
         for proof in (cookie, named, {**cookie, **named}):
             for site in ({}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-origin"}):
-                for method, path, body in (("GET", "/me", None), ("POST", "/tasks", said)):
-                    found = await served.status(method, path, {**proof, **listed, **site}, json=body)
-                    assert found == (401, "unauthorized"), (proof, site, method)
-        assert await served.status("POST", "/tasks", {**named, "origin": "null"}, json=said) == (403, "foreign_origin")
+                for method, path, body in (("GET", "/me", None), ("POST", "/tasks", task_fields)):
+                    status = await served.status(method, path, {**proof, **listed, **site}, json=body)
+                    assert status == (401, "unauthorized"), (proof, site, method)
+        assert await served.status("POST", "/tasks", {**named, "origin": "null"}, json=task_fields) == (
+            403,
+            "foreign_origin",
+        )
         for proof in (cookie, named):
-            assert await served.status("POST", "/tasks", {**proof, **own}, json=said) == (201, None)
-        assert await served.status("POST", "/tasks", {**served.bearer(), **listed}, json=said) == (201, None)
+            assert await served.status("POST", "/tasks", {**proof, **own}, json=task_fields) == (201, None)
+        assert await served.status("POST", "/tasks", {**served.bearer(), **listed}, json=task_fields) == (201, None)
         assert (await served.runtime.store.count_tasks()).total == 3
 
 
 async def test_the_stream_of_a_proxy_user_ends_within_an_hour(home: Path) -> None:
     clock, named = FakeClock(), {"x-forwarded-user": "Ada"}
-    async with AsyncExitStack() as held:
-        served = await held.enter_async_context(serve_desk(home, clock, proxy_header="X-Forwarded-User"))
+    async with AsyncExitStack() as stack:
+        served = await stack.enter_async_context(serve_desk(home, clock, proxy_header="X-Forwarded-User"))
         served.app.state.streams.heartbeat = 0.05
-        reply, other = [
-            await held.enter_async_context(served.http.stream("GET", "/events", headers=headers))
+        reply, token_reply = [
+            await stack.enter_async_context(served.http.stream("GET", "/events", headers=headers))
             for headers in (named, served.bearer())
         ]
-        parts, others = reply.aiter_bytes(), other.aiter_bytes()
+        parts, token_parts = reply.aiter_bytes(), token_reply.aiter_bytes()
         await clock.advance(3599)
         for _ in range(3):
             assert await anext(parts)
@@ -464,7 +471,7 @@ async def test_the_stream_of_a_proxy_user_ends_within_an_hour(home: Path) -> Non
         async with asyncio.timeout(20):
             async for _ in parts:
                 pass
-        assert await anext(others), "a token is looked up instead"
+        assert await anext(token_parts), "a token is looked up instead"
 
 
 async def test_behind_https_the_cookie_is_secure(served: Served) -> None:
@@ -562,8 +569,8 @@ async def test_refusals_are_logged_once_without_secrets(served: Served, caplog: 
         await served.http.get("/me", headers=served.bearer("mw_wrong_secret"))
         await served.http.get("/me", headers={"host": "evil.example"})
         await served.http.get("/me", headers={"cookie": "midwatch=mw_wrong_secret"})
-    told = [one.getMessage() for one in caplog.records if one.name == "midwatch.guard"]
-    assert told == [
+    messages = [record.getMessage() for record in caplog.records if record.name == "midwatch.guard"]
+    assert messages == [
         "refused GET '/api/v1/me' from 127.0.0.1: unauthorized",
         "refused GET '/api/v1/me' from 127.0.0.1: wrong_host",
     ]

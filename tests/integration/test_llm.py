@@ -24,8 +24,8 @@ Fake = tuple[str, Model]
 @pytest.fixture
 async def fake() -> AsyncIterator[Fake]:
     """Yield a fake model and its address."""
-    async with serve() as found:
-        yield found
+    async with serve() as url_and_model:
+        yield url_and_model
 
 
 def add(a: int, b: int) -> int:
@@ -37,8 +37,8 @@ def agent(fake: Fake, *tools: Any, **more: Any) -> LlmAgent:
     return LlmAgent("it", "openai:fake", base_url=f"{fake[0]}/v1", tools=tools, **more)
 
 
-async def run(desk: Runtime, prompt: str, **wish: Any) -> Task:
-    task = await desk.tasks.submit(prompt, agent="it", **wish)
+async def run(desk: Runtime, prompt: str, **options: Any) -> Task:
+    task = await desk.tasks.submit(prompt, agent="it", **options)
     async with asyncio.timeout(60):
         return await desk.tasks.wait(task.id)
 
@@ -51,26 +51,26 @@ async def test_a_turn_with_a_tool_gives_the_canonical_events(fake: Fake, home: P
     async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
         task = await run(desk, '[[tool add {"a": 1, "b": 2}]] [[say done]]')
         assert (task.outcome, task.result) == ("ok", "The tool said: 3 done")
-        events = [one for one in await read_events(desk, task) if not one.kind.startswith("task_")]
-        assert [one.kind for one in events] == [
+        events = [event for event in await read_events(desk, task) if not event.kind.startswith("task_")]
+        assert [event.kind for event in events] == [
             "turn_start", "llm_request", "llm_response", "tool_exec_start", "tool_exec_end", "llm_request",
             "llm_response", "turn_end",
         ]  # fmt: skip
-        assert {(one.turn_id, one.session_key, one.agent_id) for one in events} == {
+        assert {(event.turn_id, event.session_key, event.agent_id) for event in events} == {
             (f"{task.id}.1", task.session_key, "it")
         }
-        assert [one.iteration for one in events] == [None, 1, 1, 1, 1, 2, 2, None]
-        asked, answered, began, ended = (one.payload for one in events[1:5])
-        assert (asked["model"], asked["messages_count"], asked["tools_count"]) == ("openai:fake", 1, 1)
-        assert (answered["tool_calls"], answered["content_len"], answered["finish_reason"]) == (1, 0, "tool_call")
-        assert asked["request_id"] == answered["request_id"]
-        assert answered["usage"]["output_tokens"] == 1
-        assert (began["tool"], began["arguments"]) == ("add", {"a": 1, "b": 2})
-        assert began["tool_call_id"] == ended["tool_call_id"]
-        assert (ended["for_llm_len"], ended["is_error"], ended["async"]) == (1, False, False)
+        assert [event.iteration for event in events] == [None, 1, 1, 1, 1, 2, 2, None]
+        request, response, tool_start, tool_end = (event.payload for event in events[1:5])
+        assert (request["model"], request["messages_count"], request["tools_count"]) == ("openai:fake", 1, 1)
+        assert (response["tool_calls"], response["content_len"], response["finish_reason"]) == (1, 0, "tool_call")
+        assert request["request_id"] == response["request_id"]
+        assert response["usage"]["output_tokens"] == 1
+        assert (tool_start["tool"], tool_start["arguments"]) == ("add", {"a": 1, "b": 2})
+        assert tool_start["tool_call_id"] == tool_end["tool_call_id"]
+        assert (tool_end["for_llm_len"], tool_end["is_error"], tool_end["async"]) == (1, False, False)
         assert (events[-1].payload["status"], events[-1].payload["iterations"]) == ("completed", 2)
         assert task.tokens_used == sum(
-            sum(one.payload["usage"].values()) for one in events if one.kind == "llm_response"
+            sum(event.payload["usage"].values()) for event in events if event.kind == "llm_response"
         )
 
 
@@ -86,8 +86,10 @@ def check_balance(events: list[Event]) -> None:
         ("llm_request", "llm_response", "request_id"),
         ("tool_exec_start", "tool_exec_end", "tool_call_id"),
     ):
-        opened = [(one.turn_id, one.payload.get(name)) for one in events if one.kind == start]
-        assert sorted(opened) == sorted((one.turn_id, one.payload.get(name)) for one in events if one.kind == end)
+        opened = [(event.turn_id, event.payload.get(name)) for event in events if event.kind == start]
+        assert sorted(opened) == sorted(
+            (event.turn_id, event.payload.get(name)) for event in events if event.kind == end
+        )
 
 
 async def say(desk: Runtime, key: str, text: str) -> Task:
@@ -100,15 +102,15 @@ async def test_a_session_remembers_its_turns_except_cancelled_ones(fake: Fake, h
     async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
         key = (await desk.sessions.create(agent="it"))[0].session.key
         assert (await say(desk, key, "I am Ada.")).result == "You said: I am Ada."
-        held = await desk.sessions.send(key, '[[tool add {"a": 1, "b": 2}]] [[hold a]]')
+        held_task = await desk.sessions.send(key, '[[tool add {"a": 1, "b": 2}]] [[hold a]]')
         await fake[1].until(lambda seen: "a" in seen.held)
         await desk.sessions.interrupt(key)
         async with asyncio.timeout(60):
-            ended = await desk.tasks.wait(held.id)
-        assert ended.outcome == "cancelled"
-        events = await read_events(desk, ended)
+            ended_task = await desk.tasks.wait(held_task.id)
+        assert ended_task.outcome == "cancelled"
+        events = await read_events(desk, ended_task)
         check_balance(events)
-        assert [one.payload["finish_reason"] for one in events if one.kind == "llm_response"][-1] == "cut_off"
+        assert [event.payload["finish_reason"] for event in events if event.kind == "llm_response"][-1] == "cut_off"
         assert (await say(desk, key, "[[recall]]")).result == "You said: I am Ada."
     async with Runtime.open(home, agents={"it": agent(fake, add)}) as desk:
         assert (await say(desk, key, "[[recall]]")).result == "You said: I am Ada. | [[recall]]"
@@ -125,7 +127,7 @@ async def test_a_message_interrupts_the_running_turn_and_reaches_the_model_once(
             assert (await desk.tasks.wait(task.id)).result == "instead"
         events = await read_events(desk, task)
         check_balance(events)
-        kinds = [one.kind for one in events]
+        kinds = [event.kind for event in events]
         assert kinds.count("interrupt_received") == kinds.count("steering_injected") == 1
         assert (await say(desk, key, "[[recall]]")).result == "You said: [[hold a]] | [[say instead]]"
         assert len(fake[1].requests) == 3
@@ -140,13 +142,13 @@ async def test_a_stopped_turn_ends_with_a_closing_answer(fake: Fake, home: Path)
         assert await eventually(lambda: has_message(desk, task))  # the agent is notified a moment after the write
         fake[1].release("a")
         async with asyncio.timeout(60):
-            ended = await desk.tasks.wait(task.id)
-        assert (ended.outcome, ended.result) == ("ok", "closing")
+            ended_task = await desk.tasks.wait(task.id)
+        assert (ended_task.outcome, ended_task.result) == ("ok", "closing")
         events = await read_events(desk, task)
         check_balance(events)
-        assert [one.kind for one in events].count("tool_exec_skipped") == 1
+        assert [event.kind for event in events].count("tool_exec_skipped") == 1
         assert fake[1].requests[-1]["tools"] == []
-        assert [one.payload["status"] for one in events if one.kind == "turn_end"] == ["completed"]
+        assert [event.payload["status"] for event in events if event.kind == "turn_end"] == ["completed"]
 
 
 async def test_a_task_waits_for_the_provider_limit_and_frees_its_slot(fake: Fake, home: Path) -> None:
@@ -175,13 +177,13 @@ async def test_a_turn_continues_after_a_clean_stop_and_after_a_temporary_failure
     fake[1].release("a")
     async with Runtime.open(home, agents={"it": agent(fake, note, retries=0)}) as desk:
         async with asyncio.timeout(60):
-            ended = await desk.tasks.wait(task.id)
-        assert (ended.outcome, (ended.result or "").endswith("the end")) == ("ok", True)
+            ended_task = await desk.tasks.wait(task.id)
+        assert (ended_task.outcome, (ended_task.result or "").endswith("the end")) == ("ok", True)
         assert ran == [1, 2]
         assert len(fake[1].requests) == 5
         events = await read_events(desk, task)
         check_balance(events)
-        assert [one.kind for one in events].count("turn_start") == 3
+        assert [event.kind for event in events].count("turn_start") == 3
 
 
 async def test_a_timeout_ends_a_turn_at_any_point(fake: Fake, home: Path) -> None:
@@ -217,6 +219,6 @@ async def test_a_spent_budget_ends_the_turn_and_a_larger_one_continues_it(fake: 
         check_balance(await read_events(desk, task))
         again = await desk.tasks.retry(task.id, budget={"steps": 100})
         async with asyncio.timeout(60):
-            ended = await desk.tasks.wait(again.id)
-        assert (ended.outcome, (ended.result or "").endswith("the end")) == ("ok", True)
+            ended_task = await desk.tasks.wait(again.id)
+        assert (ended_task.outcome, (ended_task.result or "").endswith("the end")) == ("ok", True)
         assert (ran, len(fake[1].requests)) == ([0, 1, 2, 3], 5)

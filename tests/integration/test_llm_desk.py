@@ -49,8 +49,8 @@ class Boss(ScriptedAgent):
         return json.loads(output.text)
 
 
-async def run_boss(desk: Runtime, **wish: Any) -> None:
-    task = await desk.tasks.submit("work", agent="boss", actor="ada", **wish)
+async def run_boss(desk: Runtime, **options: Any) -> None:
+    task = await desk.tasks.submit("work", agent="boss", actor="ada", **options)
     assert (await desk.tasks.wait(task.id)).status == "done"
 
 
@@ -69,17 +69,17 @@ async def test_an_agent_submits_tasks_and_reads_them(tmp_path: Path) -> None:
     agents = {"boss": boss, "worker": ScriptedAgent(result("seven"), name="worker")}
     async with Runtime.open(tmp_path / "home", agents=agents) as desk:
         await run_boss(desk, workdir=str(tmp_path), session_key="chat:1")
-        made = await desk.tasks.get(boss.read_result(0)["id"])
-        assert (made.prompt, made.agent, made.creator, made.workdir) == ("count", "worker", "ada", str(tmp_path))
-        assert made.origin_session == "chat:1"
-        assert (await desk.tasks.wait(made.id)).result == "seven"
-        assert boss.read_result(1)["id"] == made.id
-        assert {one["prompt"] for one in boss.read_result(2)} == {"count", "work"}
+        task = await desk.tasks.get(boss.read_result(0)["id"])
+        assert (task.prompt, task.agent, task.creator, task.workdir) == ("count", "worker", "ada", str(tmp_path))
+        assert task.origin_session == "chat:1"
+        assert (await desk.tasks.wait(task.id)).result == "seven"
+        assert boss.read_result(1)["id"] == task.id
+        assert {entry["prompt"] for entry in boss.read_result(2)} == {"count", "work"}
         assert (await desk.tasks.get(boss.read_result(3)["id"])).wait == "delay"
         planned = await desk.automations.get(boss.read_result(4)["id"])
         assert (planned.prompt, planned.creator, planned.workdir) == ("each day", "ada", str(tmp_path))
         assert boss.read_result(4)["next_runs"][0].startswith("20")
-        problems = [(one.is_error, one.text) for one in boss.outputs[5:]]
+        problems = [(output.is_error, output.text) for output in boss.outputs[5:]]
         assert all(wrong for wrong, _ in problems)
         assert [text.partition(" ")[0] for _, text in problems] == ["there", "no", "give", "this"], problems
 
@@ -91,7 +91,7 @@ async def test_an_agent_that_may_not_submit_gets_the_name_of_the_setting(tmp_pat
         await run_boss(desk)
         assert (await desk.tasks.summary()).done == 1
         assert not await desk.automations.list()
-    assert {one.text for one in boss.outputs} == {
+    assert {output.text for output in boss.outputs} == {
         "agent boss may not submit work; to allow it, set agents.boss.submits."
     }
 
@@ -100,8 +100,8 @@ async def test_an_agent_reports_the_state_of_its_goal(tmp_path: Path) -> None:
     boss = Boss(("goal_delay", {"duration": "90m", "reason": "tide"}), ("goal_complete", {"evidence": "seen"}))
     async with Runtime.open(tmp_path, agents={"boss": boss}) as desk:
         goal = await desk.goals.create("reach it", agent="boss")
-        async for told in desk.bus.follow(0):
-            if told.kind == "goal_completed":
+        async for event in desk.bus.follow(0):
+            if event.kind == "goal_completed":
                 break
         assert (await desk.goals.get(goal.id)).evidence == "seen"
     assert boss.read_result(0)["id"] == boss.read_result(1)["id"] == goal.id
@@ -114,8 +114,8 @@ async def test_without_a_server_the_tools_report_it() -> None:
     assert output == ToolOutput(
         "no server runs for this task, so the desk cannot be reached; start one with `midwatch up`.", is_error=True
     )
-    gone = RecordingTurn(env={"MIDWATCH_URL": "http://127.0.0.1:9", "MIDWATCH_TOKEN": "x"})
-    assert "does not answer (ConnectError)" in (await box.run("list_tasks", {}, gone)).text
+    offline_turn = RecordingTurn(env={"MIDWATCH_URL": "http://127.0.0.1:9", "MIDWATCH_TOKEN": "x"})
+    assert "does not answer (ConnectError)" in (await box.run("list_tasks", {}, offline_turn)).text
 
 
 # -- the permissions of an attempt's token -----------------------------------------------------------------------
@@ -160,19 +160,21 @@ async def test_an_attempt_cannot_grant_more_than_it_has(
     (work / "in").mkdir(parents=True)
     (tmp_path / "other").mkdir()
     (work / "link").symlink_to(tmp_path / "other")
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def note(turn: Turn) -> None:
         tokens.append(turn.env["MIDWATCH_TOKEN"])
-        begun.set()
+        started.set()
 
     boss = ScriptedAgent(note, wait_for(go_on), result("done"), name="boss", terms=SUBMITS)
     async with serve_agents(tmp_path / "home", {"boss": boss}) as served:
         task = await served.runtime.tasks.submit("work", agent="boss", actor="ada", workdir=str(work))
-        await begun.wait()
+        await started.wait()
         attempt = Attempt(served, tokens[0])
-        asked = {name: one.replace("WORK", str(work)) if name == "workdir" else one for name, one in body.items()}
-        status, detail = await attempt.post(path, asked)
+        fields = {
+            name: value.replace("WORK", str(work)) if name == "workdir" else value for name, value in body.items()
+        }
+        status, detail = await attempt.post(path, fields)
         assert status == 403
         assert told in detail
         inside = {"prompt": "x", "agent": "demo", "workdir": str(work / "in")}
@@ -184,21 +186,21 @@ async def test_an_attempt_cannot_grant_more_than_it_has(
 
 async def test_an_attempt_in_a_worktree_submits_tasks_for_that_worktree(tmp_path: Path) -> None:
     repo = a_repository(tmp_path / "repo")
-    begun, go_on, seen = asyncio.Event(), asyncio.Event(), []
+    started, go_on, turn_details = asyncio.Event(), asyncio.Event(), []
 
     async def note(turn: Turn) -> None:
-        seen.extend((turn.env["MIDWATCH_TOKEN"], str(turn.workdir)))
-        begun.set()
+        turn_details.extend((turn.env["MIDWATCH_TOKEN"], str(turn.workdir)))
+        started.set()
 
     boss = ScriptedAgent(note, wait_for(go_on), result("done"), name="boss", terms=SUBMITS)
     async with serve_agents(tmp_path / "home", {"boss": boss}) as served, asyncio.timeout(90):
         task = await served.runtime.tasks.submit("work", agent="boss", workdir=str(repo), worktree=True)
-        await begun.wait()
-        token, place = seen
-        assert place != str(repo)
+        await started.wait()
+        token, workdir = turn_details
+        assert workdir != str(repo)
         attempt = Attempt(served, token)
-        assert (await attempt.post("/tasks", {"prompt": "x", "agent": "demo", "workdir": place}))[0] == 201
+        assert (await attempt.post("/tasks", {"prompt": "x", "agent": "demo", "workdir": workdir}))[0] == 201
         status, detail = await attempt.post("/tasks", {"prompt": "x", "workdir": str(tmp_path)})
-        assert (status, place in detail) == (403, True)
+        assert (status, workdir in detail) == (403, True)
         go_on.set()
         await served.runtime.tasks.wait(task.id)

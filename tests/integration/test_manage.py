@@ -29,8 +29,8 @@ async def client_of_operator(served: Served, name: str) -> httpx2.AsyncClient:
 async def test_a_run_has_the_permissions_of_its_automation(home: Path, mode: str, status: int) -> None:
     async with serve_agents(home, {"it": hold}) as served:
         desk = served.runtime
-        made = await desk.automations.create("x", agent="it", every=3600, actor="ann", manage_mode=mode)
-        run = await desk.automations.run(made.id)
+        automation = await desk.automations.create("x", agent="it", every=3600, actor="ann", manage_mode=mode)
+        run = await desk.automations.run(automation.id)
         async with await client_of_operator(served, "bob") as bob, await client_of_operator(served, "ann") as ann:
             assert (await bob.post(f"/tasks/{run.id}/cancel")).status_code == status
             if status == 403:
@@ -41,9 +41,9 @@ async def test_a_run_has_the_permissions_of_its_automation(home: Path, mode: str
 async def test_a_step_has_the_permissions_of_its_goal(home: Path, mode: str, status: int) -> None:
     async with serve_agents(home, {"it": hold}) as served:
         desk = served.runtime
-        made = await desk.goals.create("x", agent="it", actor="ann", manage_mode=mode)
+        goal = await desk.goals.create("x", agent="it", actor="ann", manage_mode=mode)
         await served.until("goal_step")
-        (step,) = await desk.goals.steps(made.id)
+        (step,) = await desk.goals.steps(goal.id)
         async with await client_of_operator(served, "bob") as bob:
             assert (await bob.post(f"/tasks/{step.id}/cancel")).status_code == status
 

@@ -14,10 +14,10 @@ from midwatch.domain.agent import AgentTerms
 from midwatch.testing import FakeClock, ScriptedAgent, raise_, result, settle, wait_for
 
 
-def desk(folder: Path, *agents: ScriptedAgent, clock: FakeClock | None = None, **wish: Any) -> Any:
-    known = {agent.name: agent for agent in agents}
-    settings = Settings.load(folder, detect_agents=False, shutdown_grace=0, default_agent="scripted", **wish)
-    return Runtime.open(settings=settings, agents=known, clock=clock)
+def desk(folder: Path, *agents: ScriptedAgent, clock: FakeClock | None = None, **options: Any) -> Any:
+    agents_by_name = {agent.name: agent for agent in agents}
+    settings = Settings.load(folder, detect_agents=False, shutdown_grace=0, default_agent="scripted", **options)
+    return Runtime.open(settings=settings, agents=agents_by_name, clock=clock)
 
 
 async def send_message(desk: Runtime, key: str, text: str) -> Task:
@@ -166,10 +166,10 @@ async def test_a_new_conversation_is_not_closed_by_an_outdated_query(tmp_path: P
             return getattr(self._store, name)
 
         async def list_live_sessions(self, owner: str) -> Any:
-            found = await self._store.list_live_sessions(owner)
+            sessions = await self._store.list_live_sessions(owner)
             looked.set()
             await go.wait()
-            return found
+            return sessions
 
     agent = ScriptedAgent(result("yes"), lasting=True)
     async with desk(tmp_path, agent) as open_desk:
@@ -244,27 +244,27 @@ async def test_a_provider_limit_parks_the_task_and_it_continues_by_itself(tmp_pa
         assert (done.status, done.result, done.attempt) == ("done", "went on with th-1", 2)
         assert done.started_at is not None and done.started_at - began >= 3590 * 1_000_000
         assert tries == [False, True]
-        told = await open_desk.store.list_deliveries(task_id=task.id)
-        assert sorted(one.notice for one in told) == ["done", "limit", "started"]
+        deliveries = await open_desk.store.list_deliveries(task_id=task.id)
+        assert sorted(delivery.notice for delivery in deliveries) == ["done", "limit", "started"]
 
 
 async def test_another_process_sends_interrupts_and_takes_over_the_session(tmp_path: Path, database: str) -> None:
     """Both processes could run the agent; the conversation stays in one until that process ends."""
     blocked, script = asyncio.Event(), [result("here", thread_id="th")]
-    one, two = (ScriptedAgent(lambda turn: script[-1](turn), lasting=True) for _ in range(2))
+    first_agent, second_agent = (ScriptedAgent(lambda turn: script[-1](turn), lasting=True) for _ in range(2))
     async with AsyncExitStack() as here:
-        a = await here.enter_async_context(desk(tmp_path / "a", one, db=database))
+        a = await here.enter_async_context(desk(tmp_path / "a", first_agent, db=database))
         await a.sessions.create(key="chat:1")
         await send_message(a, "chat:1", "hello")
         holder = (await a.sessions.get("chat:1")).session.live_owner
-        async with desk(tmp_path / "b", two, db=database) as b:
+        async with desk(tmp_path / "b", second_agent, db=database) as b:
             for _ in range(5):
                 assert (await send_message(b, "chat:1", "from elsewhere")).status == "done"
-            assert (len(one.turns), len(two.turns)) == (6, 0)
+            assert (len(first_agent.turns), len(second_agent.turns)) == (6, 0)
             script.append(wait_for(blocked))
             task = await b.sessions.send("chat:1", "stop me")
             async with asyncio.timeout(60):
-                while len(one.turns) < 7:  # a claimed task is running before its turn has started
+                while len(first_agent.turns) < 7:  # a claimed task is running before its turn has started
                     await asyncio.sleep(0.01)
             assert await b.sessions.interrupt("chat:1") == task.id
             assert (await b.tasks.wait(task.id)).status == "cancelled"
@@ -272,6 +272,6 @@ async def test_another_process_sends_interrupts_and_takes_over_the_session(tmp_p
             script.pop()
             await here.aclose()
             assert (await send_message(b, "chat:1", "and now?")).status == "done"
-            assert (len(one.turns), len(two.turns)) == (7, 1)
-            assert two.opened[0].thread_id == "th"
+            assert (len(first_agent.turns), len(second_agent.turns)) == (7, 1)
+            assert second_agent.opened[0].thread_id == "th"
             assert (await b.sessions.get("chat:1")).session.epoch == 2

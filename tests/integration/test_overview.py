@@ -66,16 +66,16 @@ def channel() -> RecordingChannel:
 
 @pytest.fixture
 async def served(home: Path, channel: RecordingChannel) -> AsyncIterator[Served]:
-    async with serve_agents(home, agents(), {"pager": channel}) as made:
-        yield made
+    async with serve_agents(home, agents(), {"pager": channel}) as server:
+        yield server
 
 
-async def submit(served: Served, prompt: str, agent: str = "echo", **wish: Any) -> str:
-    return str((await served.post("/tasks", {"prompt": prompt, "agent": agent, **wish}))["id"])
+async def submit(served: Served, prompt: str, agent: str = "echo", **fields: Any) -> str:
+    return str((await served.post("/tasks", {"prompt": prompt, "agent": agent, **fields}))["id"])
 
 
-async def run_task(served: Served, prompt: str, agent: str = "echo", **wish: Any) -> str:
-    task = await submit(served, prompt, agent, **wish)
+async def run_task(served: Served, prompt: str, agent: str = "echo", **fields: Any) -> str:
+    task = await submit(served, prompt, agent, **fields)
     await served.runtime.tasks.wait(task)
     return task
 
@@ -99,14 +99,14 @@ async def test_now_shows_running_waiting_failed_and_finished_tasks(served: Serve
     await served.until("task_progress", task_id=runs)
     shown = await served.get("/now")
     assert shown["summary"] == {"total": 18, "pending": 0, "running": 2, "done": 12, "failed": 4, "cancelled": 0}
-    assert {one["id"] for one in shown["running"]} == {asks, runs}
-    activity = {one["id"]: one["activity"]["text"] for one in shown["running"]}
+    assert {task["id"] for task in shown["running"]} == {asks, runs}
+    activity = {task["id"]: task["activity"]["text"] for task in shown["running"]}
     assert activity == {asks: "task waiting approval", runs: "task progress half way"}
-    assert all(len(one["prompt"]) < 2100 for one in shown["running"])
-    assert [one["task_id"] for one in shown["approvals"]] == [asks]
-    assert failures[1] not in {one["id"] for one in shown["failed"]}, "it was tried again"
-    assert {failures[0], failures[2]} < {one["id"] for one in shown["failed"]}
-    assert [one["id"] for one in shown["recent"]] == results[:1:-1]
+    assert all(len(task["prompt"]) < 2100 for task in shown["running"])
+    assert [approval["task_id"] for approval in shown["approvals"]] == [asks]
+    assert failures[1] not in {task["id"] for task in shown["failed"]}, "it was tried again"
+    assert {failures[0], failures[2]} < {task["id"] for task in shown["failed"]}
+    assert [task["id"] for task in shown["recent"]] == results[:1:-1]
     assert shown["usage"]["total"]["tasks"] == 16
     assert shown["as_of_seq"] == (await served.get("/events", limit=0))["last_seq"]
 
@@ -119,8 +119,8 @@ async def test_usage_is_summed_by_actor_and_agent_and_unknown_values_stay_unknow
     await run_task(served, "20", "costly")
     await run_task(served, "x")
     await run_task(served, "x", "fail")
-    async with served.as_role("operator") as other:
-        task = (await other.post("/tasks", json={"prompt": "5", "agent": "costly"})).json()["id"]
+    async with served.as_role("operator") as operator:
+        task = (await operator.post("/tasks", json={"prompt": "5", "agent": "costly"})).json()["id"]
         await served.runtime.tasks.wait(task)
     used = await served.get("/usage")
     total = used["total"]
@@ -158,8 +158,8 @@ async def test_usage_is_grouped_as_requested(served: Served) -> None:
     assert (days["by"], days["zone"], days["until"]) == (["day"], zone, None)
     assert [(row["day"], row["tasks"], row["cost_usd"], row["untold"]) for row in days["rows"]] == [(today, 3, 0.5, 1)]
     sessions = await served.get("/usage", by=["session", "agent"])
-    found = {(row["session"], row["agent"]): row["tasks"] for row in sessions["rows"]}
-    assert found == {("", "costly"): 1, ("chat:1", "costly"): 1, ("", "echo"): 1}
+    task_counts = {(row["session"], row["agent"]): row["tasks"] for row in sessions["rows"]}
+    assert task_counts == {("", "costly"): 1, ("chat:1", "costly"): 1, ("", "echo"): 1}
     assert (await served.get("/usage", by="model"))["rows"][0]["model"] == ""
     assert (await served.get("/usage", session_key="chat:1"))["total"]["output_tokens"] == 20
     short = await served.get("/usage", by="agent", limit=1)
@@ -204,8 +204,8 @@ async def test_a_tasks_page_shows_all_its_details(served: Served) -> None:
     for html in (page["prompt_html"], page["result_html"]):
         assert "<strong>bold</strong>" in html
         assert all(bad not in html for bad in ("<script", 'href="javascript', "<img"))
-    assert [(one["id"], one["relation"]) for one in page["lineage"]] == [(task, "self")]
-    assert {one["notice"] for one in page["deliveries"]} == {"started", "done"}
+    assert [(relative["id"], relative["relation"]) for relative in page["lineage"]] == [(task, "self")]
+    assert {delivery["notice"] for delivery in page["deliveries"]} == {"started", "done"}
     assert page["approvals"] == []
     last = (await served.get("/events", task_id=task, before=2**62, limit=1))["events"]
     assert page["last_event_at"] == last[0]["time"]
@@ -216,7 +216,7 @@ async def test_a_tasks_page_shows_its_questions_and_no_result_yet(served: Served
     task = await submit(served, "x", "ask")
     await served.until("approval_requested")
     page = await served.get(f"/tasks/{task}/page")
-    assert (page["result_html"], [one["question"] for one in page["approvals"]]) == (None, ["May I?"])
+    assert (page["result_html"], [approval["question"] for approval in page["approvals"]]) == (None, ["May I?"])
 
 
 async def test_a_tasks_page_shows_its_retries(served: Served) -> None:
@@ -228,9 +228,9 @@ async def test_a_tasks_page_shows_its_retries(served: Served) -> None:
 
     async def relations(task: str) -> dict[str, str]:
         lineage = (await served.get(f"/tasks/{task}/page"))["lineage"]
-        assert [one["id"] for one in lineage] == [first, second, third]
-        assert all(len(one["prompt"]) < 300 for one in lineage)
-        return {one["id"]: one["relation"] for one in lineage}
+        assert [relative["id"] for relative in lineage] == [first, second, third]
+        assert all(len(relative["prompt"]) < 300 for relative in lineage)
+        return {relative["id"]: relative["relation"] for relative in lineage}
 
     assert await relations(first) == {first: "self", second: "retry", third: "retry"}
     assert await relations(second) == {first: "retry_of", second: "self", third: "retry"}
@@ -248,18 +248,18 @@ async def test_settings_show_limits_and_no_secrets(home: Path) -> None:
     }  # fmt: skip
     async with serve_agents(home, agents(), **hidden, max_open=77) as served:
         reply = await served.http.get("/settings")
-        told = reply.json()
-        assert (told["default_agent"], told["notify"]) == ("echo", "hook")
-        assert set(told["channels"]) == {"console", "webhook", "hook"}
-        assert (told["limits"]["max_open"], told["limits"]["slots"]) == (77, 64)
-        assert told["retention"]["tasks"] == 10_000
-        assert told["store"]["kind"] == "sqlite"
+        settings = reply.json()
+        assert (settings["default_agent"], settings["notify"]) == ("echo", "hook")
+        assert set(settings["channels"]) == {"console", "webhook", "hook"}
+        assert (settings["limits"]["max_open"], settings["limits"]["slots"]) == (77, 64)
+        assert settings["retention"]["tasks"] == 10_000
+        assert settings["store"]["kind"] == "sqlite"
         token = served.runtime.home.token()
         for secret in ("sesame", "c2VzYW1l", token):
             assert secret not in reply.text
         assert str(home) in reply.text
-        async with served.as_role("operator") as other:
-            assert str(home) not in (await other.get("/settings")).text, "only an owner is told where the home is"
+        async with served.as_role("operator") as operator:
+            assert str(home) not in (await operator.get("/settings")).text, "only an owner is told where the home is"
 
 
 async def test_directories_are_listed_for_choosing_one(served: Served, tmp_path: Path) -> None:
@@ -271,8 +271,8 @@ async def test_directories_are_listed_for_choosing_one(served: Served, tmp_path:
     (base / "broken").symlink_to(base / "nowhere")
     Path(os.fsdecode(os.fsencode(base) + b"/\xff\xfe")).mkdir()
     (base / "line\nbreak").mkdir()
-    told = await served.get("/directories", path=str(base))
-    assert told == {"path": str(base), "parent": str(tmp_path), "directories": ["A", "b", "c d", "link", "ü"]}
+    listing = await served.get("/directories", path=str(base))
+    assert listing == {"path": str(base), "parent": str(tmp_path), "directories": ["A", "b", "c d", "link", "ü"]}
     assert ".hidden" in (await served.get("/directories", path=str(base), hidden=True))["directories"]
     assert (await served.get("/directories", path=f"{base}/b/.."))["path"] == str(base)
     assert (await served.get("/directories", path="/"))["parent"] is None
@@ -343,8 +343,8 @@ async def test_ready_does_not_blame_the_database_for_a_blocked_process() -> None
 
 async def test_metrics_have_the_prometheus_format(served: Served) -> None:
     never = asyncio.Event()
-    ended = EventFilter(kinds=("task_finished",))
-    stuck = await served.runtime.subscriptions.add("stuck", lambda _: never.wait(), ended)
+    end_filter = EventFilter(kinds=("task_finished",))
+    stuck = await served.runtime.subscriptions.add("stuck", lambda _: never.wait(), end_filter)
     for prompt in ("a", "b"):
         await run_task(served, prompt)
     await run_task(served, "x", "fail")
@@ -354,20 +354,24 @@ async def test_metrics_have_the_prometheus_format(served: Served) -> None:
     assert await eventually(lambda: served.runtime.running == 1 and stuck.received == 1)
     reply = await served.http.get("/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
-    found = {
+    metrics = {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(reply.text)
         for sample in family.samples
     }
-    by_status = {status: found["midwatch_tasks", status] for status in ("pending", "running", "done", "failed")}
+    by_status = {status: metrics["midwatch_tasks", status] for status in ("pending", "running", "done", "failed")}
     assert by_status == {"pending": 1, "running": 1, "done": 2, "failed": 1}
-    assert found["midwatch_events_total",] == (await served.get("/events", limit=0))["last_seq"]
-    assert found["midwatch_running_here",] == 1
+    assert metrics["midwatch_events_total",] == (await served.get("/events", limit=0))["last_seq"]
+    assert metrics["midwatch_running_here",] == 1
     names = ("received_total", "handled_total", "failed_total", "dropped_total")
-    assert [found[f"midwatch_subscription_{name}", "stuck"] for name in names] == [1, 0, 0, 0]
-    assert found["midwatch_subscription_lag", "stuck"] > 2
-    assert found["midwatch_oldest_pending_seconds",] == 0, "it is not due"
-    assert (found["midwatch_processes",], found["midwatch_slots",], found["midwatch_event_streams",]) == (1, 64, 0)
+    assert [metrics[f"midwatch_subscription_{name}", "stuck"] for name in names] == [1, 0, 0, 0]
+    assert metrics["midwatch_subscription_lag", "stuck"] > 2
+    assert metrics["midwatch_oldest_pending_seconds",] == 0, "it is not due"
+    assert (metrics["midwatch_processes",], metrics["midwatch_slots",], metrics["midwatch_event_streams",]) == (
+        1,
+        64,
+        0,
+    )
 
 
 # -- tests of agents, retries of notices -------------------------------------------------------------------------------
@@ -391,19 +395,19 @@ async def test_a_failed_notice_can_be_sent_again(served: Served, channel: Record
     async with asyncio.timeout(20):
         while len(failed := (await served.get("/deliveries", status="failed"))["deliveries"]) < 2:
             await asyncio.sleep(0.01)
-    one = failed[0]
-    assert await served.get(f"/deliveries/{one['id']}") == one
-    assert one["error"]
-    again = await served.http.post(f"/deliveries/{one['id']}/retry")
+    delivery = failed[0]
+    assert await served.get(f"/deliveries/{delivery['id']}") == delivery
+    assert delivery["error"]
+    again = await served.http.post(f"/deliveries/{delivery['id']}/retry")
     assert (again.status_code, again.json()["status"], again.json()["attempts"], again.json()["error"]) == (
         200, "pending", 0, None,
     )  # fmt: skip
     await channel.until(lambda seen: len(seen.delivered) == 1)
-    assert channel.delivered[0].id == one["id"], "the receiver can tell a repetition"
+    assert channel.delivered[0].id == delivery["id"], "the receiver can tell a repetition"
     await served.until("delivery_sent", task_id=task)
-    (told,) = await served.read_log(kind="delivery_retried")
-    assert (told["payload"]["delivery_id"], told["actor"]) == (one["id"], "owner")
-    sent = await served.http.post(f"/deliveries/{one['id']}/retry")
+    (event,) = await served.read_log(kind="delivery_retried")
+    assert (event["payload"]["delivery_id"], event["actor"]) == (delivery["id"], "owner")
+    sent = await served.http.post(f"/deliveries/{delivery['id']}/retry")
     assert (sent.status_code, sent.json()["code"]) == (409, "conflict")
     for verb, path in (("GET", "/deliveries/d_no"), ("POST", "/deliveries/d_no/retry")):
         reply = await served.http.request(verb, path)
@@ -425,19 +429,21 @@ async def test_concurrent_retries_of_a_notice_send_it_once(served: Served, chann
 
 async def test_the_target_of_a_route_is_never_shown(served: Served, channel: RecordingChannel) -> None:
     """The target may be an address with a password. The record keeps it: a retry and an edit still send there."""
-    said = {"agent": "fail", "prompt": "x", "route": "pager:hush"}
-    task = (await served.post("/tasks", said))["id"]
+    fields = {"agent": "fail", "prompt": "x", "route": "pager:hush"}
+    task = (await served.post("/tasks", fields))["id"]
     await served.wait_for_end(task)
     again = (await served.post(f"/tasks/{task}/retry"))["id"]
     await served.wait_for_end(again)
-    automation = (await served.post("/automations", {**said, "every": "1h"}))["id"]
+    automation = (await served.post("/automations", {**fields, "every": "1h"}))["id"]
     edited = await served.http.patch(f"/automations/{automation}", json={"title": "another"})
     assert edited.json()["route"] == "pager"
     await served.wait_for_end((await served.post(f"/automations/{automation}/run"))["id"])
     goal = await served.post("/goals", {"objective": "x", "agent": "hold", "route": "pager:hush"})
     await served.post(f"/goals/{goal['id']}/pause")
-    await channel.until(lambda seen: len([one for one in seen.delivered if one.notice == "failed"]) == 3)
-    assert {one.target for one in channel.delivered} == {"hush"}
+    await channel.until(
+        lambda receiver: len([delivery for delivery in receiver.delivered if delivery.notice == "failed"]) == 3
+    )
+    assert {delivery.target for delivery in channel.delivered} == {"hush"}
     about = [f"/tasks/{task}", f"/tasks/{again}/page", f"/automations/{automation}", f"/goals/{goal['id']}"]
     more = ["/tasks", "/now", "/automations", f"/automations/{automation}/history", "/goals", "/deliveries", "/events"]
     async with served.as_role("viewer") as viewer:

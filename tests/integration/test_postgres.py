@@ -57,9 +57,9 @@ async def test_a_failed_connection_is_reported_without_the_password(database: st
     url = make_conninfo(database, password="s3cret", **{part: value})
     with pytest.raises(StoreUnavailable) as caught:
         await PostgresStore.open(url)
-    told = str(caught.value)
-    assert "\n" not in told and "s3cret" not in told
-    assert "Check the address" in told
+    message = str(caught.value)
+    assert "\n" not in message and "s3cret" not in message
+    assert "Check the address" in message
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ async def test_a_database_of_another_program_is_not_changed(database: str) -> No
 async def test_an_older_schema_is_upgraded_once(database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     async with open_store(database):
         pass
-    known = module.load_migrations("postgres")
-    extra = (known[-1][0] + 1, "CREATE TABLE once (n int); INSERT INTO once VALUES (1)")
-    monkeypatch.setattr(module, "load_migrations", lambda kind: [*known, extra])
+    migrations = module.load_migrations("postgres")
+    extra = (migrations[-1][0] + 1, "CREATE TABLE once (n int); INSERT INTO once VALUES (1)")
+    monkeypatch.setattr(module, "load_migrations", lambda kind: [*migrations, extra])
     stores = await asyncio.gather(*(PostgresStore.open(database) for _ in range(6)))
     assert {(await store.describe())["schema"] for store in stores} == {extra[0]}
     for store in stores:
@@ -158,7 +158,7 @@ async def test_lost_connections_are_replaced(database: str, caplog: pytest.LogCa
             tasks = []
         last = (await store.read_log_bounds()).last_seq
         assert [e.seq for e in await store.read_events(0)] == list(range(1, last + 1))
-    assert not [one for one in caplog.records if one.name.startswith("psycopg")]
+    assert not [record for record in caplog.records if record.name.startswith("psycopg")]
 
 
 async def test_a_commit_without_a_reply_is_checked_and_not_repeated(database: str) -> None:
@@ -173,8 +173,8 @@ async def test_a_commit_without_a_reply_is_checked_and_not_repeated(database: st
 
             async def hang_up() -> None:
                 with psycopg.connect(database, autocommit=True) as admin:
-                    asked = "SELECT count(*) FROM events WHERE kind = 'task_progress'"
-                    while admin.execute(asked).fetchone() != (1,):
+                    query = "SELECT count(*) FROM events WHERE kind = 'task_progress'"
+                    while admin.execute(query).fetchone() != (1,):
                         await asyncio.sleep(0.01)
                 proxy.drop()
                 proxy.answers.set()
@@ -225,8 +225,8 @@ async def test_without_a_database_every_method_fails_and_works_again_later(datab
     with Proxy(port_of(database)) as proxy:
         async with open_store(through(database, proxy)) as store:
             task = await submit_and_claim(store)
-            heard: asyncio.Queue[Commit] = asyncio.Queue()
-            store.on_commit(heard.put_nowait)
+            commits: asyncio.Queue[Commit] = asyncio.Queue()
+            store.on_commit(commits.put_nowait)
             proxy.cut()
             verbs: list[Callable[[], Any]] = [
                 lambda: put(store),
@@ -240,13 +240,13 @@ async def test_without_a_database_every_method_fails_and_works_again_later(datab
                 assert "\n" not in str(caught.value)
             proxy.mend()
             async with asyncio.timeout(30):
-                while (await heard.get()) != Commit(EVERY_TOPIC, (), foreign=True):  # any error may have changed data
+                while (await commits.get()) != Commit(EVERY_TOPIC, (), foreign=True):  # any error may have changed data
                     pass
             await store.apply(Changes(fence=fence(task), events=(progress(task),)))
-            async with open_store(database) as other:
-                await put(other)
+            async with open_store(database) as other_store:
+                await put(other_store)
             async with asyncio.timeout(30):
-                while "task" not in (await heard.get()).topics:
+                while "task" not in (await commits.get()).topics:
                     pass
 
 
@@ -266,7 +266,7 @@ async def test_closing_is_quick_without_a_database(database: str) -> None:
 @pytest.mark.parametrize("asked", [True, False])
 async def test_a_stopped_process_does_not_block_others_for_long(database: str, asked: bool) -> None:
     """The process is stopped while it holds a lock: after a reply, or while it sends."""
-    async with open_store(database) as store, open_store(database) as other:
+    async with open_store(database) as store, open_store(database) as other_store:
         await store.add_instance(instance("i_other"))
         pulse = PostgresPulse(database, "i_other")
         waits, goes_on = threading.Event(), threading.Event()
@@ -282,7 +282,7 @@ async def test_a_stopped_process_does_not_block_others_for_long(database: str, a
         stopped = asyncio.create_task(store.write(stop))
         await asyncio.to_thread(waits.wait)
         going_on = asyncio.create_task(
-            other.apply(Changes(sessions=(Session(key="chat:1", agent="b", gate_key="chat:1"),)))
+            other_store.apply(Changes(sessions=(Session(key="chat:1", agent="b", gate_key="chat:1"),)))
         )
         try:
             async with asyncio.timeout(30):
@@ -294,8 +294,8 @@ async def test_a_stopped_process_does_not_block_others_for_long(database: str, a
         await going_on
         pulse.close()
         await stopped  # it resumes, finds its connection lost and repeats the write
-        found = await other.get_session("chat:1")
-        assert found is not None and found.agent == "a"
+        session = await other_store.get_session("chat:1")
+        assert session is not None and session.agent == "a"
 
 
 def vars_of(record: Any) -> dict[str, Any]:
@@ -308,10 +308,10 @@ def vars_of(record: Any) -> dict[str, Any]:
 async def test_characters_postgres_cannot_store_are_replaced_or_escaped(database: str) -> None:
     async with open_store(database) as store:
         task = await put(store, prompt="a\0b")
-        found = await store.get_task(task.id)
-        assert found is not None and found.prompt == "a\ufffdb"
-        (made,) = await claim_tasks(store)
-        await store.apply(Changes(fence=fence(made), events=(progress(made, "x\0y"),)))
+        stored_task = await store.get_task(task.id)
+        assert stored_task is not None and stored_task.prompt == "a\ufffdb"
+        (claimed_task,) = await claim_tasks(store)
+        await store.apply(Changes(fence=fence(claimed_task), events=(progress(claimed_task, "x\0y"),)))
         assert (await store.read_events(0))[-1].payload["text"] == "x\0y"
 
 
@@ -329,8 +329,8 @@ async def test_concurrent_changes_fail_independently(database: str) -> None:
         for _ in range(5):
             results = await asyncio.gather(*(store.apply(step(n)) for n in range(10)), return_exceptions=True)
             assert [type(r) for r in results] == [Conflict if n % 3 == 0 else type(None) for n in range(10)]
-        told = [int(e.payload["text"]) for e in await store.read_events(0) if e.kind == "task_progress"]
-        assert sorted(told) == sorted([n for n in range(10) if n % 3] * 5)
+        numbers = [int(e.payload["text"]) for e in await store.read_events(0) if e.kind == "task_progress"]
+        assert sorted(numbers) == sorted([n for n in range(10) if n % 3] * 5)
         waits = [(await store.get_task(task.id)).wait for task in tasks]  # type: ignore[union-attr]
         assert waits == [None if n % 3 == 0 else "x" for n in range(10)]
 
@@ -361,15 +361,17 @@ async def test_hints_are_written_in_the_same_transaction(database: str) -> None:
                 twice = a_task(internal_key="k")
                 await store.submit(twice)
             assert hints() == [("demo", doubled.due_at)]
-            taken = {t.id: t for t in await claim_tasks(store, agents={"demo": 9, "other": 9})}
+            claimed_tasks = {t.id: t for t in await claim_tasks(store, agents={"demo": 9, "other": 9})}
             assert hints() == []
-            await store.apply(end(taken[alone.id], CLOCK.now(), outcome="ok")[1])
+            await store.apply(end(claimed_tasks[alone.id], CLOCK.now(), outcome="ok")[1])
             assert hints() == []  # no task can have waited for its own private session
-            await store.apply(end(taken[first.id], CLOCK.now(), outcome="ok")[1])
+            await store.apply(end(claimed_tasks[first.id], CLOCK.now(), outcome="ok")[1])
             assert hints() == [("other", second.due_at)]
             later = CLOCK.now() + 60 * SECOND
             back = {"status": "pending", "wait": "backoff", "due_at": later}
-            await store.apply(Changes(updates=(Update("task", doubled.id, back, guard_ownership(taken[doubled.id])),)))
+            await store.apply(
+                Changes(updates=(Update("task", doubled.id, back, guard_ownership(claimed_tasks[doubled.id])),))
+            )
             assert hints() == [("demo", later)]
 
 
@@ -410,29 +412,29 @@ def make_heartbeat_older(url: str, name: str, seconds: float) -> None:
 
 async def test_a_heartbeat_returns_live_processes_the_leader_and_leases(database: str) -> None:
     async with open_store(database) as store:
-        one, two = PostgresPulse(database, "i_one"), PostgresPulse(database, "i_two")
-        assert not one.beat().known  # it has not registered
-        one.resign()
+        first_pulse, second_pulse = PostgresPulse(database, "i_one"), PostgresPulse(database, "i_two")
+        assert not first_pulse.beat().known  # it has not registered
+        first_pulse.resign()
         await store.add_instance(instance("i_one"))
         await store.add_instance(instance("i_two"))
         task = await submit_and_claim(store)
-        first, second = one.beat(), two.beat()
+        first, second = first_pulse.beat(), second_pulse.beat()
         assert (first.known, first.leads, first.leases) == (True, True, {fence(task)})
         assert (second.known, second.leads, second.leases) == (True, False, frozenset())
         assert first.alive == second.alive == {"i_one", "i_two"}
         make_heartbeat_older(database, "i_one", DEAD_SECONDS + 1)
-        later = two.beat()
+        later = second_pulse.beat()
         assert later.leads and later.alive == {"i_two"}
         assert [i.id for i in await store.living()] == ["i_two"]
-        late = one.beat()
+        late = first_pulse.beat()
         assert (late.known, late.leads) == (False, False)  # it was late, and others may have declared it dead
-        assert one.beat().known
-        two.resign()
-        assert one.beat().leads
+        assert first_pulse.beat().known
+        second_pulse.resign()
+        assert first_pulse.beat().leads
         await store.remove_instances(["i_one"])
-        assert not one.beat().known
-        one.close()
-        two.close()
+        assert not first_pulse.beat().known
+        first_pulse.close()
+        second_pulse.close()
 
 
 async def test_heartbeats_resume_after_a_lost_connection(database: str) -> None:

@@ -32,10 +32,12 @@ from records import CLOCK, claim_tasks, put
 from servers import until
 
 
-def desk(folder: Path, name: str, url: str, **wish: Any) -> Any:
+def desk(folder: Path, name: str, url: str, **options: Any) -> Any:
     """Open a runtime with a home of its own."""
-    settings = Settings.load(folder / name, db=url, detect_agents=False, shutdown_grace=0, slots=wish.pop("slots", 8))
-    return Runtime.open(settings=settings, **{"role": "worker", **wish})
+    settings = Settings.load(
+        folder / name, db=url, detect_agents=False, shutdown_grace=0, slots=options.pop("slots", 8)
+    )
+    return Runtime.open(settings=settings, **{"role": "worker", **options})
 
 
 def make_agent(*steps: Any, slots: int = 4, on_crash: Any = "rerun") -> ScriptedAgent:
@@ -49,8 +51,8 @@ def jobs(url: str) -> list[tuple[str, str]]:
 
 async def list_starters(runtime: Runtime, task_id: str) -> list[str]:
     """Return the process that started each attempt."""
-    found = await runtime.store.read_events(0, EventFilter(task_id=task_id, kinds=("task_started",)))
-    return [one.payload["owner"] for one in found]
+    events = await runtime.store.read_events(0, EventFilter(task_id=task_id, kinds=("task_started",)))
+    return [event.payload["owner"] for event in events]
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------
@@ -64,8 +66,8 @@ async def test_a_job_is_added_in_the_transaction_of_its_task(database: str) -> N
         task = await put(store, session_key="chat:1")
         await put(store, session_key="chat:1", due_at=task.due_at + 3_600_000_000, agent="other")
         with psycopg.connect(database, autocommit=True) as admin:
-            made = admin.execute("SELECT queue_name, scheduled_at, task_name, lock, args FROM procrastinate_jobs")
-            first, second = made.fetchall()
+            cursor = admin.execute("SELECT queue_name, scheduled_at, task_name, lock, args FROM procrastinate_jobs")
+            first, second = cursor.fetchall()
         assert first == (name_queue("demo"), None, LOOK, None, {})
         assert second[0] == name_queue("other") and second[1].timestamp() == pytest.approx(
             task.due_at / 1e6 + 3600, abs=1
@@ -115,11 +117,11 @@ async def test_the_leader_adds_missing_jobs_and_deletes_surplus_ones(database: s
         assert len(jobs(database)) == 4  # always one more: some may be due later
         with psycopg.connect(database, autocommit=True) as admin:
             old = "SELECT procrastinate_register_worker_v1()"
-            (gone,) = admin.execute(old).fetchone() or (None,)
+            (worker_id,) = admin.execute(old).fetchone() or (None,)
             (alive,) = admin.execute(old).fetchone() or (None,)
             stale = "UPDATE procrastinate_workers SET last_heartbeat = now() - make_interval(secs => %s) WHERE id = %s"
-            admin.execute(stale, (STALLED_SECONDS + 5, gone))
-            admin.execute("UPDATE procrastinate_jobs SET status = 'doing', worker_id = %s", (gone,))
+            admin.execute(stale, (STALLED_SECONDS + 5, worker_id))
+            admin.execute("UPDATE procrastinate_jobs SET status = 'doing', worker_id = %s", (worker_id,))
             newest = "(SELECT max(id) FROM procrastinate_jobs)"
             admin.execute(f"UPDATE procrastinate_jobs SET worker_id = %s WHERE id = {newest}", (alive,))
         await claim_tasks(store, agents={"it": 10, "nobody": 10})
@@ -140,9 +142,9 @@ async def test_the_leader_deletes_jobs_without_a_task(database: str) -> None:
         await store.add_instance(instance("i_1", "it"))
         await QueueUpkeep(store, database, SystemClock(), lambda: True).run_once()
         with psycopg.connect(database) as admin:
-            left = admin.execute("SELECT scheduled_at FROM procrastinate_jobs ORDER BY id").fetchall()
-        assert later.wait and sum(at is not None for (at,) in left) == 1
-        assert len(left) == SPARE_JOBS + 5 + 1 + 1  # spare jobs, five tasks, one due later, one always
+            jobs = admin.execute("SELECT scheduled_at FROM procrastinate_jobs ORDER BY id").fetchall()
+        assert later.wait and sum(at is not None for (at,) in jobs) == 1
+        assert len(jobs) == SPARE_JOBS + 5 + 1 + 1  # spare jobs, five tasks, one due later, one always
     finally:
         await store.close()
 
@@ -177,8 +179,8 @@ async def test_a_turn_that_waits_for_an_answer_frees_its_slot(database: str, tmp
     async with desk(tmp_path, "a", database, agents=agents, slots=1) as runtime:
         tasks = [await runtime.tasks.submit("x", agent="asks") for _ in range(4)]
         await until(lambda: _pending(runtime, 4))
-        for one in await runtime.approvals.list("pending"):
-            await runtime.approvals.answer(one.id, "yes")
+        for approval in await runtime.approvals.list("pending"):
+            await runtime.approvals.answer(approval.id, "yes")
         for task in tasks:
             assert (await runtime.tasks.wait(task.id)).status == "done"
 
@@ -195,8 +197,8 @@ async def test_a_run_claims_only_its_own_tasks(database: str, tmp_path: Path) ->
             foreign = await put(store, agent="it")
             mine = await run.tasks.submit("x", agent="it")
             assert (await run.tasks.wait(mine.id)).result == "by the run"
-            found = await store.get_task(foreign.id)
-            assert found is not None and found.status == "pending"
+            stored_task = await store.get_task(foreign.id)
+            assert stored_task is not None and stored_task.status == "pending"
     finally:
         await store.close()
 
@@ -212,8 +214,8 @@ async def test_stopping_ends_turns_and_leaves_nothing_behind(database: str, tmp_
     assert time.monotonic() - began < 20
     store = await PostgresStore.open(database)
     try:
-        found = await store.get_task(task.id)
-        assert found is not None and (found.status, found.interruptions) == ("pending", 1)
+        stored_task = await store.get_task(task.id)
+        assert stored_task is not None and (stored_task.status, stored_task.interruptions) == ("pending", 1)
         assert await store.list_instances() == []
         with psycopg.connect(database) as admin:
             assert admin.execute("SELECT instance FROM leader").fetchone() == (None,)
@@ -234,7 +236,7 @@ def end_connections(url: str) -> None:
 
 
 async def test_a_queue_cancelled_while_opening_leaves_nothing_behind() -> None:
-    others = asyncio.all_tasks()
+    tasks_before = asyncio.all_tasks()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         host, port = server.getsockname()
@@ -250,16 +252,16 @@ async def test_a_queue_cancelled_while_opening_leaves_nothing_behind() -> None:
             connection.close()
             with pytest.raises(asyncio.CancelledError):
                 await using
-            await until(lambda: asyncio.all_tasks() == others)
+            await until(lambda: asyncio.all_tasks() == tasks_before)
 
 
 async def test_lost_connections_stop_no_agent_and_log_no_noise(
     database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    begun: list[str] = []
+    started_ids: list[str] = []
 
     async def work(turn: Any) -> str:
-        begun.append(turn.task_id)
+        started_ids.append(turn.task_id)
         await asyncio.sleep(0.3)
         return "ok"
 
@@ -270,17 +272,17 @@ async def test_lost_connections_stop_no_agent_and_log_no_noise(
             tasks += [await runtime.tasks.submit("x", agent="it") for _ in range(3)]
             await asyncio.to_thread(end_connections, database)
         async with asyncio.timeout(90):
-            ended = [await runtime.tasks.wait(task.id) for task in tasks]
-        assert {task.status for task in ended} == {"done"}
-        assert sorted(begun) == sorted(task.id for task in tasks)
+            ended_tasks = [await runtime.tasks.wait(task.id) for task in tasks]
+        assert {task.status for task in ended_tasks} == {"done"}
+        assert sorted(started_ids) == sorted(task.id for task in tasks)
         last = (await runtime.store.read_log_bounds()).last_seq
-        told = await runtime.store.read_events(0)
-        returned = [one.payload["reason"] for one in told if one.kind == "task_interrupted"]
+        events = await runtime.store.read_events(0)
+        returned = [event.payload["reason"] for event in events if event.kind == "task_interrupted"]
         assert set(returned) <= {"unstarted"}  # claims whose reply was lost: none of them had started
-        assert len(told) == last == 5 * len(tasks) + 2 * len(returned)
+        assert len(events) == last == 5 * len(tasks) + 2 * len(returned)
     gc.collect()  # a task whose exception nobody read is logged when it is collected
-    loud = [one for one in caplog.records if one.levelno >= logging.ERROR or one.name.startswith("asyncio")]
-    assert [one.getMessage() for one in loud] == []
+    loud = [record for record in caplog.records if record.levelno >= logging.ERROR or record.name.startswith("asyncio")]
+    assert [record.getMessage() for record in loud] == []
 
 
 @pytest.mark.timeout(240)
@@ -290,24 +292,27 @@ async def test_a_long_database_outage_pauses_tasks_and_fails_none(database: str,
     agents = {"it": make_agent(wait_for(go_on), result("ok"), on_crash="fail"), "quick": make_agent(result("ok"))}
     with Proxy(int(conninfo_to_dict(database)["port"])) as proxy:
         url = make_conninfo(database, host="127.0.0.1", port=proxy.port)
-        async with desk(tmp_path, "a", url, agents=agents) as one, desk(tmp_path, "b", url, agents=agents) as two:
-            tasks = [await one.tasks.submit("x", agent="it") for _ in range(6)]
-            await until(lambda: one.running + two.running == 6)
-            await until(lambda: engine_of(one).leads() or engine_of(two).leads())
+        async with (
+            desk(tmp_path, "a", url, agents=agents) as first_desk,
+            desk(tmp_path, "b", url, agents=agents) as second_desk,
+        ):
+            tasks = [await first_desk.tasks.submit("x", agent="it") for _ in range(6)]
+            await until(lambda: first_desk.running + second_desk.running == 6)
+            await until(lambda: engine_of(first_desk).leads() or engine_of(second_desk).leads())
             proxy.cut()
             await asyncio.sleep(DEAD_SECONDS / 2)
             go_on.set()  # turns end while nothing can be written
             with pytest.raises(StoreUnavailable):
-                await one.tasks.submit("x", agent="quick")
+                await first_desk.tasks.submit("x", agent="quick")
             await asyncio.sleep(DEAD_SECONDS / 2 + 2 * BEAT_SECONDS)
             proxy.mend()
             began = time.monotonic()
             async with asyncio.timeout(60):
-                ended = [await two.tasks.wait(task.id) for task in tasks]
+                ended_tasks = [await second_desk.tasks.wait(task.id) for task in tasks]
                 print(f"ends were written {time.monotonic() - began:.1f} s after the database came back")
-                assert {(t.status, t.attempt, t.rescues) for t in ended} == {("done", 1, 0)}
-                fresh = await one.tasks.submit("x", agent="quick")
-                assert (await one.tasks.wait(fresh.id)).status == "done"
+                assert {(t.status, t.attempt, t.rescues) for t in ended_tasks} == {("done", 1, 0)}
+                fresh = await first_desk.tasks.submit("x", agent="quick")
+                assert (await first_desk.tasks.wait(fresh.id)).status == "done"
                 print(f"new work was done after {time.monotonic() - began:.1f} s")
 
 
@@ -320,16 +325,16 @@ async def test_a_claim_without_a_reply_is_released(database: str, tmp_path: Path
         real, answers = runtime.store.claim, [StoreUnavailable("the answer was lost")]
 
         async def claim(request: Any, now: int) -> Any:
-            made = await real(request, now)
-            if made.taken and answers:
+            claims = await real(request, now)
+            if claims.taken and answers:
                 raise answers.pop()
-            return made
+            return claims
 
         runtime.store.claim = claim
         task = await runtime.tasks.submit("x", agent="it")
         async with asyncio.timeout(60):
-            ended = await runtime.tasks.wait(task.id)
-        assert (ended.status, ended.attempt) == ("done", 2)
+            ended_task = await runtime.tasks.wait(task.id)
+        assert (ended_task.status, ended_task.attempt) == ("done", 2)
         assert len(await list_starters(runtime, task.id)) == 2
 
 
@@ -343,8 +348,8 @@ async def test_a_live_process_that_was_removed_registers_again(database: str, tm
         task = await runtime.tasks.submit("x", agent="it")
         await until(lambda: runtime.running == 1)
         with psycopg.connect(database, autocommit=True) as admin:  # no check afterwards: it may register again at once
-            gone = admin.execute("DELETE FROM instances RETURNING id").fetchall()
-        assert gone == [(runtime.id,)]
+            deleted_rows = admin.execute("DELETE FROM instances RETURNING id").fetchall()
+        assert deleted_rows == [(runtime.id,)]
         await until(lambda: not heartbeat_of(runtime).is_sound())  # for a while it claims nothing
         await until(lambda: _is_registered(runtime))
         go_on.set()
@@ -355,7 +360,7 @@ async def test_a_live_process_that_was_removed_registers_again(database: str, tm
 
 
 async def _is_registered(runtime: Runtime) -> bool:
-    return [one.id for one in await runtime.living()] == [runtime.id]
+    return [instance.id for instance in await runtime.living()] == [runtime.id]
 
 
 async def test_a_lost_lease_ends_the_turn(database: str, tmp_path: Path) -> None:
@@ -379,10 +384,10 @@ class FakePulse:
         self.last = beats[-1]
 
     def beat(self) -> Beat:
-        found = self.beats.pop(0) if self.beats else self.last
-        if found is None:
+        next_beat = self.beats.pop(0) if self.beats else self.last
+        if next_beat is None:
             raise StoreUnavailable("away")
-        return found
+        return next_beat
 
     def resign(self) -> None: ...
     def close(self) -> None: ...
@@ -411,10 +416,10 @@ class ControlledHeartbeat:
     async def _introduce(self) -> None:
         self.introduced += 1
 
-    async def beat(self, found: Beat | None, after: float = BEAT_SECONDS) -> None:
+    async def beat(self, new_beat: Beat | None, after: float = BEAT_SECONDS) -> None:
         await self.clock.advance(after)
         self.heartbeat._begun += 1
-        self.heartbeat._record(found, set(), self.heartbeat._begun, self.clock.monotonic())
+        self.heartbeat._record(new_beat, set(), self.heartbeat._begun, self.clock.monotonic())
         await asyncio.sleep(0)
 
 

@@ -112,7 +112,7 @@ async def test_a_closed_runtime_leaves_nothing_behind(home: Path, role: Any) -> 
 
 
 async def _read(desk: Runtime) -> int:
-    return len([made async for made in desk.bus.follow(0, live=True)])
+    return len([event async for event in desk.bus.follow(0, live=True)])
 
 
 async def test_a_read_only_runtime_runs_nothing_and_does_not_lead(home: Path) -> None:
@@ -146,8 +146,8 @@ async def test_an_error_in_the_body_still_shuts_down(home: Path, problem: BaseEx
     assert compare_footprint(before) == NOTHING
     assert locks(home) == set() and is_free(home)
     async with Runtime.open(settings=settings, work=False) as desk:
-        left = await desk.tasks.get(task.id)
-        assert (left.status, left.interruptions, left.lease_owner) == ("pending", 1, None)
+        stored_task = await desk.tasks.get(task.id)
+        assert (stored_task.status, stored_task.interruptions, stored_task.lease_owner) == ("pending", 1, None)
 
 
 async def test_a_cancelled_body_still_shuts_down(home: Path) -> None:
@@ -177,11 +177,11 @@ async def test_a_channel_that_does_not_close_does_not_block_shutdown(home: Path)
         async def close(self) -> None:
             raise OSError("no")
 
-    other = RecordingChannel("other")
+    other_channel = RecordingChannel("other")
     before = footprint()
-    async with Runtime.open(home, channels={"stuck": HangingChannel("stuck"), "other": other}):
+    async with Runtime.open(home, channels={"stuck": HangingChannel("stuck"), "other": other_channel}):
         pass
-    assert other.closed
+    assert other_channel.closed
     assert compare_footprint(before) == NOTHING
 
 
@@ -242,21 +242,21 @@ async def test_a_second_server_is_refused_and_the_first_continues(home: Path, mo
             with pytest.raises(AlreadyRunning, match="midwatch down"):
                 async with Runtime.open(home, role="up"):
                     pass
-        left = compare_footprint(before)  # the first runtime continues and may have opened files since
-        assert (len(left.threads) < 5, len(left.tasks) < 5, left.descriptors < 10) == (True, True, True), left
-        assert not left.children
+        growth = compare_footprint(before)  # the first runtime continues and may have opened files since
+        assert (len(growth.threads) < 5, len(growth.tasks) < 5, growth.descriptors < 10) == (True, True, True), growth
+        assert not growth.children
         assert (await wait_for_end(desk, await desk.tasks.submit("hello", agent="it"))).status == "done"
     async with Runtime.open(home, role="up"):
         pass
 
 
 def newer(home: Path) -> None:
-    made = sqlite3.connect(home / "midwatch.db")
-    made.execute("PRAGMA user_version = 9999")
-    made.execute("PRAGMA application_id = 1835623543")
-    made.execute("CREATE TABLE something (new)")
-    made.commit()
-    made.close()
+    connection = sqlite3.connect(home / "midwatch.db")
+    connection.execute("PRAGMA user_version = 9999")
+    connection.execute("PRAGMA application_id = 1835623543")
+    connection.execute("CREATE TABLE something (new)")
+    connection.commit()
+    connection.close()
 
 
 def garbage(home: Path) -> None:
@@ -340,15 +340,15 @@ async def test_two_runtimes_of_one_home_run_each_task_once(home: Path) -> None:
     agents = {"it": ScriptedAgent(work)}
     await asyncio.to_thread(lambda: None)
     before = footprint()
-    async with Runtime.open(home, agents=agents) as one, Runtime.open(home, agents=agents) as two:
-        assert one.id != two.id
-        assert [engine_of(desk).leads() for desk in (one, two)] == [True, False]
-        tasks = [await desk.tasks.submit(str(n), agent="it") for n in range(10) for desk in (one, two)]
+    async with Runtime.open(home, agents=agents) as first_desk, Runtime.open(home, agents=agents) as second_desk:
+        assert first_desk.id != second_desk.id
+        assert [engine_of(desk).leads() for desk in (first_desk, second_desk)] == [True, False]
+        tasks = [await desk.tasks.submit(str(n), agent="it") for n in range(10) for desk in (first_desk, second_desk)]
         for task in tasks:
-            assert (await wait_for_end(two, task)).status == "done"
-            assert (await wait_for_end(one, task)).status == "done"
+            assert (await wait_for_end(second_desk, task)).status == "done"
+            assert (await wait_for_end(first_desk, task)).status == "done"
         assert sorted(done) == sorted(task.id for task in tasks)
-        assert {i.id for i in await one.store.list_instances()} == {one.id, two.id}
+        assert {i.id for i in await first_desk.store.list_instances()} == {first_desk.id, second_desk.id}
     assert compare_footprint(before) == NOTHING
     assert locks(home) == set()
 
@@ -401,8 +401,8 @@ async def test_a_task_ends_whatever_its_agent_returns(home: Path, step: Any) -> 
     async with Runtime.open(settings=Settings.load(home, shutdown_grace=0), agents={"it": ScriptedAgent(step)}) as desk:
         task = await desk.tasks.submit("x", agent="it")
         async with asyncio.timeout(20):
-            ended = await desk.tasks.wait(task.id)
-        assert ended.status in ("done", "failed")
+            ended_task = await desk.tasks.wait(task.id)
+        assert ended_task.status in ("done", "failed")
 
 
 # -- registered agents -------------------------------------------------------------------------------------------
@@ -416,8 +416,8 @@ async def test_functions_agents_and_dotted_paths_can_be_registered(home: Path) -
     agents = {"fn": shout, "path": "textwrap:dedent", "it": ScriptedAgent(result("scripted"))}
     async with Runtime.open(home, agents=agents) as desk:
         tasks = {name: await desk.tasks.submit("  hello", agent=name) for name in agents}
-        found = {name: (await wait_for_end(desk, task)).result for name, task in tasks.items()}
-    assert found == {"fn": "  HELLO", "path": "hello", "it": "scripted"}
+        results = {name: (await wait_for_end(desk, task)).result for name, task in tasks.items()}
+    assert results == {"fn": "  HELLO", "path": "hello", "it": "scripted"}
 
 
 async def test_a_registered_agent_wins_over_a_configured_one(home: Path) -> None:
@@ -472,5 +472,5 @@ async def test_a_runtime_works_on_any_event_loop(home: Path) -> None:
             sys.executable, "-W", "error", "-c", script, str(home), loop,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ},
         )  # fmt: skip
-        said, problems = await process.communicate()
-        assert (said.decode().strip(), problems.decode(), process.returncode) == ("done", "", 0)
+        output, problems = await process.communicate()
+        assert (output.decode().strip(), problems.decode(), process.returncode) == ("done", "", 0)

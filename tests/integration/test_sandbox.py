@@ -101,22 +101,24 @@ async def test_hidden_files_cannot_be_read_and_outside_files_cannot_be_written(
         "network": f"{sys.executable} -c 'import socket; socket.create_connection((\"127.0.0.1\", {port})); print(9)'",
         "variables": "env | grep ^MIDWATCH_ | cut -d= -f1 | sort | tr '\\n' ' '",
     }
-    script = "; ".join(f"printf '{name}: '; ({said}) 2>/dev/null && echo . || echo no" for name, said in tries.items())
+    script = "; ".join(
+        f"printf '{name}: '; ({command}) 2>/dev/null && echo . || echo no" for name, command in tries.items()
+    )
     async with open_desk() as desk, listening:
         task = await run_task(desk, script, world.project)
     assert task.result is not None, task.error
-    said = task.result
+    output = task.result
     for name in ("key", "settings", "token", "etc", "link", "usr", "kill", "see"):
-        assert f"{name}: no" in said, said
+        assert f"{name}: no" in output, output
     for secret in ("secret", "[agents", (world.home / "token").read_text().strip()):
-        assert secret not in said
-    assert "home: project\n" in said, "of the home only what leads to the working directory is there"
-    assert "database: ." in said, "it is empty"
-    assert "inside: here" in said
-    assert "network: 9" in said
-    assert "variables: MIDWATCH_SESSION MIDWATCH_TASK MIDWATCH_TOKEN" in said
-    assert "LOG_LEVEL" not in said
-    assert not any(Path(place).exists() for place in ("/etc/midwatch-test", "/usr/midwatch-test", "/tmp/outside"))
+        assert secret not in output
+    assert "home: project\n" in output, "of the home only what leads to the working directory is there"
+    assert "database: ." in output, "it is empty"
+    assert "inside: here" in output
+    assert "network: 9" in output
+    assert "variables: MIDWATCH_SESSION MIDWATCH_TASK MIDWATCH_TOKEN" in output
+    assert "LOG_LEVEL" not in output
+    assert not any(Path(path).exists() for path in ("/etc/midwatch-test", "/usr/midwatch-test", "/tmp/outside"))
     assert not (world.user / "outside").exists()
     assert not (world.user / "through").exists()
     assert (world.project / "made").read_text() == "here\n"
@@ -159,10 +161,10 @@ async def test_a_repository_in_the_home_directory_stays_hidden(open_desk: OpenDe
 async def test_an_agent_may_write_its_whole_worktree(open_desk: OpenDesk, world: World) -> None:
     async with open_desk() as desk:
         task = await desk.tasks.submit("echo x > ../a.txt; pwd", workdir=str(world.project / "-sub"), worktree=True)
-        ended = await desk.tasks.wait(task.id)
-        told = ended.snapshot()["worktree"]
-        assert ended.result == f"{told['path']}/-sub", ended.error
-        assert (told["files"], told["added"], told["removed"]) == (1, 1, 2)
+        ended_task = await desk.tasks.wait(task.id)
+        worktree = ended_task.snapshot()["worktree"]
+        assert ended_task.result == f"{worktree['path']}/-sub", ended_task.error
+        assert (worktree["files"], worktree["added"], worktree["removed"]) == (1, 1, 2)
 
 
 async def test_a_sandboxed_program_is_interrupted_and_ended_as_a_whole(open_desk: OpenDesk, world: World) -> None:
@@ -172,13 +174,13 @@ async def test_a_sandboxed_program_is_interrupted_and_ended_as_a_whole(open_desk
         await _exists(world.project / "begun")
         assert len(await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={task.id}/1")) >= 3
         await desk.tasks.cancel(task.id)
-        ended = await desk.tasks.wait(task.id)
-        assert ended.outcome == "cancelled"
+        ended_task = await desk.tasks.wait(task.id)
+        assert ended_task.outcome == "cancelled"
         assert (world.project / "bye").exists()
         assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={task.id}/1") == []
-        left = await run_task(desk, "setsid sleep 600 & echo done", world.project)
-        assert left.result == "done"
-        assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={left.id}/1") == []
+        finished_task = await run_task(desk, "setsid sleep 600 & echo done", world.project)
+        assert finished_task.result == "done"
+        assert await asyncio.to_thread(processes_with, f"MIDWATCH_TASK={finished_task.id}/1") == []
         stubborn = await desk.tasks.submit(
             "trap '' INT TERM; touch deaf; sleep 600; sleep 600", workdir=str(world.project), timeout=1.0
         )
@@ -247,7 +249,7 @@ async def test_a_function_is_sandboxed_too(open_desk: OpenDesk, world: World) ->
 async def test_a_worktree_cannot_point_to_another_configuration(open_desk: OpenDesk, world: World) -> None:
     tries = ("echo /x > $a/commondir", "rm $a/commondir", "echo /x > $a/gitdir", "mv $a $a.x", "mv $c/worktrees $c/x")
     script = "a=$(git rev-parse --git-dir); c=$(git rev-parse --git-common-dir); "
-    script += "".join(f"({said}) 2>/dev/null && echo done; " for said in tries)
+    script += "".join(f"({command}) 2>/dev/null && echo done; " for command in tries)
     author = "-c user.name=a -c user.email=a@b"
     async with open_desk() as desk:
         task = await run_task(desk, f"{script} echo n > n; git add n && git {author} commit -qm n && echo well",
@@ -292,18 +294,18 @@ async def test_a_configured_program_starts_the_sandbox(open_desk: OpenDesk, worl
     async with open_desk(options=SHELL.replace('"bwrap"', own)) as desk:
         task = await run_task(desk, "echo $KEPT_IN; env | grep ^MIDWATCH_LOG; true", world.project)
         assert task.result == str(world.project)
-    gone = build("x", "command", {"argv": ["sh"]}, sandbox=Sandbox(agent="x", home="/h", prefix=("no-such-jail",)))
-    assert "'no-such-jail' of agents.x.sandbox is missing" in gone.describe()["problem"]
+    agent = build("x", "command", {"argv": ["sh"]}, sandbox=Sandbox(agent="x", home="/h", prefix=("no-such-jail",)))
+    assert "'no-such-jail' of agents.x.sandbox is missing" in agent.describe()["problem"]
 
 
 def test_a_working_directory_with_hidden_files_is_refused(world: World) -> None:
-    made = Sandbox(agent="x", home=str(world.home))
+    sandbox = Sandbox(agent="x", home=str(world.home))
     world.home.mkdir()
-    for place in (world.user, world.user.parent, Path("/"), world.home):
-        why = made.problem(str(place))
+    for directory in (world.user, world.user.parent, Path("/"), world.home):
+        why = sandbox.problem(str(directory))
         assert why is not None
         assert "which a sandbox hides; choose a working directory inside of it" in why
-    assert made.problem(str(world.project)) is None
+    assert sandbox.problem(str(world.project)) is None
 
 
 @pytest.mark.parametrize(
@@ -327,9 +329,9 @@ def test_an_agent_without_programs_cannot_have_a_sandbox(world: World) -> None:
 
 
 def test_a_repository_must_link_back_to_its_worktree(world: World) -> None:
-    found = find_repository(world.project / "-sub")
-    assert found is not None
-    assert found.top == world.project
+    repository = find_repository(world.project / "-sub")
+    assert repository is not None
+    assert repository.top == world.project
     tree = world.user / "tree"
     git(world.project, "worktree", "add", "-q", str(tree))
     linked = find_repository(tree)
@@ -339,33 +341,33 @@ def test_a_repository_must_link_back_to_its_worktree(world: World) -> None:
     for evil in (f"gitdir: {world.user}/.ssh", "gitdir: /", "", f"gitdir: {tree}/none"):
         (tree / ".git").write_text(evil)
         assert find_repository(tree) is None
-    other = world.user / "other"
-    other.mkdir()
-    (other / ".git").write_text(f"gitdir: {admin}")
-    assert find_repository(other) is None, "that repository knows another directory"
+    other_directory = world.user / "other"
+    other_directory.mkdir()
+    (other_directory / ".git").write_text(f"gitdir: {admin}")
+    assert find_repository(other_directory) is None, "that repository knows another directory"
     (tree / "worktrees" / "fake").mkdir(parents=True)
     (tree / "objects").symlink_to(world.user / ".ssh")
     (tree / "worktrees" / "fake" / "gitdir").write_text(f"{tree}/.git")
     (tree / ".git").write_text("gitdir: worktrees/fake")
     fake = find_repository(tree)
     assert fake is None or fake.common.is_relative_to(tree), "what it may name itself is its own"
-    (other / ".git").unlink()
-    (other / ".git").symlink_to(world.user / ".ssh")
-    assert find_repository(other) is None
+    (other_directory / ".git").unlink()
+    (other_directory / ".git").symlink_to(world.user / ".ssh")
+    assert find_repository(other_directory) is None
 
 
 def test_loader_and_shell_variables_reach_only_the_program(world: World) -> None:
-    kept = Sandbox(agent="x", home=str(world.home))
+    sandbox = Sandbox(agent="x", home=str(world.home))
     odd = {"LD_PRELOAD": "/p/evil.so", "BASH_FUNC_read%%": "() { evil; }", "PS4": "$(evil)", "PLAIN": "1", "PATH": "/p"}
-    argv, env = kept.command(("prog",), str(world.project), odd)
+    argv, env = sandbox.command(("prog",), str(world.project), odd)
     assert env == {"PLAIN": "1", "PATH": os.environ["PATH"]}, "an agent's would choose the program that keeps it in"
     outside = argv[: argv.index("--")]
-    assert not any("evil" in word for word in outside)
+    assert not any("evil" in argument for argument in outside)
     assert {"LD_PRELOAD=/p/evil.so", "PS4=$(evil)", "PATH=/p"} <= set(argv[len(outside) :])
-    assert replace(kept, prefix=("jail",)).command(("prog",), "/", {"PATH": "/p"}) == (
+    assert replace(sandbox, prefix=("jail",)).command(("prog",), "/", {"PATH": "/p"}) == (
         ("jail", "env", "PATH=/p", "prog"), {"PATH": os.environ["PATH"]},
     )  # fmt: skip
-    assert any(word.endswith("/bwrap") and not word.startswith("/p") for word in outside)
+    assert any(argument.endswith("/bwrap") and not argument.startswith("/p") for argument in outside)
 
 
 async def _exists(file: Path) -> None:
