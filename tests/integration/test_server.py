@@ -298,7 +298,7 @@ def test_random_damage_to_requests_does_no_harm(home: Path, caplog: pytest.LogCa
 
     with ServerThread(home, Limits(head_seconds=0.3, pause_seconds=0.3, last_seconds=0.2)) as host:
         responses = asyncio.run(many(host))
-    found_statuses = [status for one_response in responses for status in statuses(one_response)]
+    found_statuses = [status for response in responses for status in statuses(response)]
     assert max(found_statuses) < 500
     assert {200, 201, 400, 408} <= set(found_statuses)
     assert "Traceback" not in caplog.text

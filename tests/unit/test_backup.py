@@ -133,16 +133,16 @@ def list_files(folder: Path) -> set[str]:
 
 
 async def test_a_backup_is_complete_and_restored_unchanged(filled: Settings, file: Path, other: Settings) -> None:
-    summary = await backup(filled, file, report_nothing)
-    assert all(summary.rows.values())  # an empty table would prove nothing
+    result = await backup(filled, file, report_nothing)
+    assert all(result.rows.values())  # an empty table would prove nothing
     assert list_files(file.parent) == {"home", file.name}
     assert file.stat().st_mode & 0o777 == 0o600
     before = contents(filled.home / "midwatch.db")
     assert contents(file) == before
-    assert summary.rows == {name: len(rows) for name, rows in before.items()}
-    assert await restore(other, file, report_nothing) == summary
+    assert result.rows == {name: len(rows) for name, rows in before.items()}
+    assert await restore(other, file, report_nothing) == result
     assert contents(other.home / "midwatch.db") == before
-    assert summary.last_seq == len(before["events"])
+    assert result.last_seq == len(before["events"])
 
 
 async def test_restored_tasks_continue_but_processes_elsewhere_are_not_touched(
@@ -170,11 +170,11 @@ async def test_a_backup_is_a_snapshot_during_writes(filled: Settings, file: Path
     def write(table: str, rows: int) -> None:
         asyncio.run_coroutine_threadsafe(put(writer), loop).result(60)
 
-    summary = await backup(filled, file, write)
+    result = await backup(filled, file, write)
     await writer.close()
     assert contents(file) == before
     assert contents(filled.home / "midwatch.db")["event_head"] != before["event_head"]
-    assert summary.rows["tasks"] == len(before["tasks"])
+    assert result.rows["tasks"] == len(before["tasks"])
 
 
 async def test_a_pruned_log_keeps_its_beginning(filled: Settings, file: Path, other: Settings) -> None:
@@ -196,13 +196,13 @@ async def test_a_pruned_log_keeps_its_beginning(filled: Settings, file: Path, ot
 async def test_a_backup_of_an_older_schema_is_restored_to_the_newest(
     filled: Settings, file: Path, other: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    summary = await backup(filled, file, report_nothing)
+    result = await backup(filled, file, report_nothing)
     sealed = file.read_bytes()
     migrations = load_migrations("sqlite")
     newer = [*migrations, (migrations[-1][0] + 1, "ALTER TABLE tasks ADD COLUMN colour TEXT DEFAULT 'blue';\n")]
     for module in (sqlite, transfer):
         monkeypatch.setattr(module, "load_migrations", lambda kind: newer)
-    assert (await restore(other, file, report_nothing)).rows == summary.rows
+    assert (await restore(other, file, report_nothing)).rows == result.rows
     assert file.read_bytes() == sealed
     database = sqlite3.connect(other.home / "midwatch.db")
     assert database.execute("SELECT DISTINCT colour FROM tasks").fetchall() == [("blue",)]
@@ -308,9 +308,9 @@ async def test_data_is_replaced_only_with_force_and_kept_under_another_name(
     with pytest.raises(Conflict, match="--force"):
         await restore(filled, file, report_nothing)
     assert contents(filled.home / "midwatch.db") == before
-    summary = await restore(filled, file, report_nothing, force=True)
-    assert summary.aside is not None
-    assert contents(summary.aside) == before
+    result = await restore(filled, file, report_nothing, force=True)
+    assert result.aside is not None
+    assert contents(result.aside) == before
     assert contents(filled.home / "midwatch.db") == contents(file)
 
 
@@ -320,9 +320,9 @@ async def test_a_damaged_database_is_replaced_with_force(filled: Settings, file:
     database.write_bytes(b"this is no database" * 1000)
     with pytest.raises(StoreCorrupt, match="--force"):
         await restore(filled, file, report_nothing)
-    summary = await restore(filled, file, report_nothing, force=True)
-    assert summary.aside is not None
-    assert summary.aside.read_bytes() == b"this is no database" * 1000
+    result = await restore(filled, file, report_nothing, force=True)
+    assert result.aside is not None
+    assert result.aside.read_bytes() == b"this is no database" * 1000
     assert contents(database) == contents(file)
 
 
