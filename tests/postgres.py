@@ -18,9 +18,9 @@ SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_connections": "200",
 
 def binaries() -> Path | None:
     """Return the directory with initdb and pg_ctl, newest version first."""
-    found = shutil.which("pg_ctl")
-    if found:
-        return Path(found).parent
+    program = shutil.which("pg_ctl")
+    if program:
+        return Path(program).parent
     places = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"), key=lambda p: int(p.parts[-3]), reverse=True)
     return places[0].parent if places else None
 
@@ -33,11 +33,11 @@ def free_port() -> int:
     take thousands of ports between this call and the use of the port, and between two servers that use it. A bound
     socket that does not listen reserves it; a server that names the port and reuses addresses can still listen there.
     """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    _reserved.append(held)
-    port: int = held.getsockname()[1]
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", 0))
+    _reserved.append(sock)
+    port: int = sock.getsockname()[1]
     return port
 
 
@@ -80,21 +80,21 @@ class Cluster:
 @contextmanager
 def cluster() -> Iterator[Cluster]:
     """Yield a cluster that is removed after the block. For root it runs as another user, as PostgreSQL requires."""
-    found = binaries()
-    if found is None:
+    bin_folder = binaries()
+    if bin_folder is None:
         raise FileNotFoundError("PostgreSQL is not installed: install Debian's postgresql, or set MIDWATCH_TEST_PG")
     user = None
     if os.geteuid() == 0:
-        known = {entry.pw_name for entry in pwd.getpwall()}
-        user = "postgres" if "postgres" in known else "nobody"
+        user_names = {entry.pw_name for entry in pwd.getpwall()}
+        user = "postgres" if "postgres" in user_names else "nobody"
     folder = Path(tempfile.mkdtemp(prefix="midwatch-pg-"))
     if user:
         os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
-    made = Cluster(folder, found, user)
+    new_cluster = Cluster(folder, bin_folder, user)
     try:
-        made.create()
-        made.start()
-        yield made
-        made.stop("immediate")
+        new_cluster.create()
+        new_cluster.start()
+        yield new_cluster
+        new_cluster.stop("immediate")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -75,14 +75,14 @@ def claim_request(free: int = 10, owner: str = OWNER, **fields: Any) -> ClaimReq
 
 async def claim_tasks(store: Store, free: int = 10, **fields: Any) -> list[Task]:
     """Claim the due tasks."""
-    return [made.task for made in (await store.claim(claim_request(free, **fields), CLOCK.now())).taken]
+    return [claim.task for claim in (await store.claim(claim_request(free, **fields), CLOCK.now())).taken]
 
 
 async def submit_and_claim(store: Store, **fields: Any) -> Task:
     """Submit one task and claim it."""
     task = await put(store, **fields)
-    (taken,) = [one for one in await claim_tasks(store) if one.id == task.id]
-    return taken
+    (claimed_task,) = [candidate for candidate in await claim_tasks(store) if candidate.id == task.id]
+    return claimed_task
 
 
 def fence(task: Task) -> Fence:

@@ -24,8 +24,8 @@ PATIENCE = 60.0
 
 def environment(home: Path, **more: str) -> dict[str, str]:
     """Return the environment of a midwatch process on that home, without settings of the caller's environment."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("MIDWATCH_")}
-    return {**kept, "MIDWATCH_HOME": str(home), **more}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("MIDWATCH_")}
+    return {**inherited, "MIDWATCH_HOME": str(home), **more}
 
 
 class Server:
@@ -111,7 +111,7 @@ class WorkerProcess:
 
 def processes_with(mark: str) -> list[int]:
     """Return the processes whose environment contains `mark`."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -120,36 +120,36 @@ def processes_with(mark: str) -> list[int]:
             except OSError:
                 continue
             if state != "Z" and mark.encode() in environ.split(b"\0"):
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
-async def eventually(look: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    """Return whether `look` becomes true within `seconds`."""
+async def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    """Return whether `condition` becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
-    while not look():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         await asyncio.sleep(0.02)
     return True
 
 
-async def until(look: Callable[[], Any], seconds: float = 2 * PATIENCE) -> Any:
-    """Return the first true result of `look`, which may be awaitable; other work runs between two checks."""
+async def until(condition: Callable[[], Any], seconds: float = 2 * PATIENCE) -> Any:
+    """Return the first true result of `condition`, which may be awaitable; other work runs between two checks."""
     async with asyncio.timeout(seconds):
         while True:
-            found = look()
-            if inspect.isawaitable(found):
-                found = await found
-            if found:
-                return found
+            result = condition()
+            if inspect.isawaitable(result):
+                result = await result
+            if result:
+                return result
             await asyncio.sleep(0.005)
 
 
-def poll_until(look: Callable[[], Any], good: Callable[[Any], object]) -> Any:
-    """Return the result of `look` once `good` accepts it; for tests without an event loop."""
+def poll_until(read: Callable[[], Any], good: Callable[[Any], object]) -> Any:
+    """Return the result of `read` once `good` accepts it; for tests without an event loop."""
     deadline = time.monotonic() + 2 * PATIENCE
-    while not good(found := look()):
-        assert time.monotonic() < deadline, found
+    while not good(result := read()):
+        assert time.monotonic() < deadline, result
         time.sleep(0.05)
-    return found
+    return result

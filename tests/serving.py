@@ -33,9 +33,9 @@ class Served:
     streams: Streams
     stopping: asyncio.Event
 
-    async def get(self, path: str, /, **asked: Any) -> Any:
+    async def get(self, path: str, /, **query: Any) -> Any:
         """Return the JSON of a GET request that must succeed."""
-        reply = await self.http.get(path, params=asked, headers={"accept": "application/json"})
+        reply = await self.http.get(path, params=query, headers={"accept": "application/json"})
         assert reply.status_code == 200, reply.text
         return reply.json()
 
@@ -52,16 +52,16 @@ class Served:
 
     async def until(self, kind: str, **about: Any) -> None:
         """Return once the log has an event of the kind and values."""
-        async for told in self.runtime.bus.follow(0):
-            if told.kind == kind and all(getattr(told, name) == value for name, value in about.items()):
+        async for event in self.runtime.bus.follow(0):
+            if event.kind == kind and all(getattr(event, name) == value for name, value in about.items()):
                 return
 
-    async def read_log(self, **asked: Any) -> list[Any]:
+    async def read_log(self, **query: Any) -> list[Any]:
         """Return all stored events of a filter."""
-        found: list[Any] = []
-        while page := (await self.get("/events", after=found[-1]["seq"] if found else 0, **asked))["events"]:
-            found += page
-        return found
+        events: list[Any] = []
+        while page := (await self.get("/events", after=events[-1]["seq"] if events else 0, **query))["events"]:
+            events += page
+        return events
 
     @asynccontextmanager
     async def as_role(self, role: str) -> AsyncIterator[httpx2.AsyncClient]:
@@ -103,8 +103,8 @@ async def serve_agents(
     home: Path, agents: Mapping[str, Registered], channels: Mapping[str, Channel] | None = None, /, **settings: Any
 ) -> AsyncIterator[Served]:
     """Serve these agents; the first one is the default."""
-    wanted = {"detect_agents": False, "default_agent": next(iter(agents)), "shutdown_grace": 0, **settings}
-    loaded = Settings.load(home, **wanted)
+    values = {"detect_agents": False, "default_agent": next(iter(agents)), "shutdown_grace": 0, **settings}
+    loaded = Settings.load(home, **values)
     async with (
         Runtime.open(home, settings=loaded, agents=agents, channels=channels, role="up") as runtime,
         serve_runtime(runtime) as (url, app, stopping),

@@ -39,7 +39,7 @@ class StandaloneServer:
     """A server of one agent in a process of its own."""
 
     def __init__(self, folder: Path, *flags: str, agent: list[str] = AGENT, stdin: str | None = "", **env: str) -> None:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
         self.errors = folder / "errors.log"
         self.mark = f"AGENTAPI_TEST={folder}"
         (server_stdin, our_stdin), (our_stdout, server_stdout) = os.pipe(), os.pipe()
@@ -47,7 +47,7 @@ class StandaloneServer:
         with self.errors.open("ab") as errors:
             self.process = start(
                 ["agentapi", "server", "--port", "0", "--json", *flags, "--", *agent],
-                env={**kept, "TMPDIR": str(folder), "AGENTAPI_TEST": str(folder), **env}, log=errors, cwd=folder,
+                env={**inherited, "TMPDIR": str(folder), "AGENTAPI_TEST": str(folder), **env}, log=errors, cwd=folder,
                 stdin=server_stdin, stdout=server_stdout,
             )  # fmt: skip
         os.close(server_stdin)
@@ -60,9 +60,9 @@ class StandaloneServer:
     async def wait_for_start(self) -> dict[str, Any]:
         line = await asyncio.to_thread(self.stdout.readline)
         assert line, self.errors.read_text()
-        told: dict[str, Any] = json.loads(line)
-        self.http.base_url = httpx2.URL(told["url"])
-        return told
+        announcement: dict[str, Any] = json.loads(line)
+        self.http.base_url = httpx2.URL(announcement["url"])
+        return announcement
 
     async def wait_until_stable(self) -> None:
         """Wait until the server reports the agent as stable and its prompt is shown: a program that has not printed
@@ -88,7 +88,7 @@ class StandaloneServer:
         assert reply.status_code == 200, reply.text
 
     async def messages(self) -> list[str]:
-        return [one["content"] for one in (await self.http.get("/messages")).json()["messages"]]
+        return [message["content"] for message in (await self.http.get("/messages")).json()["messages"]]
 
     async def wait_for_exit(self, number: int | None = None) -> int:
         if number is not None:
@@ -105,16 +105,16 @@ class StandaloneServer:
 
 
 @asynccontextmanager
-async def start_standalone(folder: Path, *flags: str, **wish: Any) -> AsyncIterator[StandaloneServer]:
+async def start_standalone(folder: Path, *flags: str, **options: Any) -> AsyncIterator[StandaloneServer]:
     """Start a server and check that nothing of it remains at the end."""
-    made = StandaloneServer(folder, *flags, **wish)
+    server = StandaloneServer(folder, *flags, **options)
     try:
-        await made.wait_for_start()
-        yield made
+        await server.wait_for_start()
+        yield server
     finally:
-        await made.close()
-    assert await eventually(lambda: not processes_with(made.mark)), "a process was left behind"
-    left = [*folder.glob("midwatch-agentapi-*"), *folder.glob("agentapi-uploads-*")]
-    assert left == [] or made.process.returncode == -signal.SIGKILL
-    for path in left:
+        await server.close()
+    assert await eventually(lambda: not processes_with(server.mark)), "a process was left behind"
+    leftovers = [*folder.glob("midwatch-agentapi-*"), *folder.glob("agentapi-uploads-*")]
+    assert leftovers == [] or server.process.returncode == -signal.SIGKILL
+    for path in leftovers:
         shutil.rmtree(path)

@@ -80,8 +80,8 @@ class Block(NamedTuple):
 
 def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text()
-    for found in re.finditer(r"(?:^<!-- ([^>]*) -->\n)?^```(\w*)\n(.*?)^```$", text, re.M | re.S):
-        yield Block(page, text[: found.start(3)].count("\n") + 1, found[2], found[3], found[1] or "")
+    for match in re.finditer(r"(?:^<!-- ([^>]*) -->\n)?^```(\w*)\n(.*?)^```$", text, re.M | re.S):
+        yield Block(page, text[: match.start(3)].count("\n") + 1, match[2], match[3], match[1] or "")
 
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -94,9 +94,9 @@ def find_blocks(language: str) -> list[Block]:
 def section(text: str, heading: str) -> str:
     """Return the text below a heading, up to the next heading of its level or above."""
     level = heading.split()[0]
-    found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{len(level)}}} |\Z)", text, re.M | re.S)
-    assert found, heading
-    return found[1]
+    match = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{len(level)}}} |\Z)", text, re.M | re.S)
+    assert match, heading
+    return match[1]
 
 
 def first_cells(text: str) -> list[str]:
@@ -123,7 +123,7 @@ def test_generated_pages_are_up_to_date(page: str) -> None:
 
 def test_every_event_error_and_setting_is_on_its_page() -> None:
     assert re.findall(r"^### (\w+)$", read("events.md"), re.M) == list(KINDS)
-    codes = {made.code for made in vars(midwatch.base.errors).values() if hasattr(made, "exit_status")}
+    codes = {error.code for error in vars(midwatch.base.errors).values() if hasattr(error, "exit_status")}
     assert {
         cells.split("|")[1].strip(" `") for cells in re.findall(r"^\| `\w+` (\|.*)", read("errors.md"), re.M)
     } == codes
@@ -144,8 +144,8 @@ def anchors(page: Path) -> set[str]:
 def test_links_have_targets(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if not link.startswith(("http://", "https://")):
-            place, _, anchor = link.partition("#")
-            target = (page.parent / place).resolve() if place else page
+            file, _, anchor = link.partition("#")
+            target = (page.parent / file).resolve() if file else page
             assert target.exists(), f"{page.name} links to {link}"
             assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
 
@@ -210,14 +210,14 @@ def test_commands_in_the_documents_exist_with_their_options(page: Path) -> None:
     text = page.read_text()
     spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
     lines = [line for block in blocks(page) if block.language in ("sh", "") for line in block.code.splitlines()]
-    for said in (*spans, *lines):
-        for command, rest in re.findall(r"(?:^|[\s/])midwatch ([a-z]+)\b([^|#\n]*)", said):
-            assert command in COMMANDS, said
-            found = COMMANDS[command]
-            if below := getattr(found, "commands", None):
-                found = below.get(next(iter(rest.split()), ""), found)
-            known = {option for param in found.params for option in param.opts} | {"--help"}
-            assert set(re.findall(r"(?<=\s)--[a-z-]+", rest)) <= known, said
+    for snippet in (*spans, *lines):
+        for command, arguments in re.findall(r"(?:^|[\s/])midwatch ([a-z]+)\b([^|#\n]*)", snippet):
+            assert command in COMMANDS, snippet
+            click_command = COMMANDS[command]
+            if below := getattr(click_command, "commands", None):
+                click_command = below.get(next(iter(arguments.split()), ""), click_command)
+            options = {option for param in click_command.params for option in param.opts} | {"--help"}
+            assert set(re.findall(r"(?<=\s)--[a-z-]+", arguments)) <= options, snippet
 
 
 @pytest.mark.parametrize("example", sorted(ROOT.glob("examples/*.py")), ids=name_of)
@@ -234,9 +234,9 @@ def test_examples_run(example: Path, home: Path) -> None:
 
 def test_the_readme_shows_code_early_and_the_library_in_ten_lines() -> None:
     page = ROOT / "README.md"
-    made = list(blocks(page))
-    assert made[0].line <= 30
-    (library,) = [block.code for block in made if block.language == "python"]
+    code_blocks = list(blocks(page))
+    assert code_blocks[0].line <= 30
+    (library,) = [block.code for block in code_blocks if block.language == "python"]
     assert library == (ROOT / "examples/background.py").read_text()
     assert len([line for line in library.splitlines() if line.strip()]) <= 10
 
@@ -245,32 +245,32 @@ def test_the_readme_shows_code_early_and_the_library_in_ten_lines() -> None:
 async def test_the_first_commands_of_the_readme_work(home: Path) -> None:
     home.mkdir()
     (story,) = [block.code for block in blocks(ROOT / "README.md") if block.note == "first minute"]
-    place, said = Home(home), {}
+    server_home, outputs = Home(home), {}
     env = {"PATH": f"{PROGRAM.parent}:/usr/bin:/bin", "MIDWATCH_PORT": "0", "MIDWATCH_SHUTDOWN_GRACE": "0"}
     try:
         for line in story.splitlines():
             if "PID" in line.partition("#")[0]:
-                await wait_for_start(place)
-                server = place.server()
+                await wait_for_start(server_home)
+                server = server_home.server()
                 assert server is not None
                 line = line.replace("PID", str(server.pid), 1)
             ran = run(["sh", "-c", line], home, **env)
             assert ran.returncode == 0, ran.stderr
-            said[line.split()[1]] = ran.stdout
+            outputs[line.split()[1]] = ran.stdout
             if line.startswith("kill"):
-                assert await eventually(lambda: not place.lock("up").is_taken())
-        await wait_for_start(place, attempt=2)
+                assert await eventually(lambda: not server_home.lock("up").is_taken())
+        await wait_for_start(server_home, attempt=2)
         log = run([str(PROGRAM), "events"], home).stdout
     finally:
         run([str(PROGRAM), "down"], home)
-    assert "This is the demo agent" in said["run"]
-    assert "(pid " in said["status"]
+    assert "This is the demo agent" in outputs["run"]
+    assert "(pid " in outputs["status"]
     assert log.index("task_rescued") < log.rindex("task_started")
 
 
-async def wait_for_start(place: Home, attempt: int = 1) -> None:
+async def wait_for_start(home: Home, attempt: int = 1) -> None:
     """Wait until the sleeping demo has started."""
-    async with Client.for_home(place.path) as client:
+    async with Client.for_home(home.path) as client:
         async for event in client.follow(0, kinds=["task_progress"]):
             if event["attempt"] == attempt:
                 return
@@ -335,8 +335,8 @@ def test_the_tasks_page_lists_every_field() -> None:
 
 def test_the_tasks_page_lists_options_waits_outcomes_and_rules() -> None:
     text = read("tasks.md")
-    wishes = section(text, "## Options of a task")
-    assert sorted(first_cells(wishes)) == sorted(Submission.__annotations__)
+    options = section(text, "## Options of a task")
+    assert sorted(first_cells(options)) == sorted(Submission.__annotations__)
     assert sorted(first_cells(section(text, "## Waiting"))) == sorted(task.WAITS)
     ends = re.findall(r"^\| `(\w+)` \| (\w+) \|", section(text, "## How a task ends"), re.M)
     assert dict(ends) == task.STATUS_OF
@@ -351,9 +351,9 @@ def test_the_automations_page_lists_every_field_option_status_and_policy() -> No
     whole, run_fields = section(text, "## Fields").split("A run in its history", 1)
     assert sorted(first_cells(whole)) == sorted(AutomationInfo.__annotations__)
     assert sorted(first_cells(run_fields)) == sorted(RunInfo.__annotations__)
-    wishes = first_cells(section(text, "## Options"))
-    assert sorted(wishes) == sorted(set(AutomationBody.model_fields) - {"prompt"})
-    assert sorted(set(wishes) - only_when_made(text)) == sorted(
+    options = first_cells(section(text, "## Options"))
+    assert sorted(options) == sorted(set(AutomationBody.model_fields) - {"prompt"})
+    assert sorted(set(options) - only_when_made(text)) == sorted(
         set(AutomationPatch.model_fields) - {"prompt", "revision"}
     )
     assert first_cells(section(text, "## States")) == list(automation.TRANSITIONS)
@@ -371,19 +371,19 @@ def test_the_goals_page_lists_every_field_option_signal_and_status() -> None:
     text = read("goals.md")
     shown, inside = section(text, "## Fields").split("Kept inside", 1)
     assert sorted(first_cells(shown)) == sorted(GoalInfo.__annotations__)
-    kept = {one.name for one in fields(goal.Goal)} - set(GoalInfo.__annotations__)
-    assert sorted(first_cells(inside)) == sorted(kept)
+    field_names = {field.name for field in fields(goal.Goal)} - set(GoalInfo.__annotations__)
+    assert sorted(first_cells(inside)) == sorted(field_names)
     assert sorted(first_cells(section(text, "## Options"))) == sorted(set(GoalBody.model_fields) - {"objective"})
     assert sorted(first_cells(section(text, "## How it ends or pauses"))) == sorted(goal.TRANSITIONS)
-    for word in get_args(goal.Work):
-        assert word in shown
+    for value in get_args(goal.Work):
+        assert value in shown
 
 
 def test_the_handoffs_page_lists_every_field_option_limit_and_status() -> None:
     text = read("handoffs.md")
 
     def names(head: str) -> list[str]:
-        return [one for cell in re.findall(r"^\| (`.*?) \|", section(text, head), re.M) for one in words(cell)]
+        return [name for cell in re.findall(r"^\| (`.*?) \|", section(text, head), re.M) for name in words(cell)]
 
     def words(cell: str) -> list[str]:
         return re.findall(r"`(\w+)`", cell)
@@ -404,19 +404,21 @@ def test_the_pages_of_sessions_approvals_and_events_list_every_field() -> None:
     text = read("sessions.md")
     empty = session.View(session.Session(key="k", agent="a", gate_key="k"))
     assert sorted(first_cells(section(text, "## Fields"))) == sorted(empty.snapshot())
-    said = session.Message(session_key="k", role="user", text="", time=0)
-    assert sorted(first_cells(section(text, "## Messages"))) == sorted(said.snapshot())
-    for word in (*get_args(session.Role), *get_args(session.Status)):
-        assert f"`{word}`" in text
-    asked = approval.Approval(id="a", task_id="t", attempt=1, session_key="k", agent="a", question="?", choices=YES_NO)
-    assert sorted(first_cells(section(read("approvals.md"), "## Fields"))) == sorted(asked.snapshot())
+    message = session.Message(session_key="k", role="user", text="", time=0)
+    assert sorted(first_cells(section(text, "## Messages"))) == sorted(message.snapshot())
+    for value in (*get_args(session.Role), *get_args(session.Status)):
+        assert f"`{value}`" in text
+    question = approval.Approval(
+        id="a", task_id="t", attempt=1, session_key="k", agent="a", question="?", choices=YES_NO
+    )
+    assert sorted(first_cells(section(read("approvals.md"), "## Fields"))) == sorted(question.snapshot())
     envelope = section(read("events.md"), "## The envelope")
     assert sorted(first_cells(envelope)) == sorted(Event._fields)
 
 
 def test_numbers_in_the_text_match_the_code() -> None:
     default = Settings()
-    plain, kept = AgentTerms(), default.retention
+    plain, retention = AgentTerms(), default.retention
     assert plain.timeout_seconds is not None and TERMS.timeout_seconds is not None
     pages = {
         "tasks.md": (
@@ -430,7 +432,7 @@ def test_numbers_in_the_text_match_the_code() -> None:
             f"`max_attempts` ({plain.max_attempts})",
             f"is rescued {task.MAX_RESCUES} times at most",
             f"`shutdown_grace` ({default.shutdown_grace:g} seconds)",
-            f"the newest {kept.tasks:,}, for {kept.task_age / 86400:g} days".replace(",", " ", 1),
+            f"the newest {retention.tasks:,}, for {retention.task_age / 86400:g} days".replace(",", " ", 1),
         ),
         "approvals.md": (
             f"`max_waiting` ({default.max_waiting})",
@@ -461,9 +463,9 @@ def test_numbers_in_the_text_match_the_code() -> None:
 
 def kind_terms() -> dict[str, AgentTerms]:
     """Return the terms of each kind of agent without any option."""
-    places = (place.partition(":")[::2] for place in AGENT_KINDS.values())
-    made = {name: getattr(importlib.import_module(module), name) for module, name in places}
-    return {kind.kind: kind.terms for kind in made.values()}
+    targets = (target.partition(":")[::2] for target in AGENT_KINDS.values())
+    classes = {name: getattr(importlib.import_module(module), name) for module, name in targets}
+    return {kind.kind: kind.terms for kind in classes.values()}
 
 
 def test_crash_rules_list_the_kinds_that_use_them_by_default() -> None:
@@ -472,10 +474,12 @@ def test_crash_rules_list_the_kinds_that_use_them_by_default() -> None:
     for kind, terms in kind_terms().items():
         of[terms.on_crash].append(kind)
     assert {rule: re.findall(r"`(\w+)`", kinds.partition(";")[0]) for rule, kinds in rows} == of
-    said = dict(rows)
-    assert "a `command` with a `resume_argv`" in said[CommandAgent.terms_for({"resume_argv": ["x"]}).on_crash]
-    assert "a `terminal` whose program can resume" in said[TerminalAgent.terms_for({"profile": "claude"}).on_crash]
-    assert "a found program that runs as a command" in said[TERMS.on_crash]
+    descriptions = dict(rows)
+    assert "a `command` with a `resume_argv`" in descriptions[CommandAgent.terms_for({"resume_argv": ["x"]}).on_crash]
+    assert (
+        "a `terminal` whose program can resume" in descriptions[TerminalAgent.terms_for({"profile": "claude"}).on_crash]
+    )
+    assert "a found program that runs as a command" in descriptions[TERMS.on_crash]
 
 
 def test_the_agents_page_lists_the_terms_of_every_kind() -> None:
@@ -523,8 +527,8 @@ async def routes(home: Path) -> set[str]:
 
 async def test_every_route_is_documented(home: Path) -> None:
     listed = re.findall(r"^\| `((?:GET|POST|PATCH|DELETE) [^`]+)`", section(read("api.md"), "## Routes"), re.M)
-    known = {re.sub(r"\{\w+\}", "{}", route.replace("/api/v1", "")) for route in await routes(home)}
-    assert {re.sub(r"\{\w+\}", "{}", route) for route in listed} == known
+    known_routes = {re.sub(r"\{\w+\}", "{}", route.replace("/api/v1", "")) for route in await routes(home)}
+    assert {re.sub(r"\{\w+\}", "{}", route) for route in listed} == known_routes
 
 
 # -- the library -------------------------------------------------------------------------------------------------------
@@ -707,18 +711,18 @@ def test_every_name_has_a_test_or_is_open() -> None:
 
 
 async def test_every_name_exists_where_documented(home: Path) -> None:
-    known = await routes(home)
-    for there, places, _ in coverage():
-        assert places, there
-        for place in places:
-            if place.startswith("setting "):
-                assert is_setting(place.removeprefix("setting ")), f"{there}: {place}"
-            elif place.startswith("midwatch "):
-                assert place.split()[1] in COMMANDS, f"{there}: {place}"
-            elif place.startswith("midwatch."):
-                resolve(place)
+    known_routes = await routes(home)
+    for there, locations, _ in coverage():
+        assert locations, there
+        for location in locations:
+            if location.startswith("setting "):
+                assert is_setting(location.removeprefix("setting ")), f"{there}: {location}"
+            elif location.startswith("midwatch "):
+                assert location.split()[1] in COMMANDS, f"{there}: {location}"
+            elif location.startswith("midwatch."):
+                resolve(location)
             else:
-                assert place in known, f"{there}: {place}"
+                assert location in known_routes, f"{there}: {location}"
 
 
 def is_setting(path: str) -> bool:
@@ -732,15 +736,15 @@ def is_setting(path: str) -> bool:
 def resolve(path: str) -> Any:
     """Return the object that a dotted path names; the key of a typed dictionary counts as its attribute."""
     module, *names = path.split(".")
-    found: Any = midwatch
-    while names and hasattr(found, "__path__") and importlib.util.find_spec(f"{module}.{names[0]}"):
+    value: Any = midwatch
+    while names and hasattr(value, "__path__") and importlib.util.find_spec(f"{module}.{names[0]}"):
         module = f"{module}.{names.pop(0)}"
-        found = importlib.import_module(module)
+        value = importlib.import_module(module)
     for name in names:
-        keys = getattr(found, "__annotations__", {})
-        assert hasattr(found, name) or name in keys, f"{path}: there is no {name}"
-        found = getattr(found, name, None) or keys[name]
-    return found
+        keys = getattr(value, "__annotations__", {})
+        assert hasattr(value, name) or name in keys, f"{path}: there is no {name}"
+        value = getattr(value, name, None) or keys[name]
+    return value
 
 
 def test_the_default_timeout_equals_that_of_the_reference() -> None:
@@ -757,9 +761,9 @@ NEEDED = [
 
 
 def test_the_glossary_is_sorted_and_complete() -> None:
-    words = re.findall(r"^\| (\w+) \| .+ \|$", read("glossary.md"), re.M)[1:]
-    assert words == sorted(set(words))
-    assert [word for word in NEEDED if word not in words] == []
+    terms = re.findall(r"^\| (\w+) \| .+ \|$", read("glossary.md"), re.M)[1:]
+    assert terms == sorted(set(terms))
+    assert [term for term in NEEDED if term not in terms] == []
 
 
 def test_the_changelog_has_an_unreleased_section() -> None:

@@ -48,11 +48,11 @@ def connect(port: int, host: str = "127.0.0.1") -> socket.socket:
 
 def read_to_end(sock: socket.socket) -> bytes:
     """Return everything up to the end of the connection, which the server must close."""
-    heard = b""
+    received = b""
     with contextlib.suppress(ConnectionError):
         while part := sock.recv(65536):
-            heard += part
-    return heard
+            received += part
+    return received
 
 
 def exchange(port: int, *parts: bytes) -> bytes:
@@ -69,23 +69,23 @@ def request(target: str = HEALTH, *headers: str, method: str = "GET", body: byte
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
-def statuses(heard: bytes) -> list[int]:
+def statuses(response: bytes) -> list[int]:
     """Return the statuses of all replies; no body in these tests contains a similar line."""
-    return [int(found) for found in re.findall(rb"^HTTP/1\.1 (\d+) ", heard, re.M)]
+    return [int(status) for status in re.findall(rb"^HTTP/1\.1 (\d+) ", response, re.M)]
 
 
-def problem(heard: bytes) -> dict[str, object]:
-    head, _, body = heard.partition(b"\r\n\r\n")
+def problem(response: bytes) -> dict[str, object]:
+    head, _, body = response.partition(b"\r\n\r\n")
     assert b"content-type: application/problem+json" in head.lower()
     assert b"connection: close" in head.lower()
-    told: dict[str, object] = json.loads(body)
-    assert told["status"] == statuses(heard)[0]
-    return told
+    details: dict[str, object] = json.loads(body)
+    assert details["status"] == statuses(response)[0]
+    return details
 
 
-def is_refused(heard: bytes) -> bool:
+def is_refused(response: bytes) -> bool:
     """Return whether the reply is one 4xx or empty."""
-    return heard == b"" or [status // 100 for status in statuses(heard)] == [4]
+    return response == b"" or [status // 100 for status in statuses(response)] == [4]
 
 
 def reply(sock: socket.socket) -> int:
@@ -156,13 +156,13 @@ class ServerThread:
         """Submit so many long prompts and return their total length."""
         body = json.dumps({"prompt": "x" * 450_000, "delay": 3600}).encode()
         for _ in range(count):
-            heard = exchange(self.port, self.post(f"Content-Length: {len(body)}", "Connection: close", body=body))
-            assert statuses(heard) == [201]
+            response = exchange(self.port, self.post(f"Content-Length: {len(body)}", "Connection: close", body=body))
+            assert statuses(response) == [201]
         return count * 450_000
 
     def tasks(self) -> int:
-        heard = exchange(self.port, self.authorized("/summary", "Connection: close"))
-        total: int = json.loads(heard.partition(b"\r\n\r\n")[2])["total"]
+        response = exchange(self.port, self.authorized("/summary", "Connection: close"))
+        total: int = json.loads(response.partition(b"\r\n\r\n")[2])["total"]
         return total
 
 
@@ -243,22 +243,22 @@ MALFORMED = {
 
 @pytest.mark.parametrize("sent", MALFORMED.values(), ids=MALFORMED.keys())
 def test_malformed_requests_are_refused_and_the_connection_closed(served: Server, sent: bytes) -> None:
-    heard = exchange(served.port, sent)
-    assert is_refused(heard), heard
-    if heard and statuses(heard) != [413]:
-        assert problem(heard)["code"] == "malformed_request"
+    response = exchange(served.port, sent)
+    assert is_refused(response), response
+    if response and statuses(response) != [413]:
+        assert problem(response)["code"] == "malformed_request"
 
 
 @pytest.mark.parametrize("step", [1, 7])
 def test_malformed_requests_in_small_pieces_are_refused(served: Server, step: int) -> None:
     for sent in (MALFORMED["length and chunks"], MALFORMED["one bare LF"], MALFORMED["two hosts"]):
-        heard = exchange(served.port, *(sent[at : at + step] for at in range(0, len(sent), step)))
-        assert problem(heard)["code"] == "malformed_request"
+        response = exchange(served.port, *(sent[at : at + step] for at in range(0, len(sent), step)))
+        assert problem(response)["code"] == "malformed_request"
 
 
 def test_text_in_other_scripts_is_accepted(served: Server) -> None:
-    heard = exchange(served.port, GET + "Cookie: name=ä\r\nConnection: close\r\n\r\n".encode())
-    assert statuses(heard) == [200]
+    response = exchange(served.port, GET + "Cookie: name=ä\r\nConnection: close\r\n\r\n".encode())
+    assert statuses(response) == [200]
     assert statuses(exchange(served.port, request("/api/v1/tasks/%C3%A4", "Connection: close"))) == [401]
 
 
@@ -276,14 +276,14 @@ def test_random_damage_to_requests_does_no_harm(home: Path, caplog: pytest.LogCa
     async def one(port: int, sent: bytes) -> bytes:
         async with asyncio.timeout(PATIENCE):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            heard = b""
+            response = b""
             with contextlib.suppress(ConnectionError):
                 writer.write(sent)
-                heard = await reader.read()
+                response = await reader.read()
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
-            return heard
+            return response
 
     async def many(host: ServerThread) -> list[bytes]:
         whole = [
@@ -292,15 +292,15 @@ def test_random_damage_to_requests_does_no_harm(home: Path, caplog: pytest.LogCa
             host.authorized("/tasks?limit=5"),
         ]
         sent = [damaged(chance.choice(whole)) for _ in range(600)]
-        return [heard for at in range(0, 600, 100) for heard in await asyncio.gather(
+        return [response for at in range(0, 600, 100) for response in await asyncio.gather(
             *(one(host.port, piece) for piece in sent[at : at + 100])
         )]  # fmt: skip
 
     with ServerThread(home, Limits(head_seconds=0.3, pause_seconds=0.3, last_seconds=0.2)) as host:
-        heard = asyncio.run(many(host))
-    found = [status for one_heard in heard for status in statuses(one_heard)]
-    assert max(found) < 500
-    assert {200, 201, 400, 408} <= set(found)
+        responses = asyncio.run(many(host))
+    found_statuses = [status for response in responses for status in statuses(response)]
+    assert max(found_statuses) < 500
+    assert {200, 201, 400, 408} <= set(found_statuses)
     assert "Traceback" not in caplog.text
 
 
@@ -342,9 +342,9 @@ def test_a_pipelined_request_is_not_run(home: Path) -> None:
     """The first request is answered, then the connection ends; a client that sent more repeats it."""
     with ServerThread(home, Limits()) as host:
         create = host.post("Content-Length: 15", body=b'{"prompt": "a"}')
-        heard = exchange(host.port, host.authorized("/summary") + create + create)
-        assert statuses(heard) == [200]
-        assert b"connection: close" in heard
+        response = exchange(host.port, host.authorized("/summary") + create + create)
+        assert statuses(response) == [200]
+        assert b"connection: close" in response
         assert host.tasks() == 0
 
 
@@ -401,8 +401,8 @@ def test_a_trailer_is_not_a_header(home: Path) -> None:
     ids=["one", "endless", "together", "many", "target", "endless target", "line breaks", "trailer", "chunk extension"],
 )  # fmt: skip
 def test_headers_above_the_limit_are_refused_early(served: Server, sent: bytes) -> None:
-    heard = exchange(served.port, sent)
-    assert (statuses(heard), problem(heard)["code"]) == ([431], "headers_too_large")
+    response = exchange(served.port, sent)
+    assert (statuses(response), problem(response)["code"]) == ([431], "headers_too_large")
 
 
 def test_headers_of_the_largest_size_are_accepted(served: Server) -> None:
@@ -412,10 +412,10 @@ def test_headers_of_the_largest_size_are_accepted(served: Server) -> None:
 
 def test_a_body_above_the_limit_is_refused_while_it_is_sent(home: Path) -> None:
     with ServerThread(home, Limits()) as host:
-        heard = exchange(host.port, host.post("Content-Length: 6000000", body=b"x" * 6_000_000))
-        assert (statuses(heard), problem(heard)["field"]) == ([413], "body")
-        heard = exchange(host.port, host.post(CHUNKED), *[b"100000\r\n" + b"x" * 0x100000 + b"\r\n"] * 6)
-        assert (statuses(heard), problem(heard)["field"]) == ([413], "body")
+        response = exchange(host.port, host.post("Content-Length: 6000000", body=b"x" * 6_000_000))
+        assert (statuses(response), problem(response)["field"]) == ([413], "body")
+        response = exchange(host.port, host.post(CHUNKED), *[b"100000\r\n" + b"x" * 0x100000 + b"\r\n"] * 6)
+        assert (statuses(response), problem(response)["field"]) == ([413], "body")
 
 
 def test_a_reply_before_the_end_of_the_request_closes_the_connection(served: Server) -> None:
@@ -445,9 +445,9 @@ QUICK = Limits(head_seconds=0.4, pause_seconds=0.4, body_seconds=1.5, last_secon
 def test_idle_connections_are_closed(home: Path) -> None:
     with ServerThread(home, QUICK) as host:
         assert exchange(host.port) == b""
-        heard = exchange(host.port, request(HEALTH))
-        assert statuses(heard) == [200]
-        assert b"connection: close" not in heard
+        response = exchange(host.port, request(HEALTH))
+        assert statuses(response) == [200]
+        assert b"connection: close" not in response
 
 
 def test_incomplete_headers_time_out(home: Path) -> None:
@@ -463,15 +463,15 @@ def test_incomplete_headers_time_out(home: Path) -> None:
 def test_slowly_sent_headers_time_out(home: Path) -> None:
     with ServerThread(home, QUICK) as host, connect(host.port) as sock:
         sock.settimeout(0.05)
-        heard, deadline = b"", time.monotonic() + PATIENCE
+        response, deadline = b"", time.monotonic() + PATIENCE
         sock.sendall(GET)
-        while not heard:
+        while not response:
             assert time.monotonic() < deadline
             with contextlib.suppress(TimeoutError, ConnectionError):  # the server may have closed it already
                 sock.sendall(b"A: b\r\n")
             with contextlib.suppress(TimeoutError):
-                heard = sock.recv(65536)
-        assert statuses(heard) == [408]
+                response = sock.recv(65536)
+        assert statuses(response) == [408]
 
 
 @pytest.mark.parametrize("pace", [0, 0.1], ids=["stands still", "trickles"])
@@ -479,16 +479,16 @@ def test_a_request_with_a_late_body_is_not_handled(home: Path, pace: float) -> N
     """The body would be valid JSON without its missing end."""
     with ServerThread(home, QUICK) as host, connect(host.port) as sock:
         sock.sendall(host.post("Content-Length: 500", body=b'{"prompt": "a"}'))
-        heard, deadline = b"", time.monotonic() + PATIENCE
+        response, deadline = b"", time.monotonic() + PATIENCE
         sock.settimeout(pace or PATIENCE)
-        while not heard:
+        while not response:
             assert time.monotonic() < deadline
             with contextlib.suppress(TimeoutError):
-                heard = sock.recv(65536)
-            if not heard:
+                response = sock.recv(65536)
+            if not response:
                 with contextlib.suppress(ConnectionError):  # the server may have closed it already
                     sock.sendall(b" ")
-        assert statuses(heard) == [408]
+        assert statuses(response) == [408]
         assert host.tasks() == 0
 
 
@@ -501,15 +501,15 @@ def test_a_request_with_a_truncated_body_is_not_handled(home: Path) -> None:
 
 
 def test_expect_continue_is_answered_only_for_accepted_requests(home: Path) -> None:
-    wish = ("Expect: 100-continue", "Content-Length: 15", "Content-Type: application/json")
+    headers = ("Expect: 100-continue", "Content-Length: 15", "Content-Type: application/json")
     with ServerThread(home, QUICK) as host:
         with connect(host.port) as sock:
-            sock.sendall(host.post(*wish[:2]))
+            sock.sendall(host.post(*headers[:2]))
             assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
             sock.sendall(b'{"prompt": "a"}')
             assert reply(sock) == 201
-        assert statuses(exchange(host.port, host.post(*wish[:2]))) == [100, 408]
-        assert statuses(exchange(host.port, request("/api/v1/tasks", *wish, method="POST"))) == [401]
+        assert statuses(exchange(host.port, host.post(*headers[:2]))) == [100, 408]
+        assert statuses(exchange(host.port, request("/api/v1/tasks", *headers, method="POST"))) == [401]
         assert host.tasks() == 1
 
 
@@ -520,9 +520,9 @@ def test_a_stream_has_no_time_limit(home: Path) -> None:
         for _ in range(5):
             assert exchange(host.port) == b""  # an idle connection was closed, so that much time has passed
         assert statuses(exchange(host.port, host.post("Content-Length: 15", body=b'{"prompt": "a"}'))) == [201]
-        heard = b""
-        while b"event: task_finished" not in heard:
-            heard += sock.recv(65536)
+        received = b""
+        while b"event: task_finished" not in received:
+            received += sock.recv(65536)
 
 
 def test_an_unread_reply_is_cut_off(home: Path) -> None:
@@ -547,29 +547,29 @@ def test_a_slowly_read_reply_is_complete(home: Path) -> None:
             sock.settimeout(PATIENCE)
             sock.connect(("127.0.0.1", host.port))
             sock.sendall(host.authorized("/events", "Accept: application/json"))
-            heard = 0
+            received = 0
             while part := sock.recv(200_000):
-                heard += len(part)
+                received += len(part)
                 time.sleep(0.1)
-            assert heard > min(size, MOST_READ)  # no page of the log is larger
+            assert received > min(size, MOST_READ)  # no page of the log is larger
 
 
 # -- numbers of connections --------------------------------------------------------------------------------------------
 
 
 def test_connections_above_the_limit_are_refused(home: Path) -> None:
-    with ServerThread(home, Limits(connections=3, idle_seconds=60)) as host, contextlib.ExitStack() as held:
-        taken = [held.enter_context(connect(host.port)) for _ in range(3)]
+    with ServerThread(home, Limits(connections=3, idle_seconds=60)) as host, contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(connect(host.port)) for _ in range(3)]
         assert asyncio.run(eventually(lambda: len(host.connections) == 3))
         for _ in range(3):
-            heard = exchange(host.port, request(HEALTH))
-            assert problem(heard)["code"] == "too_many_connections"
-            assert (statuses(heard), b"retry-after: 1\r\n" in heard) == ([503], True)
-        taken[0].close()
+            response = exchange(host.port, request(HEALTH))
+            assert problem(response)["code"] == "too_many_connections"
+            assert (statuses(response), b"retry-after: 1\r\n" in response) == ([503], True)
+        connections[0].close()
         assert asyncio.run(eventually(lambda: len(host.connections) == 2))
         assert statuses(exchange(host.port, request(HEALTH, "Connection: close"))) == [200]
-        taken[1].sendall(request(HEALTH))
-        assert reply(taken[1]) == 200
+        connections[1].sendall(request(HEALTH))
+        assert reply(connections[1]) == 200
 
 
 @pytest.mark.parametrize(
@@ -583,8 +583,8 @@ def test_connections_above_the_limit_are_refused(home: Path) -> None:
     ids=["says nothing", "half a head", "no body", "refused"],
 )
 def test_an_idle_connection_is_closed_for_a_new_one(home: Path, sent: bytes, stage: str) -> None:
-    with ServerThread(home, Limits(connections=3, idle_seconds=0)) as host, contextlib.ExitStack() as held:
-        active, idle, other = (held.enter_context(connect(host.port)) for _ in range(3))
+    with ServerThread(home, Limits(connections=3, idle_seconds=0)) as host, contextlib.ExitStack() as stack:
+        active, idle, other = (stack.enter_context(connect(host.port)) for _ in range(3))
         idle.sendall(sent)
         assert asyncio.run(eventually(lambda: stage in [one._stage for one in host.connections]))
         for sock in (other, active):  # the connections wait again, as the last of the three
@@ -597,9 +597,9 @@ def test_an_idle_connection_is_closed_for_a_new_one(home: Path, sent: bytes, sta
 
 
 def test_a_stream_is_not_closed_for_a_new_connection(home: Path) -> None:
-    with ServerThread(home, Limits(connections=2, idle_seconds=0)) as host, contextlib.ExitStack() as held:
+    with ServerThread(home, Limits(connections=2, idle_seconds=0)) as host, contextlib.ExitStack() as stack:
         for _ in range(2):
-            sock = held.enter_context(connect(host.port))
+            sock = stack.enter_context(connect(host.port))
             sock.sendall(host.authorized("/events"))
             assert b"200 OK" in sock.recv(100)
         assert statuses(exchange(host.port, request(HEALTH))) == [503]
@@ -609,10 +609,10 @@ async def test_hundreds_of_slow_peers_do_not_block_the_owner(home: Path) -> None
     server = Server(home, MIDWATCH_MAX_CONNECTIONS="50", MIDWATCH_DETECT_AGENTS="false")
     await server.start()
     try:
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             for _ in range(300):
                 with contextlib.suppress(ConnectionError):
-                    held.enter_context(connect(server.port)).sendall(GET)
+                    stack.enter_context(connect(server.port)).sendall(GET)
             async with server.client() as client:
                 await run_task(client)
     finally:
@@ -627,9 +627,13 @@ async def run_task(client: httpx2.AsyncClient) -> None:
         assert time.monotonic() < deadline
         with contextlib.suppress(httpx2.TransportError):
             if not task:
-                told = await client.post("/tasks", json={"prompt": "hello", "agent": "demo", "idempotency_key": "once"})
-                task = told.json()["id"] if told.status_code == 201 else ""
-            elif (told := await client.get(f"/tasks/{task}")).status_code == 200 and told.json()["status"] == "done":
+                response = await client.post(
+                    "/tasks", json={"prompt": "hello", "agent": "demo", "idempotency_key": "once"}
+                )
+                task = response.json()["id"] if response.status_code == 201 else ""
+            elif (response := await client.get(f"/tasks/{task}")).status_code == 200 and response.json()[
+                "status"
+            ] == "done":
                 return
         await asyncio.sleep(0.05)
 
@@ -673,10 +677,10 @@ async def test_tasks_continue_when_connections_use_all_file_descriptors(home: Pa
         token = (home / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
         try:
-            with contextlib.ExitStack() as held:
+            with contextlib.ExitStack() as stack:
                 for _ in range(450):
                     with contextlib.suppress(ConnectionError):
-                        held.enter_context(connect(int(url.rpartition(":")[2])))
+                        stack.enter_context(connect(int(url.rpartition(":")[2])))
                 async with httpx2.AsyncClient(base_url=f"{url}/api/v1", headers=headers, timeout=10.0) as client:
                     await run_task(client)
         finally:
@@ -703,9 +707,9 @@ async def test_slow_readers_use_little_memory_and_delay_nobody(home: Path) -> No
     memory = psutil.Process(server.process.pid).memory_info
     token = (home / "token").read_text().strip()
     try:
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             for _ in range(READERS):
-                sock = held.enter_context(socket.socket())
+                sock = stack.enter_context(socket.socket())
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 sock.settimeout(PATIENCE)
                 sock.connect(("127.0.0.1", server.port))
@@ -725,18 +729,18 @@ async def test_slow_readers_use_little_memory_and_delay_nobody(home: Path) -> No
 
 
 async def submit_later(client: httpx2.AsyncClient) -> None:
-    told = await client.post("/tasks", json={"prompt": TEXT, "agent": "demo", "delay": 3600})
-    assert told.status_code == 201
+    response = await client.post("/tasks", json={"prompt": TEXT, "agent": "demo", "delay": 3600})
+    assert response.status_code == 201
 
 
 async def read_submissions(client: httpx2.AsyncClient, count: int) -> None:
     """Read the stream until so many submissions have come."""
-    seen: set[str] = set()
+    lines: set[str] = set()
     async with client.stream("GET", "/events", params={"kind": "task_submitted"}, timeout=PATIENCE) as stream:
         async for line in stream.aiter_lines():
             if line.startswith("id: "):
-                seen.add(line)
-                if len(seen) == count:
+                lines.add(line)
+                if len(lines) == count:
                     return
 
 
@@ -815,9 +819,9 @@ def test_a_detached_server_can_be_exposed_and_reports_it(home: Path) -> None:
         assert ran.returncode == 0, ran.stderr
         assert re.search(r"^Exposed to other machines at http://\S+:\d+.* `midwatch token create` ", ran.stdout, re.M)
         assert "not encrypted" in ran.stdout
-        found = re.search(r"listens on http://127\.0\.0\.1:(\d+) ", ran.stdout)
-        assert found
-        with connect(int(found[1]), "127.0.0.2") as sock:  # nobody answers there unless all addresses are listened on
+        match = re.search(r"listens on http://127\.0\.0\.1:(\d+) ", ran.stdout)
+        assert match
+        with connect(int(match[1]), "127.0.0.2") as sock:  # nobody answers there unless all addresses are listened on
             sock.sendall(request(HEALTH, "Connection: close"))
             assert statuses(read_to_end(sock)) == [200]
     finally:
@@ -830,12 +834,12 @@ def test_the_startup_message_names_the_address_and_who_can_reach_it(home: Path, 
     arguments = [PROGRAM, "up", *(["--expose"] if exposed else [])]
     with subprocess.Popen(arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
-        said = ""
-        while "Ctrl-C stops" not in said:
+        output = ""
+        while "Ctrl-C stops" not in output:
             line = server.stdout.readline()
-            assert line, said
-            said += line
+            assert line, output
+            output += line
         server.send_signal(signal.SIGTERM)
         assert server.wait(PATIENCE) == 0
-    assert ("Exposed to other machines at" in said, "not encrypted" in said) == (exposed, exposed)
-    assert re.search(r"midwatch open +the console in the browser", said)
+    assert ("Exposed to other machines at" in output, "not encrypted" in output) == (exposed, exposed)
+    assert re.search(r"midwatch open +the console in the browser", output)

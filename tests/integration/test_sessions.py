@@ -91,8 +91,8 @@ async def served(home: Path, gates: Gates) -> AsyncIterator[Served]:
         "improve": improve, "ask": ask,
     }  # fmt: skip
     agents = {name: FunctionAgent(name, body, on_loop=True, terms=RERUN) for name, body in bodies.items()}
-    async with serve_agents(home, agents) as made:
-        yield made
+    async with serve_agents(home, agents) as server:
+        yield server
 
 
 async def open_session(served: Served, key: str = "chat:1", **more: Any) -> Any:
@@ -104,21 +104,21 @@ async def send(served: Served, text: str, key: str = "chat:1", **more: Any) -> A
 
 
 async def read_messages(served: Served, key: str = "chat:1") -> list[tuple[str, str]]:
-    return [(one["role"], one["text"]) for one in (await served.get(path_of(key, "/messages")))["messages"]]
+    return [(message["role"], message["text"]) for message in (await served.get(path_of(key, "/messages")))["messages"]]
 
 
 async def check_updates(served: Served, key: str = "chat:1") -> None:
     """Check that every stored message was announced once, with its number, in the order of the numbers."""
     stored = (await served.get(path_of(key, "/messages"), limit=1000))["messages"]
-    told = await served.read_log(session_key=key, kind="message_update")
-    assert [one["payload"]["number"] for one in told] == [one["number"] for one in stored]
-    assert [one["payload"]["message_id"] for one in told] == [one["id"] for one in stored]
-    assert [one["payload"]["message"] for one in told] == [one["text"] for one in stored]
-    assert [one["number"] for one in stored] == list(range(1, len(stored) + 1))
+    events = await served.read_log(session_key=key, kind="message_update")
+    assert [event["payload"]["number"] for event in events] == [message["number"] for message in stored]
+    assert [event["payload"]["message_id"] for event in events] == [message["id"] for message in stored]
+    assert [event["payload"]["message"] for event in events] == [message["text"] for message in stored]
+    assert [message["number"] for message in stored] == list(range(1, len(stored) + 1))
 
 
 async def statuses(served: Served, key: str = "chat:1") -> list[str]:
-    return [one["payload"]["status"] for one in await served.read_log(session_key=key, kind="status_change")]
+    return [event["payload"]["status"] for event in await served.read_log(session_key=key, kind="status_change")]
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------
@@ -127,15 +127,20 @@ async def statuses(served: Served, key: str = "chat:1") -> list[str]:
 async def test_a_session_is_opened_shown_and_listed(served: Served, tmp_path: Path) -> None:
     reply = await served.http.post("/sessions", json={"agent": "hold", "workdir": str(tmp_path), "title": "Notes"})
     assert reply.status_code == 201
-    made = reply.json()
-    assert made["key"].startswith("chat:")
-    assert (made["agent"], made["workdir"], made["title"]) == ("hold", str(tmp_path), "Notes")
-    assert (made["status"], made["queued"], made["running_task"], made["creator"]) == ("idle", 0, None, "owner")
-    assert await served.get(path_of(made["key"])) == {**made, "steerable": False}
-    assert await served.get("/sessions") == {"sessions": [made], "next": None}
-    (told,) = await served.read_log(kind="session_opened")
-    assert told["payload"] == {"agent": "hold", "workdir": str(tmp_path), "title": "Notes"}
-    assert (told["session_key"], told["actor"]) == (made["key"], "owner")
+    session = reply.json()
+    assert session["key"].startswith("chat:")
+    assert (session["agent"], session["workdir"], session["title"]) == ("hold", str(tmp_path), "Notes")
+    assert (session["status"], session["queued"], session["running_task"], session["creator"]) == (
+        "idle",
+        0,
+        None,
+        "owner",
+    )
+    assert await served.get(path_of(session["key"])) == {**session, "steerable": False}
+    assert await served.get("/sessions") == {"sessions": [session], "next": None}
+    (event,) = await served.read_log(kind="session_opened")
+    assert event["payload"] == {"agent": "hold", "workdir": str(tmp_path), "title": "Notes"}
+    assert (event["session_key"], event["actor"]) == (session["key"], "owner")
 
 
 async def test_opening_a_session_again_changes_nothing(served: Served) -> None:
@@ -157,8 +162,8 @@ async def test_the_same_key_with_other_values_is_a_conflict(served: Served, tmp_
     await open_session(served, workdir=str(tmp_path))
     if closed:
         await served.post(path_of("chat:1", "/close"))
-    for wish in ({"agent": "hold", "workdir": str(tmp_path)}, {}, {"workdir": "/"}):
-        reply = await served.http.post("/sessions", json={"key": "chat:1", **wish})
+    for fields in ({"agent": "hold", "workdir": str(tmp_path)}, {}, {"workdir": "/"}):
+        reply = await served.http.post("/sessions", json={"key": "chat:1", **fields})
         assert (reply.status_code, reply.json()["code"]) == (409, "conflict")
     assert (await served.get(path_of("chat:1")))["status"] == ("closed" if closed else "idle")
 
@@ -193,14 +198,14 @@ async def test_sessions_are_listed_in_pages_most_recently_used_first(served: Ser
     for number in range(5):
         await open_session(served, f"chat:{number}")
     await served.wait_for_end((await send(served, "x", "chat:1"))["id"])
-    seen: list[str] = []
+    keys: list[str] = []
     page = await served.get("/sessions", limit=2)
     while True:
-        seen += [one["key"] for one in page["sessions"]]
+        keys += [session["key"] for session in page["sessions"]]
         if page["next"] is None:
             break
         page = await served.get("/sessions", limit=2, before=page["next"])
-    assert seen == ["chat:1", "chat:4", "chat:3", "chat:2", "chat:0"]
+    assert keys == ["chat:1", "chat:4", "chat:3", "chat:2", "chat:0"]
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -214,8 +219,8 @@ KEYS = [
 
 async def test_similar_keys_name_different_sessions(served: Served) -> None:
     for key in KEYS:
-        made = await open_session(served, key)
-        assert made["key"] == key
+        session = await open_session(served, key)
+        assert session["key"] == key
     for key in KEYS:
         task = await send(served, f"to {key}", key)
         assert (task["session_key"], task["cause"]) == (key, "message")
@@ -224,7 +229,7 @@ async def test_similar_keys_name_different_sessions(served: Served) -> None:
         assert (await served.get(path_of(key)))["key"] == key
         assert await read_messages(served, key) == [("user", f"to {key}"), ("agent", f"to {key}".upper())]
         assert await served.post(path_of(key, "/interrupt")) == {"interrupted": None, "mode": "abort", "resume": None}
-        assert {one["session_key"] for one in await served.read_log(session_key=key)} == {key}
+        assert {event["session_key"] for event in await served.read_log(session_key=key)} == {key}
         assert (await served.get("/tasks", session_key=key))["tasks"][0]["prompt"] == f"to {key}"
     for key in KEYS:
         closed = await served.post(path_of(key, "/close"))
@@ -316,8 +321,10 @@ async def test_a_message_with_a_key_is_sent_once(served: Served) -> None:
     for key, text in (("chat:1", "y"), ("chat:2", "x")):
         reply = await served.http.post(path_of(key, "/messages"), json={"text": text}, headers={"idempotency-key": "k"})
         assert (reply.status_code, reply.json()["code"]) == (409, "key_reused")
-    async with served.as_role("operator") as other:
-        reply = await other.post(path_of("chat:1", "/messages"), json={"text": "x"}, headers={"idempotency-key": "k"})
+    async with served.as_role("operator") as operator:
+        reply = await operator.post(
+            path_of("chat:1", "/messages"), json={"text": "x"}, headers={"idempotency-key": "k"}
+        )
         assert (reply.status_code, reply.json()["id"] != third["id"]) == (202, True)
         assert reply.json()["creator"] == "operator"
 
@@ -333,16 +340,16 @@ async def test_an_idempotency_key_opens_one_session(served: Served) -> None:
     await served.post(path_of(first.json()["key"], "/close"))
     late = await create(served.http, "k", title="a")
     assert (late.status_code, late.json()["status"]) == (200, "closed"), "a repetition opens nothing"
-    for other in ({"title": "b"}, {"title": "a", "agent": "hold"}, {"title": "a", "workdir": "/"}, {}):
-        reply = await create(served.http, "k", **other)
-        assert (reply.status_code, reply.json()["code"]) == (409, "key_reused"), other
-    both = await create(served.http, "k", key="chat:1")
-    assert (both.status_code, both.json()["field"]) == (422, "key")
+    for fields in ({"title": "b"}, {"title": "a", "agent": "hold"}, {"title": "a", "workdir": "/"}, {}):
+        reply = await create(served.http, "k", **fields)
+        assert (reply.status_code, reply.json()["code"]) == (409, "key_reused"), fields
+    rejection = await create(served.http, "k", key="chat:1")
+    assert (rejection.status_code, rejection.json()["field"]) == (422, "key")
     async with served.as_role("operator") as somebody:
         theirs = await create(somebody, "k", title="a")
         assert (theirs.status_code, theirs.json()["key"] != first.json()["key"]) == (201, True)
-        taken = repeatable_key("operator", "x")
-        await served.post("/sessions", {"key": taken})
+        key = repeatable_key("operator", "x")
+        await served.post("/sessions", {"key": key})
         assert (await create(somebody, "x")).json()["code"] == "key_reused", "nobody opens it for somebody else"
     assert len(await served.read_log(kind="session_opened")) == 3
 
@@ -404,7 +411,7 @@ async def test_two_agents_take_turns_in_one_session(served: Served, gates: Gates
         await served.wait_for_end(task["id"])
     assert gates.most_at_once == 1
     messages = (await served.get(path_of("chat:1", "/messages")))["messages"]
-    assert {one["text"]: one["author"] for one in messages if one["role"] == "agent"} == {
+    assert {message["text"]: message["author"] for message in messages if message["role"] == "agent"} == {
         "did one": "hold", "did two": "other", "did three": "hold",
     }  # fmt: skip
     await check_updates(served)
@@ -416,7 +423,7 @@ async def test_a_result_is_posted_to_the_session_of_its_request(served: Served) 
     await served.wait_for_end(task["id"])
     assert await read_messages(served) == [("result", "X")]
     await check_updates(served)
-    assert {one["session_key"] for one in await served.read_log(session_key="chat:1")} == {"chat:1"}
+    assert {event["session_key"] for event in await served.read_log(session_key="chat:1")} == {"chat:1"}
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -434,11 +441,11 @@ async def test_every_message_is_announced_once(served: Served, agent: str, text:
 async def test_every_change_of_a_message_is_announced(served: Served) -> None:
     await open_session(served, agent="improve")
     task = await served.wait_for_end((await send(served, "x"))["id"])
-    told = await served.read_log(session_key="chat:1", kind="message_update")
-    assert [(one["payload"]["number"], one["payload"]["message"]) for one in told] == [
+    events = await served.read_log(session_key="chat:1", kind="message_update")
+    assert [(event["payload"]["number"], event["payload"]["message"]) for event in events] == [
         (1, "x"), (2, "a"), (2, "ab"), (2, "abc"),
     ]  # fmt: skip
-    assert {one["payload"]["message_id"] for one in told} == {task["id"], f"{task['id']}.1"}
+    assert {event["payload"]["message_id"] for event in events} == {task["id"], f"{task['id']}.1"}
     assert await read_messages(served) == [("user", "x"), ("agent", "abc")]
 
 
@@ -483,8 +490,8 @@ async def test_the_activity_of_a_session_is_announced_in_order(served: Served) -
     await served.wait_for_end(task["id"])
     await served.post(path_of("chat:1", "/close"))
     assert await statuses(served) == ["idle", "busy", "asking", "busy", "idle", "closed"]
-    told = await served.read_log(session_key="chat:1", kind="status_change")
-    assert {one["payload"]["agent_type"] for one in told} == {"ask"}
+    events = await served.read_log(session_key="chat:1", kind="status_change")
+    assert {event["payload"]["agent_type"] for event in events} == {"ask"}
 
 
 async def test_a_restarted_server_repeats_no_message(home: Path, gates: Gates) -> None:
@@ -522,10 +529,10 @@ async def test_a_killed_server_repeats_no_message(home: Path) -> None:
                 while (await http.get(f"/tasks/{task}")).json()["status"] != "done":
                     await asyncio.sleep(0.05)
             messages = (await http.get(path_of("chat:1", "/messages"))).json()["messages"]
-            assert [one["id"] for one in messages] == [task, f"{task}.2"]
-            told = await log(http, "message_update")
-            assert [one["payload"]["message_id"] for one in told] == [task, f"{task}.2"]
-            status = [one["payload"]["status"] for one in await log(http, "status_change")]
+            assert [message["id"] for message in messages] == [task, f"{task}.2"]
+            events = await log(http, "message_update")
+            assert [event["payload"]["message_id"] for event in events] == [task, f"{task}.2"]
+            status = [event["payload"]["status"] for event in await log(http, "status_change")]
             assert status == ["idle", "busy", "idle", "busy", "idle"]
     finally:
         await server.stop()
@@ -533,8 +540,8 @@ async def test_a_killed_server_repeats_no_message(home: Path) -> None:
 
 async def log(http: Any, kind: str) -> list[Any]:
     reply = await http.get("/events", params={"kind": kind}, headers={"accept": "application/json"})
-    found: list[Any] = reply.json()["events"]
-    return found
+    events: list[Any] = reply.json()["events"]
+    return events
 
 
 # -- interrupting and closing ------------------------------------------------------------------------------------------
@@ -599,7 +606,9 @@ async def test_a_closed_session_takes_no_message_until_it_is_reopened(served: Se
     assert (reply.status_code, reply.json()["status"], reply.json()["title"]) == (201, "idle", "Kept")
     await served.wait_for_end((await send(served, "three"))["id"])
     assert [text for _, text in await read_messages(served)] == ["one", "ONE", "three", "THREE"]
-    kinds = [one["kind"] for one in await served.read_log(session_key="chat:1") if one["kind"].startswith("session_")]
+    kinds = [
+        event["kind"] for event in await served.read_log(session_key="chat:1") if event["kind"].startswith("session_")
+    ]
     assert kinds == ["session_opened", "session_closed", "session_opened"]
     await check_updates(served)
 

@@ -47,17 +47,17 @@ async def store(file: Path) -> AsyncIterator[SqliteStore]:
 
 def count_resources() -> set[object]:
     """Return the threads and open files of this process, except those of the loop's own executor."""
-    found: set[object] = {one for one in threading.enumerate() if not one.name.startswith("asyncio")}
-    for one in Path("/proc/self/fd").iterdir():
+    resources: set[object] = {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio")}
+    for link in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # files that were just closed, such as those of this check
-            found.add(one.readlink())
-    return found
+            resources.add(link.readlink())
+    return resources
 
 
 @contextmanager
 def program(script: str, *arguments: object, count: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
     """Start processes that run `script`; they are killed at the end."""
-    argv = [sys.executable, "-c", script, *(str(one) for one in arguments)]
+    argv = [sys.executable, "-c", script, *(str(argument) for argument in arguments)]
     started = [
         subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent
@@ -67,9 +67,9 @@ def program(script: str, *arguments: object, count: int = 1) -> Iterator[list[su
     try:
         yield started
     finally:
-        for one in started:
-            one.kill()
-            one.communicate()
+        for process in started:
+            process.kill()
+            process.communicate()
 
 
 def line(process: subprocess.Popen[str]) -> str:
@@ -109,19 +109,19 @@ asyncio.run(main())
 @pytest.mark.parametrize("attempt", range(3))
 def test_concurrent_processes_migrate_a_new_file_once(file: Path, attempt: int) -> None:
     with program(OPEN, file, count=4) as racing:
-        for one in racing:
-            assert line(one) == "ready"
-        for one in racing:
-            go(one)
-        assert {line(one) for one in racing} == {str(NEWEST)}
-    look = sqlite3.connect(file)
+        for process in racing:
+            assert line(process) == "ready"
+        for process in racing:
+            go(process)
+        assert {line(process) for process in racing} == {str(NEWEST)}
+    connection = sqlite3.connect(file)
     try:
-        assert look.execute("SELECT count(*), max(last_seq) FROM event_head").fetchone() == (1, 0)
-        assert look.execute("PRAGMA user_version").fetchone()[0] == NEWEST
-        assert look.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
-        assert look.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        assert connection.execute("SELECT count(*), max(last_seq) FROM event_head").fetchone() == (1, 0)
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == NEWEST
+        assert connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+        assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
     finally:
-        look.close()
+        connection.close()
 
 
 def test_a_file_during_its_migration_is_not_treated_as_foreign(file: Path) -> None:
@@ -129,10 +129,10 @@ def test_a_file_during_its_migration_is_not_treated_as_foreign(file: Path) -> No
         """A connection whose file another process migrates between two reads."""
 
         def execute(self, sql: str) -> Any:
-            found = connection.execute(sql).fetchone()
+            row = connection.execute(sql).fetchone()
             if "application_id" in sql:
                 open_database(str(file)).close()
-            return SimpleNamespace(fetchone=lambda: found)
+            return SimpleNamespace(fetchone=lambda: row)
 
     connection = sqlite3.connect(file, isolation_level=None)
     try:
@@ -162,15 +162,15 @@ async def test_every_commit_is_synced_to_disk(store: SqliteStore) -> None:
 
 async def test_the_file_is_readable_by_its_owner_only(store: SqliteStore, file: Path) -> None:
     await put(store)
-    for one in file.parent.glob("midwatch.db*"):
-        assert one.stat().st_mode & 0o077 == 0, one
+    for path in file.parent.glob("midwatch.db*"):
+        assert path.stat().st_mode & 0o077 == 0, path
 
 
 def sqlite_file(file: Path, *statements: str) -> None:
-    made = sqlite3.connect(file, isolation_level=None)
+    connection = sqlite3.connect(file, isolation_level=None)
     for statement in statements:
-        made.execute(statement)
-    made.close()
+        connection.execute(statement)
+    connection.close()
 
 
 async def test_a_newer_schema_is_refused_and_not_changed(file: Path) -> None:
@@ -207,11 +207,11 @@ async def test_a_directory_at_the_path_is_reported(file: Path) -> None:
 
 async def test_a_failed_opening_leaves_nothing_behind(file: Path) -> None:
     file.write_bytes(b"x" * 5000)
-    before, told = count_resources(), []
+    before, errors = count_resources(), []
     for _ in range(5):
         with pytest.raises(StoreCorrupt) as caught:
             await SqliteStore.open(file)
-        told.append(caught.value)  # another process may keep the file open
+        errors.append(caught.value)  # another process may keep the file open
     assert count_resources() - before == set()
 
 
@@ -248,11 +248,11 @@ async def test_a_read_only_directory_is_reported(existing: bool) -> None:
             await (await SqliteStore.open(file)).close()
             file.chmod(0o444)
         Path(folder).chmod(0o555)
-        with program(NOBODY, file) as (one,):
-            told = line(one)
+        with program(NOBODY, file) as (process,):
+            message = line(process)
         Path(folder).chmod(0o700)
-    assert told.startswith("StoreUnavailable")
-    assert str(file) in told
+    assert message.startswith("StoreUnavailable")
+    assert str(file) in message
 
 
 # -- damage ------------------------------------------------------------------------------------------------------
@@ -321,20 +321,20 @@ async def test_a_full_disk_refuses_writes_loses_nothing_and_recovers(file: Path)
     try:
         await store.write(limit(20))
         for _ in range(30):
-            made = await asyncio.gather(*(put(store, prompt="p" * 2000) for _ in range(4)), return_exceptions=True)
-            for one in made:
-                if isinstance(one, Task):
-                    accepted.append(one)
+            results = await asyncio.gather(*(put(store, prompt="p" * 2000) for _ in range(4)), return_exceptions=True)
+            for result in results:
+                if isinstance(result, Task):
+                    accepted.append(result)
                 else:
-                    assert isinstance(one, StoreUnavailable)
-                    assert "the disk is full" in str(one)
+                    assert isinstance(result, StoreUnavailable)
+                    assert "the disk is full" in str(result)
                     refused += 1
         assert accepted and refused
         last = (await store.read_log_bounds()).last_seq
         await store.write(limit(None))
         accepted.append(await put(store, prompt="p" * 2000))
-        found = {task.id for task in await store.list_tasks(TaskFilter(limit=500))}
-        assert found == {task.id for task in accepted}
+        stored_ids = {task.id for task in await store.list_tasks(TaskFilter(limit=500))}
+        assert stored_ids == {task.id for task in accepted}
         assert [e.seq for e in await store.read_events(0)] == list(range(1, last + 2))
         assert last + 1 == len(accepted)
         assert await store.check() == []
@@ -389,8 +389,8 @@ async def test_a_failed_commit_fails_every_write_of_its_group(store: SqliteStore
     await store.write(forbid)
     store._connection.execute("PRAGMA foreign_keys = ON")
     before = await put(store)
-    heard: list[Commit] = []
-    store.on_commit(heard.append)
+    commits: list[Commit] = []
+    store.on_commit(commits.append)
     busy, go_on = threading.Event(), threading.Event()
 
     def hold(tx: Any) -> None:
@@ -400,13 +400,13 @@ async def test_a_failed_commit_fails_every_write_of_its_group(store: SqliteStore
 
     holding = asyncio.create_task(store.write(hold))
     assert await asyncio.to_thread(busy.wait, 60)
-    group = [asyncio.ensure_future(one) for one in (put(store), store.write(bad), put(store), put(store))]
+    group = [asyncio.ensure_future(write) for write in (put(store), store.write(bad), put(store), put(store))]
     await settle()
     go_on.set()
     await holding
-    made = await asyncio.gather(*group, return_exceptions=True)
-    assert [type(one) for one in made] == [StoreUnavailable] * 4
-    assert heard == []
+    results = await asyncio.gather(*group, return_exceptions=True)
+    assert [type(result) for result in results] == [StoreUnavailable] * 4
+    assert commits == []
     assert [t.id for t in await store.list_tasks(TaskFilter())] == [before.id]
     after = await put(store)
     assert [(e.seq, e.task_id) for e in await store.read_events(0)] == [(1, before.id), (2, after.id)]
@@ -418,7 +418,7 @@ async def test_a_group_of_writes_behaves_like_single_writes(store: SqliteStore, 
     chance = random.Random(seed)
     tasks = [await submit_and_claim(store) for _ in range(4)]
     start = (await store.read_log_bounds()).last_seq
-    kept: list[str] = []
+    names: list[str] = []
 
     async def step(number: int) -> None:
         task, name = chance.choice(tasks), f"step {number}"
@@ -438,16 +438,16 @@ async def test_a_group_of_writes_behaves_like_single_writes(store: SqliteStore, 
             assert way <= 3
         else:
             assert way > 3
-            kept.append(name)
+            names.append(name)
 
     await asyncio.gather(*(step(number) for number in range(100)))
-    told = await store.read_events(start)
-    assert [e.seq for e in told] == list(range(start + 1, start + 1 + 2 * len(kept)))
-    assert sorted(e.payload["text"] for e in told) == sorted(kept * 2)
-    said = [m.text for n in range(3) for m in await store.read_messages(f"s{n}")]
-    assert sorted(said) == sorted(kept)
-    found = {t.id for t in await store.list_tasks(TaskFilter(limit=500))} - {t.id for t in tasks}
-    assert found == {f"t_{name.removeprefix('step ')}" for name in kept}
+    events = await store.read_events(start)
+    assert [e.seq for e in events] == list(range(start + 1, start + 1 + 2 * len(names)))
+    assert sorted(e.payload["text"] for e in events) == sorted(names * 2)
+    texts = [m.text for n in range(3) for m in await store.read_messages(f"s{n}")]
+    assert sorted(texts) == sorted(names)
+    new_ids = {t.id for t in await store.list_tasks(TaskFilter(limit=500))} - {t.id for t in tasks}
+    assert new_ids == {f"t_{name.removeprefix('step ')}" for name in names}
     for n in range(3):
         numbers = [m.number for m in await store.read_messages(f"s{n}")]
         assert numbers == list(range(1, len(numbers) + 1))
@@ -460,10 +460,10 @@ POISON: list[Any] = [{1: "a number as a name"}, {"a": 2**70}, "half of a pair: \
 async def test_an_event_that_cannot_be_written_does_not_affect_others(store: SqliteStore, arguments: Any) -> None:
     task = await submit_and_claim(store)
     bad = event(ToolExecStart(tool="x", arguments=arguments), CLOCK.now(), task_id=task.id)
-    made = await asyncio.gather(
+    results = await asyncio.gather(
         put(store), store.apply(Changes(fence=fence(task), events=(bad,))), put(store), return_exceptions=True
     )
-    assert isinstance(made[0], Task) and isinstance(made[2], Task)
+    assert isinstance(results[0], Task) and isinstance(results[2], Task)
 
 
 @pytest.mark.parametrize("value", POISON, ids=["key", "number", "text"])
@@ -493,9 +493,9 @@ async def test_a_closed_store_refuses_calls(file: Path) -> None:
     for call in (put(store), store.get_task("t"), store.list_tasks(TaskFilter()), store.describe(), store.check()):
         with pytest.raises(StoreUnavailable, match="closed"):
             await call
-    look = sqlite3.connect(file)
-    assert look.execute("SELECT count(*) FROM tasks").fetchone() == (20,)
-    look.close()
+    connection = sqlite3.connect(file)
+    assert connection.execute("SELECT count(*) FROM tasks").fetchone() == (20,)
+    connection.close()
 
 
 async def test_closing_leaves_no_thread_and_no_file_descriptor(tmp_path: Path) -> None:
@@ -549,18 +549,18 @@ async def test_a_lock_that_is_never_released_is_reported_and_the_store_recovers(
 
 
 async def test_commits_of_another_store_are_announced_without_their_events(store: SqliteStore, file: Path) -> None:
-    heard: asyncio.Queue[Commit] = asyncio.Queue()
-    store.on_commit(heard.put_nowait)
+    commits: asyncio.Queue[Commit] = asyncio.Queue()
+    store.on_commit(commits.put_nowait)
     await put(store)
-    assert not (await heard.get()).foreign
-    other = await SqliteStore.open(file)
+    assert not (await commits.get()).foreign
+    other_store = await SqliteStore.open(file)
     try:
-        await put(other)
+        await put(other_store)
         async with asyncio.timeout(60):
-            told = await heard.get()
-        assert told.foreign and told.events == () and "task" in told.topics
+            commit = await commits.get()
+        assert commit.foreign and commit.events == () and "task" in commit.topics
     finally:
-        await other.close()
+        await other_store.close()
 
 
 STORM = """
@@ -587,21 +587,23 @@ async def test_acknowledged_writes_survive_a_kill_under_load(file: Path, patienc
         for _ in range(patience):
             assert line(storm).startswith("task ")
         storm.send_signal(signal.SIGKILL)
-        rest, _ = storm.communicate()
-    told = [text.split()[1] for text in rest.splitlines() if text.startswith("task ") and len(text.split()) == 2]
+        output, _ = storm.communicate()
+    acknowledged = [
+        text.split()[1] for text in output.splitlines() if text.startswith("task ") and len(text.split()) == 2
+    ]
     store = await SqliteStore.open(file)
     try:
-        found: set[str] = set()
+        stored_ids: set[str] = set()
         before: str | None = None
         while page := await store.list_tasks(TaskFilter(limit=500, before=before)):
-            found |= {task.id for task in page}
+            stored_ids |= {task.id for task in page}
             before = page[-1].id
-        assert set(told[:-1]) <= found
+        assert set(acknowledged[:-1]) <= stored_ids
         last = (await store.read_log_bounds()).last_seq
-        assert last == len(found)
+        assert last == len(stored_ids)
         events = await store.read_events(0, EventFilter(kinds=("task_submitted",)), limit=100_000)
         assert [e.seq for e in events] == list(range(1, last + 1))
-        assert {e.task_id for e in events} == found
+        assert {e.task_id for e in events} == stored_ids
         assert await store.check() == []
         assert (await store.submit(a_task())).created
     finally:

@@ -43,14 +43,14 @@ async def wait_for_end(desk: Runtime, task: Task) -> Task:
 
 
 async def read_messages(desk: Runtime, key: str = KEY) -> list[tuple[str, str]]:
-    return [(one.role, one.text) for one in await desk.sessions.messages(key)]
+    return [(message.role, message.text) for message in await desk.sessions.messages(key)]
 
 
 async def check_announced_once(desk: Runtime, key: str = KEY) -> list[Message]:
     """Check that every message was announced once, in the order of the numbers."""
     stored = await desk.sessions.messages(key)
-    told = await desk.store.read_events(0, EventFilter(session_key=key, kinds=("message_update",)))
-    assert [e.payload["message_id"] for e in told] == [one.id for one in stored]
+    events = await desk.store.read_events(0, EventFilter(session_key=key, kinds=("message_update",)))
+    assert [e.payload["message_id"] for e in events] == [message.id for message in stored]
     return stored
 
 
@@ -116,8 +116,8 @@ async def test_a_message_reaches_the_running_turn(desk: Runtime, turns: Controll
     assert sent.steer is not None
     assert (await wait_for_end(desk, task)).result == "heard look here"
     assert await read_messages(desk) == [("user", "begin"), ("user", "look here"), ("agent", "heard look here")]
-    (told,) = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("steering_injected",)))
-    assert told.payload == {"count": 1, "total_content_len": 9, "steer_ids": [sent.steer.id]}
+    (event,) = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("steering_injected",)))
+    assert event.payload == {"count": 1, "total_content_len": 9, "steer_ids": [sent.steer.id]}
     await check_announced_once(desk)
     assert turns.prompts == ["begin"], "it is no task of its own"
 
@@ -138,14 +138,16 @@ async def test_messages_a_turn_did_not_take_become_tasks_in_order(desk: Runtime,
     sent = [await desk.sessions.say(KEY, f"m{n}", mode, actor="ann") for n, mode in enumerate(modes)]
     turns.go.set()
     assert (await wait_for_end(desk, task)).result == "did begin"
-    for one in sent:
-        assert one.steer is not None
-        done = await wait_for_end(desk, one.task._replace(id=one.steer.id))
+    for delivery in sent:
+        assert delivery.steer is not None
+        done = await wait_for_end(desk, delivery.task._replace(id=delivery.steer.id))
         assert (done.creator, done.cause, done.agent, done.session_key) == ("ann", "message", "hold", KEY)
     await wait_for_end(desk, late.task)
     assert turns.prompts == ["begin", "last of all", "m0", "m1", "m2"], "in the order they were sent"
     stored = await check_announced_once(desk)
-    assert Counter(one.text for one in stored if one.role == "user") == Counter(turns.prompts), "each is shown once"
+    assert Counter(message.text for message in stored if message.role == "user") == Counter(turns.prompts), (
+        "each is shown once"
+    )
 
 
 @pytest.mark.parametrize("how", ["error", "abort", "timeout"])
@@ -173,8 +175,8 @@ async def test_a_later_attempt_gets_the_messages_of_an_earlier_one(desk: Runtime
     await turns.began.wait()
     await desk.sessions.say(KEY, "remember me", "interrupt")
     turns.go.set()
-    ended = await wait_for_end(desk, task)
-    assert (ended.result, ended.attempt, turns.prompts) == ("remember me", 2, ["begin", "begin"])
+    ended_task = await wait_for_end(desk, task)
+    assert (ended_task.result, ended_task.attempt, turns.prompts) == ("remember me", 2, ["begin", "begin"])
 
 
 async def test_a_cancelled_pending_task_passes_on_its_messages(home: Path, turns: ControlledTurns) -> None:
@@ -191,9 +193,9 @@ async def test_a_cancelled_pending_task_passes_on_its_messages(home: Path, turns
 
         await until(waits)
         await desk.tasks.cancel(task.id)
-        found = await desk.store.get_task(sent.steer.id)
-        assert found is not None
-        assert found.prompt == "remember me"
+        steer_task = await desk.store.get_task(sent.steer.id)
+        assert steer_task is not None
+        assert steer_task.prompt == "remember me"
 
 
 async def test_closing_a_session_drops_waiting_messages(desk: Runtime, turns: ControlledTurns) -> None:
@@ -222,8 +224,8 @@ async def test_a_stop_is_a_separate_kind_of_message(desk: Runtime, turns: Contro
     assert (await wait_for_end(desk, task)).result == f"heard {STOP}"
     assert await read_messages(desk) == [("user", "begin"), ("agent", f"heard {STOP}")]
     assert await desk.sessions.interrupt(KEY, "stop") is None, "nothing runs"
-    (told,) = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("interrupt_received",)))
-    assert (told.payload["reason"], told.actor) == ("stop", "ann")
+    (event,) = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("interrupt_received",)))
+    assert (event.payload["reason"], event.actor) == ("stop", "ann")
 
 
 async def test_a_hint_is_shown_and_an_unused_stop_is_dropped(desk: Runtime, turns: ControlledTurns) -> None:
@@ -291,11 +293,13 @@ async def test_a_watcher_sees_waiting_messages_and_too_many_are_429(home: Path, 
         assert (await served.post(path_of("chat:hold", "/interrupt"), stop))["mode"] == "stop"
         async with aclosing(watch(served.http, path_of("chat:hold", "/live"))) as frames:
             state = (await anext(frames)).data
-        waiting = [(one["mode"], one["text"]) for one in state["steers"]]
+        waiting = [(steer["mode"], steer["text"]) for steer in state["steers"]]
         assert waiting == [*(("interrupt", f"{n}") for n in range(MOST_QUEUED)), ("stop", "sum up")]
-        agents_told = {one["name"]: one["steerable"] for one in (await served.get("/agents"))["agents"]}
-        assert agents_told["hold"] is True
-        assert agents_told["alone"] is False
+        steerable_agents = {
+            agent_info["name"]: agent_info["steerable"] for agent_info in (await served.get("/agents"))["agents"]
+        }
+        assert steerable_agents["hold"] is True
+        assert steerable_agents["alone"] is False
         turns.go.set()
         await served.wait_for_end(sent[0]["id"])
         assert (await served.wait_for_end(sent[0]["steer"]["id"]))["result"] == "did 0"
@@ -303,12 +307,12 @@ async def test_a_watcher_sees_waiting_messages_and_too_many_are_429(home: Path, 
 
 async def eager(prompt: str, turn: Turn) -> str:
     """Take the messages that come within a moment, then end."""
-    heard = [prompt]
+    texts = [prompt]
     with suppress(TimeoutError):
         async with asyncio.timeout(random.uniform(0, 0.02)):
             while True:
-                heard.append(await turn.receive())
-    return " ".join(heard)
+                texts.append(await turn.receive())
+    return " ".join(texts)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -336,9 +340,9 @@ async def test_each_message_arrives_exactly_once_while_turns_end(
             return await desk.tasks.active_count() == 0
 
         await until(is_idle)
-        heard = [
-            word for task in await desk.store.list_tasks(TaskFilter(limit=500)) for word in (task.result or "").split()
+        received = [
+            part for task in await desk.store.list_tasks(TaskFilter(limit=500)) for part in (task.result or "").split()
         ]
-        assert Counter(heard) == Counter(sent), sorted(heard)
+        assert Counter(received) == Counter(sent), sorted(received)
         stored = await check_announced_once(desk)
-        assert Counter(one.text for one in stored if one.role == "user") == Counter(sent)
+        assert Counter(message.text for message in stored if message.role == "user") == Counter(sent)

@@ -57,10 +57,10 @@ def client_of(server: Server) -> Client:
 @pytest.fixture
 async def server(home: Path) -> AsyncIterator[Server]:
     write_home(home)
-    made = Server(home)
-    await made.start()
-    yield made
-    await made.stop()
+    new_server = Server(home)
+    await new_server.start()
+    yield new_server
+    await new_server.stop()
 
 
 async def start_turn(client: Client, agent: str) -> str:
@@ -79,7 +79,7 @@ async def kill_with_waiting_messages(server: Server, agent: str) -> tuple[str, l
         sent = [(await client.send(KEY, text, mode="interrupt"))["steer"] for text in TEXTS]
     await server.kill()
     await server.start()
-    return task, [one["id"] for one in sent if one]
+    return task, [message["id"] for message in sent if message]
 
 
 async def results(server: Server, ids: list[str]) -> list[tuple[str, str | None]]:
@@ -87,8 +87,10 @@ async def results(server: Server, ids: list[str]) -> list[tuple[str, str | None]
     async with client_of(server) as client:
 
         async def have_ended() -> Any:
-            found = [await client.get(one) for one in ids]
-            return [(one["status"], one["result"]) for one in found] if all(one["outcome"] for one in found) else None
+            tasks = [await client.get(task_id) for task_id in ids]
+            return (
+                [(task["status"], task["result"]) for task in tasks] if all(task["outcome"] for task in tasks) else None
+            )
 
         return await until(have_ended)  # type: ignore[no-any-return]
 
@@ -98,8 +100,8 @@ async def test_messages_of_a_lost_task_become_tasks(server: Server) -> None:
     assert await results(server, [task]) == [("failed", None)]
     assert await results(server, ids) == [("done", f"did {text}") for text in TEXTS]
     async with client_of(server) as client:
-        said = [one["text"] for one in await client.messages(KEY) if one["role"] == "user"]
-        assert said == ["begin", *TEXTS]
+        texts = [message["text"] for message in await client.messages(KEY) if message["role"] == "user"]
+        assert texts == ["begin", *TEXTS]
         assert (await client.summary())["total"] == 4
 
 

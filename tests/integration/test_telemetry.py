@@ -58,7 +58,7 @@ class Collector:
                 self.spans += [span for scope in resource.scope_spans for span in scope.spans]
         elif path == "/v1/metrics":
             for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-                for metric in (one for scope in resource.scope_metrics for one in scope.metrics):
+                for metric in (scope_metric for scope in resource.scope_metrics for scope_metric in scope.metrics):
                     self.metrics[metric.name] = list(metric.histogram.data_points)
 
     def find_spans(self, name: str) -> list[Any]:
@@ -66,20 +66,20 @@ class Collector:
 
 
 def read_attributes(span: Any) -> dict[str, Any]:
-    found = {}
-    for one in span.attributes:
-        which = one.value.WhichOneof("value")
-        value = getattr(one.value, which)
-        found[one.key] = [v.string_value for v in value.values] if which == "array_value" else value
-    return found
+    attributes = {}
+    for attribute in span.attributes:
+        which = attribute.value.WhichOneof("value")
+        value = getattr(attribute.value, which)
+        attributes[attribute.key] = [v.string_value for v in value.values] if which == "array_value" else value
+    return attributes
 
 
 @pytest.fixture
 async def collector() -> AsyncIterator[Collector]:
-    made = Collector()
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-    made.port = server.sockets[0].getsockname()[1]
-    yield made
+    new_collector = Collector()
+    server = await asyncio.start_server(new_collector.serve, "127.0.0.1", 0)
+    new_collector.port = server.sockets[0].getsockname()[1]
+    yield new_collector
     server.close()
 
 
@@ -127,7 +127,7 @@ async def test_a_turn_its_model_calls_and_tools_are_spans(
     assert (turn.trace_id.hex(), turn.parent_span_id.hex()) == (PARENT[3:35], PARENT[36:52])
     assert {span.parent_span_id for span in (first, second, tool, cut)} == {turn.span_id}
     assert result == f"00-{PARENT[3:35]}-{turn.span_id.hex()}-01"
-    assert {(one.trace_id, one.span_id) for one in events} == {(turn.trace_id.hex(), turn.span_id.hex())}
+    assert {(event.trace_id, event.span_id) for event in events} == {(turn.trace_id.hex(), turn.span_id.hex())}
     about = read_attributes(turn)
     assert (about["gen_ai.operation.name"], about["gen_ai.agent.name"], about["gen_ai.provider.name"]) == (
         "invoke_agent", "it", "openai",
@@ -171,8 +171,8 @@ async def test_a_goal_is_a_workflow_span_over_its_turns(
     async with Runtime.open(settings=Settings.load(home, detect_agents=False), agents=agents) as desk:
         goal = await desk.goals.create("get there", agent="it")
         async with asyncio.timeout(60):
-            async for made in desk.bus.follow(0, EventFilter(kinds=("turn_end",))):
-                assert made.kind == "turn_end"
+            async for event in desk.bus.follow(0, EventFilter(kinds=("turn_end",))):
+                assert event.kind == "turn_end"
                 break
         await desk.goals.complete(goal.id, evidence="there")
         sent = desk.subscriptions.list()[0]
@@ -200,15 +200,15 @@ async def test_a_server_exports_its_turns_and_propagates_the_trace(tmp_path: Pat
                 (await http.post("/tasks", json={"prompt": "x", "agent": name})).json()["id"]
                 for name in ("env", "demo")
             ]
-            found = [{}, {}]
-            for place, task_id in enumerate(tasks):
-                while found[place].get("status") not in ("done", "failed"):
-                    found[place] = (await http.get(f"/tasks/{task_id}")).json()
+            replies = [{}, {}]
+            for index, task_id in enumerate(tasks):
+                while replies[index].get("status") not in ("done", "failed"):
+                    replies[index] = (await http.get(f"/tasks/{task_id}")).json()
                     await asyncio.sleep(0.05)
     finally:
         await server.stop()
     (env,), (demo,) = collector.find_spans("invoke_agent env"), collector.find_spans("invoke_agent demo")
-    assert found[0]["result"].strip() == f"00-{PARENT[3:35]}-{env.span_id.hex()}-01"
+    assert replies[0]["result"].strip() == f"00-{PARENT[3:35]}-{env.span_id.hex()}-01"
     assert {env.parent_span_id.hex(), demo.parent_span_id.hex()} == {PARENT[36:52]}
     assert {span.parent_span_id for span in collector.find_spans("execute_tool read_clock")} == {demo.span_id}
     assert collector.services == {"midwatch"}
@@ -217,7 +217,7 @@ async def test_a_server_exports_its_turns_and_propagates_the_trace(tmp_path: Pat
 async def test_without_the_variables_the_trace_is_propagated_and_nothing_is_imported(home: Path) -> None:
     result, events = await run_task(home, "x", PARENT)
     assert result == PARENT
-    assert {one.trace_id for one in events} == {PARENT[3:35]}
+    assert {event.trace_id for event in events} == {PARENT[3:35]}
     code = "import sys, midwatch.runtime.runtime; assert not [m for m in sys.modules if 'opentelemetry' in m]"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -247,7 +247,7 @@ def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: 
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     caplog.clear()
     assert telemetry.telemetry() is None
-    assert [one for one in caplog.records if one.name == telemetry.log.name] == []
+    assert [record for record in caplog.records if record.name == telemetry.log.name] == []
 
 
 @pytest.mark.parametrize(

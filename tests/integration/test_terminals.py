@@ -28,11 +28,11 @@ while True:
 KEY = "chat:1"
 
 
-def desk(folder: Path, *, env: dict[str, str] | None = None, **wish: Any) -> Any:
+def desk(folder: Path, *, env: dict[str, str] | None = None, **options: Any) -> Any:
     listener = {"kind": "terminal", "argv": [sys.executable, "-c", LISTENER], "prompt": "^> $"}
-    known = {"listener": listener}
+    agents = {"listener": listener}
     settings = Settings.load(
-        folder, detect_agents=False, shutdown_grace=0, agents=known, default_agent="listener", **wish
+        folder, detect_agents=False, shutdown_grace=0, agents=agents, default_agent="listener", **options
     )
     return Runtime.open(settings=settings, agents={"scripted": ScriptedAgent(result("x"))})
 

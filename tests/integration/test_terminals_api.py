@@ -95,16 +95,16 @@ async def test_a_terminal_open_in_another_process_is_reached(tmp_path: Path, dat
         await check_terminal(served)
         base = f"{served.url}/sessions/{KEY}/agentapi"
         async with asyncio.timeout(90):
-            while (told := (await served.http.get(f"{base}/status")).json())["status"] != "stable":
+            while (status := (await served.http.get(f"{base}/status")).json())["status"] != "stable":
                 await asyncio.sleep(0.02)
-            assert told["transport"] == "pty"
+            assert status["transport"] == "pty"
             reply = await served.http.post(f"{base}/message", json={"content": "across", "type": "user"})
             assert reply.status_code == 200, reply.text
             async with aclosing(watch(served.http, f"{base}/events")) as stream:
-                async for one in stream:
-                    if one.event == "message_update" and one.data["message"] == "you said across":
+                async for frame in stream:
+                    if frame.event == "message_update" and frame.data["message"] == "you said across":
                         break
             async with aclosing(watch(served.http, f"{base}/internal/screen")) as stream:
-                async for one in stream:
-                    if "you said across" in one.data["screen"]:
+                async for frame in stream:
+                    if "you said across" in frame.data["screen"]:
                         break

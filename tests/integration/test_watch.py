@@ -90,8 +90,8 @@ async def served(home: Path, gates: Gates) -> AsyncIterator[Served]:
 
     bodies = {"echo": echo, "hold": hold, "write": write, "begin": begin, "stream": stream}
     agents = {name: FunctionAgent(name, body, on_loop=True, terms=TERMS) for name, body in bodies.items()}
-    async with serve_agents(home, agents) as made:
-        yield made
+    async with serve_agents(home, agents) as server:
+        yield server
         gates.go.set()
 
 
@@ -104,8 +104,8 @@ async def send(served: Served, text: str, key: str = "chat:1") -> str:
 
 
 async def progress(served: Served, *texts: str, **meta: Any) -> None:
-    made = tuple(event(TaskProgress(text=text), served.runtime.clock.now(), **meta) for text in texts)
-    await served.runtime.store.apply(Changes(events=made))
+    events = tuple(event(TaskProgress(text=text), served.runtime.clock.now(), **meta) for text in texts)
+    await served.runtime.store.apply(Changes(events=events))
 
 
 async def wait_for_partial(served: Served) -> None:
@@ -117,13 +117,13 @@ async def wait_for_partial(served: Served) -> None:
 
 async def read_first_frames(served: Served, path: str, count: int, **headers: str) -> list[Frame]:
     """Return the first frames of a stream."""
-    found: list[Frame] = []
+    received: list[Frame] = []
     async with asyncio.timeout(PATIENCE), aclosing(watch(served.http, path, **headers)) as frames:
         async for frame in frames:
-            found.append(frame)
-            if len(found) == count:
+            received.append(frame)
+            if len(received) == count:
                 break
-    return found
+    return received
 
 
 # -- the state ---------------------------------------------------------------------------------------------------------
@@ -138,9 +138,11 @@ async def test_a_watcher_gets_the_state_of_a_session_and_then_its_events(served:
         assert (state.event, state.id) == ("state", state.data["as_of_seq"])
         shown = state.data
         assert (shown["session"]["key"], shown["session"]["status"]) == ("chat:1", "busy")
-        assert [(one["role"], one["text"], one["number"]) for one in shown["messages"]] == [("user", "x", 1)]
+        assert [(message["role"], message["text"], message["number"]) for message in shown["messages"]] == [
+            ("user", "x", 1)
+        ]
         assert shown["running"]["id"] == task
-        assert [one["id"] for one in shown["queue"]] == [waiting]
+        assert [queued["id"] for queued in shown["queue"]] == [waiting]
         assert shown["partial"] == [{"message_id": f"{task}.1", "task_id": task, "text": "one half, "}]
         assert (shown["screen"], shown["errors"]) == ("$ half", [])
         gates.go.set()
@@ -149,9 +151,9 @@ async def test_a_watcher_gets_the_state_of_a_session_and_then_its_events(served:
         assert delta.data["payload"] == {"message_id": f"{task}.1", "offset": 10, "text": "the other"}
         stored = [await anext(frames) for _ in range(4)]
         assert [frame.id for frame in stored] == sorted(frame.id for frame in stored if frame.id)
-        told = next(frame for frame in stored if frame.event == "message_update")
-        assert told.data["payload"]["message"] == "one half, the other"
-        assert (told.data["payload"]["message_id"], told.data["payload"]["number"]) == (f"{task}.1", 2)
+        update = next(frame for frame in stored if frame.event == "message_update")
+        assert update.data["payload"]["message"] == "one half, the other"
+        assert (update.data["payload"]["message_id"], update.data["payload"]["number"]) == (f"{task}.1", 2)
 
 
 async def test_the_text_of_a_failed_turn_is_not_shown_as_partial(served: Served, gates: Gates) -> None:
@@ -162,8 +164,8 @@ async def test_the_text_of_a_failed_turn_is_not_shown_as_partial(served: Served,
     await served.wait_for_end(task)
     (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     assert state.data["partial"] == []
-    assert [one["message"] for one in state.data["errors"]] == ["no other half"]
-    assert [one["level"] for one in state.data["errors"]] == ["error"]
+    assert [error["message"] for error in state.data["errors"]] == ["no other half"]
+    assert [error["level"] for error in state.data["errors"]] == ["error"]
     await served.post(path_of("chat:1", "/close"))
     (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
     assert (state.data["session"]["status"], state.data["screen"]) == ("closed", None)
@@ -176,7 +178,10 @@ async def test_watchers_of_a_task_and_of_the_desk_get_the_state_first(served: Se
     assert state.data["task"]["id"] == task
     assert (state.data["partial"]["message_id"], state.data["partial"]["text"]) == (f"{task}.1", "one half, ")
     (state,) = await read_first_frames(served, "/events?state=true", 1)
-    assert (state.data["summary"]["running"], [one["id"] for one in state.data["running"]]) == (1, [task])
+    assert (state.data["summary"]["running"], [running_task["id"] for running_task in state.data["running"]]) == (
+        1,
+        [task],
+    )
     assert state.id == state.data["as_of_seq"] == (await served.get("/events", limit=0))["last_seq"]
     reply = await served.http.get("/events?task_id=t_no&state=true")
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
@@ -191,7 +196,7 @@ async def test_the_newest_hundred_errors_are_shown(served: Served) -> None:
         )
         await served.runtime.store.apply(Changes(events=faults))
     (state,) = await read_first_frames(served, path_of("chat:1", "/live"), 1)
-    shown = [one["message"] for one in state.data["errors"]]
+    shown = [error["message"] for error in state.data["errors"]]
     assert shown == [f"e{number}" for number in range(50, MAX_ERRORS + 50)]
 
 
@@ -226,7 +231,7 @@ async def read_joined_text(served: Served, path: str, task: str) -> tuple[str, b
                 for part in partial if isinstance(partial, list) else [partial] if partial else []:
                     assert part["message_id"] == name
                     text, joined = part["text"], True
-                messages = {one["id"]: one["text"] for one in frame.data.get("messages", ())}
+                messages = {message["id"]: message["text"] for message in frame.data.get("messages", ())}
                 result = messages.get(name, (frame.data.get("task") or {}).get("result"))
                 if result is not None:
                     return result, False
@@ -277,25 +282,27 @@ async def test_readers_who_join_and_return_during_writes_see_every_event_once(se
     async def reader() -> None:
         """Join, leave after some frames, and return with the last event id."""
         await asyncio.sleep(gates.random.random() * 0.2)
-        seen: int | None = None
+        last_id: int | None = None
         states = 0
-        while seen is None or seen < last:
-            headers = {} if seen is None else {"last_event_id": str(seen)}
+        while last_id is None or last_id < last:
+            headers = {} if last_id is None else {"last_event_id": str(last_id)}
             async with aclosing(watch(served.http, "/events?state=true", **headers)) as frames:
                 patience = gates.random.randrange(1, 400)
                 async for frame in frames:
                     assert frame.event != "gap"
                     if frame.event == "state":
                         assert frame.id == frame.data["as_of_seq"]
-                        assert seen is None or frame.id == seen, "the state comes when nothing before it is missing"
-                        seen = frame.id
+                        assert last_id is None or frame.id == last_id, (
+                            "the state comes when nothing before it is missing"
+                        )
+                        last_id = frame.id
                         states += 1
                     else:
-                        assert seen is not None
-                        assert frame.id == seen + 1
-                        seen = frame.id
+                        assert last_id is not None
+                        assert frame.id == last_id + 1
+                        last_id = frame.id
                     patience -= 1
-                    if seen >= last or patience <= 0:
+                    if last_id >= last or patience <= 0:
                         break
         assert states >= 1
 
@@ -310,16 +317,16 @@ async def test_state_and_events_together_are_the_whole_conversation(served: Serv
 
     async def reader() -> list[int]:
         await asyncio.sleep(gates.random.random() * 0.3)
-        seen: list[int] = []
+        numbers: list[int] = []
         async with aclosing(watch(served.http, path_of("chat:1", "/live"))) as frames:
             async for frame in frames:
                 if frame.event == "state":
-                    seen += [one["number"] for one in frame.data["messages"]]
+                    numbers += [message["number"] for message in frame.data["messages"]]
                 elif frame.event == "message_update":
-                    seen.append(frame.data["payload"]["number"])
-                if seen and seen[-1] == 2 * count:
+                    numbers.append(frame.data["payload"]["number"])
+                if numbers and numbers[-1] == 2 * count:
                     break
-        return seen
+        return numbers
 
     async def talk() -> None:
         for number in range(count):
@@ -327,7 +334,7 @@ async def test_state_and_events_together_are_the_whole_conversation(served: Serv
 
     async with asyncio.timeout(120):
         _, *read = await asyncio.gather(talk(), *(reader() for _ in range(15)))
-    assert all(seen == list(range(1, 2 * count + 1)) for seen in read)
+    assert all(numbers == list(range(1, 2 * count + 1)) for numbers in read)
 
 
 async def test_a_returning_watcher_gets_missed_events_and_then_the_state(served: Served) -> None:
@@ -338,7 +345,7 @@ async def test_a_returning_watcher_gets_missed_events_and_then_the_state(served:
     await served.wait_for_end(await send(served, "elsewhere", "chat:2"))
     await served.wait_for_end(await send(served, "two"))
     expected = await served.read_log(session_key="chat:1")
-    missed = [one["seq"] for one in expected if one["seq"] > state.data["as_of_seq"]]
+    missed = [event["seq"] for event in expected if event["seq"] > state.data["as_of_seq"]]
     for path, headers in (
         (path_of("chat:1", "/live"), {"last_event_id": str(state.id)}),
         (f"/events?session_key=chat:1&state=true&after={state.id}", {}),
@@ -346,30 +353,30 @@ async def test_a_returning_watcher_gets_missed_events_and_then_the_state(served:
         frames = await read_first_frames(served, path, len(missed) + 1, **headers)
         assert [frame.id for frame in frames[:-1]] == missed
         assert frames[-1].event == "state"
-        assert [one["text"] for one in frames[-1].data["messages"]] == ["one", "ONE", "two", "TWO"]
+        assert [message["text"] for message in frames[-1].data["messages"]] == ["one", "ONE", "two", "TWO"]
 
 
 async def test_the_stream_of_one_session_has_no_events_of_another(served: Served) -> None:
     await open_session(served, "write", "chat:1")
     await open_session(served, "write", "chat:2")
-    seen: list[Frame] = []
+    received: list[Frame] = []
 
     async def reader() -> None:
         async with aclosing(watch(served.http, path_of("chat:1", "/live"))) as frames:
             async for frame in frames:
-                seen.append(frame)
+                received.append(frame)
                 if frame.event == "status_change" and frame.data["payload"]["status"] == "idle":
                     break
 
     reading = asyncio.create_task(reader())
-    while not seen:
+    while not received:
         await asyncio.sleep(0)
-    mine, other = await asyncio.gather(send(served, "100", "chat:1"), send(served, "100", "chat:2"))
+    mine, other_task = await asyncio.gather(send(served, "100", "chat:1"), send(served, "100", "chat:2"))
     async with asyncio.timeout(PATIENCE):
         await reading
-    await served.wait_for_end(other)
-    assert {frame.data["session_key"] for frame in seen[1:] if frame.id} == {"chat:1"}
-    live = {frame.data["payload"]["message_id"] for frame in seen if frame.event == "message_delta"}
+    await served.wait_for_end(other_task)
+    assert {frame.data["session_key"] for frame in received[1:] if frame.id} == {"chat:1"}
+    live = {frame.data["payload"]["message_id"] for frame in received if frame.event == "message_delta"}
     assert live == {f"{mine}.1"}
 
 
@@ -408,31 +415,31 @@ async def test_pruned_events_are_a_gap_followed_by_the_state(served: Served) -> 
 def connect_socket(served: Served, path: str, buffer: int = 2048) -> socket.socket:
     """Open a stream on a bare socket with a small buffer."""
     host, port = served.url.removeprefix("http://").split(":")
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    made.connect((host, int(port)))
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    sock.connect((host, int(port)))
     token = served.http.headers["authorization"]
-    asked = f"GET /api/v1{path} HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: {token}\r\n\r\n"
-    made.sendall(asked.encode())
-    made.setblocking(False)
-    return made
+    request = f"GET /api/v1{path} HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: {token}\r\n\r\n"
+    sock.sendall(request.encode())
+    sock.setblocking(False)
+    return sock
 
 
 async def receive(stream: socket.socket, enough: bytes, most: int = 4096) -> bytes:
     """Read up to a number of bytes, or to the end."""
-    loop, found = asyncio.get_running_loop(), bytearray()
+    loop, received = asyncio.get_running_loop(), bytearray()
     async with asyncio.timeout(120):
-        while enough not in found[-most - len(enough) :]:
+        while enough not in received[-most - len(enough) :]:
             part = await loop.sock_recv(stream, most)
             if not part:
                 break
-            found += part
-    return bytes(found)
+            received += part
+    return bytes(received)
 
 
 def numbers(raw: bytes) -> list[int]:
     """Return the ids of the frames."""
-    return [int(found) for found in re.findall(rb"^id: (\d+)\n", raw, re.M)]
+    return [int(number) for number in re.findall(rb"^id: (\d+)\n", raw, re.M)]
 
 
 async def test_a_slow_reader_of_stored_events_loses_none(served: Served) -> None:
@@ -527,7 +534,7 @@ async def test_the_log_is_read_backwards_in_pages(served: Served) -> None:
     await progress(served, *(str(number) for number in range(25)))
     pages, before = [], 2**62
     while page := (await served.get("/events", before=before, limit=10))["events"]:
-        pages.append([one["seq"] for one in page])
+        pages.append([event["seq"] for event in page])
         before = page[0]["seq"]
     assert pages == [list(range(16, 26)), list(range(6, 16)), list(range(1, 6))]
     assert (await served.get("/events", before=0))["events"] == []
@@ -535,36 +542,39 @@ async def test_the_log_is_read_backwards_in_pages(served: Served) -> None:
 
 
 async def test_events_are_filtered_by_agent_actor_kind_session_and_task(served: Served) -> None:
-    async with served.as_role("operator") as other:
+    async with served.as_role("operator") as operator:
         await open_session(served)
         mine = await send(served, "a")
-        theirs = (await other.post("/tasks", json={"prompt": "b", "agent": "write", "session_key": "chat:2"})).json()[
-            "id"
-        ]
+        theirs = (
+            await operator.post("/tasks", json={"prompt": "b", "agent": "write", "session_key": "chat:2"})
+        ).json()["id"]
         for task in (mine, theirs):
             await served.runtime.tasks.wait(task)
     whole = await served.read_log()
-    for asked, fits in (
-        ({"agent": "write"}, lambda one: one.get("agent_id") == "write"),
-        ({"actor": "operator"}, lambda one: one.get("actor") == "operator"),
-        ({"session_key": "chat:1"}, lambda one: one.get("session_key") == "chat:1"),
-        ({"task_id": theirs}, lambda one: one["task_id"] == theirs),
-        ({"kind": ["turn_start", "turn_end"]}, lambda one: one["kind"] in ("turn_start", "turn_end")),
-        ({"actor": "operator", "kind": "turn_end"}, lambda one: (one["task_id"], one["kind"]) == (theirs, "turn_end")),
-        ({"agent": "nobody"}, lambda one: False),
+    for params, fits in (
+        ({"agent": "write"}, lambda event: event.get("agent_id") == "write"),
+        ({"actor": "operator"}, lambda event: event.get("actor") == "operator"),
+        ({"session_key": "chat:1"}, lambda event: event.get("session_key") == "chat:1"),
+        ({"task_id": theirs}, lambda event: event["task_id"] == theirs),
+        ({"kind": ["turn_start", "turn_end"]}, lambda event: event["kind"] in ("turn_start", "turn_end")),
+        (
+            {"actor": "operator", "kind": "turn_end"},
+            lambda event: (event["task_id"], event["kind"]) == (theirs, "turn_end"),
+        ),
+        ({"agent": "nobody"}, lambda event: False),
     ):  # fmt: skip
-        expected = [one["seq"] for one in whole if fits(one)]
-        assert [one["seq"] for one in await served.read_log(**asked)] == expected, asked
-        back = (await served.get("/events", before=2**62, limit=1000, **asked))["events"]
-        assert [one["seq"] for one in back] == expected, asked
+        expected = [event["seq"] for event in whole if fits(event)]
+        assert [event["seq"] for event in await served.read_log(**params)] == expected, params
+        back = (await served.get("/events", before=2**62, limit=1000, **params))["events"]
+        assert [event["seq"] for event in back] == expected, params
         if expected:
             query = "&".join(
                 f"{name}={value}"
-                for name, values in asked.items()
+                for name, values in params.items()
                 for value in ([values] if isinstance(values, str) else values)
             )
             frames = await read_first_frames(served, f"/events?after=0&{query}", len(expected))
-            assert [frame.id for frame in frames] == expected, asked
+            assert [frame.id for frame in frames] == expected, params
 
 
 # -- permissions and limits ------------------------------------------------------------------------------------------
@@ -572,9 +582,9 @@ async def test_events_are_filtered_by_agent_actor_kind_session_and_task(served: 
 
 async def test_a_paused_reader_is_cut_off_when_its_token_is_revoked(served: Served) -> None:
     served.streams.heartbeat = 0.05
-    told = tuple(event(TaskProgress(text="x" * 500_000), 1) for _ in range(40))
-    await served.runtime.store.apply(Changes(events=told))
-    made, secret = await served.runtime.tokens.create("reader", "viewer", by=OWNER)
+    events = tuple(event(TaskProgress(text="x" * 500_000), 1) for _ in range(40))
+    await served.runtime.store.apply(Changes(events=events))
+    token, secret = await served.runtime.tokens.create("reader", "viewer", by=OWNER)
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
@@ -582,20 +592,20 @@ async def test_a_paused_reader_is_cut_off_when_its_token_is_revoked(served: Serv
         head = f"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {secret}\r\n\r\n"
         await asyncio.get_running_loop().sock_sendall(sock, head.encode())
         assert await eventually(lambda: len(served.streams) == 1)
-        await served.runtime.tokens.revoke(made.id, by=OWNER)
+        await served.runtime.tokens.revoke(token.id, by=OWNER)
         assert await eventually(lambda: len(served.streams) == 0)
-        heard = 0
+        received = 0
         with suppress(ConnectionResetError):
             while part := await asyncio.get_running_loop().sock_recv(sock, 1_000_000):
-                heard += len(part)
-    assert heard < 5_000_000
+                received += len(part)
+    assert received < 5_000_000
 
 
 async def test_the_number_of_streams_per_actor_is_limited(served: Served) -> None:
     served.streams.max_per_actor = 2
-    async with served.http.stream("GET", "/events") as one, served.http.stream("GET", "/events?state=true") as two:
+    async with served.http.stream("GET", "/events") as first, served.http.stream("GET", "/events?state=true") as second:
         assert await eventually(lambda: len(served.streams) == 2)
-        assert (one.status_code, two.status_code) == (200, 200)
+        assert (first.status_code, second.status_code) == (200, 200)
         refused = await served.http.get("/events", headers={"accept": "text/event-stream"})
         assert (refused.status_code, refused.json()["code"]) == (429, "limit_reached")
         assert refused.headers["retry-after"]

@@ -15,9 +15,11 @@ CHUNK = 20
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make chunks of seeds, so that they can be spread over processes; or one seed."""
-    one, count = metafunc.config.getoption("--seed"), metafunc.config.getoption("--seeds")
+    seed, count = metafunc.config.getoption("--seed"), metafunc.config.getoption("--seeds")
     chunks = (
-        [range(one, one + 1)] if one is not None else [range(n, min(n + CHUNK, count)) for n in range(0, count, CHUNK)]
+        [range(seed, seed + 1)]
+        if seed is not None
+        else [range(n, min(n + CHUNK, count)) for n in range(0, count, CHUNK)]
     )
     metafunc.parametrize("seeds", chunks, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 

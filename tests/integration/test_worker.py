@@ -45,9 +45,9 @@ def status_is(desk: Runtime, task: Task, status: str) -> Callable[[], Awaitable[
     return look
 
 
-async def run(desk: Runtime, prompt: str = "do it", **wish: Any) -> Task:
-    wish.setdefault("agent", "it")
-    task = await desk.tasks.submit(prompt, **wish)
+async def run(desk: Runtime, prompt: str = "do it", **fields: Any) -> Task:
+    fields.setdefault("agent", "it")
+    task = await desk.tasks.submit(prompt, **fields)
     async with asyncio.timeout(60):
         return await desk.tasks.wait(task.id)
 
@@ -105,8 +105,8 @@ async def test_an_agent_that_returns_nonsense_or_cannot_open_fails_its_task(home
 async def test_open_tool_calls_are_closed_with_their_turn(home: Path) -> None:
     agent = ScriptedAgent(emit(ToolExecStart(tool="dig", tool_call_id="1")), raise_(RuntimeError("x")))
     async with Runtime.open(home, agents={"it": agent}) as desk:
-        found = await kinds(desk, await run(desk))
-        assert found[2:] == ["turn_start", "tool_exec_start", "tool_exec_end", "turn_end", "task_finished"]
+        event_kinds = await kinds(desk, await run(desk))
+        assert event_kinds[2:] == ["turn_start", "tool_exec_start", "tool_exec_end", "turn_end", "task_finished"]
 
 
 # -- cancel and timeout ------------------------------------------------------------------------------------------
@@ -136,19 +136,19 @@ async def test_a_task_cancelled_while_running_never_becomes_done(home: Path) -> 
         assert (await desk.tasks.get(task.id)).status_text == "running: stopping (cancel)"
         await until(lambda: agent.interrupts[:1] == ["stop"])
         go.set()
-        ended = await desk.tasks.wait(task.id)
-        assert (ended.status, ended.outcome, ended.result) == ("cancelled", "cancelled", None)
+        ended_task = await desk.tasks.wait(task.id)
+        assert (ended_task.status, ended_task.outcome, ended_task.result) == ("cancelled", "cancelled", None)
 
 
 async def test_a_cancel_written_by_another_process_takes_effect(home: Path) -> None:
     agent = ScriptedAgent(wait_for(asyncio.Event()))
-    async with Runtime.open(home, agents={"it": agent}) as desk, Runtime.open(home, work=False) as other:
+    async with Runtime.open(home, agents={"it": agent}) as desk, Runtime.open(home, work=False) as other_desk:
         task = await desk.tasks.submit("x", agent="it")
         await until(status_is(desk, task, "running"))
-        await other.tasks.cancel(task.id)
-        ended = await desk.tasks.wait(task.id)
-        assert ended.status == "cancelled"
-        assert (await other.tasks.wait(task.id)).status == "cancelled"
+        await other_desk.tasks.cancel(task.id)
+        ended_task = await desk.tasks.wait(task.id)
+        assert ended_task.status == "cancelled"
+        assert (await other_desk.tasks.wait(task.id)).status == "cancelled"
 
 
 async def test_a_timeout_ends_the_turn_and_is_reported(home: Path) -> None:
@@ -179,9 +179,9 @@ async def test_an_agent_that_ignores_interrupts_is_abandoned(home: Path) -> None
         task = await run(desk, timeout=0.05)
         assert (task.status, task.outcome) == ("failed", "timeout")
         release.set()
-        for left in asyncio.all_tasks():
-            if "_contained" in repr(left):
-                left.cancel()
+        for asyncio_task in asyncio.all_tasks():
+            if "_contained" in repr(asyncio_task):
+                asyncio_task.cancel()
 
 
 # -- temporary failures ------------------------------------------------------------------------------------------
@@ -200,12 +200,12 @@ async def test_a_temporary_failure_is_retried_after_a_pause(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(flaky)}, clock=clock) as desk:
         task = await desk.tasks.submit("x", agent="it")
         await until(lambda: _is_waiting(desk, task))
-        held = await desk.tasks.get(task.id)
-        assert (held.wait, held.failures, held.attempt) == ("backoff", 1, 1)
-        assert held.due_at > clock.now()
+        waiting_task = await desk.tasks.get(task.id)
+        assert (waiting_task.wait, waiting_task.failures, waiting_task.attempt) == ("backoff", 1, 1)
+        assert waiting_task.due_at > clock.now()
         await until(lambda: _advance(clock, desk, task))
-        ended = await desk.tasks.get(task.id)
-        assert (ended.status, ended.failures, ended.attempt) == ("done", 2, 3)
+        ended_task = await desk.tasks.get(task.id)
+        assert (ended_task.status, ended_task.failures, ended_task.attempt) == ("done", 2, 3)
         assert tries == [1, 2, 3]
 
 
@@ -224,8 +224,8 @@ async def test_a_task_that_keeps_failing_fails_after_max_attempts(home: Path) ->
     async with Runtime.open(home, agents={"it": agent}, clock=clock) as desk:
         task = await desk.tasks.submit("x", agent="it", max_attempts=2)
         await until(lambda: _advance(clock, desk, task))
-        ended = await desk.tasks.get(task.id)
-        assert (ended.status, ended.outcome, ended.attempt) == ("failed", "error", 2)
+        ended_task = await desk.tasks.get(task.id)
+        assert (ended_task.status, ended_task.outcome, ended_task.attempt) == ("failed", "error", 2)
         assert len(agent.turns) == 2
 
 
@@ -245,8 +245,8 @@ async def test_a_lost_lease_stops_the_agent_and_its_late_result_is_recorded_once
     async with Runtime.open(home, agents={"it": agent}) as desk:
         task = await desk.tasks.submit("x", agent="it")
         await until(status_is(desk, task, "running"))
-        taken = Update("task", task.id, {"attempt": 7, "lease_owner": "i_other"}, {"status": "running"})
-        await desk.store.apply(Changes(updates=(taken,)))
+        update = Update("task", task.id, {"attempt": 7, "lease_owner": "i_other"}, {"status": "running"})
+        await desk.store.apply(Changes(updates=(update,)))
         go.set()
         await until(lambda: _has_late_result(desk, task))
         current = await desk.store.get_task(task.id)
@@ -266,8 +266,10 @@ async def test_a_task_of_a_dead_process_is_recovered_by_its_crash_rule(
     home: Path, on_crash: Any, status: str, outcome: str, attempt: int
 ) -> None:
     never = asyncio.Event()
-    held = ScriptedAgent(tool("a"), save({"step": 1}), emit(ToolExecStart(tool="b", tool_call_id="b")), wait_for(never))
-    async with Runtime.open(home, agents={"it": held}) as desk:
+    stuck_agent = ScriptedAgent(
+        tool("a"), save({"step": 1}), emit(ToolExecStart(tool="b", tool_call_id="b")), wait_for(never)
+    )
+    async with Runtime.open(home, agents={"it": stuck_agent}) as desk:
         task = await desk.tasks.submit("x", agent="it", on_crash=on_crash)
         await until(lambda: _has_emitted(desk, task, "tool_exec_start", 2))
         simulate_crash(desk)
@@ -275,15 +277,15 @@ async def test_a_task_of_a_dead_process_is_recovered_by_its_crash_rule(
         assert (await looking.tasks.get(task.id)).status == "running"
     again = ScriptedAgent(_is_resumed)
     async with Runtime.open(home, agents={"it": again}) as desk:
-        ended = await desk.tasks.wait(task.id)
-        assert (ended.status, ended.outcome, ended.attempt) == (status, outcome, attempt)
-        found = await kinds(desk, task)
+        ended_task = await desk.tasks.wait(task.id)
+        assert (ended_task.status, ended_task.outcome, ended_task.attempt) == (status, outcome, attempt)
+        event_kinds = await kinds(desk, task)
         for family in ("turn", "tool_exec"):
-            assert found.count(f"{family}_start") == found.count(f"{family}_end")
-        assert found.count("task_rescued") == 1
+            assert event_kinds.count(f"{family}_start") == event_kinds.count(f"{family}_end")
+        assert event_kinds.count("task_rescued") == 1
         if status == "done":
-            assert ended.result == f"{on_crash == 'resume'} {{'step': 1}}"
-            assert ended.rescues == 1
+            assert ended_task.result == f"{on_crash == 'resume'} {{'step': 1}}"
+            assert ended_task.rescues == 1
 
 
 async def _is_resumed(turn: Turn) -> str:
@@ -316,14 +318,14 @@ async def test_a_question_waits_in_the_inbox_and_its_answer_reaches_the_agent(ho
         await clock.advance(90)  # longer than the timeout, which does not count meanwhile
         assert (await desk.tasks.get(task.id)).status == "running"
         await desk.approvals.answer(question.id, "later", actor="me", why="tests first")
-        ended = await desk.tasks.wait(task.id)
-        assert (ended.status, ended.result) == ("done", "later")
+        ended_task = await desk.tasks.wait(task.id)
+        assert (ended_task.status, ended_task.result) == ("done", "later")
         (resolved,) = await desk.store.read_events(0, EventFilter(kinds=("approval_resolved",), task_id=task.id))
         assert (resolved.payload["status"], resolved.payload["why"], resolved.actor) == ("denied", "tests first", "me")
         await channel.until(lambda c: any(d.notice.startswith("asked:") for d in c.delivered))
-        (other,) = await desk.approvals.list()
-        assert other.task_id == second.id
-        await desk.approvals.answer(other.id, grant=True)
+        (second_approval,) = await desk.approvals.list()
+        assert second_approval.task_id == second.id
+        await desk.approvals.answer(second_approval.id, grant=True)
         assert (await desk.tasks.wait(second.id)).result == "yes"
 
 
@@ -399,8 +401,8 @@ async def test_a_conversation_keeps_prompt_answer_and_thread_and_notifies_the_or
         await run(desk, "two", session_key="chat:1|message:5", origin_session="chat:9")
         third = await run(desk, "three", session_key="chat:1")
         assert third.result == "th1 heard three"
-        said = [(m.role, m.text) for m in await desk.sessions.messages("chat:1")]
-        assert said == [
+        messages = [(m.role, m.text) for m in await desk.sessions.messages("chat:1")]
+        assert messages == [
             ("user", "one"), ("agent", "None heard one"), ("user", "three"), ("agent", "th1 heard three"),
         ]  # fmt: skip
         assert [(m.role, m.text) for m in await desk.sessions.messages("chat:9")] == [("result", "None heard two")]
@@ -435,13 +437,13 @@ async def test_shutdown_ends_turns_and_their_tasks_follow_their_crash_rule(
         await until(status_is(desk, task, "running"))
     assert agent.interrupts == ["stop"]
     async with Runtime.open(settings=settings, work=False) as looking:
-        left = await looking.store.get_task(task.id)
-        assert left is not None and left.status == status
-        assert left.lease_owner is None
+        stored_task = await looking.store.get_task(task.id)
+        assert stored_task is not None and stored_task.status == status
+        assert stored_task.lease_owner is None
         if status == "pending":
-            assert left.interruptions == 1
+            assert stored_task.interruptions == 1
         else:
-            assert (left.outcome, "retry" in (left.error or "")) == ("lost", False)
+            assert (stored_task.outcome, "retry" in (stored_task.error or "")) == ("lost", False)
 
 
 async def test_shutdown_lets_a_turn_end_within_the_grace_period(home: Path) -> None:
@@ -458,14 +460,21 @@ async def test_a_yielding_task_waits_again_and_continues(home: Path) -> None:
     go = asyncio.Event()
     agent = ScriptedAgent(wait_for(go), result("done at last"))
     async with Runtime.open(home, agents={"it": agent, "chat": ScriptedAgent(result("hello"))}) as desk:
-        held = await desk.tasks.submit("long", agent="it", session_key="chat:1", cause="automation", on_crash="rerun")
-        await until(status_is(desk, held, "running"))
+        long_task = await desk.tasks.submit(
+            "long", agent="it", session_key="chat:1", cause="automation", on_crash="rerun"
+        )
+        await until(status_is(desk, long_task, "running"))
         message = await desk.tasks.submit("hi", agent="chat", session_key="chat:1", cause="message")
         assert (await desk.tasks.wait(message.id)).result == "hello"
         go.set()
-        ended = await desk.tasks.wait(held.id)
-        assert (ended.status, ended.interruptions, ended.failures, ended.attempt) == ("done", 1, 0, 2)
-        assert "task_interrupted" in await kinds(desk, held)
+        ended_task = await desk.tasks.wait(long_task.id)
+        assert (ended_task.status, ended_task.interruptions, ended_task.failures, ended_task.attempt) == (
+            "done",
+            1,
+            0,
+            2,
+        )
+        assert "task_interrupted" in await kinds(desk, long_task)
 
 
 # -- which process runs a task -----------------------------------------------------------------------------------
@@ -480,8 +489,11 @@ async def test_a_task_without_an_available_agent_stays_pending_and_reports_it(ho
                 updates=(Update("task", task.id, {"wait": None, "due_at": task.created_at}, {"status": "pending"}),)
             )
         )
-        found = await desk.tasks.get(task.id)
-        assert (found.status, found.status_text) == ("pending", "pending: no live process has agent 'special'")
+        stored_task = await desk.tasks.get(task.id)
+        assert (stored_task.status, stored_task.status_text) == (
+            "pending",
+            "pending: no live process has agent 'special'",
+        )
         assert (await desk.tasks.list())[0].wait == "agent"
 
 
@@ -513,14 +525,14 @@ async def test_slots_limit_concurrent_tasks(home: Path) -> None:
 
 
 async def test_a_process_group_is_stored_before_the_agent_continues(home: Path) -> None:
-    seen: list[Any] = []
+    rows: list[Any] = []
 
     async def look(turn: Turn) -> None:
-        seen.append(await desk.store.get_task(turn.task_id))
+        rows.append(await desk.store.get_task(turn.task_id))
 
     async with Runtime.open(home, agents={"it": ScriptedAgent(own_group(4_000_000), look, result(""))}) as desk:
         task = await run(desk)
-        assert [row.pgid for row in seen] == [4_000_000]
+        assert [row.pgid for row in rows] == [4_000_000]
         assert task.pgid is None
 
 
@@ -532,10 +544,10 @@ class UnusualError(BaseException):
 
 
 def nested(depth: int) -> Any:
-    made: Any = "deep"
+    value: Any = "deep"
     for _ in range(depth):
-        made = {"in": made}
-    return made
+        value = {"in": value}
+    return value
 
 
 async def return_unknown_outcome(turn: Turn) -> TurnResult:
@@ -556,8 +568,8 @@ async def test_a_misbehaving_agent_ends_its_own_task_and_affects_no_other(home: 
     async with Runtime.open(home, agents=agents) as desk:
         tasks = [await desk.tasks.submit("x", agent=name) for name in ("it", "good") * 5]
         async with asyncio.timeout(60):
-            ended = [await desk.tasks.wait(task.id) for task in tasks]
-        assert [task.status for task in ended] == [status, "done"] * 5
+            ended_tasks = [await desk.tasks.wait(task.id) for task in tasks]
+        assert [task.status for task in ended_tasks] == [status, "done"] * 5
 
 
 async def test_a_clock_set_back_delays_no_task(home: Path) -> None:
@@ -575,13 +587,13 @@ async def test_a_clock_set_back_delays_no_task(home: Path) -> None:
 async def test_long_results_are_not_held_in_memory(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(result("x" * 1_000_000))}) as desk:
         task = await run(desk)
-        assert sum(len(str(made.payload)) for made in desk.bus._tail) < 100_000
-        seen = []
-        async for made in desk.bus.follow(0, EventFilter(task_id=task.id)):
-            seen.append(made.kind)
-            if made.kind == "task_finished":
+        assert sum(len(str(event.payload)) for event in desk.bus._tail) < 100_000
+        event_kinds = []
+        async for event in desk.bus.follow(0, EventFilter(task_id=task.id)):
+            event_kinds.append(event.kind)
+            if event.kind == "task_finished":
                 break
-        assert seen == await kinds(desk, task)
+        assert event_kinds == await kinds(desk, task)
 
 
 async def test_a_server_leads_although_a_library_led_before(home: Path) -> None:
@@ -608,9 +620,9 @@ async def test_an_answer_to_a_dead_attempt_is_refused(home: Path) -> None:
 async def test_concurrent_retries_make_one_task(home: Path) -> None:
     async with Runtime.open(home, agents={"it": ScriptedAgent(raise_(RuntimeError("x")))}) as desk:
         failed = await run(desk)
-        made = await asyncio.gather(*(desk.tasks.retry(failed.id) for _ in range(10)), return_exceptions=True)
-        assert sum(isinstance(one, Task) for one in made) == 1
-        assert sum(isinstance(one, Conflict) for one in made) == 9
+        results = await asyncio.gather(*(desk.tasks.retry(failed.id) for _ in range(10)), return_exceptions=True)
+        assert sum(isinstance(result, Task) for result in results) == 1
+        assert sum(isinstance(result, Conflict) for result in results) == 9
 
 
 async def test_a_removed_database_takes_no_more_tasks(home: Path) -> None:

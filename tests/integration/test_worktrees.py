@@ -49,16 +49,16 @@ async def desk(home: Path) -> AsyncIterator[Runtime]:
         yield opened
 
 
-async def run_task(desk: Runtime, prompt: str, workdir: Path, **wish: Any) -> Task:
-    task = await desk.tasks.submit(prompt, workdir=str(workdir), worktree=True, **wish)
+async def run_task(desk: Runtime, prompt: str, workdir: Path, **fields: Any) -> Task:
+    task = await desk.tasks.submit(prompt, workdir=str(workdir), worktree=True, **fields)
     async with asyncio.timeout(PATIENCE):
         return await desk.tasks.wait(task.id)
 
 
 def read_worktree_note(task: Task) -> dict[str, Any]:
-    found: dict[str, Any] | None = task.snapshot()["worktree"]
-    assert found is not None
-    return found
+    note: dict[str, Any] | None = task.snapshot()["worktree"]
+    assert note is not None
+    return note
 
 
 def read_checkout(repo: Path) -> tuple[bytes, str, str]:
@@ -75,18 +75,18 @@ async def test_a_task_works_in_a_worktree_and_reports_its_changes(desk: Runtime,
     pending = (await desk.tasks.submit("true", workdir=str(repo), worktree=True, delay=3600)).snapshot()["worktree"]
     assert (pending["status"], pending["path"], pending["id"][:2]) == ("planned", None, "w_")
     task = await run_task(desk, WORK, repo / "-sub")
-    told = read_worktree_note(task)
-    place = desk.home.worktrees / told["id"][-12:]
-    assert task.result == str(place / "-sub")
-    assert (told["path"], told["branch"], told["status"]) == (str(place), f"midwatch/{told['id'][-12:]}", "kept")
-    assert (told["files"], told["added"], told["removed"], told["dirty"]) == (3, 2, 0, True)
-    assert told["base"] == git(repo, "rev-parse", "main")
+    note = read_worktree_note(task)
+    path = desk.home.worktrees / note["id"][-12:]
+    assert task.result == str(path / "-sub")
+    assert (note["path"], note["branch"], note["status"]) == (str(path), f"midwatch/{note['id'][-12:]}", "kept")
+    assert (note["files"], note["added"], note["removed"], note["dirty"]) == (3, 2, 0, True)
+    assert note["base"] == git(repo, "rev-parse", "main")
     assert read_checkout(repo) == before
     (end,) = [e for e in await desk.store.read_events(0) if e.kind == "task_finished"]
-    assert end.payload["worktree"] == told
-    made = await desk.worktrees.get(told["id"])
-    assert made == await desk.worktrees.get(task.id)
-    assert (made.repository, made.target, made.subdir, made.note) == (str(repo), "main", "-sub", None)
+    assert end.payload["worktree"] == note
+    worktree = await desk.worktrees.get(note["id"])
+    assert worktree == await desk.worktrees.get(task.id)
+    assert (worktree.repository, worktree.target, worktree.subdir, worktree.note) == (str(repo), "main", "-sub", None)
     text = (await desk.worktrees.diff(task.id)).text
     assert "+new" in text
     assert "+++ b/-sub/new file" in text
@@ -104,21 +104,25 @@ async def test_failed_and_cancelled_tasks_report_their_changes_too(
 ) -> None:
     task = await desk.tasks.submit(prompt, workdir=str(repo), worktree=True)
     if outcome == "cancelled":
-        place = desk.home.worktrees / read_worktree_note(task)["id"][-12:] / "x"
+        path = desk.home.worktrees / read_worktree_note(task)["id"][-12:] / "x"
         async with asyncio.timeout(PATIENCE):
-            while not place.exists():
+            while not path.exists():
                 await asyncio.sleep(0.01)
         await desk.tasks.cancel(task.id)
-    ended = await desk.tasks.wait(task.id)
-    assert (ended.outcome, read_worktree_note(ended)["files"], read_worktree_note(ended)["dirty"]) == (outcome, 1, True)
+    ended_task = await desk.tasks.wait(task.id)
+    assert (ended_task.outcome, read_worktree_note(ended_task)["files"], read_worktree_note(ended_task)["dirty"]) == (
+        outcome,
+        1,
+        True,
+    )
 
 
 async def test_a_retry_continues_in_the_same_worktree(desk: Runtime, repo: Path) -> None:
     first = await run_task(desk, "test -e half && cat half; echo half > half; test $MIDWATCH_TASK = x", repo)
     again = await desk.tasks.retry(first.id)
-    ended = await desk.tasks.wait(again.id)
-    assert "half" in (ended.error or "")
-    assert read_worktree_note(ended)["id"] == read_worktree_note(first)["id"]
+    ended_task = await desk.tasks.wait(again.id)
+    assert "half" in (ended_task.error or "")
+    assert read_worktree_note(ended_task)["id"] == read_worktree_note(first)["id"]
     assert len(await desk.worktrees.list()) == 1
 
 
@@ -127,8 +131,8 @@ async def test_the_turns_of_a_session_share_a_worktree_which_is_announced_and_re
 ) -> None:
     view, _ = await desk.sessions.create(workdir=str(repo), worktree=True)
     key = view.session.key
-    other = await desk.tasks.submit("echo 0 >> log; cat log", workdir=str(repo), session_key=key)
-    await desk.tasks.wait(other.id)
+    other_task = await desk.tasks.submit("echo 0 >> log; cat log", workdir=str(repo), session_key=key)
+    await desk.tasks.wait(other_task.id)
     sent = await desk.sessions.send(key, "echo 1 >> log; cat log; pwd")
     task = await desk.tasks.wait(sent.id)
     assert task.result == f"0\n1\n{desk.home.worktrees / (view.session.worktree or '')[-12:]}"
@@ -150,22 +154,22 @@ async def test_the_turns_of_a_session_share_a_worktree_which_is_announced_and_re
 
 
 async def test_each_run_of_an_automation_has_its_own_worktree(desk: Runtime, repo: Path) -> None:
-    wish = {"every": 3600, "workdir": str(repo), "worktree": True}
+    fields = {"every": 3600, "workdir": str(repo), "worktree": True}
     with pytest.raises(InvalidInput, match="must be fresh"):
-        await desk.automations.create("echo x >> x; cat x", **wish)
+        await desk.automations.create("echo x >> x; cat x", **fields)
     with pytest.raises(InvalidInput, match="not in a git repository"):
-        await desk.automations.create("x", **{**wish, "workdir": "/"}, fresh=True)
-    made = await desk.automations.create("echo x >> x; cat x", **wish, fresh=True)
-    ran = [await desk.tasks.wait((await desk.automations.run(made.id)).id) for _ in range(2)]
+        await desk.automations.create("x", **{**fields, "workdir": "/"}, fresh=True)
+    automation = await desk.automations.create("echo x >> x; cat x", **fields, fresh=True)
+    ran = [await desk.tasks.wait((await desk.automations.run(automation.id)).id) for _ in range(2)]
     assert [task.result for task in ran] == ["x", "x"]
     assert len({read_worktree_note(task)["path"] for task in ran}) == 2
-    assert (await desk.automations.get(made.id)).worktree is True
+    assert (await desk.automations.get(automation.id)).worktree is True
 
 
 async def test_every_task_of_a_session_with_a_worktree_works_there(desk: Runtime, repo: Path) -> None:
     view, _ = await desk.sessions.create(workdir=str(repo), worktree=True)
-    made = await desk.automations.create("pwd", every=3600, workdir=str(repo), session_key=view.session.key)
-    task = await desk.tasks.wait((await desk.automations.run(made.id)).id)
+    automation = await desk.automations.create("pwd", every=3600, workdir=str(repo), session_key=view.session.key)
+    task = await desk.tasks.wait((await desk.automations.run(automation.id)).id)
     assert task.result == str(desk.home.worktrees / (view.session.worktree or "")[-12:])
     assert read_worktree_note(task)["id"] == view.session.worktree
 
@@ -182,13 +186,13 @@ async def test_a_merge_commits_remaining_changes_and_updates_the_checkout(desk: 
     )  # fmt: skip
     assert (repo / "c1").exists()
     assert (repo / "c2").read_text() == "two\n"
-    said = git(repo, "log", "-1", "--format=%an %s %b")
-    assert "Ann" in said
-    assert f"midwatch task {task.id}" in said
+    log = git(repo, "log", "-1", "--format=%an %s %b")
+    assert "Ann" in log
+    assert f"midwatch task {task.id}" in log
     assert read_worktree_note(await desk.tasks.get(task.id))["status"] == "merged"
-    told = [e for e in await desk.store.read_events(0) if e.kind == "worktree_changed"]
-    assert [(e.payload["status"], e.payload["into"]) for e in told] == [("kept", None), ("merged", "main")]
-    assert told[-1].actor == "ann"
+    events = [e for e in await desk.store.read_events(0) if e.kind == "worktree_changed"]
+    assert [(e.payload["status"], e.payload["into"]) for e in events] == [("kept", None), ("merged", "main")]
+    assert events[-1].actor == "ann"
     assert (await desk.worktrees.merge(task.id))[1].how == "nothing"
     removed = await desk.worktrees.remove(task.id)
     assert removed.status == "removed"
@@ -233,7 +237,7 @@ async def test_a_conflict_changes_nothing_and_has_a_remedy(desk: Runtime, repo: 
 async def test_concurrent_merges_all_succeed(desk: Runtime, repo: Path) -> None:
     tasks = [await run_task(desk, f"echo {number} > file{number}", repo) for number in range(5)]
     await asyncio.gather(*(desk.worktrees.merge(task.id) for task in tasks))
-    assert sorted(one.name for one in repo.glob("file*")) == [f"file{number}" for number in range(5)]
+    assert sorted(path.name for path in repo.glob("file*")) == [f"file{number}" for number in range(5)]
     assert git(repo, "status", "--porcelain") == ""
 
 
@@ -278,9 +282,9 @@ async def test_removal_reports_the_changes_that_would_be_lost(desk: Runtime, rep
 
 async def test_a_worktree_with_a_running_task_is_not_merged_or_removed(desk: Runtime, repo: Path) -> None:
     task = await desk.tasks.submit("touch begun; exec sleep 60", workdir=str(repo), worktree=True)
-    begun = desk.home.worktrees / read_worktree_note(task)["id"][-12:] / "begun"
+    marker = desk.home.worktrees / read_worktree_note(task)["id"][-12:] / "begun"
     async with asyncio.timeout(PATIENCE):
-        while not begun.exists():
+        while not marker.exists():
             await asyncio.sleep(0.01)
     for act in (desk.worktrees.merge(task.id), desk.worktrees.remove(task.id, force=True)):
         with pytest.raises(Conflict, match=f"task {task.id} works in midwatch/"):
@@ -310,7 +314,7 @@ async def test_pruning_removes_empty_worktrees_and_keeps_changes(desk: Runtime, 
     assert await desk.worktrees.prune(0) == 0
     later = desk.clock.now()
     assert await desk.worktrees.prune(later) == 1
-    assert [(await desk.worktrees.get(one.id)).status for one in (empty, work)] == ["removed", "kept"]
+    assert [(await desk.worktrees.get(task.id)).status for task in (empty, work)] == ["removed", "kept"]
     assert await desk.worktrees.prune(desk.clock.now()) == 1, "what was removed is forgotten"
     with pytest.raises(NotFound):
         await desk.worktrees.get(empty.id)
@@ -327,20 +331,20 @@ async def test_an_unusable_repository_is_reported_in_one_line(desk: Runtime, rep
     git(tmp_path, "init", "--quiet", "--bare", str(bare))
     git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "--quiet", str(a_repository(tmp_path / "m")), "m")
     program = GitProgram()
-    for place, why in (
+    for folder, why in (
         (plain, "is not in a git repository"), (fresh, "has no commit yet"), (bare, "has no checkout"),
         (repo / "m", "is in a submodule"), (tmp_path / "none", "cannot change to"),
     ):  # fmt: skip
-        with pytest.raises(Conflict, match=why) as told:
-            await program.locate(str(place))
-        assert "\n" not in str(told.value)
+        with pytest.raises(Conflict, match=why) as caught:
+            await program.locate(str(folder))
+        assert "\n" not in str(caught.value)
     with pytest.raises(Conflict, match=r"git cannot be started .* install it"):
         await GitProgram("no-such-git").locate(str(repo))
     with pytest.raises(InvalidInput, match="not in a git repository"):
         await desk.tasks.submit("x", workdir=str(plain), worktree=True)
-    ended = await run_task(desk, "true", fresh)
-    assert (ended.outcome, read_worktree_note(ended)["status"]) == ("error", "planned")
-    assert "has no commit yet; make a first one with `git commit`" in (ended.error or "")
+    ended_task = await run_task(desk, "true", fresh)
+    assert (ended_task.outcome, read_worktree_note(ended_task)["status"]) == ("error", "planned")
+    assert "has no commit yet; make a first one with `git commit`" in (ended_task.error or "")
     commit(repo, "a submodule")
     (repo / "a.txt").write_text("unsaved")
     task = await run_task(desk, "cat a.txt; ls m", repo)
@@ -371,8 +375,8 @@ async def test_a_creation_that_was_killed_is_repeated(desk: Runtime, repo: Path)
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     (running,) = await claim_tasks(desk.store, agents={"nobody": 1})
-    made = await desk.worktrees.prepare(running, str(repo))
-    assert made.status == "kept"
+    worktree = await desk.worktrees.prepare(running, str(repo))
+    assert worktree.status == "kept"
     assert Path(tree.path, "slow").read_text() == "slow"
     assert git(tree.path, "status", "--porcelain") == ""
 
@@ -383,17 +387,17 @@ async def test_a_cancel_stops_the_creation(desk: Runtime, repo: Path) -> None:
     commit(repo, "slow")
     git(repo, "config", "filter.slow.smudge", "sleep 600")
     task = await desk.tasks.submit("true", workdir=str(repo), worktree=True)
-    place = desk.home.worktrees / read_worktree_note(task)["id"][-12:]
+    path = desk.home.worktrees / read_worktree_note(task)["id"][-12:]
     async with asyncio.timeout(PATIENCE):
-        while not (place / "a.txt").exists():
+        while not (path / "a.txt").exists():
             await asyncio.sleep(0.01)
         await desk.tasks.cancel(task.id)
-        ended = await desk.tasks.wait(task.id)
-    assert (ended.outcome, read_worktree_note(ended)["status"]) == ("cancelled", "making")
+        ended_task = await desk.tasks.wait(task.id)
+    assert (ended_task.outcome, read_worktree_note(ended_task)["status"]) == ("cancelled", "making")
     git(repo, "config", "--unset", "filter.slow.smudge")
     again = await desk.tasks.retry(task.id)
     assert (await desk.tasks.wait(again.id)).status == "done"
-    assert (place / "slow").read_text() == "slow"
+    assert (path / "slow").read_text() == "slow"
 
 
 async def test_a_missing_directory_is_recreated_from_its_branch(desk: Runtime, repo: Path) -> None:

@@ -93,8 +93,8 @@ async def the_library(home: str) -> None:
 
 async def the_client(home: str) -> None:
     async with Client.for_home(home) as client:
-        wish: Submission = {"agent": "demo", "priority": 1}
-        assert_type(await client.submit("Say hello", wish), TaskInfo)
+        submission: Submission = {"agent": "demo", "priority": 1}
+        assert_type(await client.submit("Say hello", submission), TaskInfo)
         page = await client.list(status=["pending"])
         assert_type(page, TaskPage)
         assert_type(page["tasks"], list[TaskInfo])

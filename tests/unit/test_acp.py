@@ -45,11 +45,11 @@ FAKE = Path(__file__).parents[1] / "fakes" / "acp_agent.py"
 Talk = Callable[..., Awaitable[talking.AcpConversation]]
 
 
-def fake(place: Path, *arguments: str, **more: Any) -> AcpAgent:
-    argv = [sys.executable, str(FAKE), "--memory", str(place), *arguments]
-    made = build("fake", "acp", {"argv": argv, "workdir": str(place), **more})
-    assert isinstance(made, AcpAgent)
-    return made
+def fake(folder: Path, *arguments: str, **more: Any) -> AcpAgent:
+    argv = [sys.executable, str(FAKE), "--memory", str(folder), *arguments]
+    agent = build("fake", "acp", {"argv": argv, "workdir": str(folder), **more})
+    assert isinstance(agent, AcpAgent)
+    return agent
 
 
 @pytest.fixture(autouse=True)
@@ -69,8 +69,8 @@ async def talk(tmp_path: Path) -> AsyncIterator[Talk]:
         return opened[-1]
 
     yield open_conversation
-    for one in opened:
-        await one.close()
+    for conversation in opened:
+        await conversation.close()
 
 
 async def run_turn(talk: Talk, prompt: str, *answers: str | Answer, **more: Any) -> tuple[TurnResult, RecordingTurn]:
@@ -84,8 +84,8 @@ def events_of(turn: RecordingTurn, kind: type[Payload]) -> list[Any]:
 
 def tools(turn: RecordingTurn) -> list[tuple[str, str]]:
     """Return the kind and call id of each tool start and tool end, in order."""
-    told = [event for event in turn.events if event.kind.startswith("tool_exec")]
-    return [(seen.kind.removeprefix("tool_exec_"), seen.tool_call_id) for seen in told]  # type: ignore[attr-defined]
+    events = [event for event in turn.events if event.kind.startswith("tool_exec")]
+    return [(event.kind.removeprefix("tool_exec_"), event.tool_call_id) for event in events]  # type: ignore[attr-defined]
 
 
 def runs(pid: int) -> bool:
@@ -99,27 +99,27 @@ def runs(pid: int) -> bool:
 
 
 async def test_a_process_is_kept_for_the_next_turn_and_every_turn_records_its_group(talk: Talk) -> None:
-    one = await talk()
-    assert lasts(one)
-    assert not one.alive
+    conversation = await talk()
+    assert lasts(conversation)
+    assert not conversation.alive
     groups = set()
     for prompt in ("first", "second", "[[recall]]"):
         turn = RecordingTurn(prompt)
-        found = await one.turn(turn)
-        assert one.alive
+        result = await conversation.turn(turn)
+        assert conversation.alive
         groups.add(tuple(turn.groups))
-        assert turn.thread_id == found.thread_id is not None
+        assert turn.thread_id == result.thread_id is not None
     assert len(groups) == 1
-    assert found.text == "You said: first | second"
+    assert result.text == "You said: first | second"
 
 
 async def test_a_dead_process_is_restarted_and_its_session_resumed(talk: Talk) -> None:
-    one = await talk()
+    conversation = await talk()
     first = RecordingTurn("remember me")
-    await one.turn(first)
+    await conversation.turn(first)
     os.killpg(first.groups[0], 9)
     later = RecordingTurn("[[recall]]", thread_id=first.thread_id)
-    assert (await one.turn(later)).text == "You said: remember me"
+    assert (await conversation.turn(later)).text == "You said: remember me"
     assert later.groups != first.groups
     assert tools(later) == [], "what was told before is not told again"
     assert [event.text for event in later.events if event.kind == "message_delta"] == ["You said: remember me"]
@@ -129,17 +129,17 @@ async def test_a_dead_process_is_restarted_and_its_session_resumed(talk: Talk) -
 async def test_a_session_of_another_process_is_resumed(talk: Talk, how: tuple[str, ...]) -> None:
     first = RecordingTurn("remember me")
     await (await talk(*how)).turn(first)
-    other = await talk(*how, thread_id=first.thread_id)
-    found = await other.turn(RecordingTurn("[[recall]]"))
-    assert (found.text, found.thread_id) == ("You said: remember me", first.thread_id)
+    conversation = await talk(*how, thread_id=first.thread_id)
+    result = await conversation.turn(RecordingTurn("[[recall]]"))
+    assert (result.text, result.thread_id) == ("You said: remember me", first.thread_id)
 
 
 async def test_a_session_that_cannot_be_resumed_is_reported_and_begun_anew(talk: Talk) -> None:
     turn = RecordingTurn("hello", thread_id="old")
-    found = await (await talk("--forgets")).turn(turn)
-    assert found.text == "you said hello"
-    assert found.thread_id not in (None, "old")
-    assert turn.thread_id == found.thread_id
+    result = await (await talk("--forgets")).turn(turn)
+    assert result.text == "you said hello"
+    assert result.thread_id not in (None, "old")
+    assert turn.thread_id == result.thread_id
     (warning,) = events_of(turn, AgentFault)
     assert "cannot resume its conversation" in warning.message
     unknown = RecordingTurn("hello", thread_id="never-was")
@@ -148,37 +148,37 @@ async def test_a_session_that_cannot_be_resumed_is_reported_and_begun_anew(talk:
 
 
 async def test_an_interrupted_turn_gets_a_continue_prompt(talk: Talk) -> None:
-    one = await talk()
+    conversation = await talk()
     first = RecordingTurn("work")
-    await one.turn(first)
+    await conversation.turn(first)
     resumed = RecordingTurn("work", thread_id=first.thread_id, resumed=True)
-    said = (await one.turn(resumed)).text
-    assert "midwatch was interrupted" in said
-    assert said.endswith("work")
+    text = (await conversation.turn(resumed)).text
+    assert "midwatch was interrupted" in text
+    assert text.endswith("work")
 
 
 async def test_another_directory_needs_another_process(talk: Talk, tmp_path: Path) -> None:
-    one = await talk()
+    conversation = await talk()
     first = RecordingTurn("[[show cwd]]")
-    assert json.loads((await one.turn(first)).text) == str(tmp_path)
+    assert json.loads((await conversation.turn(first)).text) == str(tmp_path)
     (tmp_path / "sub").mkdir()
-    other = RecordingTurn("[[show cwd]] [[recall]]", workdir=str(tmp_path / "sub"), thread_id=first.thread_id)
-    assert (await one.turn(other)).text == f'"{tmp_path}/sub"You said: [[show cwd]]'
+    other_turn = RecordingTurn("[[show cwd]] [[recall]]", workdir=str(tmp_path / "sub"), thread_id=first.thread_id)
+    assert (await conversation.turn(other_turn)).text == f'"{tmp_path}/sub"You said: [[show cwd]]'
 
 
 async def test_attached_files_are_sent(talk: Talk, tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("x")
     prompt = f"Read\n@{tmp_path}/notes.md\n@/etc/passwd\n@{tmp_path}/none\n[[show blocks]]"
-    found, _ = await run_turn(talk, prompt)
-    linked = [block for block in json.loads(found.text) if block["type"] == "resource_link"]
+    result, _ = await run_turn(talk, prompt)
+    linked = [block for block in json.loads(result.text) if block["type"] == "resource_link"]
     assert [block["uri"] for block in linked] == [f"file://{tmp_path}/notes.md"]
     assert make_blocks("a\0b", "/") == [{"type": "text", "text": "ab"}]
 
 
 async def test_mode_and_model_are_set(talk: Talk) -> None:
     assert json.loads((await run_turn(talk, "[[show settings]]"))[0].text) == {"mode": "auto", "model": "small"}
-    found, _ = await run_turn(talk, "[[show settings]]", mode="Default", model="large")
-    assert json.loads(found.text) == {"mode": "default", "model": "large"}
+    result, _ = await run_turn(talk, "[[show settings]]", mode="Default", model="large")
+    assert json.loads(result.text) == {"mode": "default", "model": "large"}
     with pytest.raises(AgentError, match=r"has no model 'giant'; change agents\.fake\.model .*: small, large"):
         await run_turn(talk, "x", model="giant")
     with pytest.raises(AgentError, match=r"has no mode 'wild'.*: default, auto"):
@@ -186,20 +186,20 @@ async def test_mode_and_model_are_set(talk: Talk) -> None:
 
 
 async def test_an_agent_that_would_not_ask_is_set_to_the_mode_that_asks(talk: Talk) -> None:
-    found, _ = await run_turn(talk, "[[show settings]]", profile="claude")
-    assert json.loads(found.text)["mode"] == "default"
+    result, _ = await run_turn(talk, "[[show settings]]", profile="claude")
+    assert json.loads(result.text)["mode"] == "default"
 
 
 async def test_usage_is_as_reported_and_cost_is_that_of_the_turn(talk: Talk) -> None:
-    one = await talk()
+    conversation = await talk()
     first = RecordingTurn("[[usage 100 20 0.5]]")
-    used = (await one.turn(first)).usage
+    used = (await conversation.turn(first)).usage
     assert (used.input_tokens, used.output_tokens, used.cost_usd, used.model) == (100, 20, 0.5, "small")
     assert events_of(first, LlmResponse)[0].usage == {"input_tokens": 100, "output_tokens": 20}
-    assert (await one.turn(RecordingTurn("[[usage 150 30 0.75]]"))).usage.cost_usd == 0.25
-    assert (await one.turn(RecordingTurn("hello"))).usage.data() is None
-    other = await talk(thread_id=first.thread_id)
-    assert (await other.turn(RecordingTurn("[[usage 1 2 0.9]]"))).usage.cost_usd is None, (
+    assert (await conversation.turn(RecordingTurn("[[usage 150 30 0.75]]"))).usage.cost_usd == 0.25
+    assert (await conversation.turn(RecordingTurn("hello"))).usage.data() is None
+    other_conversation = await talk(thread_id=first.thread_id)
+    assert (await other_conversation.turn(RecordingTurn("[[usage 1 2 0.9]]"))).usage.cost_usd is None, (
         "what it cost before is unknown"
     )
     total = await talk(profile="copilot")
@@ -211,8 +211,8 @@ async def test_usage_is_as_reported_and_cost_is_that_of_the_turn(talk: Talk) -> 
 
 
 async def test_steps_are_logged_in_order(talk: Talk) -> None:
-    found, turn = await run_turn(talk, "[[think hm well]] [[plan a,b]] [[say I look]] [[tool ls -l]] [[say all done]]")
-    assert found.text == "all done"
+    result, turn = await run_turn(talk, "[[think hm well]] [[plan a,b]] [[say I look]] [[tool ls -l]] [[say all done]]")
+    assert result.text == "all done"
     stored = [kind for kind in turn.kinds() if not kind.endswith("delta")]
     assert stored == ["plan_update", "thought_update", "message_update", "tool_exec_start", "tool_exec_end"]
     assert events_of(turn, ThoughtUpdate)[0].text == "hm well"
@@ -229,18 +229,18 @@ async def test_a_tool_without_an_end_is_closed_with_the_turn(talk: Talk) -> None
 
 
 async def test_a_warning_is_not_part_of_the_answer(talk: Talk) -> None:
-    found, turn = await run_turn(talk, "[[warn]] [[say the answer]]", profile="codex")
-    assert found.text == "the answer"
+    result, turn = await run_turn(talk, "[[warn]] [[say the answer]]", profile="codex")
+    assert result.text == "the answer"
     assert "Model metadata" in events_of(turn, AgentFault)[0].message
 
 
 async def test_invalid_updates_are_ignored(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
-    found, turn = await run_turn(talk, "[[say so:]] [[malformed]] [[say fine]]")
-    assert found.text == "so:-32602 -32602 -32602 fine"
+    result, turn = await run_turn(talk, "[[say so:]] [[malformed]] [[say fine]]")
+    assert result.text == "so:-32602 -32602 -32602 fine"
     (warning,) = events_of(turn, AgentFault)
     assert "lines that are not protocol messages" in warning.message
-    found, _ = await run_turn(talk, "still there")
-    assert found.text == "you said still there"
+    result, _ = await run_turn(talk, "still there")
+    assert result.text == "you said still there"
     assert "Traceback" not in caplog.text
 
 
@@ -284,19 +284,19 @@ async def test_a_flood_of_text_is_stored_in_few_pieces_and_truncated(talk: Talk)
     class Slow(RecordingTurn):
         async def emit(self, payload: Payload) -> None:
             await super().emit(payload)
-            waiting = lines_of(one)._waiting
+            waiting = lines_of(conversation)._waiting
             async with asyncio.timeout(60):  # no event shows that the program has written everything
                 while len(self.events) == 1 and not (waiting and b"stopReason" in waiting[-1]):
                     await asyncio.sleep(0.01)
 
-    one, turn = await talk(), Slow("[[flood 15000]]")
-    found = await one.turn(turn)
-    assert found.text.split() == [str(number) for number in range(15000)]
-    assert turn.text() == found.text + " "
+    conversation, turn = await talk(), Slow("[[flood 15000]]")
+    result = await conversation.turn(turn)
+    assert result.text.split() == [str(number) for number in range(15000)]
+    assert turn.text() == result.text + " "
     assert len(turn.events) < 10
-    found, _ = await run_turn(talk, "[[huge 3]]")
-    assert len(found.text) < 1_000_100
-    assert "2000000 characters left out" in found.text
+    result, _ = await run_turn(talk, "[[huge 3]]")
+    assert len(result.text) < 1_000_100
+    assert "2000000 characters left out" in result.text
 
 
 async def test_a_flood_of_text_waits_for_the_store(talk: Talk) -> None:
@@ -307,10 +307,10 @@ async def test_a_flood_of_text_waits_for_the_store(talk: Talk) -> None:
             await super().emit(payload)
             await self.gate.wait()
 
-    one, turn = await talk(), Slow("[[flood 100000]]")
-    working = asyncio.create_task(one.turn(turn))
+    conversation, turn = await talk(), Slow("[[flood 100000]]")
+    working = asyncio.create_task(conversation.turn(turn))
     await turn.until(lambda t: bool(t.events))
-    lines = lines_of(one)
+    lines = lines_of(conversation)
     async with asyncio.timeout(60):
         while not lines._paused:  # no event shows that the program has to wait
             await asyncio.sleep(0.01)
@@ -341,23 +341,23 @@ DENIED = Answer("denied", None, "not today")
     ],
 )
 async def test_options_are_chosen_by_their_meaning(talk: Talk, letters: str, answer: str | Answer, choice: str) -> None:
-    found, turn = await run_turn(talk, f"[[ask {letters} make all?]]", answer)
-    assert found.text == f"chose {choice}"
-    (asked,) = turn.asked
-    assert asked.choices[0].allows
-    assert not asked.choices[-1].allows
-    assert (asked.kind, asked.command, asked.text) == ("execute", "make all?", "Run make all??")
+    result, turn = await run_turn(talk, f"[[ask {letters} make all?]]", answer)
+    assert result.text == f"chose {choice}"
+    (question,) = turn.asked
+    assert question.choices[0].allows
+    assert not question.choices[-1].allows
+    assert (question.kind, question.command, question.text) == ("execute", "make all?", "Run make all??")
 
 
 @pytest.mark.parametrize(("letters", "choice"), [("-", "cancelled"), ("r", "no-1"), ("xR", "no-2")])
 async def test_a_question_that_cannot_be_allowed_is_not_asked(talk: Talk, letters: str, choice: str) -> None:
-    found, turn = await run_turn(talk, f"[[ask {letters} make all?]]")
-    assert (found.text, turn.asked) == (f"chose {choice}", [])
+    result, turn = await run_turn(talk, f"[[ask {letters} make all?]]")
+    assert (result.text, turn.asked) == (f"chose {choice}", [])
 
 
 async def test_a_tool_call_may_first_appear_in_its_question(talk: Talk) -> None:
-    found, turn = await run_turn(talk, "[[late rm -r build]] [[say done]]", "Yes, always")
-    assert (found.outcome, found.text) == ("ok", "done")
+    result, turn = await run_turn(talk, "[[late rm -r build]] [[say done]]", "Yes, always")
+    assert (result.outcome, result.text) == ("ok", "done")
     assert tools(turn) == [("start", "late"), ("end", "late")]
     assert (turn.asked[0].command, turn.asked[0].risk) == ("rm -r build", "high")
     _, refused = await run_turn(talk, "[[late rm -r build]] [[say done]]", DENIED)
@@ -367,13 +367,13 @@ async def test_a_tool_call_may_first_appear_in_its_question(talk: Talk) -> None:
 
 
 async def test_a_turn_with_a_denied_tool_is_not_ok(talk: Talk) -> None:
-    found, _ = await run_turn(talk, "[[ask ar make all]]", DENIED)
-    assert found.outcome == "error"
-    assert found.error == "denied: 'make all' (not today); fake then stopped without an answer."
-    found, _ = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", DENIED)
-    assert (found.outcome, found.text) == ("ok", "I may not")
-    found, _ = await run_turn(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
-    assert (found.outcome, found.error) == ("error", "denied: 'make all' (not today); fake then stopped.")
+    result, _ = await run_turn(talk, "[[ask ar make all]]", DENIED)
+    assert result.outcome == "error"
+    assert result.error == "denied: 'make all' (not today); fake then stopped without an answer."
+    result, _ = await run_turn(talk, "[[ask ar make all]] [[say I may not]]", DENIED)
+    assert (result.outcome, result.text) == ("ok", "I may not")
+    result, _ = await run_turn(talk, "[[ask ar make all]] [[stop cancelled]]", DENIED)
+    assert (result.outcome, result.error) == ("error", "denied: 'make all' (not today); fake then stopped.")
 
 
 async def test_questions_are_asked_one_by_one(talk: Talk) -> None:
@@ -391,7 +391,7 @@ async def test_questions_are_asked_one_by_one(talk: Talk) -> None:
 
     turn = CountingTurn("[[both one,two]] [[say done]]", answers=["Yes", "No"])
     assert (await (await talk()).turn(turn)).text == "done"
-    assert sorted(asked.command or "" for asked in turn.asked) == ["one", "two"]
+    assert sorted(question.command or "" for question in turn.asked) == ["one", "two"]
     assert turn.most == 1
 
 
@@ -402,14 +402,14 @@ async def test_a_stop_cancels_an_open_question(talk: Talk) -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    one, turn = await talk(), UnansweredTurn("[[say before]] [[ask ar make all]]")
-    working = asyncio.create_task(one.turn(turn))
+    conversation, turn = await talk(), UnansweredTurn("[[say before]] [[ask ar make all]]")
+    working = asyncio.create_task(conversation.turn(turn))
     await turn.until(lambda t: "agent_error" in t.kinds())
-    await one.interrupt("stop")
-    found = await working
-    assert (found.outcome, found.error) == ("error", "the turn was interrupted.")
-    assert one.alive
-    assert (await one.turn(RecordingTurn("go on"))).text == "you said go on"
+    await conversation.interrupt("stop")
+    result = await working
+    assert (result.outcome, result.error) == ("error", "the turn was interrupted.")
+    assert conversation.alive
+    assert (await conversation.turn(RecordingTurn("go on"))).text == "you said go on"
 
 
 async def test_a_question_is_withdrawn_when_its_turn_ends(talk: Talk) -> None:
@@ -423,45 +423,45 @@ async def test_a_question_is_withdrawn_when_its_turn_ends(talk: Talk) -> None:
                 self.cancelled = True
                 raise
 
-    one, turn = await talk(), UnansweredTurn("[[leave make all]] [[say bye]]")
-    assert (await one.turn(turn)).text == "bye"
+    conversation, turn = await talk(), UnansweredTurn("[[leave make all]] [[say bye]]")
+    assert (await conversation.turn(turn)).text == "bye"
     assert turn.cancelled
-    assert (await one.turn(RecordingTurn("go on"))).text == "you said go on"
+    assert (await conversation.turn(RecordingTurn("go on"))).text == "you said go on"
 
 
 async def test_a_stop_sent_with_the_prompt_is_not_lost(talk: Talk) -> None:
-    one = await talk()
-    await one.turn(RecordingTurn("hello"))
+    conversation = await talk()
+    await conversation.turn(RecordingTurn("hello"))
     for _ in range(20):
         turn = RecordingTurn("[[hold ever]]")
-        working = asyncio.create_task(one.turn(turn))
+        working = asyncio.create_task(conversation.turn(turn))
         await turn.until(lambda t: bool(t.groups))
-        await one.interrupt("stop")
+        await conversation.interrupt("stop")
         with contextlib.suppress(AgentError):
             assert (await working).outcome == "error"
 
 
 async def test_a_stop_ends_the_turn_with_the_text_so_far(talk: Talk) -> None:
-    one, turn = await talk(), RecordingTurn("[[say half of it]] [[hold ever]]")
-    working = asyncio.create_task(one.turn(turn))
+    conversation, turn = await talk(), RecordingTurn("[[say half of it]] [[hold ever]]")
+    working = asyncio.create_task(conversation.turn(turn))
     await turn.until(lambda t: "of it" in t.text())
-    await one.interrupt("stop")
+    await conversation.interrupt("stop")
     assert (await working).outcome == "error"
     assert events_of(turn, MessageUpdate)[0].message == "half of it"
-    assert one.alive
+    assert conversation.alive
 
 
 async def test_an_agent_that_ignores_a_stop_is_ended_by_the_next(talk: Talk) -> None:
-    one, turn = await talk(), RecordingTurn("[[deaf]]")
-    working = asyncio.create_task(one.turn(turn))
+    conversation, turn = await talk(), RecordingTurn("[[deaf]]")
+    working = asyncio.create_task(conversation.turn(turn))
     await turn.until(lambda t: "ready" in t.text())
-    await one.interrupt("stop")
+    await conversation.interrupt("stop")
     await asyncio.wait({working}, timeout=0.1)
     assert not working.done()
-    await one.interrupt("terminate")
+    await conversation.interrupt("terminate")
     with pytest.raises(AgentError, match="interrupted"):
         await working
-    assert not one.alive
+    assert not conversation.alive
 
 
 # -- files and terminals ---------------------------------------------------------------------------------------------
@@ -526,15 +526,15 @@ def test_the_size_of_files_is_limited(tmp_path: Path) -> None:
 
 
 async def test_terminals_run_commands(talk: Talk, tmp_path: Path) -> None:
-    found, _ = await run_turn(talk, "[[run echo hi; exit 3]]")
-    assert json.loads(found.text) == ["hi\n", 3, False]
-    found, _ = await run_turn(talk, "[[run printenv MIDWATCH_TASK; pwd]]")
-    task, place = json.loads(found.text)[0].split()
+    result, _ = await run_turn(talk, "[[run echo hi; exit 3]]")
+    assert json.loads(result.text) == ["hi\n", 3, False]
+    result, _ = await run_turn(talk, "[[run printenv MIDWATCH_TASK; pwd]]")
+    task, folder = json.loads(result.text)[0].split()
     assert "/1" in task
-    assert place == str(tmp_path)
+    assert folder == str(tmp_path)
     assert "there is no program" in (await run_turn(talk, "[[run no-such-program]]"))[0].text
-    found, _ = await run_turn(talk, "[[run seq 1 300000]]")
-    output, code, cut = json.loads(found.text)
+    result, _ = await run_turn(talk, "[[run seq 1 300000]]")
+    output, code, cut = json.loads(result.text)
     assert (code, cut) == (0, True)
     assert output.endswith("300000\n")
 
@@ -549,24 +549,24 @@ async def test_an_invalid_terminal_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_terminal_is_killed_on_request_or_with_the_conversation(talk: Talk, tmp_path: Path) -> None:
-    one = await talk()
-    found = await one.turn(RecordingTurn("[[terminal here echo here; sleep 600]] [[kill]] [[say alive]]"))
-    assert '"signal": "SIGTERM"' in found.text
-    assert found.text.endswith("alive")
-    left = RecordingTurn(f"[[terminal here echo $$ > {tmp_path}/pid; echo here; sleep 600]]")
-    await one.turn(left)
+    conversation = await talk()
+    result = await conversation.turn(RecordingTurn("[[terminal here echo here; sleep 600]] [[kill]] [[say alive]]"))
+    assert '"signal": "SIGTERM"' in result.text
+    assert result.text.endswith("alive")
+    turn = RecordingTurn(f"[[terminal here echo $$ > {tmp_path}/pid; echo here; sleep 600]]")
+    await conversation.turn(turn)
     pid = int((tmp_path / "pid").read_text())
     assert runs(pid)
-    await one.close()
+    await conversation.close()
     assert not runs(pid)
 
 
 async def test_processes_that_left_the_group_end_with_the_conversation(talk: Talk) -> None:
-    one = await talk()
-    await one.turn(RecordingTurn("hello"))
-    pid = int((await one.turn(RecordingTurn("[[stray]]"))).text.split()[1])
+    conversation = await talk()
+    await conversation.turn(RecordingTurn("hello"))
+    pid = int((await conversation.turn(RecordingTurn("[[stray]]"))).text.split()[1])
     assert runs(pid)
-    await one.close()
+    await conversation.close()
     assert not runs(pid)
 
 
@@ -589,20 +589,20 @@ async def test_processes_that_left_the_group_end_with_the_conversation(talk: Tal
 async def test_a_failed_start_is_reported_in_one_line(
     talk: Talk, arguments: tuple[str, ...], more: dict[str, Any], words: str
 ) -> None:
-    one = await talk(*arguments, **more)
-    with pytest.raises(AgentError, match=words) as told:
-        await one.turn(RecordingTurn("hello"))
-    assert "\n" not in str(told.value)
-    assert not one.alive
+    conversation = await talk(*arguments, **more)
+    with pytest.raises(AgentError, match=words) as caught:
+        await conversation.turn(RecordingTurn("hello"))
+    assert "\n" not in str(caught.value)
+    assert not conversation.alive
 
 
 async def test_a_slow_start_is_awaited_and_can_be_stopped(talk: Talk) -> None:
-    found, _ = await run_turn(talk, "hello")
-    assert found.text == "you said hello"
-    one, turn = await talk("--start", "slow600"), RecordingTurn("hello")
-    working = asyncio.create_task(one.turn(turn))
+    result, _ = await run_turn(talk, "hello")
+    assert result.text == "you said hello"
+    conversation, turn = await talk("--start", "slow600"), RecordingTurn("hello")
+    working = asyncio.create_task(conversation.turn(turn))
     await turn.until(lambda t: bool(t.groups))
-    await one.interrupt("stop")
+    await conversation.interrupt("stop")
     with pytest.raises(AgentError, match="stopped before the prompt was sent"):
         await working
 
@@ -612,17 +612,17 @@ async def test_a_missing_program_is_reported_with_a_remedy(tmp_path: Path) -> No
     described = agent.describe()
     assert described["command"] == "claude-agent-acp"
     assert "npm install -g @agentclientprotocol/claude-agent-acp" in described["problem"]
-    one = await agent.open(RecordingTurn().session())
+    conversation = await agent.open(RecordingTurn().session())
     with pytest.raises(AgentError, match=r"claude-agent-acp.* is not installed"):
-        await one.turn(RecordingTurn())
-    await one.close()
+        await conversation.turn(RecordingTurn())
+    await conversation.close()
 
 
 async def test_silence_has_a_limit_except_during_a_question(talk: Talk) -> None:
-    one = await talk(idle_limit=3)
+    conversation = await talk(idle_limit=3)
     with pytest.raises(AgentError, match=r"said nothing for 3s and was ended; .* agents\.fake\.idle_limit"):
-        await one.turn(RecordingTurn("[[silence 600]]"))
-    assert not one.alive
+        await conversation.turn(RecordingTurn("[[silence 600]]"))
+    assert not conversation.alive
 
     class SlowAnswerTurn(RecordingTurn):
         async def ask(self, *args: Any, **more: Any) -> Answer:
@@ -630,14 +630,14 @@ async def test_silence_has_a_limit_except_during_a_question(talk: Talk) -> None:
             return await super().ask(*args, **more)
 
     turn = SlowAnswerTurn("[[ask ar make all?]]", answers=["Yes"])
-    assert (await one.turn(turn)).text == "chose yes-1"
+    assert (await conversation.turn(turn)).text == "chose yes-1"
 
 
 async def test_an_exit_during_a_turn_is_reported_with_the_last_output(talk: Talk) -> None:
-    one = await talk()
+    conversation = await talk()
     with pytest.raises(AgentError, match="exit code 3 in the middle of its work: Segmentation fault"):
-        await one.turn(RecordingTurn("[[say hm]] [[die 3]]"))
-    assert (await one.turn(RecordingTurn("again"))).text == "you said again"
+        await conversation.turn(RecordingTurn("[[say hm]] [[die 3]]"))
+    assert (await conversation.turn(RecordingTurn("again"))).text == "you said again"
 
 
 async def test_an_endless_message_is_refused(talk: Talk) -> None:
@@ -650,9 +650,9 @@ async def test_a_refused_event_ends_the_turn(talk: Talk) -> None:
         async def emit(self, payload: Payload) -> None:
             raise AgentError("no more events")
 
-    one = await talk()
+    conversation = await talk()
     with pytest.raises(AgentError, match="no more events"):
-        await one.turn(RefusingTurn("hello"))
+        await conversation.turn(RefusingTurn("hello"))
 
 
 @pytest.mark.parametrize(
@@ -667,13 +667,13 @@ async def test_a_refused_event_ends_the_turn(talk: Talk) -> None:
     ],
 )
 async def test_error_messages_are_classified(talk: Talk, wish: str, kind: type[AgentError], words: str) -> None:
-    one = await talk()
-    with pytest.raises(AgentError, match=words) as told:
-        await one.turn(RecordingTurn(f"[[error {wish}]]"))
-    assert type(told.value) is kind
-    if isinstance(told.value, UsageLimit) and "1900000000" in wish:
-        assert told.value.resets_at == 1900000000 * SECOND
-    assert one.alive
+    conversation = await talk()
+    with pytest.raises(AgentError, match=words) as caught:
+        await conversation.turn(RecordingTurn(f"[[error {wish}]]"))
+    assert type(caught.value) is kind
+    if isinstance(caught.value, UsageLimit) and "1900000000" in wish:
+        assert caught.value.resets_at == 1900000000 * SECOND
+    assert conversation.alive
 
 
 async def test_an_error_sent_as_an_answer_is_an_error(talk: Talk) -> None:
@@ -681,8 +681,8 @@ async def test_an_error_sent_as_an_answer_is_an_error(talk: Talk) -> None:
         await run_turn(talk, "[[say Error: 429 This request would exceed your rate limit.]]", profile="copilot")
     with pytest.raises(TransientError, match=r"529.*Overloaded"):
         await run_turn(talk, "[[say Ran into this error: Server error (529): Overloaded.]]", profile="goose")
-    found, _ = await run_turn(talk, "[[say Error: there is no such file.]]", profile="copilot")
-    assert found.text == "Error: there is no such file."
+    result, _ = await run_turn(talk, "[[say Error: there is no such file.]]", profile="copilot")
+    assert result.text == "Error: there is no such file."
 
 
 @pytest.mark.parametrize(
@@ -690,9 +690,9 @@ async def test_an_error_sent_as_an_answer_is_an_error(talk: Talk) -> None:
     [("max_tokens", "token limit"), ("refusal", "refused to continue"), ("cancelled", "cancelled its work by itself")],
 )
 async def test_a_turn_that_stopped_early_is_not_ok(talk: Talk, reason: str, words: str) -> None:
-    found, turn = await run_turn(talk, f"[[say so far]] [[stop {reason}]]")
-    assert found.outcome == "error"
-    assert words in (found.error or "")
+    result, turn = await run_turn(talk, f"[[say so far]] [[stop {reason}]]")
+    assert result.outcome == "error"
+    assert words in (result.error or "")
     assert events_of(turn, MessageUpdate)[0].message == "so far"
 
 
@@ -702,9 +702,9 @@ async def test_a_turn_that_stopped_early_is_not_ok(talk: Talk, reason: str, word
 def test_every_profile_is_a_valid_name_and_is_documented() -> None:
     assert get_args(ProfileName) == tuple(PROFILES)
     page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
-    for name, known in PROFILES.items():
-        mode = f"`{known.mode}`" if known.mode else "as configured"
-        assert f"| `{name}` | `{' '.join(known.argv)}` | `{known.install}` | {mode} |" in page
+    for name, profile in PROFILES.items():
+        mode = f"`{profile.mode}`" if profile.mode else "as configured"
+        assert f"| `{name}` | `{' '.join(profile.argv)}` | `{profile.install}` | {mode} |" in page
 
 
 def test_options_are_checked() -> None:
@@ -713,12 +713,12 @@ def test_options_are_checked() -> None:
         build("x", "acp", {"profile": "gemini", "model": "m", "args": ["-d"]}).describe()["command"]
         == "gemini --acp -m m -d"
     )
-    for options_, words in (
+    for options_, message in (
         ({}, "set profile"),
         ({"profile": "x"}, "agents.y.profile"),
         ({"profile": "codex", "mcp_servers": [{"name": "a"}]}, "either command or url"),
     ):
-        with pytest.raises(BadConfig, match=words):
+        with pytest.raises(BadConfig, match=message):
             build("y", "acp", options_)
     servers = [{"name": "a", "command": "b", "env": {"K": "v"}}, {"name": "c", "url": "http://d"}]
     agent = build("y", "acp", {"profile": "codex", "mcp_servers": servers})
@@ -752,9 +752,9 @@ def test_the_command_of_a_question_is_read(call_: dict[str, Any], command: str |
 
 
 def test_an_earlier_command_counts_where_the_question_has_only_a_title() -> None:
-    told = {"toolCallId": "1", "kind": "execute", "title": "git log", "rawInput": {"command": "git log; rm -rf ."}}
+    tool_call = {"toolCallId": "1", "kind": "execute", "title": "git log", "rawInput": {"command": "git log; rm -rf ."}}
     transcript = Transcript("m")
-    transcript.update({"sessionUpdate": "tool_call", **told}, more=False)
+    transcript.update({"sessionUpdate": "tool_call", **tool_call}, more=False)
     call_ = {"toolCallId": "1", "title": "git log"}
     assert find_command(transcript.ask_for(call_)[0], call_) == "git log; rm -rf ."
     many = {"command": ["git", *["x"] * 98, "; rm"]}
@@ -784,9 +784,9 @@ def test_a_reused_call_name_is_another_call() -> None:
 def test_a_command_in_another_directory_is_another_command(tmp_path: Path, more: dict[str, Any], command: str) -> None:
     root = str(tmp_path)
     raw = {"command": "npm test", **{key: root if value == "{root}" else value for key, value in more.items()}}
-    asked = make_question(Tool("1", kind="execute"), {"rawInput": raw}, (Option("1", "Go", "allow_once"),), root)
-    assert asked.command == command
-    allowed = decide(asked, root, [("config", Policy.from_data({"allow": [{"command": "npm test"}]}))])
+    question = make_question(Tool("1", kind="execute"), {"rawInput": raw}, (Option("1", "Go", "allow_once"),), root)
+    assert question.command == command
+    allowed = decide(question, root, [("config", Policy.from_data({"allow": [{"command": "npm test"}]}))])
     assert allowed.verdict == ("allow" if command == "npm test" else "ask")
 
 
@@ -794,9 +794,12 @@ def test_a_file_named_in_two_ways_is_one_file(tmp_path: Path) -> None:
     root = str(tmp_path)
     diffs = {"a": patch("a", None, "old"), f"{root}/a": patch(f"{root}/a", None, "new"), "b/a": patch("b/a", None, "b")}
     tool = Tool("1", kind="edit", title="Write a", locations=(f"{root}/a", "./a"), diffs=diffs)
-    asked = make_question(tool, {}, (Option("1", "Go", "allow_once"),), root)
-    assert asked.paths == (f"{root}/a", f"{root}/b/a")
-    assert [line for line in str(asked.diff).splitlines() if line.startswith("+") and line[1] != "+"] == ["+new", "+b"]
+    question = make_question(tool, {}, (Option("1", "Go", "allow_once"),), root)
+    assert question.paths == (f"{root}/a", f"{root}/b/a")
+    assert [line for line in str(question.diff).splitlines() if line.startswith("+") and line[1] != "+"] == [
+        "+new",
+        "+b",
+    ]
 
 
 def test_a_question_has_a_risk(tmp_path: Path) -> None:
@@ -804,9 +807,9 @@ def test_a_question_has_a_risk(tmp_path: Path) -> None:
     offered = read_options([go, {"optionId": 7}, "odd", {"kind": "x"}])
     assert offered == (Option("1", "Go", "allow_always"),)
     root = str(tmp_path)
-    asked = make_question(Tool("1", kind="edit", title="Edit a", locations=(f"{root}/a",)), {}, offered, root)
-    assert asked.choices == (Choice("Go", "allow_always"), Choice("no", "reject_once"))
-    assert (asked.text, asked.risk, asked.root) == ("Change a?", "medium", root)
+    question = make_question(Tool("1", kind="edit", title="Edit a", locations=(f"{root}/a",)), {}, offered, root)
+    assert question.choices == (Choice("Go", "allow_always"), Choice("no", "reject_once"))
+    assert (question.text, question.risk, question.root) == ("Change a?", "medium", root)
     assert make_question(Tool("1", kind="edit", locations=("/etc/x",)), {}, offered, root).risk == "high"
     assert make_question(Tool("1", kind="read", locations=("/etc/x",)), {}, offered, root).risk == "medium"
     assert make_question(Tool("1", kind="read"), {}, offered, root).risk == "low"
@@ -815,46 +818,46 @@ def test_a_question_has_a_risk(tmp_path: Path) -> None:
 
 
 def test_settings_may_be_modes_models_or_options() -> None:
-    told = {"models": {"currentModelId": "a", "availableModels": [{"modelId": "a"}, {"modelId": "b", "name": "Big"}]}}
-    found = read_offer("model", told)
-    assert found is not None
-    assert make_call("model", found, "s", "a") is None
-    assert make_call("model", found, "s", "big") == ("session/set_model", {"sessionId": "s", "modelId": "b"})
+    reply = {"models": {"currentModelId": "a", "availableModels": [{"modelId": "a"}, {"modelId": "b", "name": "Big"}]}}
+    offer = read_offer("model", reply)
+    assert offer is not None
+    assert make_call("model", offer, "s", "a") is None
+    assert make_call("model", offer, "s", "big") == ("session/set_model", {"sessionId": "s", "modelId": "b"})
     group = {"group": "g", "options": [{"value": "http://x#plan", "name": "Plan it"}]}
-    found = read_offer("mode", {"configOptions": [{"id": "m", "category": "mode", "options": [group]}]})
-    assert found is not None
-    wish = make_call("mode", found, "s", "plan")
-    assert wish == ("session/set_config_option", {"sessionId": "s", "configId": "m", "value": "http://x#plan"})
+    offer = read_offer("mode", {"configOptions": [{"id": "m", "category": "mode", "options": [group]}]})
+    assert offer is not None
+    call = make_call("mode", offer, "s", "plan")
+    assert call == ("session/set_config_option", {"sessionId": "s", "configId": "m", "value": "http://x#plan"})
     with pytest.raises(KeyError):
-        make_call("mode", found, "s", "other")
+        make_call("mode", offer, "s", "other")
     assert read_offer("mode", {"modes": 7, "configOptions": [7]}) is None
 
 
 def test_messages_with_ids_are_kept_apart() -> None:
-    heard = Transcript("t.1")
+    transcript = Transcript("t.1")
     for name, text in (("a", "one"), ("a", " two"), ("b", "three")):
-        heard.update(
+        transcript.update(
             {"sessionUpdate": "agent_message_chunk", "messageId": name, "content": {"type": "text", "text": text}}
         )
-    assert heard.text == "one two\n\nthree"
+    assert transcript.text == "one two\n\nthree"
 
 
 def test_a_tool_without_a_kind_is_classified_by_its_name() -> None:
-    heard = Transcript("t.1")
-    tool, _ = heard.ask_for(
+    transcript = Transcript("t.1")
+    tool, _ = transcript.ask_for(
         {"toolCallId": "1", "kind": "other", "rawInput": {"path": "/a/b"}, "_meta": {"toolName": "write"}}
     )
     assert (tool.kind, tool.locations) == ("edit", ("/a/b",))
 
 
 def test_tokens_sent_with_empty_text_add_up() -> None:
-    heard = Transcript("t.1")
+    transcript = Transcript("t.1")
     piece = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": ""}}
     for count in (3, 4):
         used = {"inputTokens": count, "outputTokens": 1}
-        (told,) = heard.update({**piece, "_meta": {"usage": used}})
-        assert isinstance(told, LlmResponse)
-    assert heard.usage == {"input_tokens": 7, "output_tokens": 2}
+        (response,) = transcript.update({**piece, "_meta": {"usage": used}})
+        assert isinstance(response, LlmResponse)
+    assert transcript.usage == {"input_tokens": 7, "output_tokens": 2}
 
 
 @pytest.mark.parametrize(
@@ -868,10 +871,10 @@ def test_tokens_sent_with_empty_text_add_up() -> None:
     ],
 )
 def test_patches_are_made(old: str | None, new: str, counts: tuple[int, int]) -> None:
-    made = patch("/a/b", old, new)
-    assert (made["added"], made["removed"]) == counts
-    assert made["cut"] == (len(new) > 20_000)
-    assert made["patch"].startswith("--- /dev/null\n" if old is None else "--- a/a/b\n")
+    result = patch("/a/b", old, new)
+    assert (result["added"], result["removed"]) == counts
+    assert result["cut"] == (len(new) > 20_000)
+    assert result["patch"].startswith("--- /dev/null\n" if old is None else "--- a/a/b\n")
 
 
 def test_an_error_is_reported_by_its_most_specific_text() -> None:

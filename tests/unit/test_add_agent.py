@@ -18,8 +18,8 @@ def test_an_agent_is_appended_and_read_again(tmp_path: Path) -> None:
     file.chmod(0o640)
     assert add_agent(tmp_path, "night-watch", SECTION) == file
     assert file.read_text().startswith('# mine\nport = 0\n\n[agents.shell]\nargv = ["sh"] # no newline at the end\n\n')
-    made = Settings.load(tmp_path).agents["night-watch"]
-    assert (made.kind, made.options()) == ("headless", {"profile": "claude"})
+    agent = Settings.load(tmp_path).agents["night-watch"]
+    assert (agent.kind, agent.options()) == ("headless", {"profile": "claude"})
     assert file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir()] == ["midwatch.toml"]
 

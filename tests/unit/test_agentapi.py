@@ -296,7 +296,7 @@ def test_a_file_that_is_too_large_is_refused() -> None:
 def test_hosts_are_checked() -> None:
     assert allowed_origins.check_hosts(("localhost", "[::1]", "EXAMPLE.com")) == ("localhost", "::1", "example.com")
     assert allowed_origins.check_hosts(("a b", "*")) == ("*",)
-    for bad, words in (
+    for bad, message in (
         ((), "the list must not be empty"),
         (("a b",), "'a b' contains whitespace characters, which are not allowed"),
         (("a,b",), "'a,b' contains comma characters, which are not allowed"),
@@ -306,7 +306,7 @@ def test_hosts_are_checked() -> None:
     ):
         with pytest.raises(InvalidInput) as caught:
             allowed_origins.check_hosts(bad)
-        assert words in str(caught.value)
+        assert message in str(caught.value)
 
 
 def test_a_server_answers_only_to_its_names() -> None:
@@ -319,8 +319,8 @@ def test_a_server_answers_only_to_its_names() -> None:
 
 
 def test_origins_are_checked_and_matched() -> None:
-    wanted = ("https://*.example.com", "http://a.org:3000/path?x", "HTTPS://B.org")
-    rules = allowed_origins.Rules((), allowed_origins.check_origins(wanted))
+    origins = ("https://*.example.com", "http://a.org:3000/path?x", "HTTPS://B.org")
+    rules = allowed_origins.Rules((), allowed_origins.check_origins(origins))
     assert rules.origins == ("https://*.example.com", "http://a.org:3000", "https://b.org")
     for origin in ("https://x.example.com", "https://x.y.EXAMPLE.com", "http://a.org:3000", "https://b.org"):
         assert rules.allows_origin(origin), origin
@@ -340,28 +340,28 @@ def make_saved(number: int, text: str = "x", role: Any = "agent", time: int = NO
 
 
 def test_a_state_file_is_read_and_written_in_its_format(tmp_path: Path) -> None:
-    place = tmp_path / "deep" / "state.json"
-    file = StateFile(place)
+    state_path = tmp_path / "deep" / "state.json"
+    file = StateFile(state_path)
     assert file.load() == State()
     messages = [make_saved(0, "hello <b>"), make_saved(1, "hi ü", "user", NOW + 1)]
     state = State(messages=messages, initial_prompt="do it", initial_prompt_sent=True)
     file.save(state)
-    assert place.read_text() == (
+    assert state_path.read_text() == (
         '{"version":1,"messages":[{"id":0,"message":"hello <b>","role":"agent","time":"2023-11-14T22:13:20Z"},'
         '{"id":1,"message":"hi ü","role":"user","time":"2023-11-14T22:13:20.000001Z"}],'
         '"initial_prompt":"do it","initial_prompt_sent":true}\n'
     )
-    assert place.stat().st_mode & 0o777 == 0o600
-    assert place.parent.stat().st_mode & 0o777 == 0o700
-    again = StateFile(place)
+    assert state_path.stat().st_mode & 0o777 == 0o600
+    assert state_path.parent.stat().st_mode & 0o777 == 0o700
+    again = StateFile(state_path)
     assert again.load() == state
-    before = place.stat().st_mtime_ns, place.stat().st_ino
+    before = state_path.stat().st_mtime_ns, state_path.stat().st_ino
     again.save(state)
-    assert (place.stat().st_mtime_ns, place.stat().st_ino) == before, "nothing has changed"
-    assert [path.name for path in place.parent.iterdir()] == ["state.json"]
-    kept = place.read_text()
-    StateFile(place, writable=False).save(State())
-    assert place.read_text() == kept, "it is not to be written"
+    assert (state_path.stat().st_mtime_ns, state_path.stat().st_ino) == before, "nothing has changed"
+    assert [path.name for path in state_path.parent.iterdir()] == ["state.json"]
+    content = state_path.read_text()
+    StateFile(state_path, writable=False).save(State())
+    assert state_path.read_text() == content, "it is not to be written"
 
 
 def test_a_state_file_may_be_a_symlink(tmp_path: Path) -> None:
@@ -401,17 +401,17 @@ def test_a_state_file_of_agentapi_is_read() -> None:
     ],
 )
 def test_an_unusable_state_file_is_kept_under_another_name(tmp_path: Path, content: bytes, words: str) -> None:
-    place = tmp_path / "state.json"
+    path = tmp_path / "state.json"
     (tmp_path / "state.json.bad-1").write_text("an earlier one")
-    place.write_bytes(content)
-    file = StateFile(place)
+    path.write_bytes(content)
+    file = StateFile(path)
     with pytest.raises(UnusableState) as caught:
         file.load()
     assert words in str(caught.value) and "state.json.bad-2" in str(caught.value)
     file.save(State(messages=[make_saved(0)]))
     assert (tmp_path / "state.json.bad-2").read_bytes() == content
     assert (tmp_path / "state.json.bad-1").read_text() == "an earlier one"
-    assert StateFile(place).load().messages == [make_saved(0)]
+    assert StateFile(path).load().messages == [make_saved(0)]
 
 
 @pytest.mark.parametrize(
@@ -431,25 +431,25 @@ def test_the_initial_prompt_comes_from_the_option_or_the_state(
 
 
 def test_a_pid_file_belongs_to_one_process(tmp_path: Path) -> None:
-    place = tmp_path / "deep" / "pid"
-    statefile.claim_pid_file(place)
-    assert place.read_text() == f"{os.getpid()}\n"
-    assert place.stat().st_mode & 0o777 == 0o600
-    statefile.claim_pid_file(place)
-    statefile.release_pid_file(place)
-    assert not place.exists()
-    statefile.release_pid_file(place)
-    for left in ("garbage", "", "999999999\n", "-1"):
-        place.write_text(left)
-        statefile.claim_pid_file(place)
-        assert place.read_text() == f"{os.getpid()}\n", left
-    place.write_text(f"{os.getppid()}\n")
+    path = tmp_path / "deep" / "pid"
+    statefile.claim_pid_file(path)
+    assert path.read_text() == f"{os.getpid()}\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    statefile.claim_pid_file(path)
+    statefile.release_pid_file(path)
+    assert not path.exists()
+    statefile.release_pid_file(path)
+    for content in ("garbage", "", "999999999\n", "-1"):
+        path.write_text(content)
+        statefile.claim_pid_file(path)
+        assert path.read_text() == f"{os.getpid()}\n", content
+    path.write_text(f"{os.getppid()}\n")
     with pytest.raises(AlreadyRunning) as caught:
-        statefile.claim_pid_file(place)
-    expected = f"another instance is already running with PID {os.getppid()} (PID file: {place})"
+        statefile.claim_pid_file(path)
+    expected = f"another instance is already running with PID {os.getppid()} (PID file: {path})"
     assert expected in str(caught.value)
-    statefile.release_pid_file(place)
-    assert place.exists(), "it is not ours to remove"
+    statefile.release_pid_file(path)
+    assert path.exists(), "it is not ours to remove"
 
 
 @pytest.mark.parametrize(
@@ -463,8 +463,8 @@ def test_a_pid_file_belongs_to_one_process(tmp_path: Path) -> None:
     ],
 )
 def test_an_agent_gets_the_flags_its_profile_needs(command: str, run: str) -> None:
-    known = ("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}")
-    assert " ".join(add_profile_flags(tuple(command.split()), known)) == run
+    profile_argv = ("claude", "--settings", '{"tui":"default"}', "--session-id", "{thread}")
+    assert " ".join(add_profile_flags(tuple(command.split()), profile_argv)) == run
     assert add_profile_flags(("goose",), ("goose", "session", "--name", "{thread}")) == ("goose",)
     assert add_profile_flags(("python3", "-i"), ()) == ("python3", "-i")
 

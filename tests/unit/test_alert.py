@@ -44,13 +44,13 @@ def runs(**fields: object) -> Task:
     ],
 )
 def test_a_running_task_is_stuck_after_its_timeout_and_silent_without_events(after: int, kinds: list[str]) -> None:
-    assert [one.kind for one in check_running(runs(), None, NOW + after)] == kinds
+    assert [alert.kind for alert in check_running(runs(), None, NOW + after)] == kinds
 
 
 def test_an_event_keeps_a_task_from_being_silent_and_the_alert_names_a_question() -> None:
     task = runs(timeout_seconds=None)
-    heard = event(TaskProgress(text="on it"), NOW + SILENT)
-    assert check_running(task, heard, NOW + SILENT + 1) == []
+    progress = event(TaskProgress(text="on it"), NOW + SILENT)
+    assert check_running(task, progress, NOW + SILENT + 1) == []
     (asks,) = check_running(task._replace(wait="approval"), None, NOW + SILENT)
     assert "waits for an answer" in asks.text
     (mute,) = check_running(task, None, NOW + SILENT)
@@ -58,26 +58,26 @@ def test_an_event_keeps_a_task_from_being_silent_and_the_alert_names_a_question(
 
 
 def test_a_question_stops_the_clock_of_a_stuck_task() -> None:
-    assert [one.kind for one in check_running(runs(wait="approval"), None, NOW + 60 * SECOND + GRACE)] == []
+    assert [alert.kind for alert in check_running(runs(wait="approval"), None, NOW + 60 * SECOND + GRACE)] == []
 
 
 def test_a_waiting_task_is_overdue_only_when_no_process_can_run_it() -> None:
     task = a_task(due_at=NOW)
     assert check_pending(task, NOW + GRACE, True) == []
     assert check_pending(task, NOW + GRACE - 1, False) == []
-    assert [one.kind for one in check_pending(task, NOW + GRACE, False)] == ["overdue"]
+    assert [alert.kind for alert in check_pending(task, NOW + GRACE, False)] == ["overdue"]
     later = a_task(due_at=NOW, wait="delay")
     assert check_pending(later._replace(due_at=NOW + 2 * GRACE), NOW + GRACE, False) == []
 
 
 def test_automations_and_goals_are_overdue_after_the_grace_period() -> None:
-    made = an_automation(NOW, next_run_at=NOW)
-    assert check_automation(made, NOW + GRACE - 1) == []
-    assert [one.kind for one in check_automation(made, NOW + GRACE)] == ["overdue"]
-    assert check_automation(replace(made, status="paused"), NOW + GRACE) == []
+    automation = an_automation(NOW, next_run_at=NOW)
+    assert check_automation(automation, NOW + GRACE - 1) == []
+    assert [alert.kind for alert in check_automation(automation, NOW + GRACE)] == ["overdue"]
+    assert check_automation(replace(automation, status="paused"), NOW + GRACE) == []
     aim = a_goal(NOW)
     assert check_goal(aim, NOW + GRACE - 1) == []
-    assert [one.kind for one in check_goal(aim, NOW + GRACE)] == ["overdue"]
+    assert [alert.kind for alert in check_goal(aim, NOW + GRACE)] == ["overdue"]
     assert check_goal(replace(aim, next_run_at=NOW + GRACE), NOW + GRACE) == []
 
 
@@ -86,17 +86,17 @@ def test_an_alert_is_an_event_and_with_a_route_a_delivery() -> None:
         check_automation(an_automation(NOW, next_run_at=NOW, route="console"), NOW + GRACE),
         check_running(runs(), None, NOW + 60 * SECOND + GRACE),
     )
-    told, changes = write_alerts([*loud, *quiet], NOW)
-    assert [one.id for one in told] == [loud[0].id, quiet[0].id]
+    alerts, changes = write_alerts([*loud, *quiet], NOW)
+    assert [alert.id for alert in alerts] == [loud[0].id, quiet[0].id]
     assert [event.kind for event in changes.events] == ["watchdog_alert"] * 2
-    assert [(one.channel, one.task_id) for one in changes.deliveries] == [("console", loud[0].subject)]
+    assert [(delivery.channel, delivery.task_id) for delivery in changes.deliveries] == [("console", loud[0].subject)]
 
 
 @pytest.fixture
 async def store() -> AsyncIterator[SqliteStore]:
-    made = await SqliteStore.open(":memory:")
-    yield made
-    await made.close()
+    new_store = await SqliteStore.open(":memory:")
+    yield new_store
+    await new_store.close()
 
 
 async def live_agents() -> frozenset[str]:
@@ -110,8 +110,8 @@ async def test_an_alert_is_not_repeated_within_the_cool_down_even_after_a_restar
     def alerts() -> Alerts:
         return Alerts(store, clock, live_agents)
 
-    assert [one.kind for one in await alerts().send()] == ["overdue"]
+    assert [alert.kind for alert in await alerts().send()] == ["overdue"]
     assert await alerts().send() == []
     clock.set(clock.now() + COOL_DOWN + 1)
-    assert [one.kind for one in await alerts().send()] == ["overdue"]
+    assert [alert.kind for alert in await alerts().send()] == ["overdue"]
     assert len(await store.read_events(0, EventFilter(kinds=("watchdog_alert",)))) == 2

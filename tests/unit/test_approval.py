@@ -47,9 +47,9 @@ async def store_question(
     memory: Store, clock: FakeClock, choices: tuple[str, ...] = ("yes", "no"), **fields: Any
 ) -> Approval:
     task = await submit_and_claim(memory, **fields)
-    made, changes = ask(task, Question.plain("Deploy?", choices), 60, clock.now())
+    approval, changes = ask(task, Question.plain("Deploy?", choices), 60, clock.now())
     await memory.apply(changes)
-    return made
+    return approval
 
 
 def test_the_table_ends_a_pending_approval_once() -> None:
@@ -65,8 +65,8 @@ async def test_an_ended_question_never_changes(memory: Store, clock: FakeClock, 
     await memory.apply(resolve(question, before, clock.now(), answer="first"))
     with pytest.raises(Conflict):
         await memory.apply(resolve(question, after, clock.now(), answer="second"))
-    found = await memory.get_approval(question.id)
-    assert found is not None and (found.status, found.answer) == (before, "first")
+    approval = await memory.get_approval(question.id)
+    assert approval is not None and (approval.status, approval.answer) == (before, "first")
     assert len(await memory.read_events(0, EventFilter(kinds=("approval_resolved",)))) == 1
 
 
@@ -85,24 +85,24 @@ def test_a_question_needs_text_and_choices(question: str, choices: tuple[str, ..
 
 def test_a_question_needs_the_lease_notifies_the_route_and_makes_the_task_wait() -> None:
     task = a_task(status="running", attempt=3, route="console")
-    made, changes = ask(task, Question.plain("q" * 2000, ("yes", "no")), 1.5, 10)
+    approval, changes = ask(task, Question.plain("q" * 2000, ("yes", "no")), 1.5, 10)
     assert changes.fence == fence(task)
     assert changes.updates[0].fields == {"wait": "approval"}
-    assert (made.attempt, made.expires_at, made.status) == (3, 10 + 1_500_000, "pending")
-    (told,) = changes.deliveries
-    assert told.notice == f"asked:{made.id}"
-    assert f"midwatch approve {made.id}" in told.text and f"midwatch deny {made.id}" in told.text
-    assert len(told.text) < QUESTION_SHOWN + 200
+    assert (approval.attempt, approval.expires_at, approval.status) == (3, 10 + 1_500_000, "pending")
+    (delivery,) = changes.deliveries
+    assert delivery.notice == f"asked:{approval.id}"
+    assert f"midwatch approve {approval.id}" in delivery.text and f"midwatch deny {approval.id}" in delivery.text
+    assert len(delivery.text) < QUESTION_SHOWN + 200
     assert [e.kind for e in changes.events] == ["approval_requested", "task_waiting"]
     assert changes.events[0].payload["question"] == "q" * 2000
     assert ask(a_task(), Question.plain("Go?", ("yes",)), 1, 10)[1].deliveries == ()
 
 
 def test_an_approval_is_immutable_and_shows_its_times() -> None:
-    made = ask(a_task(), Question(text="Go?"), 60, 0)[0]
+    approval = ask(a_task(), Question(text="Go?"), 60, 0)[0]
     with pytest.raises(dataclasses.FrozenInstanceError):
-        made.status = "granted"  # type: ignore[misc]
-    shown = made.snapshot()
+        approval.status = "granted"  # type: ignore[misc]
+    shown = approval.snapshot()
     choices = [{"name": "yes", "kind": "allow_once"}, {"name": "no", "kind": "reject_once"}]
     assert (shown["choices"], shown["expires_at"]) == (choices, "1970-01-01T00:01:00.000000Z")
     assert shown["resolved_at"] is None
@@ -129,18 +129,18 @@ async def test_the_first_choice_grants_and_every_other_denies(
 ) -> None:
     question = await store_question(memory, clock, choices)
     await clock.advance(5)
-    found = await inbox.answer(question.id, **said, why="because", actor="me")
-    assert (found.status, found.answer, found.why, found.answered_by) == (status, answer, "because", "me")
-    assert found.resolved_at == clock.now()
-    (told,) = await memory.read_events(0, EventFilter(kinds=("approval_resolved",)))
-    assert (told.payload["status"], told.actor, told.task_id) == (status, "me", question.task_id)
+    approval = await inbox.answer(question.id, **said, why="because", actor="me")
+    assert (approval.status, approval.answer, approval.why, approval.answered_by) == (status, answer, "because", "me")
+    assert approval.resolved_at == clock.now()
+    (event,) = await memory.read_events(0, EventFilter(kinds=("approval_resolved",)))
+    assert (event.payload["status"], event.actor, event.task_id) == (status, "me", question.task_id)
 
 
 async def test_an_unknown_answer_is_refused(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await store_question(memory, clock, THREE)
-    for said in ("Now", "", "now "):
+    for answer in ("Now", "", "now "):
         with pytest.raises(InvalidInput, match="answer with one of: now, later, never") as caught:
-            await inbox.answer(question.id, said)
+            await inbox.answer(question.id, answer)
         assert caught.value.field == "choice"
     assert (await inbox.get(question.id)).status == "pending"
     with pytest.raises(NotFound, match="a_none"):
@@ -162,12 +162,12 @@ async def test_the_second_answer_is_a_conflict(inbox: Approvals, memory: Store, 
 
 async def test_of_many_concurrent_answers_one_counts(inbox: Approvals, memory: Store, clock: FakeClock) -> None:
     question = await store_question(memory, clock)
-    said = await asyncio.gather(
+    results = await asyncio.gather(
         *(inbox.answer(question.id, grant=n % 2 == 0, actor=f"p{n}") for n in range(10)), return_exceptions=True
     )
-    assert sum(isinstance(one, Conflict) for one in said) == 9
-    assert all("the first answer counts" in str(one) for one in said if isinstance(one, Conflict))
-    (first,) = [one for one in said if isinstance(one, Approval)]
+    assert sum(isinstance(result, Conflict) for result in results) == 9
+    assert all("the first answer counts" in str(result) for result in results if isinstance(result, Conflict))
+    (first,) = [result for result in results if isinstance(result, Approval)]
     assert await inbox.get(question.id) == first
     assert len(await memory.read_events(0, EventFilter(kinds=("approval_resolved",)))) == 1
 
@@ -182,33 +182,33 @@ def make_question(command: str | None = "git status", **fields: Any) -> Question
     return Question(**{"text": "May I?", "kind": "execute", "command": command, "choices": (REJECT, ALLOW), **fields})
 
 
-def build_approval(asked: Question, **fields: Any) -> Approval:
-    return ask(a_task(workdir="/tmp", **fields), asked, 60, 1, always=narrow(asked, asked.root or "/tmp"))[0]
+def build_approval(question: Question, **fields: Any) -> Approval:
+    return ask(a_task(workdir="/tmp", **fields), question, 60, 1, always=narrow(question, question.root or "/tmp"))[0]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((ALLOW, REJECT, FOREVER, NEVER))))
 async def test_an_answer_is_recognised_by_its_kind_and_not_by_its_position(
     inbox: Approvals, memory: Store, clock: FakeClock, order: tuple[Choice, ...]
 ) -> None:
-    asked = make_question("ls; ls", choices=order)
+    request = make_question("ls; ls", choices=order)
     for grant, status, name in ((True, "granted", "Allow"), (False, "denied", "Reject")):
         task = await submit_and_claim(memory)
-        question, changes = ask(task, asked, 60, clock.now())
+        question, changes = ask(task, request, 60, clock.now())
         await memory.apply(changes)
-        found = await inbox.answer(question.id, grant=grant)
-        assert (found.status, found.answer) == (status, name)
-        assert answer_of(found, asked) == Answer(status, name)  # type: ignore[arg-type]
+        approval = await inbox.answer(question.id, grant=grant)
+        assert (approval.status, approval.answer) == (status, name)
+        assert answer_of(approval, request) == Answer(status, name)  # type: ignore[arg-type]
 
 
 def test_a_rule_is_offered_where_possible_with_its_description() -> None:
-    made = build_approval(make_question(choices=(ALLOW, FOREVER, REJECT)))
-    assert [choice.name for choice in made.choices] == [
+    approval = build_approval(make_question(choices=(ALLOW, FOREVER, REJECT)))
+    assert [choice.name for choice in approval.choices] == [
         "Allow",
         "Reject",
         "always allow `git status` for demo in /tmp",
         "always deny `git status` for demo in /tmp",
     ]
-    assert made.always == {"kind": "execute", "command": "git status", "root": "/tmp"}
+    assert approval.always == {"kind": "execute", "command": "git status", "root": "/tmp"}
     compound = build_approval(make_question("git status; ls", choices=(ALLOW, FOREVER, REJECT)))
     assert (compound.always, compound.choices) == (None, (ALLOW, REJECT))
     assert build_approval(make_question(choices=(FOREVER, NEVER))).choices[:2] == (FOREVER, NEVER)
@@ -219,12 +219,12 @@ def test_a_rule_is_offered_where_possible_with_its_description() -> None:
     assert build_approval(Question(text="Go?")).choices == YES_NO
     assert ask(a_task(), make_question(), 60, 1)[0].choices == (REJECT, ALLOW)
     elsewhere = ask(a_task(), make_question(root="/tmp"), 60, 1, always=narrow(make_question(), "/tmp"))[0]
-    assert elsewhere.always == made.always
+    assert elsewhere.always == approval.always
 
 
 def test_duplicate_choices_are_offered_once() -> None:
-    made = build_approval(make_question("a; b", choices=(ALLOW, REJECT, Choice("Allow", "reject_once"), ALLOW)))
-    assert made.choices == (ALLOW, REJECT)
+    approval = build_approval(make_question("a; b", choices=(ALLOW, REJECT, Choice("Allow", "reject_once"), ALLOW)))
+    assert approval.choices == (ALLOW, REJECT)
 
 
 @pytest.mark.parametrize(("grant", "effect", "own"), [(True, "allow", "Allow"), (False, "deny", "Reject")])
@@ -234,11 +234,11 @@ async def test_an_always_answer_makes_a_rule_and_the_agent_gets_its_own_choice(
     task = await submit_and_claim(memory, workdir="/tmp")
     question, changes = ask(task, make_question(), 60, clock.now(), always=narrow(make_question(), "/tmp"))
     await memory.apply(changes)
-    found = await inbox.answer(question.id, grant=grant, always=True, actor="ann")
+    approval = await inbox.answer(question.id, grant=grant, always=True, actor="ann")
     (rule,) = await memory.list_rules("demo")
     assert (rule.effect, rule.created_by, rule.approval_id) == (effect, "ann", question.id)
-    assert found.rule == rule.text == found.answer
-    assert answer_of(found, make_question()).choice == own
+    assert approval.rule == rule.text == approval.answer
+    assert answer_of(approval, make_question()).choice == own
     again = decide(make_question(), "/tmp", [], [rule])
     assert again.verdict == effect
 
@@ -266,19 +266,21 @@ async def test_a_question_without_a_yes_cannot_be_granted(inbox: Approvals, memo
 
 
 def test_long_texts_are_truncated_and_marked() -> None:
-    made = build_approval(make_question("x " + "y" * 50_000, diff="ä" * 5_000_000, paths=tuple(map(str, range(500)))))
-    assert made.command is not None and len(made.command) <= LONGEST + 1 and made.command.endswith("…")
-    assert made.diff is not None and len(made.diff.encode()) == MOST_DIFF
-    shown = made.snapshot(whole=True)
+    approval = build_approval(
+        make_question("x " + "y" * 50_000, diff="ä" * 5_000_000, paths=tuple(map(str, range(500))))
+    )
+    assert approval.command is not None and len(approval.command) <= LONGEST + 1 and approval.command.endswith("…")
+    assert approval.diff is not None and len(approval.diff.encode()) == MOST_DIFF
+    shown = approval.snapshot(whole=True)
     assert (shown["diff_bytes"], shown["diff_left_out"]) == (10_000_000, 10_000_000 - MOST_DIFF)
-    assert (len(made.paths), made.always, made.snapshot()["diff"]) == (MOST_PATHS, None, None)
+    assert (len(approval.paths), approval.always, approval.snapshot()["diff"]) == (MOST_PATHS, None, None)
     half = build_approval(make_question(diff="x" + "ä" * MOST_DIFF))
     assert half.snapshot()["diff_left_out"] == 2 * MOST_DIFF + 1 - (MOST_DIFF - 1)
 
 
 def test_the_notice_contains_the_command_and_a_high_risk() -> None:
-    (told,) = ask(a_task(route="console"), make_question("rm -rf /"), 60, 1)[1].deliveries
-    assert "Command: rm -rf /" in told.text and "Risk: high" in told.text
+    (delivery,) = ask(a_task(route="console"), make_question("rm -rf /"), 60, 1)[1].deliveries
+    assert "Command: rm -rf /" in delivery.text and "Risk: high" in delivery.text
     (mild,) = ask(a_task(route="console"), make_question("ls", text="Run ls?"), 60, 1)[1].deliveries
     assert "Command" not in mild.text and "Risk" not in mild.text
 
@@ -288,8 +290,13 @@ def test_a_rule_answers_at_once_and_notifies_nobody(verdict: Any, status: str, a
     task = a_task(status="running", attempt=2, route="console", creator="ann")
     decided = answer_by_rule(task, make_question(), Decision(verdict, "rule:r_1", "the rule"), 10)
     assert decided is not None
-    made, changes = decided
-    assert (made.status, made.answer, made.answered_by, made.rule) == (status, answer, "rule:r_1", "the rule")
+    approval, changes = decided
+    assert (approval.status, approval.answer, approval.answered_by, approval.rule) == (
+        status,
+        answer,
+        "rule:r_1",
+        "the rule",
+    )
     assert (changes.fence, changes.updates, changes.deliveries) == (fence(task), (), ())
     requested, resolved = changes.events
     assert (requested.kind, requested.payload["rule"]) == ("approval_requested", "the rule")
@@ -298,10 +305,15 @@ def test_a_rule_answers_at_once_and_notifies_nobody(verdict: Any, status: str, a
 
 
 def test_a_question_after_the_deadline_expires_at_once() -> None:
-    made, changes = expire_at_once(a_task(), make_question(), 10, "the goal's deadline has passed")
-    assert (made.status, made.answer, made.why, made.rule) == ("expired", None, "the goal's deadline has passed", None)
-    assert [one.kind for one in changes.events] == ["approval_requested", "approval_resolved"]
-    assert not answer_of(made, make_question()).granted
+    approval, changes = expire_at_once(a_task(), make_question(), 10, "the goal's deadline has passed")
+    assert (approval.status, approval.answer, approval.why, approval.rule) == (
+        "expired",
+        None,
+        "the goal's deadline has passed",
+        None,
+    )
+    assert [event.kind for event in changes.events] == ["approval_requested", "approval_resolved"]
+    assert not answer_of(approval, make_question()).granted
 
 
 # -- the inbox ---------------------------------------------------------------------------------------------------
@@ -324,8 +336,8 @@ async def test_an_unanswered_question_expires_at_its_time(inbox: Approvals, memo
     await clock.advance(0.001)
     assert await inbox.expire() == 1
     assert await inbox.expire() == 0
-    found = await inbox.get(question.id)
-    assert (found.status, found.answer, found.why) == ("expired", None, "nobody answered in time")
+    approval = await inbox.get(question.id)
+    assert (approval.status, approval.answer, approval.why) == ("expired", None, "nobody answered in time")
     assert (await inbox.get(answered.id)).status == "granted"
     with pytest.raises(Conflict, match="already expired"):
         await inbox.answer(question.id, grant=True)
@@ -366,8 +378,8 @@ async def test_an_answer_at_the_last_moment_counts_and_the_others_expire(memory:
     await clock.advance(60)
     store: Any = ConcurrentlyAnsweredStore(memory, questions[1], clock.now())
     await Approvals(store, clock).expire()
-    found = [await memory.get_approval(question.id) for question in questions]
-    assert [one.status for one in found if one] == ["expired", "granted", "expired"]
+    approvals = [await memory.get_approval(question.id) for question in questions]
+    assert [approval.status for approval in approvals if approval] == ["expired", "granted", "expired"]
 
 
 async def test_only_expired_questions_are_counted(memory: Store, clock: FakeClock) -> None:
@@ -390,7 +402,7 @@ async def test_the_next_expiry_is_the_earliest_of_the_open_questions(
 
 
 async def test_question_and_answer_are_events_of_the_turn(memory: Store, clock: FakeClock, inbox: Approvals) -> None:
-    made = await store_question(memory, clock)
-    await inbox.answer(made.id, "yes")
-    told = await memory.read_events(0, EventFilter(turn_id=f"{made.task_id}.{made.attempt}"))
-    assert [one.kind for one in told] == ["approval_requested", "task_waiting", "approval_resolved"]
+    approval = await store_question(memory, clock)
+    await inbox.answer(approval.id, "yes")
+    events = await memory.read_events(0, EventFilter(turn_id=f"{approval.task_id}.{approval.attempt}"))
+    assert [event.kind for event in events] == ["approval_requested", "task_waiting", "approval_resolved"]

@@ -58,8 +58,8 @@ async def test_the_setting_decides_who_manages_a_task_without_creator(memory: Sq
 async def test_an_agent_submits_only_in_its_directory_and_to_its_own_route(memory: SqliteStore) -> None:
     task = await put(memory, creator="ann", workdir="/tmp", route="console", session_key="chat:1")
     rights = Authorization(memory, make_terms(submits=True))
-    wish = await rights.restrict_task(agent_of(task), {"agent": "demo"})
-    assert wish == {"agent": "demo", "workdir": "/tmp", "route": "console", "origin_session": "chat:1"}
+    fields = await rights.restrict_task(agent_of(task), {"agent": "demo"})
+    assert fields == {"agent": "demo", "workdir": "/tmp", "route": "console", "origin_session": "chat:1"}
     with pytest.raises(Forbidden, match="cannot set priority"):
         await rights.restrict(agent_of(task), {"priority": 1}, TASK_FIELDS)
     with pytest.raises(Forbidden, match="only in its own directory"):

@@ -60,17 +60,17 @@ def after(before: Automation, changes: Changes) -> Automation:
 
 
 def payloads(changes: Changes, kind: str) -> list[dict[str, Any]]:
-    return [dict(one.payload) for one in changes.events if one.kind == kind]
+    return [dict(event.payload) for event in changes.events if event.kind == kind]
 
 
-def fire(one: Automation, now: int = NOW, *, runs: bool = False) -> Changes:
-    return rules.fire(one, now, TERMS, runs=runs)
+def fire(automation: Automation, now: int = NOW, *, runs: bool = False) -> Changes:
+    return rules.fire(automation, now, TERMS, runs=runs)
 
 
 def task_of(changes: Changes) -> Task | None:
-    (found,) = changes.records or (None,)
-    assert found is None or isinstance(found, Task)
-    return found
+    (task,) = changes.records or (None,)
+    assert task is None or isinstance(task, Task)
+    return task
 
 
 def end_run(outcome: str, *, attempt: int = 1, error: str | None = None, **fields: Any) -> Task:
@@ -85,17 +85,17 @@ def end_run(outcome: str, *, attempt: int = 1, error: str | None = None, **field
 async def test_the_store_allows_only_transitions_of_the_table(
     store: Store, before: rules.Status, behind: rules.Status
 ) -> None:
-    one = hourly(status=before, next_run_at=None)
-    await store.apply(Changes(records=(one,)))
-    step = Changes(updates=(update_record(one, NOW, status=behind),))
+    automation = hourly(status=before, next_run_at=None)
+    await store.apply(Changes(records=(automation,)))
+    step = Changes(updates=(update_record(automation, NOW, status=behind),))
     if behind in TRANSITIONS[before]:
         await store.apply(step)
     else:
         with pytest.raises(Conflict):
             await store.apply(step)
-    found = await store.get_automation("am_1")
-    assert found is not None
-    assert found.status == (behind if behind in TRANSITIONS[before] else before)
+    stored = await store.get_automation("am_1")
+    assert stored is not None
+    assert stored.status == (behind if behind in TRANSITIONS[before] else before)
 
 
 async def test_a_change_of_status_needs_the_previous_status(store: Store) -> None:
@@ -112,9 +112,11 @@ async def test_a_change_of_status_needs_the_previous_status(store: Store) -> Non
 @pytest.mark.parametrize("late", [0, 1, int(LATE_SECONDS * SECOND)])
 @pytest.mark.parametrize("policy", ["skip", "once", "once_within"])
 def test_a_run_on_time_ignores_the_policy(late: int, policy: rules.Missed) -> None:
-    one = hourly(missed=policy, run_count=4, title="brief", route="console", workdir="/tmp", budget={"tokens": 5},
-                 quiet="NOTHING")  # fmt: skip
-    changes = fire(one, NOW + late)
+    automation = hourly(
+        missed=policy, run_count=4, title="brief", route="console", workdir="/tmp", budget={"tokens": 5},
+        quiet="NOTHING",
+    )  # fmt: skip
+    changes = fire(automation, NOW + late)
     task = task_of(changes)
     assert task is not None
     assert (task.status, task.agent, task.session_key, task.gate_key) == ("pending", "demo", "auto:am_1", "auto:am_1")
@@ -123,7 +125,7 @@ def test_a_run_on_time_ignores_the_policy(late: int, policy: rules.Missed) -> No
     assert (task.timeout_seconds, task.on_crash, task.quiet) == (60.0, "rerun", "NOTHING")
     assert task.max_attempts == len(AUTOMATION_PAUSES) + 1
     assert (task.due_at, task.wait) == (NOW + late, None)
-    moved = after(one, changes)
+    moved = after(automation, changes)
     assert (moved.run_count, moved.last_run_at, moved.next_run_at, moved.revision) == (5, NOW + late, NOW + HOUR, 1)
     (fired,) = payloads(changes, "automation_fired")
     assert fired == {"automation_id": "am_1", "task_id": task.id, "scheduled_for": iso(NOW), "run": 5}
@@ -152,13 +154,13 @@ WINDOW = 6 * HOUR
     ],
 )
 def test_a_late_run_follows_the_policy(policy: rules.Missed, late: int, reason: str) -> None:
-    one = hourly(missed=policy, missed_window=WINDOW / SECOND)
-    changes = fire(one, NOW + late)
+    automation = hourly(missed=policy, missed_window=WINDOW / SECOND)
+    changes = fire(automation, NOW + late)
     (missed,) = payloads(changes, "automation_missed")
     assert missed["reason"] == reason
     assert missed["count"] == min(1000, late // HOUR + 1)
     assert missed["scheduled_for"] == iso(NOW)
-    moved = after(one, changes)
+    moved = after(automation, changes)
     assert moved.next_run_at == NOW + (late // HOUR + 1) * HOUR  # it keeps its phase and runs once
     assert (task_of(changes) is not None, moved.run_count) == ((True, 1) if reason == "caught_up" else (False, 0))
     assert moved.status == "active"
@@ -191,9 +193,9 @@ def test_a_single_time_fires_once_and_the_last_run_has_no_next() -> None:
 
 
 def test_an_automation_without_a_next_time_is_paused() -> None:
-    one = once(missed="skip", route="console")
-    changes = fire(one, NOW + HOUR)
-    moved = after(one, changes)
+    automation = once(missed="skip", route="console")
+    changes = fire(automation, NOW + HOUR)
+    moved = after(automation, changes)
     assert (moved.status, moved.paused_why, moved.next_run_at, moved.run_count) == ("paused", OVER, None, 0)
     assert [event.kind for event in changes.events] == ["automation_missed", "automation_paused"]
     (notice,) = changes.deliveries
@@ -219,9 +221,9 @@ def test_no_run_begins_above_max_runs() -> None:
     ],
 )
 def test_an_unreadable_schedule_pauses_the_automation(schedule: Any) -> None:
-    one = hourly(schedule=schedule, route="console:7")
-    changes = fire(one)
-    moved = after(one, changes)
+    automation = hourly(schedule=schedule, route="console:7")
+    changes = fire(automation)
+    moved = after(automation, changes)
     assert task_of(changes) is None
     assert (moved.status, moved.next_run_at) == ("paused", None)
     assert (moved.paused_why or "").startswith("its schedule cannot be read: ")
@@ -234,10 +236,10 @@ def test_an_unreadable_schedule_pauses_the_automation(schedule: Any) -> None:
 
 
 def test_jitter_is_bounded_and_the_same_each_time() -> None:
-    one = hourly(jitter_seconds=600.0)
+    automation = hourly(jitter_seconds=600.0)
     begins = []
     for number in range(200):
-        due = replace(one, next_run_at=NOW + number * HOUR)
+        due = replace(automation, next_run_at=NOW + number * HOUR)
         first, second = (task_of(fire(due, NOW + number * HOUR)) for _ in range(2))
         assert first is not None
         assert second is not None
@@ -248,10 +250,10 @@ def test_jitter_is_bounded_and_the_same_each_time() -> None:
     assert len({round(later) for later in begins}) > 100
     assert min(begins) < 60
     assert max(begins) > 540
-    assert fire(one).updates[0].fields["next_run_at"] == NOW + HOUR  # jitter does not change the later times
-    other = task_of(fire(replace(one, id="am_2")))
-    assert other is not None
-    assert other.due_at != begins[0] * SECOND + NOW
+    assert fire(automation).updates[0].fields["next_run_at"] == NOW + HOUR  # jitter does not change the later times
+    other_task = task_of(fire(replace(automation, id="am_2")))
+    assert other_task is not None
+    assert other_task.due_at != begins[0] * SECOND + NOW
 
 
 def test_a_run_with_jitter_has_its_own_time_in_the_prompt() -> None:
@@ -262,8 +264,8 @@ def test_a_run_with_jitter_has_its_own_time_in_the_prompt() -> None:
 
 
 def test_fresh_runs_have_separate_sessions_and_one_gate() -> None:
-    one = hourly(fresh=True, session_key="chat:1|thread:7")
-    first, second = task_of(fire(one)), task_of(fire(one))
+    automation = hourly(fresh=True, session_key="chat:1|thread:7")
+    first, second = task_of(fire(automation)), task_of(fire(automation))
     assert first is not None
     assert second is not None
     assert first.session_key != second.session_key
@@ -271,9 +273,9 @@ def test_fresh_runs_have_separate_sessions_and_one_gate() -> None:
 
 
 def test_run_now_counts_and_does_not_change_the_schedule() -> None:
-    one = hourly(next_run_at=NOW + HOUR, max_runs=2, jitter_seconds=600.0)
-    task, changes = rules.run_now(one, NOW, TERMS, actor="bob")
-    moved = after(one, changes)
+    automation = hourly(next_run_at=NOW + HOUR, max_runs=2, jitter_seconds=600.0)
+    task, changes = rules.run_now(automation, NOW, TERMS, actor="bob")
+    moved = after(automation, changes)
     assert (moved.run_count, moved.next_run_at, moved.last_run_at) == (1, NOW + HOUR, NOW)
     assert (task.due_at, task.wait) == (NOW, None)
     assert [event.actor for event in changes.events] == ["bob", "bob"]
@@ -286,9 +288,9 @@ def test_run_now_counts_and_does_not_change_the_schedule() -> None:
 RUNNING = hourly(run_count=3, next_run_at=NOW + HOUR, consecutive_failures=2, route="console", title="brief")
 
 
-def settle(one: Automation, task: Task, thread: str | None = None) -> tuple[Automation, Changes]:
-    changes = rules.settle(one, task, NOW + HOUR // 2, thread)
-    return after(one, changes), changes
+def settle(automation: Automation, task: Task, thread: str | None = None) -> tuple[Automation, Changes]:
+    changes = rules.settle(automation, task, NOW + HOUR // 2, thread)
+    return after(automation, changes), changes
 
 
 @pytest.mark.parametrize("outcome", ["ok", "silent", "transferred"])
@@ -399,8 +401,8 @@ def test_raising_max_runs_during_the_last_run_continues() -> None:
 @pytest.mark.parametrize("status", ["paused", "deleted"])
 @pytest.mark.parametrize("outcome", ["ok", "error", "lost", "cancelled"])
 def test_an_automation_paused_or_deleted_during_a_run_stays_so(status: rules.Status, outcome: str) -> None:
-    one = replace(RUNNING, status=status, next_run_at=None, paused_why="by ann", max_runs=3)
-    moved, changes = settle(one, end_run(outcome, error="x"))
+    automation = replace(RUNNING, status=status, next_run_at=None, paused_why="by ann", max_runs=3)
+    moved, changes = settle(automation, end_run(outcome, error="x"))
     assert (moved.status, moved.next_run_at, moved.paused_why) == (status, None, "by ann")
     assert not changes.events
     assert not changes.deliveries
@@ -416,17 +418,17 @@ def test_a_run_continues_the_thread_unless_each_run_is_fresh() -> None:
 
 
 async def test_a_concurrently_changed_automation_loses_no_result(store: Store) -> None:
-    one = hourly()
-    await store.apply(Changes(records=(one,)))
-    await store.apply(fire(one))
+    automation = hourly()
+    await store.apply(Changes(records=(automation,)))
+    await store.apply(fire(automation))
     ((task, _),) = (await store.claim(claim_request(), NOW)).taken
-    seen = await store.get_automation("am_1")
-    assert seen is not None
-    await store.apply(rules.pause_automation(seen, NOW, "a holiday", "ann"))
+    stored = await store.get_automation("am_1")
+    assert stored is not None
+    await store.apply(rules.pause_automation(stored, NOW, "a holiday", "ann"))
     done, step = end(task, NOW, outcome="ok", result="found it")
     step = replace(step, fence=fence(task))
     with pytest.raises(Conflict):  # a conflict, not a lost lease: the worker computes the end again
-        await store.apply(step.plus(rules.settle(seen, done, NOW)))
+        await store.apply(step.plus(rules.settle(stored, done, NOW)))
     still = await store.get_task(task.id)
     assert still is not None
     assert still.status == "running"
@@ -447,14 +449,14 @@ def test_an_unreadable_schedule_does_not_block_the_end_of_a_run() -> None:
 
 
 def test_resuming_resets_failures_and_skips_missed_runs() -> None:
-    one = hourly(status="paused", paused_why="3 runs failed", consecutive_failures=3, next_run_at=None)
+    automation = hourly(status="paused", paused_why="3 runs failed", consecutive_failures=3, next_run_at=None)
     later = NOW + 100 * HOUR + 5
-    changes = rules.resume_automation(one, later, "ann")
-    moved = after(one, changes)
+    changes = rules.resume_automation(automation, later, "ann")
+    moved = after(automation, changes)
     assert (moved.status, moved.paused_why, moved.consecutive_failures) == ("active", None, 0)
     assert moved.next_run_at == NOW + 101 * HOUR
-    (told,) = payloads(changes, "automation_changed")
-    assert told["status"] == "active"
+    (payload,) = payloads(changes, "automation_changed")
+    assert payload["status"] == "active"
 
 
 def test_an_automation_without_a_next_time_is_not_resumed() -> None:
@@ -467,8 +469,8 @@ def test_an_automation_without_a_next_time_is_not_resumed() -> None:
 
 @pytest.mark.parametrize(("one", "why"), [(once(), OVER), (hourly(max_runs=1, run_count=1), SPENT)])
 def test_a_restored_automation_without_a_next_time_is_paused(one: Automation, why: str) -> None:
-    gone = replace(one, status="deleted", deleted_at=NOW, next_run_at=None)
-    moved = after(gone, rules.resume_automation(gone, NOW + 1, "ann"))
+    deleted = replace(one, status="deleted", deleted_at=NOW, next_run_at=None)
+    moved = after(deleted, rules.resume_automation(deleted, NOW + 1, "ann"))
     assert (moved.status, moved.paused_why, moved.deleted_at, moved.next_run_at) == ("paused", why, None, None)
 
 
@@ -510,12 +512,17 @@ def test_normalising_is_idempotent() -> None:
     rough = hourly(
         title=" brief ", prompt=" look\n", scope_id=" ann ", session_key="  ", tags=(" a", "b ", "a", ""), deleted_at=5
     )
-    kept = rules.normalise(rough)
-    assert (kept.title, kept.prompt, kept.scope_id, kept.session_key) == ("brief", "look", "ann", "auto:am_1")
-    assert (kept.tags, kept.deleted_at, kept.next_run_at) == (("a", "b"), None, NOW)
-    assert rules.normalise(kept) == kept
-    assert rules.normalise(replace(kept, status="paused")).next_run_at is None
-    assert rules.normalise(replace(kept, status="deleted", deleted_at=5)).deleted_at == 5
+    normalised = rules.normalise(rough)
+    assert (normalised.title, normalised.prompt, normalised.scope_id, normalised.session_key) == (
+        "brief",
+        "look",
+        "ann",
+        "auto:am_1",
+    )
+    assert (normalised.tags, normalised.deleted_at, normalised.next_run_at) == (("a", "b"), None, NOW)
+    assert rules.normalise(normalised) == normalised
+    assert rules.normalise(replace(normalised, status="paused")).next_run_at is None
+    assert rules.normalise(replace(normalised, status="deleted", deleted_at=5)).deleted_at == 5
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ class Desk:
         self.automations = Automations(store, clock, tasks, terms, lambda route: route)
         self.automation_transfer = AutomationTransfer(store, clock, tasks, lambda route: route)
 
-    async def take(self, *shots: Any, actor: Actor = OWNER) -> list[str]:
-        return [one.what for one in await self.automation_transfer.import_all(shots, actor=actor)]
+    async def take(self, *snapshots: Any, actor: Actor = OWNER) -> list[str]:
+        return [result.what for result in await self.automation_transfer.import_all(snapshots, actor=actor)]
 
     async def read_last_seq(self) -> int:
         return len(await self.store.read_events(0, EVERYTHING, 1000))
@@ -79,62 +79,69 @@ async def other() -> AsyncIterator[Desk]:
 
 
 async def test_exported_automations_are_imported_once(desk: Desk, other: Desk) -> None:
-    made = await desk.automations.create("one", every="24h", zone="UTC", tags=("a",), actor="ann", quiet="OK")
+    automation = await desk.automations.create("one", every="24h", zone="UTC", tags=("a",), actor="ann", quiet="OK")
     await desk.clock.advance(1)
     await desk.automations.create("two", cron="0 9 * * *", zone="Asia/Tokyo", enabled=False)
-    shots = [one.snapshot() for one in await desk.automation_transfer.export()]
+    snapshots = [exported.snapshot() for exported in await desk.automation_transfer.export()]
     await other.clock.advance(36 * 3600)
-    assert await other.take(*shots) == ["made", "made"]
+    assert await other.take(*snapshots) == ["made", "made"]
     before = await other.read_last_seq()
-    assert await other.take(*shots) == ["same", "same"]
+    assert await other.take(*snapshots) == ["same", "same"]
     assert await other.read_last_seq() == before == 2
-    taken = await other.automations.get(made.id)
-    assert (taken.schedule, taken.tags, taken.creator, taken.quiet) == (made.schedule, ("a",), "ann", "OK")
-    assert taken.next_run_at == made.created_at + 48 * HOUR  # the phase is kept and missed runs are skipped
-    assert [one.id for one in await other.automation_transfer.export()] == [shot["id"] for shot in shots]
-    assert [one.status for one in await other.automation_transfer.export()] == ["paused", "active"]
+    imported = await other.automations.get(automation.id)
+    assert (imported.schedule, imported.tags, imported.creator, imported.quiet) == (
+        automation.schedule,
+        ("a",),
+        "ann",
+        "OK",
+    )
+    assert imported.next_run_at == automation.created_at + 48 * HOUR  # the phase is kept and missed runs are skipped
+    assert [exported.id for exported in await other.automation_transfer.export()] == [
+        snapshot["id"] for snapshot in snapshots
+    ]
+    assert [exported.status for exported in await other.automation_transfer.export()] == ["paused", "active"]
 
 
 async def test_an_import_restores_an_existing_automation_and_keeps_status_and_history(desk: Desk) -> None:
-    made = await desk.automations.create("one", every="24h", zone="UTC", max_runs=3, route="hook:secret")
-    shot = made.snapshot()
-    assert shot["route"] == "hook"
-    await desk.automations.run(made.id)
-    await desk.automations.patch(made.id, {"prompt": "other", "every": "2h", "title": "x"})
-    await desk.automations.pause(made.id)
-    assert await desk.take(shot) == ["changed"]
-    back = await desk.automations.get(made.id)
-    assert (back.prompt, back.title, back.schedule, back.route) == ("one", "", made.schedule, "hook:secret")
+    automation = await desk.automations.create("one", every="24h", zone="UTC", max_runs=3, route="hook:secret")
+    snapshot = automation.snapshot()
+    assert snapshot["route"] == "hook"
+    await desk.automations.run(automation.id)
+    await desk.automations.patch(automation.id, {"prompt": "other", "every": "2h", "title": "x"})
+    await desk.automations.pause(automation.id)
+    assert await desk.take(snapshot) == ["changed"]
+    back = await desk.automations.get(automation.id)
+    assert (back.prompt, back.title, back.schedule, back.route) == ("one", "", automation.schedule, "hook:secret")
     assert (back.status, back.run_count, back.next_run_at) == ("paused", 1, None)
-    assert await desk.take(shot) == ["same"]
-    await desk.automations.delete(made.id)
-    assert await desk.take({**shot, "prompt": "other"}) == ["deleted"]
-    assert (await desk.automations.get(made.id)).prompt == "one"
+    assert await desk.take(snapshot) == ["same"]
+    await desk.automations.delete(automation.id)
+    assert await desk.take({**snapshot, "prompt": "other"}) == ["deleted"]
+    assert (await desk.automations.get(automation.id)).prompt == "one"
 
 
 async def test_an_import_is_all_or_nothing(desk: Desk) -> None:
-    made = await desk.automations.create("one", every="24h", zone="UTC")
-    shot, before = made.snapshot(), await desk.read_last_seq()
+    automation = await desk.automations.create("one", every="24h", zone="UTC")
+    snapshot, before = automation.snapshot(), await desk.read_last_seq()
     for wrong in (
         {"agent": "nobody"}, {"schedule": {"cron": "@daily", "zone": "Mars"}}, {"schedule": {"zone": "UTC"}},
         {"prompt": " "}, {"workdir": "relative"}, {"timeout_seconds": -1.0}, {"session_key": "bg:t_1"},
         {"tags": ["x" * 51]},
     ):  # fmt: skip
         with pytest.raises(InvalidInput, match=r"^am_2: "):
-            await desk.take({**shot, "title": "changed"}, {**shot, "id": "am_2", "session_key": "", **wrong})
+            await desk.take({**snapshot, "title": "changed"}, {**snapshot, "id": "am_2", "session_key": "", **wrong})
     with pytest.raises(InvalidInput, match="twice"):
-        await desk.take(shot, shot)
+        await desk.take(snapshot, snapshot)
     assert await desk.read_last_seq() == before
-    assert [one.title for one in await desk.automation_transfer.export()] == [""]
+    assert [exported.title for exported in await desk.automation_transfer.export()] == [""]
 
 
 async def test_an_import_cannot_change_automations_of_others(desk: Desk) -> None:
-    made = await desk.automations.create("one", every="24h", zone="UTC", actor="ann")
-    changed = {**made.snapshot(), "prompt": "other"}
+    automation = await desk.automations.create("one", every="24h", zone="UTC", actor="ann")
+    changed = {**automation.snapshot(), "prompt": "other"}
     with pytest.raises(Forbidden):
         await desk.take({**changed, "id": "am_2", "session_key": ""}, changed, actor=BOB)
-    assert [one.prompt for one in await desk.automation_transfer.export()] == ["one"]
-    assert await desk.take(made.snapshot(), actor=BOB) == ["same"]
+    assert [exported.prompt for exported in await desk.automation_transfer.export()] == ["one"]
+    assert await desk.take(automation.snapshot(), actor=BOB) == ["same"]
     assert await desk.take(changed, actor=ANN) == ["changed"]
     assert await desk.take({**changed, "id": "am_2", "session_key": ""}, actor=BOB) == ["made"]
     assert (await desk.automations.get("am_2")).creator == "bob"  # the creator in the file is ignored
@@ -146,28 +153,30 @@ async def test_an_automation_that_cannot_run_is_imported_paused(desk: Desk, othe
     once = await desk.automations.create("once", at=desk.clock.now() + HOUR, zone="UTC")
     few = await desk.automations.create("few", every="24h", zone="UTC", max_runs=1)
     await desk.automations.run(few.id)
-    shots = [one.snapshot() for one in await desk.automation_transfer.export([once.id, few.id])]
+    snapshots = [automation.snapshot() for automation in await desk.automation_transfer.export([once.id, few.id])]
     await other.clock.advance(2 * 3600)
-    await other.take(*shots)
-    taken = [await other.automations.get(one.id) for one in (once, few)]
-    assert [(one.status, one.paused_why, one.next_run_at) for one in taken] == [
+    await other.take(*snapshots)
+    imported = [await other.automations.get(automation.id) for automation in (once, few)]
+    assert [(automation.status, automation.paused_why, automation.next_run_at) for automation in imported] == [
         ("paused", OVER, None), ("paused", SPENT, None),
     ]  # fmt: skip
 
 
 async def test_an_import_overwrites_a_concurrent_change_as_a_whole(desk: Desk) -> None:
-    made = await desk.automations.create("one", every="24h", zone="UTC")
-    shot = {**made.snapshot(), "prompt": "imported"}
-    desk.store.interfere = lambda: desk.automations.patch(made.id, {"title": "meanwhile", "prompt": "meanwhile"})
-    assert await desk.take(shot) == ["changed"]
-    found = await desk.automations.get(made.id)
-    assert (found.prompt, found.title, found.revision) == ("imported", "", 2)
+    automation = await desk.automations.create("one", every="24h", zone="UTC")
+    snapshot = {**automation.snapshot(), "prompt": "imported"}
+    desk.store.interfere = lambda: desk.automations.patch(automation.id, {"title": "meanwhile", "prompt": "meanwhile"})
+    assert await desk.take(snapshot) == ["changed"]
+    imported = await desk.automations.get(automation.id)
+    assert (imported.prompt, imported.title, imported.revision) == ("imported", "", 2)
 
 
 async def test_an_unknown_automation_cannot_be_exported(desk: Desk) -> None:
-    made = await desk.automations.create("one", every="24h", zone="UTC")
+    automation = await desk.automations.create("one", every="24h", zone="UTC")
     with pytest.raises(NotFound, match="am_no"):
-        await desk.automation_transfer.export([made.id, "am_no"])
-    await desk.automations.delete(made.id)
+        await desk.automation_transfer.export([automation.id, "am_no"])
+    await desk.automations.delete(automation.id)
     assert await desk.automation_transfer.export() == []
-    assert [one.id for one in await desk.automation_transfer.export([made.id, made.id])] == [made.id]
+    assert [exported.id for exported in await desk.automation_transfer.export([automation.id, automation.id])] == [
+        automation.id
+    ]

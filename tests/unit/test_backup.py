@@ -51,11 +51,11 @@ def contents(path: Path) -> dict[str, list[tuple]]:
     connection = sqlite3.connect(path)
     try:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'instances'")
-        found = {}
+        tables = {}
         for (name,) in names.fetchall():
             columns = [row[1] for row in connection.execute(f"PRAGMA table_info({name})") if row[1] not in PROCESS]
-            found[name] = sorted(connection.execute(f"SELECT {', '.join(columns)} FROM {name}"), key=repr)
-        return found
+            tables[name] = sorted(connection.execute(f"SELECT {', '.join(columns)} FROM {name}"), key=repr)
+        return tables
     finally:
         connection.close()
 
@@ -63,34 +63,41 @@ def contents(path: Path) -> dict[str, list[tuple]]:
 async def fill(store: Store) -> None:
     """Store rows in every table: tasks in all states, a pruned log, a conversation, a question, a notice, a token."""
     now = CLOCK.now()
-    held = await submit_and_claim(
+    running_task = await submit_and_claim(
         store, session_key="chat:1", idempotency_key="k-1", timeout_seconds=1.5, on_crash="rerun"
     )
     session = Session(key="chat:1", agent="demo", gate_key=gate_key("chat:1"), created_at=now, updated_at=now)
-    said = Message(session_key="chat:1", role="user", text="héllo 👍\nworld", time=now, task_id=held.id)
-    asked = Approval(
-        id="a_1", task_id=held.id, attempt=1, session_key="chat:1", agent="demo", question="?", choices=("yes", "no"),
-        created_at=now, expires_at=now + 10**12,
+    message = Message(session_key="chat:1", role="user", text="héllo 👍\nworld", time=now, task_id=running_task.id)
+    approval = Approval(
+        id="a_1", task_id=running_task.id, attempt=1, session_key="chat:1", agent="demo", question="?",
+        choices=("yes", "no"), created_at=now, expires_at=now + 10**12,
     )  # fmt: skip
     notice = Delivery(
-        id="d_1", task_id=held.id, channel="console", notice="started", text="it started", due_at=now, created_at=now
+        id="d_1",
+        task_id=running_task.id,
+        channel="console",
+        notice="started",
+        text="it started",
+        due_at=now,
+        created_at=now,
     )
     await store.apply(
         Changes(
-            fence=fence(held), sessions=(session,), messages=(said, replace(said, role="agent", task_id=None)),
-            records=(asked, make("api", "ci", OWNER, now, by="owner")[0]), deliveries=(notice,),
-            events=(progress(held, "half"),),
+            fence=fence(running_task), sessions=(session,),
+            messages=(message, replace(message, role="agent", task_id=None)),
+            records=(approval, make("api", "ci", OWNER, now, by="owner")[0]), deliveries=(notice,),
+            events=(progress(running_task, "half"),),
         )
     )  # fmt: skip
     await put(store, prompt="wait", due_at=now + 10**12)
     rule = Rule(id="r_1", agent="demo", effect="allow", command="git log", created_at=now)
     tree = Worktree(
         id="w_1", status="kept", host="h", repository="/r", path="/w", branch="midwatch/w_1", base="b", target="main",
-        subdir="", task_id=held.id,
+        subdir="", task_id=running_task.id,
     )  # fmt: skip
-    step = Step(task_id=held.id, number=1, thread_id="th_1", created_at=now, data={"said": "é"})
-    passed = Handoff(id="h_1", request=HandoffTask(input="x").data(), chain=(("demo", None),), created_at=now)
-    records = (an_automation(now), a_goal(now), rule, tree, step, a_steer(held, "later"), passed)
+    step = Step(task_id=running_task.id, number=1, thread_id="th_1", created_at=now, data={"said": "é"})
+    handoff = Handoff(id="h_1", request=HandoffTask(input="x").data(), chain=(("demo", None),), created_at=now)
+    records = (an_automation(now), a_goal(now), rule, tree, step, a_steer(running_task, "later"), handoff)
     await store.apply(Changes(records=records))
     await store.record_alerts([SentAlert(id="t_1/silent", told_at=now)], Changes())
     await store.set_cursor("hook", 1)
@@ -99,9 +106,9 @@ async def fill(store: Store) -> None:
 @pytest.fixture
 async def filled(home: Path) -> Settings:
     settings = Settings.load(home)
-    place = Home(home)
-    place.prepare()
-    store = await SqliteStore.open(place.database)
+    home_dir = Home(home)
+    home_dir.prepare()
+    store = await SqliteStore.open(home_dir.database)
     await fill(store)
     await store.close()
     return settings
@@ -126,16 +133,16 @@ def list_files(folder: Path) -> set[str]:
 
 
 async def test_a_backup_is_complete_and_restored_unchanged(filled: Settings, file: Path, other: Settings) -> None:
-    made = await backup(filled, file, report_nothing)
-    assert all(made.rows.values())  # an empty table would prove nothing
+    result = await backup(filled, file, report_nothing)
+    assert all(result.rows.values())  # an empty table would prove nothing
     assert list_files(file.parent) == {"home", file.name}
     assert file.stat().st_mode & 0o777 == 0o600
     before = contents(filled.home / "midwatch.db")
     assert contents(file) == before
-    assert made.rows == {name: len(rows) for name, rows in before.items()}
-    assert await restore(other, file, report_nothing) == made
+    assert result.rows == {name: len(rows) for name, rows in before.items()}
+    assert await restore(other, file, report_nothing) == result
     assert contents(other.home / "midwatch.db") == before
-    assert made.last_seq == len(before["events"])
+    assert result.last_seq == len(before["events"])
 
 
 async def test_restored_tasks_continue_but_processes_elsewhere_are_not_touched(
@@ -144,11 +151,11 @@ async def test_restored_tasks_continue_but_processes_elsewhere_are_not_touched(
     await backup(filled, file, report_nothing)
     await restore(other, file, report_nothing)
     store = await SqliteStore.open(other.home / "midwatch.db")
-    (held,) = await store.list_running_tasks()
-    assert (held.host, held.pgid, held.pgid_mark) == (None, None, None)
-    assert held.lease_owner  # no process owns it here, so it is recovered at the next start
+    (running_task,) = await store.list_running_tasks()
+    assert (running_task.host, running_task.pgid, running_task.pgid_mark) == (None, None, None)
+    assert running_task.lease_owner  # no process owns it here, so it is recovered at the next start
     replayed = await put(store, session_key="chat:1", idempotency_key="k-1")
-    assert replayed.id == held.id
+    assert replayed.id == running_task.id
     await put(store)
     events = await store.read_events(0)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
@@ -163,11 +170,11 @@ async def test_a_backup_is_a_snapshot_during_writes(filled: Settings, file: Path
     def write(table: str, rows: int) -> None:
         asyncio.run_coroutine_threadsafe(put(writer), loop).result(60)
 
-    made = await backup(filled, file, write)
+    result = await backup(filled, file, write)
     await writer.close()
     assert contents(file) == before
     assert contents(filled.home / "midwatch.db")["event_head"] != before["event_head"]
-    assert made.rows["tasks"] == len(before["tasks"])
+    assert result.rows["tasks"] == len(before["tasks"])
 
 
 async def test_a_pruned_log_keeps_its_beginning(filled: Settings, file: Path, other: Settings) -> None:
@@ -189,13 +196,13 @@ async def test_a_pruned_log_keeps_its_beginning(filled: Settings, file: Path, ot
 async def test_a_backup_of_an_older_schema_is_restored_to_the_newest(
     filled: Settings, file: Path, other: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = await backup(filled, file, report_nothing)
+    result = await backup(filled, file, report_nothing)
     sealed = file.read_bytes()
-    known = load_migrations("sqlite")
-    newer = [*known, (known[-1][0] + 1, "ALTER TABLE tasks ADD COLUMN colour TEXT DEFAULT 'blue';\n")]
+    migrations = load_migrations("sqlite")
+    newer = [*migrations, (migrations[-1][0] + 1, "ALTER TABLE tasks ADD COLUMN colour TEXT DEFAULT 'blue';\n")]
     for module in (sqlite, transfer):
         monkeypatch.setattr(module, "load_migrations", lambda kind: newer)
-    assert (await restore(other, file, report_nothing)).rows == made.rows
+    assert (await restore(other, file, report_nothing)).rows == result.rows
     assert file.read_bytes() == sealed
     database = sqlite3.connect(other.home / "midwatch.db")
     assert database.execute("SELECT DISTINCT colour FROM tasks").fetchall() == [("blue",)]
@@ -301,9 +308,9 @@ async def test_data_is_replaced_only_with_force_and_kept_under_another_name(
     with pytest.raises(Conflict, match="--force"):
         await restore(filled, file, report_nothing)
     assert contents(filled.home / "midwatch.db") == before
-    made = await restore(filled, file, report_nothing, force=True)
-    assert made.aside is not None
-    assert contents(made.aside) == before
+    result = await restore(filled, file, report_nothing, force=True)
+    assert result.aside is not None
+    assert contents(result.aside) == before
     assert contents(filled.home / "midwatch.db") == contents(file)
 
 
@@ -313,9 +320,9 @@ async def test_a_damaged_database_is_replaced_with_force(filled: Settings, file:
     database.write_bytes(b"this is no database" * 1000)
     with pytest.raises(StoreCorrupt, match="--force"):
         await restore(filled, file, report_nothing)
-    made = await restore(filled, file, report_nothing, force=True)
-    assert made.aside is not None
-    assert made.aside.read_bytes() == b"this is no database" * 1000
+    result = await restore(filled, file, report_nothing, force=True)
+    assert result.aside is not None
+    assert result.aside.read_bytes() == b"this is no database" * 1000
     assert contents(database) == contents(file)
 
 
@@ -324,11 +331,11 @@ async def test_a_damaged_database_is_replaced_with_force(filled: Settings, file:
 async def test_a_restore_is_refused_while_a_process_runs(filled: Settings, file: Path, lock: str, force: bool) -> None:
     await backup(filled, file, report_nothing)
     before = contents(filled.home / "midwatch.db")
-    held = Home(filled.home).lock(lock)
-    assert held.acquire()
+    home_lock = Home(filled.home).lock(lock)
+    assert home_lock.acquire()
     with pytest.raises(AlreadyRunning):
         await restore(filled, file, report_nothing, force=force)
-    held.release()
+    home_lock.release()
     assert contents(filled.home / "midwatch.db") == before
 
 
@@ -339,8 +346,8 @@ async def test_a_missing_row_is_noticed(filled: Settings, file: Path, monkeypatc
     whole = SqliteSide.fill
 
     def write_too_little(side: SqliteSide, table: str, columns: tuple[str, ...], rows) -> None:
-        kept = list(rows)
-        whole(side, table, columns, kept[:-1] if table == "events" else kept)
+        stored_rows = list(rows)
+        whole(side, table, columns, stored_rows[:-1] if table == "events" else stored_rows)
 
     monkeypatch.setattr(SqliteSide, "fill", write_too_little)
     with pytest.raises(StoreCorrupt, match="table events"):
@@ -366,15 +373,15 @@ async def test_a_cancelled_copy_ends_and_leaves_nothing(
 ) -> None:
     if act is restore:
         await backup(filled, file, report_nothing)
-    begun, go_on = asyncio.Event(), threading.Event()
+    started, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     def slow(table: str, rows: int) -> None:
-        loop.call_soon_threadsafe(begun.set)
+        loop.call_soon_threadsafe(started.set)
         assert go_on.wait(60)
 
     copying = asyncio.ensure_future(act(filled if act is backup else other, file, slow))
-    await begun.wait()
+    await started.wait()
     copying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await copying

@@ -157,8 +157,8 @@ def test_the_cost_of_a_usage_is_computed(price: Price, usage: dict[str, Any], co
 )  # fmt: skip
 def test_the_price_of_a_model_is_found_for_every_version(model: str, known: str | None) -> None:
     table = {"openai:gpt-x": Price(1, 0), "gpt-x": Price(2, 0), "opus": Price(3, 0)}
-    found = Prices(table).of(model)
-    assert found == ({"a": Price(1, 0), "b": Price(2, 0), "c": Price(3, 0)}[known] if known else None)
+    price = Prices(table).of(model)
+    assert price == ({"a": Price(1, 0), "b": Price(2, 0), "c": Price(3, 0)}[known] if known else None)
 
 
 def test_known_models_have_a_price_and_others_are_unknown() -> None:
@@ -174,10 +174,10 @@ def test_settings_of_budgets_are_validated(tmp_path: Any) -> None:
         '[day_budget]\nusd = 5\n[prices."openai:x"]\ninput = 1\noutput = 2\n'
         '[agents.a]\nkind = "demo"\nbudget = {tokens = 9, seconds = "1m"}\nday_budget = {tokens = 7}\n'
     )
-    found = Settings.load(tmp_path)
-    assert found.day_budget.budget() == Budget(usd=5.0)
-    assert found.agents["a"].budget == {"tokens": 9, "seconds": 60.0}
-    assert found.agents["a"].day_budget and found.agents["a"].day_budget.budget() == Budget(tokens=7)
+    settings = Settings.load(tmp_path)
+    assert settings.day_budget.budget() == Budget(usd=5.0)
+    assert settings.agents["a"].budget == {"tokens": 9, "seconds": 60.0}
+    assert settings.agents["a"].day_budget and settings.agents["a"].day_budget.budget() == Budget(tokens=7)
     for wrong in ("[day_budget]\nusd = 0", "[prices.x]\ninput = 1", "[agents.a]\nbudget = {token = 1}"):
         (tmp_path / "midwatch.toml").write_text(wrong)
         with pytest.raises(BadConfig):
@@ -206,11 +206,11 @@ LIMITS = st.fixed_dictionaries(
 
 def make_events(steps: list[Any]) -> list[Event]:
     """Return the events of the steps, one second apart."""
-    made = [
+    payloads = [
         TurnStart(user_message="x"),
         *(ToolExecEnd(tool="t") if s == "tool" else LlmResponse(usage=s) for s in steps),
     ]
-    return [event(one, number * SECOND, task_id="t_1", attempt=1) for number, one in enumerate(made)]
+    return [event(payload, number * SECOND, task_id="t_1", attempt=1) for number, payload in enumerate(payloads)]
 
 
 @given(STEPS, LIMITS, st.integers(0, 5000))
@@ -218,11 +218,11 @@ def test_the_budget_is_spent_exactly_when_a_sum_reaches_its_limit(
     steps: list[Any], limits: dict[str, Any], earlier: int
 ) -> None:
     meter = Meter(limits, {"input_tokens": earlier})
-    answers = [one for one in steps if one != "tool"]
-    for place, one in enumerate(steps):
+    answers = [step for step in steps if step != "tool"]
+    for index, step in enumerate(steps):
         before = meter.over()
-        meter.count_tool() if one == "tool" else meter.count_answer(one)
-        assert before is None or meter.over() is not None, f"step {place} gave something back"
+        meter.count_tool() if step == "tool" else meter.count_answer(step)
+        assert before is None or meter.over() is not None, f"step {index} gave something back"
     sums = {
         "tokens": earlier + sum(a.get("input_tokens", 0) + a.get("output_tokens", 0) for a in answers),
         "usd": sum(a.get("cost_usd", 0.0) for a in answers),
@@ -265,11 +265,11 @@ def test_a_dead_attempt_worked_until_its_last_event_except_while_asking() -> Non
     def at(second: int, payload: Any) -> Event:
         return event(payload, second * SECOND, task_id="t_1", attempt=1)
 
-    asked = ApprovalRequested(approval_id="a", question="?", choices=())
+    question = ApprovalRequested(approval_id="a", question="?", choices=())
     events = [
         at(0, TurnStart(user_message="x")),
         at(3, ToolExecEnd(tool="t")),
-        at(4, asked),
+        at(4, question),
         at(504, ToolExecEnd(tool="t")),
     ]
     assert count_usage(events, {"seconds": 60.0}) == {"steps": 2, "seconds": 4.0}

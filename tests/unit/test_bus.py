@@ -36,25 +36,25 @@ async def disk(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 @asynccontextmanager
 async def open_bus(disk: SqliteStore, limits: Limits = LIMITS, store: Any = None) -> AsyncIterator[Bus]:
     """Open a bus that receives commits of the disk store and reads events from it or from another store."""
-    made = Bus(store or disk, SystemClock(), limits=limits)
-    await made.start()
-    disk.on_commit(made.receive_commit)
+    bus = Bus(store or disk, SystemClock(), limits=limits)
+    await bus.start()
+    disk.on_commit(bus.receive_commit)
     try:
-        yield made
+        yield bus
     finally:
-        await made.stop()
+        await bus.stop()
 
 
 @pytest.fixture
 async def bus(disk: SqliteStore) -> AsyncIterator[Bus]:
-    async with open_bus(disk) as made:
-        yield made
+    async with open_bus(disk) as new_bus:
+        yield new_bus
 
 
 async def write(store: Any, *texts: str, task_id: str | None = None) -> None:
     """Append progress events with the texts."""
-    made = tuple(event(TaskProgress(text=text), CLOCK.now(), task_id=task_id) for text in texts)
-    await store.apply(Changes(events=made))
+    events = tuple(event(TaskProgress(text=text), CLOCK.now(), task_id=task_id) for text in texts)
+    await store.apply(Changes(events=events))
 
 
 async def wait_for_task(bus: Bus, store: SqliteStore, task_id: str) -> Task:
@@ -90,8 +90,8 @@ class Follower:
 
     async def _run(self) -> None:
         async with aclosing(self._events) as events:
-            async for made in events:
-                self.found.append(made)
+            async for event in events:
+                self.found.append(event)
                 self._news.set()
 
     async def until(self, enough: Callable[[list[Event]], bool]) -> list[Event]:
@@ -118,12 +118,12 @@ async def follow(bus: Bus, enough: Callable[[list[Event]], bool], after: int = 0
         await following.end()
 
 
-def seqs(found: list[Event]) -> list[int]:
-    return [made.seq for made in found]
+def seqs(events: list[Event]) -> list[int]:
+    return [event.seq for event in events]
 
 
-def texts(found: list[Event]) -> list[str]:
-    return [made.payload["text"] for made in found]
+def texts(events: list[Event]) -> list[str]:
+    return [event.payload["text"] for event in events]
 
 
 # -- stored events -----------------------------------------------------------------------------------------------
@@ -131,34 +131,34 @@ def texts(found: list[Event]) -> list[str]:
 
 async def test_every_follower_sees_every_event_once_and_in_order(bus: Bus, disk: SqliteStore, tmp_path: Path) -> None:
     """Use eight writers; half of them write through another store on the same file, as another process would."""
-    other = await SqliteStore.open(tmp_path / "midwatch.db")
+    other_store = await SqliteStore.open(tmp_path / "midwatch.db")
     total = 8 * 30 * 2
 
     async def writer(number: int) -> None:
         for n in range(30):
-            await write(disk if number % 2 else other, f"{number}.{n}a", f"{number}.{n}b")
+            await write(disk if number % 2 else other_store, f"{number}.{n}a", f"{number}.{n}b")
 
     try:
-        followers = [asyncio.create_task(follow(bus, lambda found: len(found) == total)) for _ in range(3)]
+        followers = [asyncio.create_task(follow(bus, lambda events: len(events) == total)) for _ in range(3)]
         await settle()
         await asyncio.gather(*(writer(number) for number in range(8)))
-        late = asyncio.create_task(follow(bus, lambda found: len(found) == total - 100, after=100))
-        for found in await asyncio.gather(*followers):
-            assert seqs(found) == list(range(1, total + 1))
-            assert len({made.id for made in found}) == total
+        late = asyncio.create_task(follow(bus, lambda events: len(events) == total - 100, after=100))
+        for events in await asyncio.gather(*followers):
+            assert seqs(events) == list(range(1, total + 1))
+            assert len({event.id for event in events}) == total
         assert seqs(await late) == list(range(101, total + 1))
     finally:
-        await other.close()
+        await other_store.close()
 
 
 async def test_events_of_another_process_arrive_without_a_local_write(bus: Bus, tmp_path: Path) -> None:
-    other = await SqliteStore.open(tmp_path / "midwatch.db")
+    other_store = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
-        follower = asyncio.create_task(follow(bus, lambda found: len(found) == 2))
-        await write(other, "a", "b")
+        follower = asyncio.create_task(follow(bus, lambda events: len(events) == 2))
+        await write(other_store, "a", "b")
         assert texts(await follower) == ["a", "b"]
     finally:
-        await other.close()
+        await other_store.close()
 
 
 async def test_a_fast_follower_never_reads_the_database(disk: SqliteStore) -> None:
@@ -171,7 +171,7 @@ async def test_a_fast_follower_never_reads_the_database(disk: SqliteStore) -> No
             return getattr(disk, name)
 
     async with open_bus(disk, store=CountingStore()) as bus:
-        follower = asyncio.create_task(follow(bus, lambda found: len(found) == 50))
+        follower = asyncio.create_task(follow(bus, lambda events: len(events) == 50))
         await settle()
         for number in range(50):
             await write(disk, str(number))
@@ -182,14 +182,14 @@ async def test_a_fast_follower_never_reads_the_database(disk: SqliteStore) -> No
 async def test_a_slow_follower_reads_from_the_log(disk: SqliteStore) -> None:
     async with open_bus(disk, Limits(tail=16, page=10)) as bus, aclosing(bus.follow(0)) as events:
         await write(disk, "0")
-        found = [await anext(events)]
+        received = [await anext(events)]
         for batch in range(10):  # far more events than the tail holds, while nobody reads
             await write(disk, *numbers(batch * 10 + 1, batch * 10 + 10))
         async with asyncio.timeout(30):
-            while len(found) < 101:
-                found.append(await anext(events))
-    assert texts(found) == numbers(0, 100)
-    assert seqs(found) == list(range(1, 102))
+            while len(received) < 101:
+                received.append(await anext(events))
+    assert texts(received) == numbers(0, 100)
+    assert seqs(received) == list(range(1, 102))
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 7, 500])
@@ -199,7 +199,7 @@ async def test_a_filtered_follower_misses_no_event_while_the_log_grows(disk: Sql
     for number in range(5):
         await write(disk, f"mine {number}", task_id="t_mine")
         await write(disk, *numbers(0, 10), task_id="t_other")
-    wanted = [f"mine {number}" for number in range(15)]
+    expected = [f"mine {number}" for number in range(15)]
 
     async def grow() -> None:
         for number in range(5, 15):
@@ -207,19 +207,19 @@ async def test_a_filtered_follower_misses_no_event_while_the_log_grows(disk: Sql
             await write(disk, f"mine {number}", task_id="t_mine")
 
     async with open_bus(disk, Limits(tail=5, page=page)) as bus:
-        follower = asyncio.create_task(follow(bus, lambda found: len(found) == 15, task_id="t_mine"))
-        of_kind = asyncio.create_task(follow(bus, lambda found: len(found) >= 15, kinds=("task_progress",), after=41))
+        follower = asyncio.create_task(follow(bus, lambda events: len(events) == 15, task_id="t_mine"))
+        of_kind = asyncio.create_task(follow(bus, lambda events: len(events) >= 15, kinds=("task_progress",), after=41))
         await asyncio.gather(grow(), follower, of_kind)
-    assert texts(follower.result()) == wanted
+    assert texts(follower.result()) == expected
     assert seqs(of_kind.result())[:15] == list(range(42, 57))
 
 
 async def test_a_follower_may_begin_at_any_event(bus: Bus, disk: SqliteStore) -> None:
     await write(disk, *numbers(1, 20))
     for after in (0, 5, 19):
-        found = await follow(bus, lambda found: found[-1].seq == 20, after=after)
-        assert seqs(found) == list(range(after + 1, 21))
-    late = asyncio.create_task(follow(bus, lambda found: len(found) == 1, after=20))
+        events = await follow(bus, lambda events: events[-1].seq == 20, after=after)
+        assert seqs(events) == list(range(after + 1, 21))
+    late = asyncio.create_task(follow(bus, lambda events: len(events) == 1, after=20))
     await settle()
     assert not late.done()
     await write(disk, "21")
@@ -235,20 +235,20 @@ async def test_following_resumes_after_the_log_could_not_be_read(disk: SqliteSto
                 raise failures.pop()
             return getattr(disk, name)
 
-    other = await SqliteStore.open(tmp_path / "midwatch.db")
+    other_store = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
         async with open_bus(disk, Limits(pause_seconds=0.01), store=FailingStore()) as bus:
-            await write(other, "theirs")
+            await write(other_store, "theirs")
             await write(disk, "ours")  # its seq is one too high, so the earlier events must be read
-            found = await follow(bus, lambda found: len(found) == 2)
-        assert texts(found) == ["theirs", "ours"]
+            events = await follow(bus, lambda events: len(events) == 2)
+        assert texts(events) == ["theirs", "ours"]
         assert failures == []
     finally:
-        await other.close()
+        await other_store.close()
 
 
 async def test_events_committed_during_a_read_are_read_too(disk: SqliteStore) -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
+    started, go = asyncio.Event(), asyncio.Event()
 
     class SlowStore:
         def __getattr__(self, name: str) -> Any:
@@ -256,23 +256,23 @@ async def test_events_committed_during_a_read_are_read_too(disk: SqliteStore) ->
 
         async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
             page = await disk.read_events(after, which, limit)
-            begun.set()
+            started.set()
             await go.wait()
             return page
 
     task = await submit_and_claim(disk)
-    heard: list[Commit] = []
-    disk.on_commit(heard.append)
+    commits: list[Commit] = []
+    disk.on_commit(commits.append)
     bus = Bus(SlowStore(), SystemClock())  # type: ignore[arg-type]
     await bus.start()
     waiting = asyncio.create_task(wait_for_task(bus, disk, task.id))
     try:
         await settle(50)
         bus.receive_commit(Commit(frozenset(), (), foreign=True))
-        await begun.wait()  # there was nothing to read
+        await started.wait()  # there was nothing to read
         await disk.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])  # written by another process
         await write(disk, "ours")
-        bus.receive_commit(heard[1])
+        bus.receive_commit(commits[1])
         go.set()
         await asyncio.wait({waiting}, timeout=30)
         assert waiting.done()
@@ -287,17 +287,17 @@ async def test_events_committed_during_a_read_are_read_too(disk: SqliteStore) ->
 async def test_a_follower_before_the_oldest_event_gets_a_gap_and_the_rest(bus: Bus, disk: SqliteStore) -> None:
     await write(disk, *numbers(1, 10))
     await disk.prune_events(0, keep=4)
-    found = await follow(bus, lambda found: found[-1].seq == 10, after=3)
-    assert (found[0].kind, found[0].seq, found[0].payload["oldest_seq"]) == ("gap", 0, 7)
-    assert seqs(found[1:]) == [7, 8, 9, 10]
-    whole = await follow(bus, lambda found: found[-1].seq == 10, after=6)
+    events = await follow(bus, lambda events: events[-1].seq == 10, after=3)
+    assert (events[0].kind, events[0].seq, events[0].payload["oldest_seq"]) == ("gap", 0, 7)
+    assert seqs(events[1:]) == [7, 8, 9, 10]
+    whole = await follow(bus, lambda events: events[-1].seq == 10, after=6)
     assert seqs(whole) == [7, 8, 9, 10]
 
 
 async def test_an_empty_log_after_pruning_is_a_gap_too(bus: Bus, disk: SqliteStore) -> None:
     await write(disk, *numbers(1, 10))
     await disk.prune_events(FAR_FUTURE, keep=1000)
-    follower = asyncio.create_task(follow(bus, lambda found: len(found) == 2, after=3))
+    follower = asyncio.create_task(follow(bus, lambda events: len(events) == 2, after=3))
     await settle(50)
     await write(disk, "11")
     gap, after = await follower
@@ -317,20 +317,20 @@ async def test_a_follower_overtaken_by_pruning_gets_a_gap(disk: SqliteStore) -> 
 
 async def test_events_pruned_before_this_process_saw_them_do_no_harm(disk: SqliteStore, tmp_path: Path) -> None:
     """Suspend a process while others write and prune."""
-    here, other = SqliteStore(tmp_path / "midwatch.db", look_seconds=3600.0), disk
+    here, other_store = SqliteStore(tmp_path / "midwatch.db", look_seconds=3600.0), disk
     async with open_bus(here) as bus:
-        kept = await submit_and_claim(other)
+        task = await submit_and_claim(other_store)
         for number in range(20):
-            await write(other, str(number))
+            await write(other_store, str(number))
             if number % 5 == 0:
-                await other.apply(Changes(events=(progress(kept, f"kept {number}"),)))
-        await other.prune_events(FAR_FUTURE, keep=1000)
+                await other_store.apply(Changes(events=(progress(task, f"kept {number}"),)))
+        await other_store.prune_events(FAR_FUTURE, keep=1000)
         bus.receive_commit(Commit(frozenset(), (), foreign=True))
         await settle(200)
         await write(here, "one", "two", "three")
-        before = (await other.read_log_bounds()).last_seq - 3
-        found = await follow(bus, lambda found: found[-1].payload.get("text") == "three", after=before)
-        assert texts(found) == ["one", "two", "three"]
+        before = (await other_store.read_log_bounds()).last_seq - 3
+        events = await follow(bus, lambda events: events[-1].payload.get("text") == "three", after=before)
+        assert texts(events) == ["one", "two", "three"]
     await here.close()
 
 
@@ -347,13 +347,13 @@ async def test_events_pruned_before_they_were_read_are_not_awaited(disk: SqliteS
 
     bus = Bus(CountingStore(), SystemClock())  # type: ignore[arg-type]
     await bus.start()
-    heard: list[Commit] = []
-    disk.on_commit(heard.append)
+    commits: list[Commit] = []
+    disk.on_commit(commits.append)
     try:
         await write(disk, "1")
         await write(disk, "2")
         await disk.prune_events(FAR_FUTURE, keep=1000)
-        bus.receive_commit(heard[1])  # not the next seq, so the log is read
+        bus.receive_commit(commits[1])  # not the next seq, so the log is read
         for _ in range(40):
             await disk.describe()  # time passes and nothing is written
         assert len(reads) < 10
@@ -364,24 +364,24 @@ async def test_events_pruned_before_they_were_read_are_not_awaited(disk: SqliteS
 async def test_a_follower_at_the_end_survives_pruning_of_the_next_events(disk: SqliteStore) -> None:
     bus = Bus(disk, SystemClock())
     await bus.start()
-    heard: list[Commit] = []
-    disk.on_commit(heard.append)
+    commits: list[Commit] = []
+    disk.on_commit(commits.append)
     await write(disk, "1")
-    bus.receive_commit(heard[0])
+    bus.receive_commit(commits[0])
     following = Follower(bus, live=True)
     try:
-        await following.until(lambda found: len(found) == 1)
+        await following.until(lambda events: len(events) == 1)
         await write(disk, "2")
         await write(disk, "3")
         await disk.prune_events(FAR_FUTURE, keep=1000)
-        bus.receive_commit(heard[2])  # another process wrote the second event
+        bus.receive_commit(commits[2])  # another process wrote the second event
         await settle(100)
         await disk.describe()
         await settle(100)
         bus.show(live(1))
         await write(disk, "4")
-        bus.receive_commit(heard[3])
-        await following.until(lambda found: any(made.seq == 4 for made in found))
+        bus.receive_commit(commits[3])
+        await following.until(lambda events: any(event.seq == 4 for event in events))
     finally:
         await following.end()
         await bus.stop()
@@ -392,8 +392,8 @@ async def test_a_follower_beyond_the_end_of_the_log_gets_a_gap(bus: Bus, disk: S
     ahead, behind = Follower(bus, after=1000), Follower(bus, after=5)
     try:
         await write(disk, *numbers(6, 10))
-        await behind.until(lambda found: len(found) == 5)
-        await ahead.until(lambda found: len(found) > 0)
+        await behind.until(lambda events: len(events) == 5)
+        await ahead.until(lambda events: len(events) > 0)
         assert ahead.found[0].kind == "gap"
     finally:
         await ahead.end()
@@ -413,15 +413,15 @@ async def test_live_events_are_sent_only_to_matching_watchers(bus: Bus, disk: Sq
     watching, reading = Follower(bus, live=True), Follower(bus)
     filtered = Follower(bus, live=True, task_id="t_2")
     everybody = (watching, reading, filtered)
-    for one in everybody:
-        await one.until(lambda found: len(found) == 1)
+    for watcher in everybody:
+        await watcher.until(lambda events: len(events) == 1)
     for number, task in ((1, "t_1"), (2, "t_2"), (3, "t_1")):
         bus.show(live(number, task_id=task))
-    await watching.until(lambda found: len(found) == 4)
+    await watching.until(lambda events: len(events) == 4)
     await write(disk, "end", task_id="t_2")
-    for one in everybody:
-        await one.until(lambda found: texts(found)[-1] == "end")
-        await one.end()
+    for watcher in everybody:
+        await watcher.until(lambda events: texts(events)[-1] == "end")
+        await watcher.end()
     assert texts(watching.found) == ["begin", "1", "2", "3", "end"]
     assert seqs(watching.found) == [1, 0, 0, 0, 2]
     assert texts(reading.found) == ["begin", "end"]
@@ -436,8 +436,8 @@ async def test_a_late_watcher_sees_all_events_in_order(bus: Bus, disk: SqliteSto
         for step in (1, 3):  # the watcher does not read meanwhile
             bus.show(live(step)._replace(time=at + step))
             await disk.apply(Changes(events=(event(TaskProgress(text=str(step + 1)), at + step + 1),)))
-        found = [await anext(events) for _ in range(4)]
-    assert texts(found) == numbers(1, 4)
+        received = [await anext(events) for _ in range(4)]
+    assert texts(received) == numbers(1, 4)
 
 
 async def test_a_slow_watcher_loses_only_live_events_and_gets_their_number(
@@ -446,22 +446,22 @@ async def test_a_slow_watcher_loses_only_live_events_and_gets_their_number(
     few = Limits(live_waiting=10)
     async with open_bus(disk, few) as bus, aclosing(bus.follow(0, live=True)) as events, asyncio.timeout(30):
         await write(disk, "0")
-        found = [await anext(events)]
+        received = [await anext(events)]
         for number in range(1, 31):  # the watcher does not read meanwhile
             bus.show(live(number))
             if number % 10 == 0:
                 await write(disk, f"stored {number}")
-        while len(found) < 1 + 3 + 10 + 1:
-            found.append(await anext(events))
+        while len(received) < 1 + 3 + 10 + 1:
+            received.append(await anext(events))
         bus.show(live(99))
-        found.append(await anext(events))
-    stored = [made for made in found if made.seq]
-    shown = [made for made in found if made.kind == "message_delta"]
-    (gap,) = [made for made in found if made.kind == "gap"]
+        received.append(await anext(events))
+    stored = [event for event in received if event.seq]
+    shown = [event for event in received if event.kind == "message_delta"]
+    (gap,) = [event for event in received if event.kind == "gap"]
     assert texts(stored) == ["0", "stored 10", "stored 20", "stored 30"]
     assert texts(shown) == [*numbers(1, 10), "99"]
     assert gap.payload["dropped"] == 20
-    assert found.index(shown[9]) < found.index(gap) < found.index(shown[10])
+    assert received.index(shown[9]) < received.index(gap) < received.index(shown[10])
 
 
 async def test_a_slow_watcher_does_not_delay_a_fast_one(disk: SqliteStore) -> None:
@@ -470,9 +470,9 @@ async def test_a_slow_watcher_does_not_delay_a_fast_one(disk: SqliteStore) -> No
         quick = Follower(bus, live=True)
         assert (await anext(slow)).seq == 1
         for number in range(50):
-            await quick.until(lambda found, number=number: len(found) == number + 1)  # type: ignore[misc]
+            await quick.until(lambda events, number=number: len(events) == number + 1)  # type: ignore[misc]
             bus.show(live(number))
-        await quick.until(lambda found: len(found) == 51)
+        await quick.until(lambda events: len(events) == 51)
         assert texts(quick.found[1:]) == numbers(0, 49)
         assert [(await anext(slow)).payload.get("text") for _ in range(6)] == [*numbers(0, 4), None]
         await quick.end()
@@ -487,17 +487,17 @@ async def test_stopping_ends_followers_after_all_earlier_events(disk: SqliteStor
     disk.on_commit(bus.receive_commit)
 
     async def read_all(live: bool) -> list[Event]:
-        return [made async for made in bus.follow(0, live=live)]
+        return [event async for event in bus.follow(0, live=live)]
 
     followers = [asyncio.create_task(read_all(live)) for live in (True, False, True)]
     watching = Follower(bus)
     await write(disk, *numbers(1, 10))
-    await watching.until(lambda found: len(found) == 10)
+    await watching.until(lambda events: len(events) == 10)
     await bus.stop()
     async with asyncio.timeout(30):
         await watching.task
-        for found in await asyncio.gather(*followers):
-            assert seqs(found) == list(range(1, len(found) + 1))
+        for events in await asyncio.gather(*followers):
+            assert seqs(events) == list(range(1, len(events) + 1))
     await write(disk, "after the end")
     bus.show(live(1))
     assert list_leftovers(bus) == (set(), {}, None)
@@ -515,7 +515,7 @@ async def test_stopping_ends_a_follower_that_reads_the_log(disk: SqliteStore, tm
 async def test_a_cancelled_follower_leaks_nothing(bus: Bus, disk: SqliteStore) -> None:
     before = asyncio.all_tasks()
     for wait in (0, 1, 5, 50):  # at different positions in the log
-        follower = asyncio.create_task(follow(bus, lambda found: False, live=True))
+        follower = asyncio.create_task(follow(bus, lambda events: False, live=True))
         await settle(wait)
         follower.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -537,19 +537,19 @@ async def test_a_waiter_is_notified_of_the_end_of_a_task_from_any_process(
 ) -> None:
     with pytest.raises(NotFound):
         await wait_for_task(bus, disk, "t_none")
-    other = await SqliteStore.open(tmp_path / "midwatch.db")
+    other_store = await SqliteStore.open(tmp_path / "midwatch.db")
     try:
-        for writer in (disk, other):
+        for writer in (disk, other_store):
             task = await submit_and_claim(writer)
             waiting = [asyncio.create_task(wait_for_task(bus, disk, task.id)) for _ in range(3)]
             await settle(50)
-            assert not any(one.done() for one in waiting)
+            assert not any(waiter.done() for waiter in waiting)
             await writer.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
             async with asyncio.timeout(30):
                 await asyncio.gather(*waiting)
                 await wait_for_task(bus, disk, task.id)  # the task had ended before
     finally:
-        await other.close()
+        await other_store.close()
     assert list_leftovers(bus) == (set(), {}, None)
 
 

@@ -82,9 +82,9 @@ def test_cut_may_split_between_flags() -> None:
 
 
 def test_cut_shortens_a_long_text() -> None:
-    found = cut("word " * 100_000, 500)
-    assert len(found) <= 501
-    assert found.endswith("word…")
+    short = cut("word " * 100_000, 500)
+    assert len(short) <= 501
+    assert short.endswith("word…")
 
 
 def test_cut_shortens_a_text_of_combining_marks() -> None:
@@ -101,14 +101,14 @@ def test_cut_looks_back_a_limited_distance() -> None:
 @settings(database=None)
 @given(st.text(max_size=60), st.integers(1, 50))
 def test_cut_returns_a_prefix_within_the_length(text: str, length: int) -> None:
-    found = cut(text, length)
+    short = cut(text, length)
     if len(text) <= length:
-        assert found == text
+        assert short == text
         return
-    assert found.endswith("…")
-    kept = found[:-1]
-    assert text.startswith(kept)
-    assert len(kept) <= length
+    assert short.endswith("…")
+    prefix = short[:-1]
+    assert text.startswith(prefix)
+    assert len(prefix) <= length
 
 
 def test_notices_contain_the_next_command() -> None:
@@ -268,8 +268,8 @@ async def test_a_channel_that_cannot_show_typing_does_no_harm(fails: str) -> Non
 
 
 def test_a_snapshot_does_not_show_the_target() -> None:
-    made = Delivery(id="d_1", task_id="t_1", channel="hook", notice="done", text="x", target="https://hush.example")
-    assert "hush" not in str(made.snapshot())
+    delivery = Delivery(id="d_1", task_id="t_1", channel="hook", notice="done", text="x", target="https://hush.example")
+    assert "hush" not in str(delivery.snapshot())
 
 
 @pytest.mark.parametrize(
@@ -334,10 +334,10 @@ def test_a_dotted_path_is_accepted_as_kind() -> None:
 def test_invalid_options_are_reported_by_name_in_one_line(kind: str, options: dict[str, Any], place: str) -> None:
     with pytest.raises(BadConfig) as caught:
         build("it", kind, options)
-    told = str(caught.value)
-    assert told.startswith(place)
-    assert "\n" not in told
-    assert SECRET not in told
+    message = str(caught.value)
+    assert message.startswith(place)
+    assert "\n" not in message
+    assert SECRET not in message
 
 
 @pytest.mark.parametrize("form", ["whsec_{}", "{}"])

@@ -96,16 +96,16 @@ def test_help_imports_no_heavy_module() -> None:
         "midwatch.domain.task",
     ]
     code = f"import sys, midwatch.cli.main; print([name for name in {heavy} if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("command", ["--help", "automation list --help", "goal show --help"])
 def test_help_of_other_commands_needs_no_definitions_of_records(command: str) -> None:
     code = f"import sys; from midwatch.cli.main import execute; execute({command.split()})\n"
     code += "print('midwatch.domain.automation' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines()[-1] == "False"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "False"
 
 
 def test_a_shell_can_complete_the_commands_of_a_group() -> None:
@@ -115,8 +115,8 @@ def test_a_shell_can_complete_the_commands_of_a_group() -> None:
         "COMP_WORDS": "midwatch automation ad",
         "COMP_CWORD": "2",
     }
-    found = subprocess.run([sys.executable, "-m", "midwatch"], env=env, capture_output=True, text=True)
-    assert "add" in found.stdout.split()
+    result = subprocess.run([sys.executable, "-m", "midwatch"], env=env, capture_output=True, text=True)
+    assert "add" in result.stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -136,18 +136,18 @@ def test_a_shell_can_complete_the_commands_of_a_group() -> None:
 )
 def test_wrong_usage_prints_one_line_with_status_2(arguments: list[str], says: str, capsys) -> None:
     assert execute(arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("midwatch: ")
-    assert said.err.count("\n") == 1
-    assert says in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("midwatch: ")
+    assert output.err.count("\n") == 1
+    assert says in output.err
 
 
 def test_errors_are_printed_as_json_on_standard_error_on_request(capsys) -> None:
     assert execute(["tasks", "--nonsense", "--json"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert json.loads(said.err)["error"]["code"] == "usage"
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert json.loads(output.err)["error"]["code"] == "usage"
 
 
 def test_an_error_of_several_lines_is_printed_on_one(capsys) -> None:
@@ -174,9 +174,9 @@ def test_an_unexpected_error_prints_one_line_and_logs_its_details(tmp_path, monk
     monkeypatch.delenv("MIDWATCH_DEBUG", raising=False)
     monkeypatch.setattr("midwatch.cli.main.find_version", lambda: 1 / 0)
     assert execute(["version"]) == 70
-    said = capsys.readouterr()
-    assert said.err.startswith("midwatch: unexpected error, ZeroDivisionError")
-    assert said.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.err.startswith("midwatch: unexpected error, ZeroDivisionError")
+    assert output.err.count("\n") == 1
     assert "Traceback" in (tmp_path / "log" / "midwatch.log").read_text()
 
 
@@ -206,10 +206,10 @@ def test_a_prompt_with_invalid_bytes_becomes_text() -> None:
 
 def test_a_prompt_may_come_from_standard_input() -> None:
     code = "from midwatch.cli.inputs import read_prompt; print(ascii(read_prompt('-')))"
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], input="zwei\nZeilen é\xff".encode("latin-1"), capture_output=True
     )
-    assert found.stdout.decode().strip() == ascii("zwei\nZeilen \ufffd\ufffd")
+    assert result.stdout.decode().strip() == ascii("zwei\nZeilen \ufffd\ufffd")
 
 
 def test_agent_output_cannot_control_the_terminal() -> None:
@@ -255,12 +255,12 @@ def test_events_are_described_in_words(kind: str, payload: dict, says: str | Non
 
 
 def test_an_event_of_a_newer_version_has_a_stable_text(capsys) -> None:
-    told = {"seq": 7, "time": None, "kind": "later", "task_id": "t_1", "payload": {"a": 1}}
-    print_event(told, as_json=False)
-    print_event(told, as_json=True)
+    event = {"seq": 7, "time": None, "kind": "later", "task_id": "t_1", "payload": {"a": 1}}
+    print_event(event, as_json=False)
+    print_event(event, as_json=True)
     plain, exact = capsys.readouterr().out.splitlines()
     assert plain.split() == ["7", "-", "event_kind(later)", "t_1", "a=1"]
-    assert json.loads(exact) == told
+    assert json.loads(exact) == event
 
 
 class Terminal:
@@ -333,9 +333,9 @@ def test_only_the_result_is_written_to_a_pipe(capsys) -> None:
     watch.show(event("message_update", message_id="m", role="agent", message="Thinking"))
     watch.show(event("task_progress", text="half"))
     watch.end(task())
-    said = capsys.readouterr()
-    assert said.out == "Hello\n"
-    assert "half" in said.err
+    output = capsys.readouterr()
+    assert output.out == "Hello\n"
+    assert "half" in output.err
 
 
 def test_a_failure_prints_the_retry_command() -> None:
@@ -375,12 +375,12 @@ def test_since_is_a_duration_or_a_time() -> None:
 
 
 def test_unknown_usage_is_shown_as_unknown(capsys) -> None:
-    known: Any = {
+    usage: Any = {
         "tasks": 2, "done": 1, "failed": 1, "cancelled": 0, "untold": 1, "unpriced": 2, "seconds": 90.0,
         "input_tokens": 1200, "output_tokens": None, "cost_usd": None,
     }  # fmt: skip
-    rows = [{"day": "2026-03-01", **known}, {"day": "2026-03-02", **known, "cost_usd": 0.004, "input_tokens": None}]
-    total = {**known, "tasks": 4, "cost_usd": 0.004}
+    rows = [{"day": "2026-03-01", **usage}, {"day": "2026-03-02", **usage, "cost_usd": 0.004, "input_tokens": None}]
+    total = {**usage, "tasks": 4, "cost_usd": 0.004}
     output.say(
         describe_usage({"since": "2026-03-01T00:00:00Z", "by": ["day"], "rows": rows, "total": total, "left_off": 3})
     )  # type: ignore[typeddict-item]
@@ -407,8 +407,8 @@ def test_typed_lines_are_read(typed: bytes, said: list[str]) -> None:
         "async def all(): return [line async for line in read_lines()]\n"
         "print(ascii(asyncio.run(all())))"
     )
-    found = subprocess.run([sys.executable, "-c", code], input=typed, capture_output=True, check=True)
-    assert found.stdout.decode().strip() == ascii(said)
+    result = subprocess.run([sys.executable, "-c", code], input=typed, capture_output=True, check=True)
+    assert result.stdout.decode().strip() == ascii(said)
 
 
 def test_a_deadline_has_the_offset_of_its_zone() -> None:

@@ -49,19 +49,19 @@ class Loopback:
 
 @asynccontextmanager
 async def loopback(*replies: bytes, by_bytes: bool = False) -> AsyncIterator[Loopback]:
-    told = Loopback(list(replies), by_bytes=by_bytes)
-    server = await asyncio.start_server(told.answer, "127.0.0.1", 0)
-    told.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    fake_server = Loopback(list(replies), by_bytes=by_bytes)
+    server = await asyncio.start_server(fake_server.answer, "127.0.0.1", 0)
+    fake_server.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
-        yield told
+        yield fake_server
 
 
 @contextmanager
 def unused_address() -> Iterator[str]:
     """Return an address where nobody listens and that no other process can take meanwhile."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
 
 
 def reply(status: int, content: object, kind: str = "application/json") -> bytes:
@@ -155,7 +155,7 @@ async def test_event_queries_have_the_requested_parameters() -> None:
         await client.events(7, kinds=["error"], session_key="chat:1|x/y", agent="a", actor=None)
         await client.events(before=9, limit=2, actor="ada")
         await client.events()
-    assert [heard.target.partition("?")[2] for heard in server.heard] == [
+    assert [request.target.partition("?")[2] for request in server.heard] == [
         "after=7&limit=1000&kind=error&session_key=chat%3A1%7Cx%2Fy&agent=a",
         "before=9&limit=2&actor=ada",
         "limit=1000",
@@ -164,9 +164,9 @@ async def test_event_queries_have_the_requested_parameters() -> None:
 
 async def test_pruned_events_are_an_error_with_the_oldest_event() -> None:
     async with loopback(problem(410, "pruned", oldest_seq=40)) as server, Client(server.url, "t") as client:
-        with pytest.raises(Pruned) as gone:
+        with pytest.raises(Pruned) as caught:
             await client.events(3)
-    assert gone.value.oldest_seq == 40
+    assert caught.value.oldest_seq == 40
 
 
 async def test_the_client_uses_the_routes_of_the_server() -> None:
@@ -190,7 +190,7 @@ async def test_the_client_uses_the_routes_of_the_server() -> None:
         await client.settings()
         await client.directories("/srv", hidden=True)
         await client.ready()
-    assert [f"{heard.method} {heard.target.removeprefix('/api/v1')}" for heard in server.heard] == [
+    assert [f"{request.method} {request.target.removeprefix('/api/v1')}" for request in server.heard] == [
         "GET /sessions?before=chat%3A1&limit=2", "GET /sessions/chat%3A1%7Cx%2Fy", "POST /sessions",
         "GET /sessions/chat%3A1/messages?after=4&limit=500&html=true", "POST /sessions/chat%3A1/messages",
         "POST /sessions/chat%3A1/interrupt", "POST /sessions/chat%3A1/close", "GET /tasks/t_1/page",
@@ -198,7 +198,7 @@ async def test_the_client_uses_the_routes_of_the_server() -> None:
         "POST /deliveries/d_1/retry", "POST /agents/demo/test", "GET /now", SINCE, "GET /settings",
         "GET /directories?path=%2Fsrv&hidden=true", "GET /ready",
     ]  # fmt: skip
-    with_key = [heard.target for heard in server.heard if heard.headers.get("idempotency-key") == "k"]
+    with_key = [request.target for request in server.heard if request.headers.get("idempotency-key") == "k"]
     assert [target.rpartition("/")[2] for target in with_key] == ["messages", "retry", "test"]
     assert json.loads(server.heard[2].body) == {"agent": "demo", "key": "chat:1"}
     assert json.loads(server.heard[4].body) == {"text": "hi"}
@@ -221,7 +221,7 @@ async def test_the_client_uses_the_routes_of_automations() -> None:
         await client.import_automations([{"id": "am_1"}])
         with pytest.raises(NotFound, match="midwatch automation list"):
             await client.automation("a/b")
-    assert [f"{heard.method} {heard.target.removeprefix('/api/v1')}" for heard in server.heard] == [
+    assert [f"{request.method} {request.target.removeprefix('/api/v1')}" for request in server.heard] == [
         "GET /automations?status=all&scope_kind=chat&scope_id=c+1&limit=5", "GET /automations/am_1",
         "POST /automations", "PATCH /automations/am_1", "PATCH /automations/am_1", "POST /automations/am_1/pause",
         "POST /automations/am_1/resume", "POST /automations/am_1/run", "DELETE /automations/am_1",
@@ -232,7 +232,7 @@ async def test_the_client_uses_the_routes_of_automations() -> None:
         {"prompt": "do", "every": "90m", "zone": "UTC"}, {"quiet": None, "prompt": "else", "revision": 3},
         {"title": "x"}, {"automations": [{"id": "am_1"}]},
     ]  # fmt: skip
-    assert {heard.headers.get("content-type") for heard in server.heard[2:5]} == {"application/json"}
+    assert {request.headers.get("content-type") for request in server.heard[2:5]} == {"application/json"}
 
 
 async def test_the_client_uses_the_routes_of_goals() -> None:
@@ -251,7 +251,7 @@ async def test_the_client_uses_the_routes_of_goals() -> None:
         await client.clear_goal("g_1")
         with pytest.raises(NotFound, match="midwatch goal list"):
             await client.goal("a/b")
-    assert [f"{heard.method} {heard.target.removeprefix('/api/v1')}" for heard in server.heard] == [
+    assert [f"{request.method} {request.target.removeprefix('/api/v1')}" for request in server.heard] == [
         "GET /goals?status=active&limit=5", "GET /goals/g_1", "POST /goals", "PATCH /goals/g_1",
         "GET /goals/g_1/steps?limit=7", "POST /goals/g_1/step", "POST /goals/g_1/pause", "POST /goals/g_1/resume",
         "POST /goals/g_1/complete", "POST /goals/g_1/delay", "DELETE /goals/g_1",
@@ -297,14 +297,14 @@ def test_an_id_that_would_change_the_path_is_refused(key: str) -> None:
         quote_key(key)
 
 
-async def read_events(client: Client, count: int, **asked) -> list[tuple[int, str]]:
-    found: list[tuple[int, str]] = []
-    async with aclosing(client.follow(**asked)) as events:
+async def read_events(client: Client, count: int, **query) -> list[tuple[int, str]]:
+    pairs: list[tuple[int, str]] = []
+    async with aclosing(client.follow(**query)) as events:
         async for event in events:
-            found.append((event["seq"], event["payload"]["text"]))
-            if len(found) == count:
+            pairs.append((event["seq"], event["payload"]["text"]))
+            if len(pairs) == count:
                 break
-    return found
+    return pairs
 
 
 @pytest.mark.parametrize("by_bytes", [False, True])
@@ -312,10 +312,10 @@ async def test_following_resumes_after_the_last_stored_event(by_bytes: bool) -> 
     first = stream(frame(1), frame(2, text="zwei\nü"), frame(0, "message_delta", "live"))
     replies = [first, problem(503, "store_unavailable"), stream(frame(3))]
     async with loopback(*replies, by_bytes=by_bytes) as server, Client(server.url, "t") as client:
-        found = await read_events(client, 4, after=0, kinds=("task_progress",), live=True)
-    assert found == [(1, "x"), (2, "zwei\nü"), (0, "live"), (3, "x")]
-    assert [heard.headers["last-event-id"] for heard in server.heard] == ["0", "2", "2"]
-    assert {heard.target for heard in server.heard} == {"/api/v1/events?kind=task_progress&live=true"}
+        pairs = await read_events(client, 4, after=0, kinds=("task_progress",), live=True)
+    assert pairs == [(1, "x"), (2, "zwei\nü"), (0, "live"), (3, "x")]
+    assert [request.headers["last-event-id"] for request in server.heard] == ["0", "2", "2"]
+    assert {request.target for request in server.heard} == {"/api/v1/events?kind=task_progress&live=true"}
 
 
 async def test_a_truncated_frame_is_read_again() -> None:
@@ -345,8 +345,8 @@ async def test_a_follower_finds_a_server_at_a_new_address() -> None:
     assert new.heard[0].headers["last-event-id"] == "1"
 
 
-def state(seq: int, **told: object) -> str:
-    return f"id: {seq}\nevent: state\ndata: {json.dumps({'as_of_seq': seq, **told})}\n\n"
+def state(seq: int, **fields: object) -> str:
+    return f"id: {seq}\nevent: state\ndata: {json.dumps({'as_of_seq': seq, **fields})}\n\n"
 
 
 def make_live_frame(kind: str, **payload: object) -> str:
@@ -354,17 +354,17 @@ def make_live_frame(kind: str, **payload: object) -> str:
 
 
 async def read_frames(frames, count: int) -> list[dict]:
-    found: list[dict] = []
-    async with aclosing(frames) as told:
-        async for one in told:
-            found.append(dict(one))
-            if len(found) == count:
+    received: list[dict] = []
+    async with aclosing(frames) as stream:
+        async for frame in stream:
+            received.append(dict(frame))
+            if len(received) == count:
                 break
-    return found
+    return received
 
 
 def brief(frames: list[dict]) -> list[tuple[str, int | None]]:
-    return [(one["kind"], one.get("as_of_seq") or one.get("seq")) for one in frames]
+    return [(frame["kind"], frame.get("as_of_seq") or frame.get("seq")) for frame in frames]
 
 
 async def test_a_watcher_gets_the_state_and_later_events_over_a_restart() -> None:
@@ -373,31 +373,31 @@ async def test_a_watcher_gets_the_state_and_later_events_over_a_restart() -> Non
     again = stream(frame(7), frame(8), state(9), frame(10))
     replies = [first, problem(503, "store_unavailable"), again]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
-        found = await read_frames(client.watch_session("chat:1"), 7)
-    assert brief(found) == [
+        frames = await read_frames(client.watch_session("chat:1"), 7)
+    assert brief(frames) == [
         ("state", 5), ("task_progress", 6), ("message_delta", 0), ("task_progress", 7), ("task_progress", 8),
         ("state", 9), ("task_progress", 10),
     ]  # fmt: skip
-    assert found[0]["session"] == {"key": "chat:1"}
-    assert (found[2]["session_key"], found[2]["payload"]["text"]) == ("chat:1", "Hel")
-    assert [heard.headers.get("last-event-id") for heard in server.heard] == [None, "6", "6"]
-    assert {heard.target for heard in server.heard} == {"/api/v1/events?session_key=chat%3A1&state=true"}
+    assert frames[0]["session"] == {"key": "chat:1"}
+    assert (frames[2]["session_key"], frames[2]["payload"]["text"]) == ("chat:1", "Hel")
+    assert [request.headers.get("last-event-id") for request in server.heard] == [None, "6", "6"]
+    assert {request.target for request in server.heard} == {"/api/v1/events?session_key=chat%3A1&state=true"}
 
 
 async def test_a_watcher_of_a_task_begins_at_the_requested_event() -> None:
     frames = stream(frame(4), state(4), make_live_frame("message_delta", text="x"))
     async with loopback(frames) as server, Client(server.url, "t") as client:
-        found = await read_frames(client.watch_task("t_1", 3), 3)
-    assert brief(found) == [("task_progress", 4), ("state", 4), ("message_delta", 0)]
-    assert found[2]["task_id"] == "t_1"
+        received = await read_frames(client.watch_task("t_1", 3), 3)
+    assert brief(received) == [("task_progress", 4), ("state", 4), ("message_delta", 0)]
+    assert received[2]["task_id"] == "t_1"
     assert server.heard[0].headers["last-event-id"] == "3"
 
 
 async def test_an_event_is_never_returned_twice() -> None:
     replies = [stream(frame(1), frame(2)), stream(frame(1), frame(2), frame(3), state(3), frame(3), frame(4))]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
-        found = await read_frames(client.watch_task("t_1", 0), 5)
-    assert brief(found) == [
+        frames = await read_frames(client.watch_task("t_1", 0), 5)
+    assert brief(frames) == [
         ("task_progress", 1), ("task_progress", 2), ("task_progress", 3), ("state", 3), ("task_progress", 4),
     ]  # fmt: skip
 
@@ -406,9 +406,9 @@ async def test_after_a_gap_a_follower_continues() -> None:
     """After a restore the log may be another one with lower numbers."""
     replies = [stream(frame(90), make_live_frame("gap", oldest_seq=1, dropped=None), frame(40)), stream(frame(41))]
     async with loopback(*replies) as server, Client(server.url, "t") as client:
-        found = await read_frames(client.follow(89), 4)
-    assert brief(found) == [("task_progress", 90), ("gap", 0), ("task_progress", 40), ("task_progress", 41)]
-    assert [heard.headers["last-event-id"] for heard in server.heard[:2]] == ["89", "40"]
+        frames = await read_frames(client.follow(89), 4)
+    assert brief(frames) == [("task_progress", 90), ("gap", 0), ("task_progress", 40), ("task_progress", 41)]
+    assert [request.headers["last-event-id"] for request in server.heard[:2]] == ["89", "40"]
 
 
 async def test_a_gap_of_live_events_changes_nothing() -> None:
