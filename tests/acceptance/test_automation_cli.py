@@ -295,17 +295,8 @@ async def test_an_invalid_import_changes_nothing(either: Desk, tmp_path: Path) -
 
 
 def test_preview_prints_the_next_runs(offline: Desk) -> None:
-    arguments = (
-        "automation",
-        "preview",
-        "--cron",
-        "30 2 * * *",
-        "--tz",
-        "Europe/Berlin",
-        "--after",
-        "2026-03-28T12:00",
-    )
-    assert offline.run_json(*arguments, "--count", "3") == {
+    args = ("automation", "preview", "--cron", "30 2 * * *", "--tz", "Europe/Berlin", "--after", "2026-03-28T12:00")
+    assert offline.run_json(*args, "--count", "3") == {
         "next_runs": ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00", "2026-03-31T02:30:00+02:00"]
     }
     every = offline.run_json(
