@@ -44,10 +44,10 @@ async def measure_cpu(seconds: float) -> tuple[float, float]:
     return 100 * spent / took, (busy_seconds() - all_before - spent) / took
 
 
-async def measure_idle(place: str, sessions: int, seconds: float) -> dict[str, Any]:
+async def measure_idle(folder: str, sessions: int, seconds: float) -> dict[str, Any]:
     """Measure a desk without conversations and with many idle ones."""
-    settings = Settings.load(place, detect_agents=False)
-    async with Runtime.open(settings=settings, agents={"fake": agent(place)}) as desk:
+    settings = Settings.load(folder, detect_agents=False)
+    async with Runtime.open(settings=settings, agents={"fake": agent(folder)}) as desk:
         await asyncio.sleep(1.0)
         alone, _ = await measure_cpu(seconds)
         for number in range(sessions):
@@ -66,10 +66,10 @@ async def measure_idle(place: str, sessions: int, seconds: float) -> dict[str, A
     }  # fmt: skip
 
 
-async def measure_turns(place: str) -> dict[str, Any]:
+async def measure_turns(folder: str) -> dict[str, Any]:
     """Measure a turn without the desk, and the start of a conversation."""
     began = time.perf_counter()
-    talk = await agent(place).open(RecordingTurn().session())
+    talk = await agent(folder).open(RecordingTurn().session())
     await talk.turn(RecordingTurn("hello"))
     start = time.perf_counter() - began
     took = []
@@ -84,23 +84,23 @@ async def measure_turns(place: str) -> dict[str, Any]:
     return {"start_ms": start * 1e3, "prompt_ms": statistics.median(took[WARM:]), "updates_per_s": flood}
 
 
-def print_results(found: dict[str, Any], sessions: int) -> None:
+def print_results(figures: dict[str, Any], sessions: int) -> None:
     """Print the table and the missed targets."""
     print_table(
         ("figure", "value"),
         [
-            (f"{sessions} idle conversations and the desk, percent of a core", f"{found['idle_percent']:.2f}"),
-            ("the desk alone, percent of a core", f"{found['desk_percent']:.2f}"),
-            ("a turn in an open conversation through the desk, ms", f"{found['turn_ms']:.1f}"),
-            ("the same, 99th percentile, ms", f"{found['turn_p99_ms']:.1f}"),
-            ("a turn in an open conversation without the desk, ms", f"{found['prompt_ms']:.2f}"),
-            ("start, session and first answer of the fake, ms", f"{found['start_ms']:.0f}"),
-            ("updates received per second", f"{found['updates_per_s']:.0f}"),
+            (f"{sessions} idle conversations and the desk, percent of a core", f"{figures['idle_percent']:.2f}"),
+            ("the desk alone, percent of a core", f"{figures['desk_percent']:.2f}"),
+            ("a turn in an open conversation through the desk, ms", f"{figures['turn_ms']:.1f}"),
+            ("the same, 99th percentile, ms", f"{figures['turn_p99_ms']:.1f}"),
+            ("a turn in an open conversation without the desk, ms", f"{figures['prompt_ms']:.2f}"),
+            ("start, session and first answer of the fake, ms", f"{figures['start_ms']:.0f}"),
+            ("updates received per second", f"{figures['updates_per_s']:.0f}"),
         ],
     )
     for name, most in TARGETS.items():
-        if found[name] > most:
-            print(f"MISSED: {name} is {found[name]:.2f}, the target is at most {most:g}.")
+        if figures[name] > most:
+            print(f"MISSED: {name} is {figures[name]:.2f}, the target is at most {most:g}.")
 
 
 def main() -> None:
@@ -109,11 +109,11 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=SESSIONS)
     parser.add_argument("--seconds", type=float, default=IDLE_SECONDS)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        found = uvloop.run(measure_turns(place))
-        found |= uvloop.run(measure_idle(place, arguments.sessions, arguments.seconds))
-    print_results(found, arguments.sessions)
-    print(json_line(found))
+    with tempfile.TemporaryDirectory() as folder:
+        figures = uvloop.run(measure_turns(folder))
+        figures |= uvloop.run(measure_idle(folder, arguments.sessions, arguments.seconds))
+    print_results(figures, arguments.sessions)
+    print(json_line(figures))
 
 
 if __name__ == "__main__":

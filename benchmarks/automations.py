@@ -118,7 +118,7 @@ async def measure_race(store: Store, kind: str, url: str, count: int) -> dict[st
     fired: list[str] = []
     after = 0
     while some := await store.read_events(after, EventFilter(kinds=("automation_fired",)), 1000):
-        fired += [made.payload["automation_id"] for made in some]
+        fired += [event.payload["automation_id"] for event in some]
         after = some[-1].seq or 0
     return {"rush_s": took, "doubled_or_lost": abs(len(fired) - count) + len(fired) - len(set(fired))}
 
@@ -145,16 +145,16 @@ async def measure(kind: str, url: str, many: int, due: int) -> dict[str, Any]:
         await store.close()
 
 
-def print_results(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def print_results(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Print the table and the missed targets, and return the figures with unique names."""
     names = ("wake_ms", "wake_p99_ms", "wake_writes", "rush_s", "doubled_or_lost")
-    print_table(("", *found), [(name, *(f"{figures[name]:.3g}" for figures in found.values())) for name in names])
+    print_table(("", *results), [(name, *(f"{figures[name]:.3g}" for figures in results.values())) for name in names])
     print()
-    for kind, figures in found.items():
+    for kind, figures in results.items():
         for name, most in TARGETS.items():
             if figures[name] > most:
                 print(f"MISSED on {kind}: {name} is {figures[name]:.3g}, the target is at most {most:g}.")
-    return {f"{kind}_{name}": value for kind, figures in found.items() for name, value in figures.items()}
+    return {f"{kind}_{name}": value for kind, figures in results.items() for name, value in figures.items()}
 
 
 def main() -> None:
@@ -170,16 +170,16 @@ def main() -> None:
         return
     print(f"{psutil.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.2f}\n")
     postgres.SETTINGS.update({"fsync": "on", "full_page_writes": "on"})
-    found = {}
+    results = {}
     disk = Path("/var/tmp")  # unlike /tmp never kept in memory
-    with tempfile.TemporaryDirectory(prefix="midwatch-bench-", dir=disk if disk.is_dir() else None) as place:
-        found["sqlite"] = asyncio.run(measure("sqlite", f"{place}/midwatch.db", options.many, options.due))
+    with tempfile.TemporaryDirectory(prefix="midwatch-bench-", dir=disk if disk.is_dir() else None) as folder:
+        results["sqlite"] = asyncio.run(measure("sqlite", f"{folder}/midwatch.db", options.many, options.due))
     try:
         with postgres.cluster() as server:
-            found["postgres"] = asyncio.run(measure("postgres", server.url, options.many, options.due))
+            results["postgres"] = asyncio.run(measure("postgres", server.url, options.many, options.due))
     except FileNotFoundError as problem:
         print(f"{problem}\n")
-    print(json_line(print_results(found)))
+    print(json_line(print_results(results)))
 
 
 if __name__ == "__main__":

@@ -51,11 +51,11 @@ class Rows(NamedTuple):
     connection: sqlite3.Connection
 
 
-def same(place: Path) -> Rows:
+def same(folder: Path) -> Rows:
     """Return the rows of a real task."""
 
     async def one_task() -> Path:
-        async with up(str(place / "home")) as desk:
+        async with up(str(folder / "home")) as desk:
             await drive(desk, 1, 1)
             return desk.home.database
 
@@ -64,12 +64,12 @@ def same(place: Path) -> Rows:
     task: Values = dict(source.execute("SELECT * FROM tasks").fetchone())
     events = {row["kind"]: dict(row) for row in source.execute("SELECT * FROM events")}
     source.close()
-    return Rows(task, events, open_database(str(place / "bare.db")))
+    return Rows(task, events, open_database(str(folder / "bare.db")))
 
 
-def least(place: Path) -> Rows:
+def least(folder: Path) -> Rows:
     """Return the narrowest possible rows."""
-    connection = sqlite3.connect(place / "bare.db", isolation_level=None)
+    connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.executescript(LEAST_SCHEMA)
@@ -109,27 +109,27 @@ class Bare:
     def _submit(self) -> list[str]:
         ids = [f"t_{self.made + number:023x}" for number in range(GROUP)]
         self.made += GROUP
-        self.connection.executemany(self.insert_task, [(one, f"bg:{one}", *self.task) for one in ids])
+        self.connection.executemany(self.insert_task, [(task_id, f"bg:{task_id}", *self.task) for task_id in ids])
         return ids
 
     def _claim(self) -> list[str]:
-        found = self.connection.execute(
+        rows = self.connection.execute(
             "SELECT id FROM tasks WHERE status = 'pending' ORDER BY rank, due_at, id LIMIT ?", (GROUP,)
         )
-        self.ids = [row[0] for row in found.fetchall()]
-        self.connection.executemany(self.claim, [(*self.claimed, one) for one in self.ids])
+        self.ids = [row[0] for row in rows.fetchall()]
+        self.connection.executemany(self.claim, [(*self.claimed, task_id) for task_id in self.ids])
         return self.ids
 
     def _finish(self) -> list[str]:
-        self.connection.executemany(self.end, [(*self.ended, one) for one in self.ids])
+        self.connection.executemany(self.end, [(*self.ended, task_id) for task_id in self.ids])
         return self.ids
 
     def _add_events(self, ids: list[str], kinds: tuple[str, ...]) -> None:
         written = []
-        for one in ids:
+        for task_id in ids:
             for kind in kinds:
                 self.seq += 1
-                written.append((self.seq, f"e_{self.seq:023x}", one, *self.events[kind]))
+                written.append((self.seq, f"e_{self.seq:023x}", task_id, *self.events[kind]))
         self.connection.executemany(self.insert_event, written)
         self.connection.execute("UPDATE event_head SET last_seq = ?", (self.seq,))
 
@@ -154,9 +154,9 @@ def bare(rows: Rows, count: int) -> dict[str, object]:
     """Return the tasks per second of the bare loop."""
     loop, groups = Bare(rows), count // GROUP
     loop.run(WARM_UP)
-    begun = time.perf_counter()
+    began = time.perf_counter()
     loop.run(groups)
-    wall = time.perf_counter() - begun
+    wall = time.perf_counter() - began
     done = loop.connection.execute("SELECT count(*) FROM tasks WHERE status = 'done'").fetchone()[0]
     if done != (groups + WARM_UP) * GROUP:
         raise RuntimeError(f"{done} tasks are done, not {(groups + WARM_UP) * GROUP}")
@@ -167,9 +167,9 @@ def bare(rows: Rows, count: int) -> dict[str, object]:
 
 
 def main() -> None:
-    which, place, count = sys.argv[1:]
-    made = {"same": same, "least": least}[which](Path(place))
-    print(json.dumps(bare(made, int(count))))
+    which, folder, count = sys.argv[1:]
+    rows = {"same": same, "least": least}[which](Path(folder))
+    print(json.dumps(bare(rows, int(count))))
 
 
 if __name__ == "__main__":

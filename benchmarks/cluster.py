@@ -78,10 +78,10 @@ asyncio.run(main())
 @contextmanager
 def workers(code: str, url: str, count: int) -> Iterator[list[subprocess.Popen[str]]]:
     """Start worker processes and yield when they are ready; they are ended after the block."""
-    with tempfile.TemporaryDirectory(prefix="midwatch-bench-") as place:
+    with tempfile.TemporaryDirectory(prefix="midwatch-bench-") as folder:
         started = [
             subprocess.Popen(
-                [sys.executable, "-c", code, url, str(Path(place) / str(n)), str(CONCURRENCY)],
+                [sys.executable, "-c", code, url, str(Path(folder) / str(n)), str(CONCURRENCY)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
@@ -136,7 +136,7 @@ async def bare(url: str, processes: int, count: int) -> float:
         if not await app.check_connection_async():
             await app.schema_manager.apply_schema_async()
         with workers(BARE, url, processes):
-            left = "SELECT count(*) FROM procrastinate_jobs"
+            query = "SELECT count(*) FROM procrastinate_jobs"
             began = time.perf_counter()
 
             async def client(number: int) -> None:
@@ -145,7 +145,7 @@ async def bare(url: str, processes: int, count: int) -> float:
 
             await asyncio.gather(*(client(count // IN_FLIGHT) for _ in range(IN_FLIGHT)))
             async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-                while (await (await connection.execute(left)).fetchone() or (0,))[0]:
+                while (await (await connection.execute(query)).fetchone() or (0,))[0]:
                     await asyncio.sleep(0.01)
             return count / (time.perf_counter() - began)
 
@@ -202,8 +202,8 @@ class Noise:
         """Append the number of cores that others used during the block."""
         busy, own, began = busy_seconds(), self._own(), time.monotonic()
         yield
-        others = busy_seconds() - busy - (self._own() - own)
-        into.append(max(0.0, others / (time.monotonic() - began)))
+        seconds = busy_seconds() - busy - (self._own() - own)
+        into.append(max(0.0, seconds / (time.monotonic() - began)))
 
     def _own(self) -> float:
         """Return the CPU seconds of our processes, including ended ones."""
@@ -227,7 +227,7 @@ Rounds = dict[str, list[float]]
 
 async def throughput(fresh: Callable[[], str], rounds: int, count: int, noise: Noise) -> tuple[Rounds, Rounds]:
     """Run all contenders in turn, in reverse order in every second round; return the figures and the noise."""
-    found: Rounds = {name: [] for name in CONTENDERS}
+    results: Rounds = {name: [] for name in CONTENDERS}
     noise_of: Rounds = {name: [] for name in CONTENDERS}
     for number in range(rounds):
         order = list(CONTENDERS) if number % 2 == 0 else list(reversed(CONTENDERS))
@@ -235,13 +235,13 @@ async def throughput(fresh: Callable[[], str], rounds: int, count: int, noise: N
             run, processes = CONTENDERS[name]
             print(f"round {number + 1}: {name} ...", file=sys.stderr)
             with noise.measure_others(noise_of[name]):
-                found[name].append(await run(fresh(), processes, count))
-    return found, noise_of
+                results[name].append(await run(fresh(), processes, count))
+    return results, noise_of
 
 
-def ratio(found: Rounds, name: str, other: str) -> float:
+def ratio(results: Rounds, name: str, baseline: str) -> float:
     """Return the median of the rounds' ratios: both sides of each were measured within the same minute."""
-    return statistics.median(a / b for a, b in zip(found[name], found[other], strict=True))
+    return statistics.median(a / b for a, b in zip(results[name], results[baseline], strict=True))
 
 
 async def measure(url: str, rounds: int, count: int, noise: Noise) -> dict[str, Any]:
@@ -253,18 +253,18 @@ async def measure(url: str, rounds: int, count: int, noise: Noise) -> dict[str, 
             admin.execute(f'CREATE DATABASE "{name}"')
         return psycopg.conninfo.make_conninfo(url, dbname=name)
 
-    found, noise_of = await throughput(fresh, rounds, count, noise)
+    results, noise_of = await throughput(fresh, rounds, count, noise)
     rows = [
         [name, f"{statistics.median(runs):.0f}", f"{min(runs):.0f} - {max(runs):.0f}",
          f"{statistics.median(noise_of[name]):.2f}"]
-        for name, runs in found.items()
+        for name, runs in results.items()
     ]  # fmt: skip
     print_table(["contender", "median", "min - max", "others' cores"], rows)
-    figures: dict[str, Any] = {name: statistics.median(runs) for name, runs in found.items()}
-    figures["ratio"] = ratio(found, "tasks_per_s", "procrastinate_tasks_per_s")
-    figures["ratio_4"] = ratio(found, "tasks_per_s_4", "procrastinate_tasks_per_s_4")
-    figures["growth"] = ratio(found, "tasks_per_s_4", "tasks_per_s")
-    figures["procrastinate_growth"] = ratio(found, "procrastinate_tasks_per_s_4", "procrastinate_tasks_per_s")
+    figures: dict[str, Any] = {name: statistics.median(runs) for name, runs in results.items()}
+    figures["ratio"] = ratio(results, "tasks_per_s", "procrastinate_tasks_per_s")
+    figures["ratio_4"] = ratio(results, "tasks_per_s_4", "procrastinate_tasks_per_s_4")
+    figures["growth"] = ratio(results, "tasks_per_s_4", "tasks_per_s")
+    figures["procrastinate_growth"] = ratio(results, "procrastinate_tasks_per_s_4", "procrastinate_tasks_per_s")
     print("latency, idle CPU, takeover ...", file=sys.stderr)
     figures["latency_p50_ms"], figures["idle_cpu_percent"] = await latency(fresh(), 60)
     figures["takeover_s"] = await takeover(fresh())
@@ -303,13 +303,13 @@ def main() -> None:
     logging.getLogger("procrastinate").setLevel(logging.ERROR)
     tempfile.tempdir = str(options.dir) if options.dir.is_dir() else None
     postgres.SETTINGS.update(fsync="on", full_page_writes="on")
-    with postgres.cluster() as made:
-        postmaster = int((made.folder / "data" / "postmaster.pid").read_text().split()[0])
+    with postgres.cluster() as server:
+        postmaster = int((server.folder / "data" / "postmaster.pid").read_text().split()[0])
         print(
             f"{psutil.cpu_count()} cores, Python {sys.version.split()[0]}, fsync on, 4 KiB to disk in "
             f"{sync_milliseconds(Path(tempfile.gettempdir())):.3f} ms (median). {options.rounds} round(s).\n"
         )
-        figures = asyncio.run(measure(made.url, max(1, options.rounds), options.count, Noise(postmaster)))
+        figures = asyncio.run(measure(server.url, max(1, options.rounds), options.count, Noise(postmaster)))
     print_results(figures)
     print(json_line(figures))
 

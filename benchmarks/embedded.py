@@ -111,23 +111,25 @@ TARGETS = (
 Runs = dict[str, list[dict[str, Any]]]
 
 
-def measure(place: Path, rounds: int, quick: bool) -> Runs:
+def measure(folder: Path, rounds: int, quick: bool) -> Runs:
     """Run all contenders in turn, in reverse order in every second round."""
     runs: Runs = {}
     field = (*CONTENDERS, LATENCY)
     for number in range(rounds):
-        for one in field if number % 2 == 0 else reversed(field):
-            print(f"round {number + 1} of {rounds}: {one.name} ...", file=sys.stderr)
-            tasks = one.tasks // QUICK if quick else one.tasks
-            runs.setdefault(one.name, []).append(fresh(place, one.module, one.verb, tasks, *one.rest))
+        for contender in field if number % 2 == 0 else reversed(field):
+            print(f"round {number + 1} of {rounds}: {contender.name} ...", file=sys.stderr)
+            tasks = contender.tasks // QUICK if quick else contender.tasks
+            runs.setdefault(contender.name, []).append(
+                fresh(folder, contender.module, contender.verb, tasks, *contender.rest)
+            )
     return runs
 
 
-def fresh(place: Path, module: str, verb: str, *numbers: int) -> dict[str, Any]:
+def fresh(folder: Path, module: str, verb: str, *numbers: int) -> dict[str, Any]:
     """Return the figures of a contender in an empty directory."""
 
     def run() -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(dir=place) as home:
+        with tempfile.TemporaryDirectory(dir=folder) as home:
             return contend(module, verb, home, *numbers)
 
     return quietest(run)
@@ -143,9 +145,9 @@ def middle(runs: Runs, name: str, figure: str = "tasks_per_s") -> float:
     return statistics.median(values(runs, name, figure))
 
 
-def ratio(runs: Runs, name: str, other: str) -> float:
+def ratio(runs: Runs, name: str, baseline: str) -> float:
     """Return the median of the rounds' ratios: both sides of each were measured within the same minute."""
-    return statistics.median(a / b for a, b in zip(values(runs, name), values(runs, other), strict=True))
+    return statistics.median(a / b for a, b in zip(values(runs, name), values(runs, baseline), strict=True))
 
 
 def throughput_figures(runs: Runs) -> dict[str, Any]:
@@ -185,19 +187,19 @@ def throughput_figures(runs: Runs) -> dict[str, Any]:
 
 def program() -> str | None:
     """Return the path of the installed `midwatch`, or None."""
-    found = Path(sys.executable).parent / "midwatch"
-    return str(found) if found.exists() and importlib.util.find_spec("midwatch.cli.main") else None
+    path = Path(sys.executable).parent / "midwatch"
+    return str(path) if path.exists() and importlib.util.find_spec("midwatch.cli.main") else None
 
 
 def help_seconds(command: str, times: int) -> float:
     """Return the median time of `midwatch --help`."""
     took = []
     for _ in range(times):
-        begun = time.perf_counter()
+        began = time.perf_counter()
         with process([command, "--help"], stdout=subprocess.DEVNULL) as child:
             if child.wait(60) != 0:
                 raise Failed("`midwatch --help` failed.")
-            took.append(time.perf_counter() - begun)
+            took.append(time.perf_counter() - began)
     return statistics.median(took)
 
 
@@ -206,13 +208,13 @@ def server(command: str, home: Path) -> Iterator[tuple[int, float]]:
     """Start a server for the block and yield its pid and the seconds until its first answer."""
     environment = {**clean_environment(), "MIDWATCH_HOME": str(home)}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    begun = time.perf_counter()
+    began = time.perf_counter()
     with process([command, "up", "--port", "0"], env=environment, **quiet) as child:
         while not answers(home):
-            if child.poll() is not None or time.perf_counter() - begun > READY_SECONDS:
+            if child.poll() is not None or time.perf_counter() - began > READY_SECONDS:
                 raise Failed("`midwatch up` did not start; try it by hand.")
             time.sleep(0.005)
-        yield child.pid, time.perf_counter() - begun
+        yield child.pid, time.perf_counter() - began
         os.kill(child.pid, signal.SIGTERM)
         child.wait(30)
 
@@ -231,35 +233,35 @@ def answers(home: Path) -> bool:
         return False
 
 
-def program_figures(place: Path, rounds: int, idle_seconds: int) -> dict[str, Any]:
+def program_figures(folder: Path, rounds: int, idle_seconds: int) -> dict[str, Any]:
     """Return start-up and idle figures; those of the program only if it is installed."""
     figures: dict[str, Any] = {}
     command = program()
     print("start-up, idle CPU, claim, ends ...", file=sys.stderr)
     if command is None:
         print("`midwatch` is not installed beside this Python: its start-up and its server are not measured.")
-        figures["idle_cpu_percent"] = contend("ours", "idle", place / "idle", idle_seconds)["cpu_percent"]
+        figures["idle_cpu_percent"] = contend("ours", "idle", folder / "idle", idle_seconds)["cpu_percent"]
     else:
         figures["start_help_s"] = help_seconds(command, 2 * rounds + 1)
         ready = []
         for number in range(rounds):
-            with server(command, place / f"up{number}") as (pid, took):
+            with server(command, folder / f"up{number}") as (pid, took):
                 ready.append(took)
                 if number == rounds - 1:
-                    figures.update(idle_figures(place, pid, idle_seconds))
+                    figures.update(idle_figures(folder, pid, idle_seconds))
         figures["server_ready_s"] = statistics.median(ready)
-    claimed = fresh(place, "ours", "claim", PENDING)
+    claimed = fresh(folder, "ours", "claim", PENDING)
     figures["claim_10000_ms"] = claimed["one_ms"]
     figures["claim_64_of_10000_ms"] = claimed["sixty_four_ms"]
-    ended = fresh(place, "ours", "ends", ENDS)
-    return {**figures, "cancel_s": ended["cancel_s"], "overrun_s": ended["overrun_s"]}
+    end_times = fresh(folder, "ours", "ends", ENDS)
+    return {**figures, "cancel_s": end_times["cancel_s"], "overrun_s": end_times["overrun_s"]}
 
 
-def idle_figures(place: Path, pid: int, seconds: int) -> dict[str, Any]:
+def idle_figures(folder: Path, pid: int, seconds: int) -> dict[str, Any]:
     """Return the percentage of a core that an idle runtime and an idle server use at the same time."""
-    used, begun = tree_seconds(pid), time.perf_counter()
-    library = contend("ours", "idle", place / "idle", seconds)["cpu_percent"]
-    share = (tree_seconds(pid) - used) / (time.perf_counter() - begun) * 100
+    used, began = tree_seconds(pid), time.perf_counter()
+    library = contend("ours", "idle", folder / "idle", seconds)["cpu_percent"]
+    share = (tree_seconds(pid) - used) / (time.perf_counter() - began) * 100
     return {"idle_cpu_percent": library, "server_idle_cpu_percent": share}
 
 
@@ -272,20 +274,20 @@ def print_rounds(runs: Runs) -> None:
     for name, done in runs.items():
         noise = statistics.median(run["foreign_cores"] for run in done)
         figure, unit = ("tasks_per_s", "tasks/s") if name != LATENCY.name else ("p50_ms", "ms")
-        found = values(runs, name, figure)
+        numbers = values(runs, name, figure)
         digits = 0 if unit == "tasks/s" else 2
-        spread = f"{min(found):.{digits}f} - {max(found):.{digits}f}"
-        rows.append([name, f"{statistics.median(found):.{digits}f} {unit}", spread, f"{noise:.2f}"])
+        spread = f"{min(numbers):.{digits}f} - {max(numbers):.{digits}f}"
+        rows.append([name, f"{statistics.median(numbers):.{digits}f} {unit}", spread, f"{noise:.2f}"])
     print_table(["contender", "median", "min - max", "others' cores"], rows)
 
 
 def print_targets(figures: Mapping[str, Any]) -> None:
     """Print each figure beside its target, and a sentence for each missed one."""
-    known = [target for target in TARGETS if figures.get(target.figure) is not None]
+    measured = [target for target in TARGETS if figures.get(target.figure) is not None]
     rows = [
         [f"{target.figure}: {target.meaning}", f"{figures[target.figure]:.3g}", str(target),
          "reached" if target.is_met_by(figures[target.figure]) else "MISSED"]
-        for target in known
+        for target in measured
     ]  # fmt: skip
     print_table(["figure", "value", "target", ""], rows)
     if figures["foreign_cores"] > NOISY_CORES:
@@ -296,7 +298,7 @@ def print_targets(figures: Mapping[str, Any]) -> None:
     print(f"\nDurable: synchronous = {figures['synchronous']}, {figures['events_per_task']:g} events per task.")
     if figures["synchronous"] != "FULL":
         print("MISSED: synchronous is not FULL, so the figures are not those of durable tasks.")
-    for target in known:
+    for target in measured:
         if not target.is_met_by(figures[target.figure]):
             print(
                 f"MISSED: {target.figure} ({target.meaning}) is {figures[target.figure]:.3g}, target {target}."
@@ -335,8 +337,8 @@ def main() -> None:
     if importlib.util.find_spec("dbos") is None:
         sys.exit("DBOS is not installed: run `make bench-embedded`, or `pip install --group bench`.")
     with tempfile.TemporaryDirectory(prefix="midwatch-bench-", dir=base) as scratch:
-        place = Path(scratch)
-        sync = sync_milliseconds(place)
+        folder = Path(scratch)
+        sync = sync_milliseconds(folder)
         print(
             f"{psutil.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.2f}, "
             f"4 KiB to disk in {sync:.3f} ms (median). {rounds} round(s). midwatch is on uvloop, as its server is.\n"
@@ -344,10 +346,10 @@ def main() -> None:
         if sync < NOT_A_DISK_MS:
             print("A sync takes almost no time here, so this is not a disk; choose a directory on a disk with --dir.\n")
         try:
-            runs = measure(place, rounds, options.quick)
+            runs = measure(folder, rounds, options.quick)
             print_rounds(runs)
             idle_seconds = IDLE_SECONDS // QUICK if options.quick else IDLE_SECONDS
-            figures = {**throughput_figures(runs), **program_figures(place, rounds, idle_seconds)}
+            figures = {**throughput_figures(runs), **program_figures(folder, rounds, idle_seconds)}
         except Failed as problem:
             sys.exit(f"The benchmark could not be finished: {problem}")
     figures["disk_sync_ms"] = sync

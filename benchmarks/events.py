@@ -121,30 +121,30 @@ async def fan_out(desk: Runtime, agent: Agent, rate: int, seconds: float, subscr
 
     def record_commit(commit: Any) -> None:
         now = time.perf_counter()
-        for made in commit.events:
-            commits[made.seq] = now
+        for event in commit.events:
+            commits[event.seq] = now
 
     desk.store.on_commit(record_commit)
     arrivals = [ArrivalTimes() for _ in range(subscribers)]
-    for number, one in enumerate(arrivals):
-        await desk.subscriptions.add(f"bench-{number}", one, WORK)
+    for number, times in enumerate(arrivals):
+        await desk.subscriptions.add(f"bench-{number}", times, WORK)
     spent, count = await emit_at_rate(desk, agent, rate, seconds)
     deadline = time.perf_counter() + 30
-    while any(len(one.at) < count for one in arrivals) and time.perf_counter() < deadline:
+    while any(len(times.at) < count for times in arrivals) and time.perf_counter() < deadline:
         await asyncio.sleep(0.01)
-    late = [(at - commits[seq]) * 1e3 for one in arrivals for seq, at in one.at.items()]
+    late = [(at - commits[seq]) * 1e3 for times in arrivals for seq, at in times.at.items()]
     for number in range(subscribers):
         await desk.subscriptions.remove(f"bench-{number}")
     return {
-        "rate": count / spent.wall, "lost": sum(count - len(one.at) for one in arrivals),
+        "rate": count / spent.wall, "lost": sum(count - len(times.at) for times in arrivals),
         "cores": spent.cpu / spent.wall, "others": spent.others,
         "p50": percentile(late, 0.5), "p99": percentile(late, 0.99),
     }  # fmt: skip
 
 
-async def main(events: int, rate: int, seconds: float, subscribers: int, place: str) -> None:
+async def main(events: int, rate: int, seconds: float, subscribers: int, parent: str) -> None:
     agent = Agent()
-    with tempfile.TemporaryDirectory(dir=place) as folder:
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
         settings = Settings.load(Path(folder), detect_agents=False)
         agents = {"loop": FunctionAgent("loop", agent.run, on_loop=True), "thread": FunctionAgent("thread", agent.run)}
         async with Runtime.open(settings=settings, agents=agents) as desk:
@@ -152,7 +152,7 @@ async def main(events: int, rate: int, seconds: float, subscribers: int, place: 
             await emit_all(desk, agent, 2000)  # warm up
             costs = [await emit_all(desk, agent, events) for _ in range(3)]
             threads = [await emit_all(desk, agent, events // 4, "thread") for _ in range(2)]
-            found = await fan_out(desk, agent, rate, seconds, subscribers)
+            stats = await fan_out(desk, agent, rate, seconds, subscribers)
     best = min(costs, key=lambda spent: spent.cpu)
     cost = best.cpu / events * 1e6
     thread = min(spent.cpu for spent in threads) / (events // 4) * 1e6
@@ -161,22 +161,22 @@ async def main(events: int, rate: int, seconds: float, subscribers: int, place: 
         [
             ["no subscribers", f"{events / best.wall:.0f}", f"{cost:.1f}", f"{best.cpu / best.wall:.2f}", "", "", ""],
             ["the same from a thread", "", f"{thread:.1f}", "", "", "", ""],
-            [f"{subscribers} subscribers", f"{found['rate']:.0f}", f"{found['cores'] / found['rate'] * 1e6:.1f}",
-             f"{found['cores']:.2f}", str(found["lost"]), f"{found['p50']:.1f}", f"{found['p99']:.1f}"],
+            [f"{subscribers} subscribers", f"{stats['rate']:.0f}", f"{stats['cores'] / stats['rate'] * 1e6:.1f}",
+             f"{stats['cores']:.2f}", str(stats["lost"]), f"{stats['p50']:.1f}", f"{stats['p99']:.1f}"],
         ],
     )  # fmt: skip
     figures: dict[str, Any] = {
         "cpu_us_per_event": cost, "thread_cpu_us_per_event": thread, "events_per_s": events / best.wall,
-        "subscribers": subscribers, "subscribed_rate": found["rate"], "lost": found["lost"],
-        "subscribed_cores": found["cores"], "p50_ms": found["p50"], "p99_ms": found["p99"],
+        "subscribers": subscribers, "subscribed_rate": stats["rate"], "lost": stats["lost"],
+        "subscribed_cores": stats["cores"], "p50_ms": stats["p50"], "p99_ms": stats["p99"],
     }  # fmt: skip
     for name, target in TARGETS.items():
         if figures[name] > target:
             print(f"MISSED: {name} is {figures[name]:.1f}, the target is {target:.0f}.")
     if figures["subscribed_rate"] < 0.97 * rate:
         print(f"MISSED: {figures['subscribed_rate']:.0f} events/s were delivered, the target is {rate}.")
-    if max(best.others, found["others"]) > NOISY_CORES:
-        print(f"DISTURBED: other processes used up to {max(best.others, found['others']):.2f} cores.")
+    if max(best.others, stats["others"]) > NOISY_CORES:
+        print(f"DISTURBED: other processes used up to {max(best.others, stats['others']):.2f} cores.")
     print(json_line(figures))
 
 

@@ -58,16 +58,16 @@ def contend(module: str, *arguments: object, timeout: float = 180.0) -> dict[str
     `foreign_cores` is added: the number of cores that other processes used meanwhile.
     """
     command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
-    busy, own, begun = busy_seconds(), _children_seconds(), time.monotonic()
+    busy, own, began = busy_seconds(), _children_seconds(), time.monotonic()
     with process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         try:
             out, err = child.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             raise Failed(f"{' '.join(command[1:])} did not finish within {timeout:.0f} s.") from None
     if child.returncode != 0 or not out.strip():
-        said = err.strip().splitlines() or ["it said nothing"]
-        raise Failed(f"{' '.join(command[1:])} failed: {said[-1]}")
-    wall = time.monotonic() - begun
+        lines = err.strip().splitlines() or ["it said nothing"]
+        raise Failed(f"{' '.join(command[1:])} failed: {lines[-1]}")
+    wall = time.monotonic() - began
     foreign = (busy_seconds() - busy - (_children_seconds() - own)) / wall
     figures: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
     return {**figures, "foreign_cores": max(0.0, foreign)}
@@ -87,9 +87,9 @@ def _await_quiet() -> None:
     """Wait a limited time until other processes are quiet."""
     deadline = time.monotonic() + QUIET_SECONDS
     while time.monotonic() < deadline:
-        busy, begun = busy_seconds(), time.monotonic()
+        busy, began = busy_seconds(), time.monotonic()
         time.sleep(0.5)
-        if (busy_seconds() - busy) / (time.monotonic() - begun) <= NOISY_CORES:
+        if (busy_seconds() - busy) / (time.monotonic() - began) <= NOISY_CORES:
             return
 
 
@@ -107,19 +107,21 @@ def _children_seconds() -> float:
 def tree_seconds(pid: int) -> float:
     """Return the CPU seconds of a process and its live children."""
     top = psutil.Process(pid)
-    return sum(one.cpu_times().user + one.cpu_times().system for one in (top, *top.children(recursive=True)))
+    return sum(
+        process.cpu_times().user + process.cpu_times().system for process in (top, *top.children(recursive=True))
+    )
 
 
-def sync_milliseconds(place: Path, count: int = 200) -> float:
+def sync_milliseconds(folder: Path, count: int = 200) -> float:
     """Return the median time of a durable write of 4 KiB."""
-    file, took = place / "probe", []
+    file, took = folder / "probe", []
     handle = os.open(file, os.O_CREAT | os.O_RDWR)
     try:
         for page in range(count):
             os.pwrite(handle, b"x" * 4096, page * 4096)
-            begun = time.perf_counter()
+            began = time.perf_counter()
             os.fdatasync(handle)
-            took.append(time.perf_counter() - begun)
+            took.append(time.perf_counter() - began)
     finally:
         os.close(handle)
         file.unlink()

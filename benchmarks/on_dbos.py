@@ -30,11 +30,11 @@ SERIAL_POLL_SECONDS = 0.001
 class Dbos:
     """DBOS on a SQLite file, with a workflow that does nothing."""
 
-    def __init__(self, place: Path, default: bool, poll: float) -> None:
+    def __init__(self, folder: Path, default: bool, poll: float) -> None:
         from dbos import DBOS, DBOSConfig
 
         self.dbos = DBOS
-        self.file = place / "dbos.db"
+        self.file = folder / "dbos.db"
         if not default:  # the journal mode is stored in the file
             connection = sqlite3.connect(self.file)
             connection.execute("PRAGMA journal_mode = WAL")
@@ -93,12 +93,12 @@ class Dbos:
             connection.close()
 
 
-def dbos(place: Path, setting: str, count: int) -> dict[str, object]:
+def dbos(folder: Path, setting: str, count: int) -> dict[str, object]:
     """Return the workflows per second of DBOS with the setting."""
     serial = setting == "queue-serial"
     default = setting == "queue-default"
     poll = 1.0 if default else SERIAL_POLL_SECONDS if serial else POLL_SECONDS
-    peer = Dbos(place, default=default, poll=poll)
+    peer = Dbos(folder, default=default, poll=poll)
     ways: dict[str, Callable[[int], None]] = {
         "queue-default": lambda number: peer.enqueue(number, 1),
         "queue-1": lambda number: peer.enqueue(number, 1),
@@ -109,9 +109,9 @@ def dbos(place: Path, setting: str, count: int) -> dict[str, object]:
     }
     if not default:
         ways[setting](20)
-    before, begun = peer.count_done(), time.perf_counter()
+    before, began = peer.count_done(), time.perf_counter()
     ways[setting](count)
-    wall = time.perf_counter() - begun
+    wall = time.perf_counter() - began
     if peer.count_done() != before + count:
         raise RuntimeError(f"{peer.count_done() - before} workflows are done, not {count}")
     described = peer.describe()
@@ -120,8 +120,8 @@ def dbos(place: Path, setting: str, count: int) -> dict[str, object]:
 
 
 def main() -> None:
-    setting, place, count = sys.argv[1:]
-    print(json.dumps(dbos(Path(place), setting, int(count))))
+    setting, folder, count = sys.argv[1:]
+    print(json.dumps(dbos(Path(folder), setting, int(count))))
 
 
 if __name__ == "__main__":

@@ -54,9 +54,9 @@ async def drive(desk: Runtime, count: int, in_flight: int) -> None:
     async def client(tasks: int) -> None:
         for _ in range(tasks):
             task = await desk.tasks.submit(PROMPT, agent="noop")
-            ended = await desk.tasks.wait(task.id)
-            if ended.status != "done":
-                raise RuntimeError(f"task {task.id} ended as {ended.status}: {ended.error}")
+            ended_task = await desk.tasks.wait(task.id)
+            if ended_task.status != "done":
+                raise RuntimeError(f"task {task.id} ended as {ended_task.status}: {ended_task.error}")
 
     await asyncio.gather(*(client(count // in_flight) for _ in range(in_flight)))
 
@@ -67,9 +67,9 @@ async def throughput(home: str, count: int, in_flight: int) -> dict[str, object]
     async with up(home) as desk:
         await drive(desk, 4 * in_flight, in_flight)  # not measured: first use of everything
         first = (await desk.store.read_log_bounds()).last_seq
-        used, begun = time.process_time(), time.perf_counter()
+        used, began = time.process_time(), time.perf_counter()
         await drive(desk, count, in_flight)
-        wall, used = time.perf_counter() - begun, time.process_time() - used
+        wall, used = time.perf_counter() - began, time.process_time() - used
         last = (await desk.store.read_log_bounds()).last_seq
         return {
             "tasks_per_s": count / wall,
@@ -91,13 +91,13 @@ async def latency(home: str, count: int) -> dict[str, object]:
     async with up(home, note) as desk:
         await drive(desk, 20, 1)
         called.clear()
-        asked: list[float] = []
+        submit_times: list[float] = []
         for _ in range(count):
-            asked.append(time.perf_counter())
+            submit_times.append(time.perf_counter())
             task = await desk.tasks.submit(PROMPT, agent="noop")
             await desk.tasks.wait(task.id)
-            await asyncio.sleep(max(0.0, asked[-1] + GAP_SECONDS - time.perf_counter()))
-    took = [(end - begin) * 1e3 for begin, end in zip(asked, called, strict=True)]
+            await asyncio.sleep(max(0.0, submit_times[-1] + GAP_SECONDS - time.perf_counter()))
+    took = [(end - begin) * 1e3 for begin, end in zip(submit_times, called, strict=True)]
     return {"p50_ms": percentile(took, 0.5), "p99_ms": percentile(took, 0.99)}
 
 
@@ -106,9 +106,9 @@ async def idle(home: str, seconds: float) -> dict[str, object]:
     async with up(home) as desk:
         await drive(desk, 1, 1)
         await asyncio.sleep(SETTLE_SECONDS)
-        used, begun = time.process_time(), time.perf_counter()
+        used, began = time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds)
-        return {"cpu_percent": (time.process_time() - used) / (time.perf_counter() - begun) * 100}
+        return {"cpu_percent": (time.process_time() - used) / (time.perf_counter() - began) * 100}
 
 
 async def claim(home: str, pending: int) -> dict[str, object]:
@@ -122,9 +122,9 @@ async def claim(home: str, pending: int) -> dict[str, object]:
         async def median_ms(free: int, times: int) -> float:
             request, took = ClaimRequest("bench", "bench", free, {"noop": free}), []
             for _ in range(times):
-                begun = time.perf_counter()
+                began = time.perf_counter()
                 claims = await desk.store.claim(request, desk.clock.now())
-                took.append((time.perf_counter() - begun) * 1e3)
+                took.append((time.perf_counter() - began) * 1e3)
                 if len(claims.taken) != free:
                     raise RuntimeError(f"{len(claims.taken)} tasks were claimed, not {free}")
             return statistics.median(took)
@@ -138,15 +138,15 @@ async def ends(home: str, times: int) -> dict[str, object]:
     """
     Path(home, "midwatch.toml").write_text(SHELL)
     cancelled, overrun = [], []
-    async with Runtime.open(home, role="up") as desk, Runtime.open(home, work=False) as other:
+    async with Runtime.open(home, role="up") as desk, Runtime.open(home, work=False) as client:
         for _ in range(times):
             task = await desk.tasks.submit("sleep 60", agent="shell")
             while (await desk.tasks.get(task.id)).pgid is None:
                 await asyncio.sleep(GAP_SECONDS)
-            begun = time.perf_counter()
-            await other.tasks.cancel(task.id)
+            began = time.perf_counter()
+            await client.tasks.cancel(task.id)
             await desk.tasks.wait(task.id)
-            cancelled.append(time.perf_counter() - begun)
+            cancelled.append(time.perf_counter() - began)
             task = await desk.tasks.submit(STUBBORN, agent="shell", timeout=TIMEOUT_SECONDS)
             late = await desk.tasks.wait(task.id)
             if late.outcome != "timeout" or late.started_at is None or late.completed_at is None:

@@ -118,12 +118,12 @@ class Reader(asyncio.Protocol):
 
     def arrivals(self) -> dict[int, int]:
         """Return the arrival time of each seq."""
-        found: dict[int, int] = {}
+        times: dict[int, int] = {}
         for at, data in self.chunks:
             for line in data.split(b"\n"):
                 if line.startswith(b"id: "):
-                    found[int(line[4:])] = at
-        return found
+                    times[int(line[4:])] = at
+        return times
 
 
 class RunFigures(NamedTuple):
@@ -183,8 +183,8 @@ class Bench:
         writer.write(head.replace(b"GET", b"POST", 1) + data)
         reply = await reader.read(-1)
         writer.close()
-        made: dict[str, Any] = json.loads(reply.partition(b"\r\n\r\n")[2])
-        return made
+        record: dict[str, Any] = json.loads(reply.partition(b"\r\n\r\n")[2])
+        return record
 
 
 @contextmanager
@@ -219,16 +219,16 @@ async def fan_out(bench: Bench, subscribers: int, seconds: float) -> RunFigures:
     used = sum(bench.usage.cpu_times()[:2]) - cpu
     late, lost = [], 0
     for reader in readers:
-        found = reader.arrivals()
-        lost += len(published) - len(found.keys() & published.keys())
-        late += [(found[seq] - at) / 1e6 for seq, at in published.items() if seq in found]
+        arrivals = reader.arrivals()
+        lost += len(published) - len(arrivals.keys() & published.keys())
+        late += [(arrivals[seq] - at) / 1e6 for seq, at in published.items() if seq in arrivals]
         assert reader.transport is not None
         reader.transport.close()
     mine = sum(psutil.Process().cpu_times()[:2])
-    others = max(0.0, (busy_seconds() - busy - used) / spent - mine / max(spent, mine))
+    other_cores = max(0.0, (busy_seconds() - busy - used) / spent - mine / max(spent, mine))
     return RunFigures(
         subscribers=subscribers, p50=statistics.median(late), p99=percentile(late, 0.99), lost=lost,
-        cores=used / spent, others=others, grown_mb=(bench.usage.memory_info().rss - memory) / 1e6,
+        cores=used / spent, others=other_cores, grown_mb=(bench.usage.memory_info().rss - memory) / 1e6,
     )  # fmt: skip
 
 
@@ -251,29 +251,29 @@ async def measure_stream(bench: Bench) -> tuple[float, float]:
 
 async def main(seconds: float, subscribers: int) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, server(Path(folder)) as bench:
-        one = await fan_out(bench, 1, seconds)
+        single = await fan_out(bench, 1, seconds)
         many = await fan_out(bench, subscribers, seconds)
         ratio, get_p99 = await measure_stream(bench)
     print_table(
         ["subscribers", "p50 ms", "p99 ms", "lost", "server cores", "memory grown MB"],
         [
             [str(m.subscribers), f"{m.p50:.2f}", f"{m.p99:.2f}", str(m.lost), f"{m.cores:.2f}", f"{m.grown_mb:.1f}"]
-            for m in (one, many)
+            for m in (single, many)
         ],
     )
     print(f"A reply of {REPLY} bytes in {STEPS} steps cost {ratio:.2f} times its size.")
     print(f"Requests for the conversation took p99 {get_p99:.1f} ms meanwhile.")
     figures: dict[str, Any] = {
-        "one_p50_ms": round(one.p50, 3), "one_p99_ms": round(one.p99, 3), "many": many.subscribers,
-        "many_p50_ms": round(many.p50, 3), "many_p99_ms": round(many.p99, 3), "many_lost": one.lost + many.lost,
+        "one_p50_ms": round(single.p50, 3), "one_p99_ms": round(single.p99, 3), "many": many.subscribers,
+        "many_p50_ms": round(many.p50, 3), "many_p99_ms": round(many.p99, 3), "many_lost": single.lost + many.lost,
         "many_server_cores": round(many.cores, 2), "many_memory_grown_mb": round(many.grown_mb, 1),
         "wire_ratio": round(ratio, 2), "get_during_turn_p99_ms": round(get_p99, 2),
     }  # fmt: skip
     for name, (target, at_least) in TARGETS.items():
         if (figures[name] < target) if at_least else (figures[name] > target):
             print(f"MISSED: {name} is {figures[name]}, the target is {target}.")
-    if max(one.others, many.others) > NOISY_CORES:
-        print(f"DISTURBED: other processes used up to {max(one.others, many.others):.2f} cores.")
+    if max(single.others, many.others) > NOISY_CORES:
+        print(f"DISTURBED: other processes used up to {max(single.others, many.others):.2f} cores.")
     print(json_line(figures))
 
 

@@ -55,10 +55,10 @@ while True:
 """
 
 
-def settings(place: str) -> Settings:
+def settings(folder: str) -> Settings:
     """Return the settings of a desk with the echo program in a terminal."""
     echo = {"kind": "terminal", "argv": [sys.executable, "-c", ECHO], "prompt": "^> $", "slots": SESSIONS}
-    return Settings.load(place, detect_agents=False, agents={"echo": echo}, default_agent="echo")
+    return Settings.load(folder, detect_agents=False, agents={"echo": echo}, default_agent="echo")
 
 
 async def say(desk: Runtime, key: str, text: str) -> str:
@@ -71,13 +71,13 @@ async def say(desk: Runtime, key: str, text: str) -> str:
 async def time_turn(desk: Runtime, key: str, text: str) -> tuple[float, str]:
     """Return the seconds from sending to the end of the turn, and the reply."""
     began = time.perf_counter()
-    found = await say(desk, key, text)
-    return time.perf_counter() - began, found
+    answer = await say(desk, key, text)
+    return time.perf_counter() - began, answer
 
 
-async def measure_echo(place: str, idle_seconds: float) -> dict[str, Any]:
+async def measure_echo(folder: str, idle_seconds: float) -> dict[str, Any]:
     """Measure everything that needs no real agent."""
-    async with Runtime.open(settings=settings(place)) as desk:
+    async with Runtime.open(settings=settings(folder)) as desk:
         own = psutil.Process()
         await desk.sessions.create(key="bench:warm")
         await say(desk, "bench:warm", "hello")
@@ -90,14 +90,14 @@ async def measure_echo(place: str, idle_seconds: float) -> dict[str, Any]:
         spent, busy, began = tree_seconds(os.getpid()), busy_seconds(), time.monotonic()
         await asyncio.sleep(idle_seconds)
         idle, took = tree_seconds(os.getpid()) - spent, time.monotonic() - began
-        others = (busy_seconds() - busy - idle) / took
+        other_cores = (busy_seconds() - busy - idle) / took
         turns = [(await time_turn(desk, "bench:0", f"turn {n}"))[0] for n in range(TURNS)]
         began = time.perf_counter()
         await asyncio.gather(*(say(desk, f"bench:{n}", "at once") for n in range(SESSIONS)))
         parallel = time.perf_counter() - began
         floods = [await time_turn(desk, "bench:1", "flood") for _ in range(REPEATS)]
-        wanted = [f"line {n} of a flood" for n in range(LINES)]
-        lost = sum(len(set(wanted) - set(text.split("\n"))) + (text.split("\n") != wanted) for _, text in floods)
+        expected = [f"line {n} of a flood" for n in range(LINES)]
+        lost = sum(len(set(expected) - set(text.split("\n"))) + (text.split("\n") != expected) for _, text in floods)
         return {
             "turn_p50_s": round(statistics.median(turns), 3),
             "turn_max_s": round(max(turns), 3),
@@ -106,7 +106,7 @@ async def measure_echo(place: str, idle_seconds: float) -> dict[str, Any]:
             "memory_per_session_kb": round(grown),
             "flood_s": round(statistics.median(took for took, _ in floods), 3),
             "flood_lines_lost": lost,
-            "others_cores": round(others, 2),
+            "others_cores": round(other_cores, 2),
             **await measure_stream(desk),
         }
 
@@ -118,8 +118,8 @@ async def measure_stream(desk: Runtime) -> dict[str, Any]:
     async def watch() -> None:
         which = EventFilter(session_key="bench:2")
         async with aclosing(desk.bus.follow(desk.bus.known_seq, which, live=True)) as following:
-            async for made in following:
-                sizes[made.kind] += len(encode(made, Shape(brief=True, scoped=True)))
+            async for event in following:
+                sizes[event.kind] += len(encode(event, Shape(brief=True, scoped=True)))
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0.1)
@@ -144,18 +144,18 @@ class GrantingTurn(RecordingTurn):
         return Answer("granted", next(choice.name for choice in question.choices if choice.allows))
 
 
-async def measure_agent(known: Any, place: Path) -> dict[str, Any]:
+async def measure_agent(agent: Any, folder: Path) -> dict[str, Any]:
     """Measure how soon an agent counts as idle after its model has finished, and how often that was too early."""
     serve = import_module("fakes.model_server").serve
-    work = place / "project"
+    work = folder / "project"
     work.mkdir(parents=True)
     late, false = [], 0
     async with serve() as (url, model):
-        env = known.environment(place / "home", url)
-        options = {**known.settings("terminal"), "workdir": str(work)}
+        env = agent.environment(folder / "home", url)
+        options = {**agent.settings("terminal"), "workdir": str(work)}
         options["env"] = {k: v for k, v in env.items() if k not in ("TERM", "NO_COLOR")} | options.get("env", {})
         del options["kind"]
-        talk = await build(known.name, "terminal", options).open(RecordingTurn().session())
+        talk = await build(agent.name, "terminal", options).open(RecordingTurn().session())
         try:
             began = time.perf_counter()
             await talk.turn(GrantingTurn("[[say ready]]"))
@@ -164,14 +164,14 @@ async def measure_agent(known: Any, place: Path) -> dict[str, Any]:
                 turn = asyncio.create_task(
                     talk.turn(GrantingTurn(f"Turn {number} [[hold n{number}]] [[say finished]]"))
                 )
-                await model.until(lambda seen, name=f"n{number}": name in seen.held, 60.0)
+                await model.until(lambda current, name=f"n{number}": name in current.held, 60.0)
                 await asyncio.sleep(seconds)
                 false += turn.done()
                 model.release(f"n{number}")
                 began = time.perf_counter()
-                found = (await turn).text
+                text = (await turn).text
                 late.append(time.perf_counter() - began)
-                assert "finished" in found, found
+                assert "finished" in text, text
         finally:
             await talk.close()
     return {"start": start, "p50": statistics.median(late), "max": max(late), "false": false}
@@ -179,25 +179,29 @@ async def measure_agent(known: Any, place: Path) -> dict[str, Any]:
 
 async def main(idle_seconds: float, agents: bool) -> None:
     """Measure and print the figures."""
-    with tempfile.TemporaryDirectory() as place:
-        figures = await measure_echo(place, idle_seconds)
+    with tempfile.TemporaryDirectory() as folder:
+        figures = await measure_echo(folder, idle_seconds)
     rows = [(name, f"{value}", f"{TARGETS[name]}" if name in TARGETS else "") for name, value in figures.items()]
     print_table(("echo agent", "figure", "at most"), rows)
     if agents:
         agents_known = import_module("agents.known")
         tried: dict[str, dict[str, Any]] = {}
-        found_rows: list[tuple[str, ...]] = []
-        for known in agents_known.AGENTS:
-            if known.name in ("claude", "codex", "gemini", "goose") and agents_known.program(known.name):
-                with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-                    found = tried[known.name] = await measure_agent(known, Path(place))
-                cells = (f"{found[name]:.2f}" for name in ("start", "p50", "max"))
-                found_rows.append((f"{known.name} {known.version}", *cells, f"{found['false']}"))
-        print_table(("agent", "first turn s", "finished to idle p50 s", "max s", "false idle"), found_rows)
+        agent_rows: list[tuple[str, ...]] = []
+        for agent in agents_known.AGENTS:
+            if agent.name in ("claude", "codex", "gemini", "goose") and agents_known.program(agent.name):
+                with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                    agent_figures = tried[agent.name] = await measure_agent(agent, Path(folder))
+                cells = (f"{agent_figures[name]:.2f}" for name in ("start", "p50", "max"))
+                agent_rows.append((f"{agent.name} {agent.version}", *cells, f"{agent_figures['false']}"))
+        print_table(("agent", "first turn s", "finished to idle p50 s", "max s", "false idle"), agent_rows)
         figures |= {
-            "agents": {name: {k: round(v, 3) for k, v in found.items()} for name, found in tried.items()},
-            "finished_to_idle_max_s": round(max((found["max"] for found in tried.values()), default=0.0), 3),
-            "false_idle": sum(found["false"] for found in tried.values()),
+            "agents": {
+                name: {k: round(v, 3) for k, v in agent_figures.items()} for name, agent_figures in tried.items()
+            },
+            "finished_to_idle_max_s": round(
+                max((agent_figures["max"] for agent_figures in tried.values()), default=0.0), 3
+            ),
+            "false_idle": sum(agent_figures["false"] for agent_figures in tried.values()),
         }
     for name, target in TARGETS.items():
         if name in figures and figures[name] > target:

@@ -157,16 +157,18 @@ class Desk:
 
     async def context(self, **options: Any) -> BrowserContext:
         """Return a new browser context without a sign-in, whose errors and warnings are collected."""
-        made = await self.browser.new_context(
+        context = await self.browser.new_context(
             **{"viewport": DESKTOP, "base_url": self.server.url, "reduced_motion": "no-preference", **options}
         )
-        made.set_default_timeout(PATIENCE)
-        await slow_down(made)
-        made.on("request", lambda request: self.requests.append(request))
-        made.on("console", lambda said: said.type in ("error", "warning") and self._problems.append(said.text))
-        made.on("weberror", lambda told: self._problems.append(f"not caught: {told.error}"))
-        self._contexts.append(made)
-        return made
+        context.set_default_timeout(PATIENCE)
+        await slow_down(context)
+        context.on("request", lambda request: self.requests.append(request))
+        context.on(
+            "console", lambda message: message.type in ("error", "warning") and self._problems.append(message.text)
+        )
+        context.on("weberror", lambda web_error: self._problems.append(f"not caught: {web_error.error}"))
+        self._contexts.append(context)
+        return context
 
     async def open(self, path: str = "/", role: str = "owner", **options: Any) -> Page:
         """Open a page in a new browser context with a one-time link, and wait for its stream."""
@@ -191,12 +193,12 @@ class Desk:
 
     async def wait_until_silent(self) -> int:
         """Wait until no page sends requests, and return the number of requests so far."""
-        asked, looks = -1, 0
-        while looks < 5:  # one check alone might fall into a moment in which the busy machine did nothing
-            looks = looks + 1 if asked == len(self.requests) else 0
-            asked = len(self.requests)
+        count, checks = -1, 0
+        while checks < 5:  # one check alone might fall into a moment in which the busy machine did nothing
+            checks = checks + 1 if count == len(self.requests) else 0
+            count = len(self.requests)
             await asyncio.sleep(0.5 + 2 * LAG / 5000)  # only time shows that no request comes
-        return asked
+        return count
 
     # -- the server ----------------------------------------------------------------------------------------------
 
@@ -222,14 +224,14 @@ class Desk:
         """Return the task once it has ended."""
         return await self.until(f"/tasks/{task}", lambda t: t["status"] in ("done", "failed", "cancelled"), seconds)
 
-    async def until(self, path: str, look: Any, seconds: float = 60.0) -> Any:
-        """Return the content of the path once `look` accepts it."""
+    async def until(self, path: str, accepts: Any, seconds: float = 60.0) -> Any:
+        """Return the content of the path once `accepts` returns true for it."""
         deadline = time.monotonic() + seconds
         while True:
-            found = await self.get(path)
-            if look(found):
-                return found
-            assert time.monotonic() < deadline, found
+            content = await self.get(path)
+            if accepts(content):
+                return content
+            assert time.monotonic() < deadline, content
             await asyncio.sleep(0.05)
 
     async def last_seq(self) -> int:
@@ -238,9 +240,9 @@ class Desk:
 
     def pipe(self) -> Pipe:
         """Return a pipe for the agent `pipe`, whose prompt is the pipe's path."""
-        made = Pipe(self._folder / f"pipe{len(self._pipes)}")
-        self._pipes.append(made)
-        return made
+        pipe = Pipe(self._folder / f"pipe{len(self._pipes)}")
+        self._pipes.append(pipe)
+        return pipe
 
     # -- checks of every test ------------------------------------------------------------------------------------
 
@@ -252,12 +254,12 @@ class Desk:
         """Check that no other host was contacted and the browser reported no errors."""
         elsewhere = [r.url for r in self.requests if not r.url.startswith((self.server.url + "/", "data:", "blob:"))]
         assert not elsewhere, elsewhere
-        found = [text for text in self._problems if not any(re.search(known, text) for known in self._expected)]
-        assert not found, found
+        problems = [text for text in self._problems if not any(re.search(pattern, text) for pattern in self._expected)]
+        assert not problems, problems
 
     async def close(self) -> None:
-        for made in self._contexts:
-            await made.close()
+        for context in self._contexts:
+            await context.close()
         for pipe in self._pipes:
             pipe.close()
         await self._client.aclose()

@@ -103,9 +103,9 @@ class Process:
         if self.returncode is None:
             if not select.select([self._told], [], [], seconds)[0]:
                 return None
-            said = os.read(self._told, WORD)
-            assert said, "the process that starts commands has ended"
-            self.returncode = os.waitstatus_to_exitcode(int.from_bytes(said))
+            status = os.read(self._told, WORD)
+            assert status, "the process that starts commands has ended"
+            self.returncode = os.waitstatus_to_exitcode(int.from_bytes(status))
             os.close(self._told)
         return self.returncode
 
@@ -120,8 +120,8 @@ def _loader() -> socket.socket:
     with _loading:
         if _socket is None:
             _socket, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            for one in (_socket, there):
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST_MESSAGE)
+            for end in (_socket, there):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST_MESSAGE)
             started = subprocess.Popen(
                 [sys.executable, __file__, str(there.fileno())], pass_fds=[there.fileno()], start_new_session=True
             )

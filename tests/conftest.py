@@ -58,8 +58,8 @@ def keep_files_in_memory() -> None:
     memory = Path("/dev/shm")
     if "TMPDIR" in os.environ or not os.access(memory, os.W_OK):
         return
-    told = os.statvfs(memory)
-    if not told.f_flag & os.ST_NOEXEC and told.f_bavail * told.f_frsize > MEMORY_WANTED:
+    stats = os.statvfs(memory)
+    if not stats.f_flag & os.ST_NOEXEC and stats.f_bavail * stats.f_frsize > MEMORY_WANTED:
         os.environ["TMPDIR"] = tempfile.tempdir = str(memory)
 
 
@@ -80,12 +80,12 @@ STORES = ("sqlite", "sqlite-memory", pytest.param("postgres", marks=pytest.mark.
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Cluster | str]:
     """Yield a PostgreSQL of this test run. Without one, its tests are skipped, and in CI they fail."""
-    if given := os.environ.get("MIDWATCH_TEST_PG"):
-        yield given
+    if url := os.environ.get("MIDWATCH_TEST_PG"):
+        yield url
         return
     try:
-        with cluster() as made:
-            yield made
+        with cluster() as server:
+            yield server
     except FileNotFoundError as problem:
         if os.environ.get("CI"):
             pytest.fail(str(problem))

@@ -55,8 +55,8 @@ async def test_the_server_stops_when_the_agent_exits(tmp_path: Path) -> None:
         await server.wait_until_stable()
         await server.send("leave 3\r", "raw")
         assert await server.wait_for_exit() == 1
-        said = server.errors.read_text()
-        assert re.search(r"^={8}\nWelcome to echo 80\n> leave 3\n={8}$", said, re.M), said
+        errors = server.errors.read_text()
+        assert re.search(r"^={8}\nWelcome to echo 80\n> leave 3\n={8}$", errors, re.M), errors
 
 
 async def test_the_server_stops_when_the_agent_exits_during_a_turn(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ async def test_the_server_stops_when_the_agent_exits_during_a_turn(tmp_path: Pat
 
 
 def run_refused(folder: Path, *arguments: str, **env: str) -> str:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
-    wish = ("agentapi", "server", "--port", "0", *arguments)
-    ran = run(wish, env={**kept, "TMPDIR": str(folder), **env}, cwd=folder)
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("MIDWATCH_", "AGENTAPI_"))}
+    command = ("agentapi", "server", "--port", "0", *arguments)
+    ran = run(command, env={**variables, "TMPDIR": str(folder), **env}, cwd=folder)
     assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr
     assert list(folder.glob("midwatch-agentapi-*")) == []
     assert "Traceback" not in ran.stderr
@@ -90,9 +90,9 @@ def test_wrong_options_print_one_line_and_exit_with_status_1(tmp_path: Path) -> 
         "program 'no-such-program' is not installed or not executable; install it or name another after --"
         in wait_for_size
     )
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = str(other.getsockname()[1])
-        assert "`midwatch agentapi server --port N`" in run_refused(tmp_path, "--port", taken, "--", "true")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        assert "`midwatch agentapi server --port N`" in run_refused(tmp_path, "--port", port, "--", "true")
     running = tmp_path / "pid"
     running.write_text(f"{os.getpid()}\n")
     wait_for_size = run_refused(tmp_path, "--pid-file", str(running), "--", "true")
@@ -150,12 +150,12 @@ async def test_the_conversation_is_saved_to_a_file_and_resumed(tmp_path: Path) -
         assert pid.read_text() == f"{server.process.pid}\n"
         await wait_for_messages(server, 3)
         assert await eventually(lambda: state.exists() and '"you said do it"' in state.read_text())
-        kept = state.read_text()
+        saved = state.read_text()
         await server.send("more")
         await server.wait_until_stable()
         server.process.send_signal(signal.SIGUSR1)
         assert await eventually(lambda: "you said more" in state.read_text())
-        assert state.read_text() != kept
+        assert state.read_text() != saved
         assert await server.wait_for_exit(signal.SIGKILL) != 0
     wait_for_size = json.loads(state.read_text())
     assert list(wait_for_size) == ["version", "messages", "initial_prompt", "initial_prompt_sent"]
@@ -222,11 +222,11 @@ async def test_a_pipe_that_stays_open_does_not_delay_the_start(tmp_path: Path) -
 
 
 async def test_flags_can_be_set_in_the_environment(tmp_path: Path) -> None:
-    wish = {
+    variables = {
         "AGENTAPI_TYPE": "goose", "AGENTAPI_TERM_WIDTH": "100", "AGENTAPI_ALLOWED_HOSTS": "127.0.0.1 a.example",
         "AGENTAPI_CHAT_BASE_PATH": "/x/chat", "AGENTAPI_INITIAL_PROMPT": "",
     }  # fmt: skip
-    async with start_standalone(tmp_path, "--type", "custom", **wish) as server:
+    async with start_standalone(tmp_path, "--type", "custom", **variables) as server:
         await server.wait_until_stable()
         assert (await server.http.get("/status")).json()["agent_type"] == "custom", "a flag is stronger"
         assert await server.messages() == ["Welcome to echo 100"]
@@ -280,9 +280,9 @@ class Person:
             pass
         return self.shown
 
-    async def wait_for(self, seen: str | Callable[[str], bool]) -> None:
-        look = seen if callable(seen) else (lambda shown: seen in shown)
-        assert await eventually(lambda: look(self.read()), 60), self.shown[-2000:]
+    async def wait_for(self, expected: str | Callable[[str], bool]) -> None:
+        matches = expected if callable(expected) else (lambda shown: expected in shown)
+        assert await eventually(lambda: matches(self.read()), 60), self.shown[-2000:]
 
     async def detach(self) -> int:
         self.type("\x1d")
@@ -370,8 +370,8 @@ async def test_changes_before_the_attach_are_painted(tmp_path: Path) -> None:
 
 async def eventually_is(http: httpx2.AsyncClient, key: str, size: tuple[int, int]) -> bool:
     for _ in range(1500):
-        found = (await http.get(f"/sessions/{key}/screen")).json()
-        if (found["columns"], found["rows"]) == size:
+        screen = (await http.get(f"/sessions/{key}/screen")).json()
+        if (screen["columns"], screen["rows"]) == size:
             return True
         await asyncio.sleep(0.02)
     return False

@@ -79,8 +79,8 @@ class Desk:
     def run_json(self, *arguments: str, **more: Any) -> dict[str, Any]:
         ran = self(*arguments, "--json", **more)
         assert ran.returncode == 0, ran.stderr
-        found: dict[str, Any] = json.loads(ran.stdout)
-        return found
+        output: dict[str, Any] = json.loads(ran.stdout)
+        return output
 
     def run_refused(self, status: int, *arguments: str, **more: Any) -> str:
         """Run a command that must fail with one line and return the line."""
@@ -91,17 +91,17 @@ class Desk:
         assert ran.stderr.rstrip().endswith((".", "?"))
         return ran.stderr
 
-    async def until(self, look: Callable[[], dict[str, Any]], good: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Return the result of `look` once `good` accepts it."""
-        found: dict[str, Any] = {}
+    async def until(self, read: Callable[[], dict[str, Any]], good: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Return the result of `read` once `good` accepts it."""
+        reply: dict[str, Any] = {}
 
         def check() -> bool:
-            nonlocal found
-            found = look()
-            return good(found)
+            nonlocal reply
+            reply = read()
+            return good(reply)
 
-        assert await eventually(check, PATIENCE), found
-        return found
+        assert await eventually(check, PATIENCE), reply
+        return reply
 
 
 @pytest.fixture
@@ -116,10 +116,10 @@ def offline(home: Path) -> Desk:
 
 @pytest.fixture
 async def served(offline: Desk) -> AsyncIterator[Desk]:
-    made = Server(offline.home, MIDWATCH_SHUTDOWN_GRACE="0")
-    await made.start()
+    server = Server(offline.home, MIDWATCH_SHUTDOWN_GRACE="0")
+    await server.start()
     yield offline
-    await made.stop()
+    await server.stop()
 
 
 @pytest.fixture(params=["with a server", "without a server"])
@@ -127,10 +127,10 @@ async def either(request: pytest.FixtureRequest, offline: Desk) -> AsyncIterator
     if request.param == "without a server":
         yield offline
         return
-    made = Server(offline.home, MIDWATCH_SHUTDOWN_GRACE="0")
-    await made.start()
+    server = Server(offline.home, MIDWATCH_SHUTDOWN_GRACE="0")
+    await server.start()
     yield offline
-    await made.stop()
+    await server.stop()
 
 
 # -- automations -------------------------------------------------------------------------------------------------------
@@ -141,23 +141,23 @@ async def test_an_automation_is_added_paused_resumed_and_deleted(either: Desk) -
     ran = either(
         "automation", "add", "--cron", "0 9 * * *", "--tz", "Europe/Berlin", "--agent", "shell", "--json", "echo it"
     )
-    made = json.loads(ran.stdout)
+    automation = json.loads(ran.stdout)
     assert ("midwatch up" in ran.stderr) == (either.run_json("status")["server"] is None)
-    assert set(made) == set(AutomationInfo.__annotations__)
-    key = made["id"]
-    assert (made["prompt"], made["status"], made["agent"], made["workdir"]) == (
+    assert set(automation) == set(AutomationInfo.__annotations__)
+    key = automation["id"]
+    assert (automation["prompt"], automation["status"], automation["agent"], automation["workdir"]) == (
         "echo it",
         "active",
         "shell",
         str(either.work),
     )
-    assert made["schedule"] == {"cron": "0 9 * * *", "zone": "Europe/Berlin"}
-    assert len(made["next_runs"]) == 5
-    assert all("T09:00:00+0" in moment for moment in made["next_runs"])
-    assert either.run_json("automation", "show", key) == made
-    assert either.run_json("automation", "list")["automations"] == [made]
+    assert automation["schedule"] == {"cron": "0 9 * * *", "zone": "Europe/Berlin"}
+    assert len(automation["next_runs"]) == 5
+    assert all("T09:00:00+0" in moment for moment in automation["next_runs"])
+    assert either.run_json("automation", "show", key) == automation
+    assert either.run_json("automation", "list")["automations"] == [automation]
     shown = either("automation", "show", key).stdout
-    assert all(text in shown for text in (key, "at 09:00 every day (Europe/Berlin)", made["next_runs"][4]))
+    assert all(text in shown for text in (key, "at 09:00 every day (Europe/Berlin)", automation["next_runs"][4]))
 
     edited = either.run_json(
         "automation", "edit", key, "--title", "Morning", "--every", "24h", "--tag", "a", "--max-runs", "2"
@@ -192,13 +192,15 @@ async def test_an_automation_is_added_paused_resumed_and_deleted(either: Desk) -
     removed = either("automation", "rm", key)
     assert f"midwatch automation resume {key}" in removed.stdout
     assert either.run_json("automation", "list")["automations"] == []
-    assert [one["id"] for one in either.run_json("automation", "list", "--status", "deleted")["automations"]] == [key]
+    assert [
+        deleted["id"] for deleted in either.run_json("automation", "list", "--status", "deleted")["automations"]
+    ] == [key]
     assert "midwatch automation resume" in either.run_refused(4, "automation", "run", key)
     assert either.run_json("automation", "resume", key)["run_count"] == 1
 
 
 async def test_add_accepts_every_option(either: Desk) -> None:
-    made = either.run_json(
+    automation = either.run_json(
         "automation", "add", "echo {{date}}", "--at", "tomorrow 09:00", "--tz", "Asia/Tokyo", "--title", "Once",
         "--timeout", "90m", "--route", "console", "--max-runs", "3", "--fresh", "--jitter", "5m", "--missed", "once",
         "--missed-window", "2h", "--quiet", "OK", "--tag", "a", "--tag", "b", "--session", "chat:1", "--on-crash",
@@ -210,8 +212,8 @@ async def test_add_accepts_every_option(either: Desk) -> None:
         "tags": ["a", "b"], "session_key": "chat:1", "on_crash": "rerun", "manage_mode": "scope_all",
         "status": "paused", "next_run_at": None, "prompt": "echo {{date}}", "workdir": str(either.work),
     }  # fmt: skip
-    assert {name: made[name] for name in expected} == expected
-    assert made["schedule"]["at"].endswith("T00:00:00.000000Z")
+    assert {name: automation[name] for name in expected} == expected
+    assert automation["schedule"]["at"].endswith("T00:00:00.000000Z")
     text = either("automation", "add", "echo x", "--every", "90m").stdout.splitlines()
     assert text[0].endswith("every 1h30m, by shell")
     assert len(text) == 6
@@ -221,14 +223,14 @@ async def test_add_accepts_every_option(either: Desk) -> None:
 
 async def test_an_automation_fires_on_time_with_its_own_environment(served: Desk) -> None:
     prompt = 'test -n "$MIDWATCH_TOKEN" && echo {{date}} $MIDWATCH_AUTOMATION $MIDWATCH_SESSION'
-    made = served.run_json("automation", "add", prompt, "--at", "in 1s", "--tz", "UTC")
-    history = lambda: served.run_json("automation", "history", made["id"])  # noqa: E731
-    (run,) = (await served.until(history, lambda found: any(one["outcome"] for one in found["runs"])))["runs"]
+    automation = served.run_json("automation", "add", prompt, "--at", "in 1s", "--tz", "UTC")
+    history = lambda: served.run_json("automation", "history", automation["id"])  # noqa: E731
+    (run,) = (await served.until(history, lambda reply: any(entry["outcome"] for entry in reply["runs"])))["runs"]
     day = run["scheduled_for"].partition("T")[0]
-    assert (run["outcome"], run["result"]) == ("ok", f"{day} {made['id']} auto:{made['id']}")
-    spent = served.run_json("automation", "show", made["id"])
+    assert (run["outcome"], run["result"]) == ("ok", f"{day} {automation['id']} auto:{automation['id']}")
+    spent = served.run_json("automation", "show", automation["id"])
     assert (spent["status"], spent["next_run_at"], spent["run_count"]) == ("paused", None, 1)
-    assert "midwatch automation edit" in served.run_refused(2, "automation", "resume", made["id"])
+    assert "midwatch automation edit" in served.run_refused(2, "automation", "resume", automation["id"])
 
 
 async def test_automations_are_exported_and_imported(either: Desk, tmp_path: Path) -> None:
@@ -236,8 +238,13 @@ async def test_automations_are_exported_and_imported(either: Desk, tmp_path: Pat
     second = either.run_json("automation", "add", "echo two", "--cron", "@daily", "--tz", "UTC", "--paused")
     file = tmp_path / "all.json"
     file.write_text(either("automation", "export").stdout)
-    assert [one["id"] for one in json.loads(file.read_text())["automations"]] == [second["id"], first["id"]]
-    assert [one["id"] for one in either.run_json("automation", "export", first["id"])["automations"]] == [first["id"]]
+    assert [automation["id"] for automation in json.loads(file.read_text())["automations"]] == [
+        second["id"],
+        first["id"],
+    ]
+    assert [automation["id"] for automation in either.run_json("automation", "export", first["id"])["automations"]] == [
+        first["id"]
+    ]
     assert either("automation", "import", str(file)).stdout.count("skipped: no difference") == 2
 
     either.run_json("automation", "edit", first["id"], "--title", "changed", "--every", "2h")
@@ -248,15 +255,15 @@ async def test_automations_are_exported_and_imported(either: Desk, tmp_path: Pat
     back = either.run_json("automation", "show", first["id"])
     assert (back["title"], back["schedule"], back["next_run_at"]) == ("", first["schedule"], first["next_run_at"])
 
-    other = Desk(tmp_path / "other" / "home")
-    other.home.mkdir(parents=True)
-    (other.home / "midwatch.toml").write_text(CONFIG)
-    imported = other.run_json("automation", "import", "-", said=file.read_text())["automations"]
-    assert [one["what"] for one in imported] == ["made", "made"]
-    taken = other.run_json("automation", "export")["automations"]
-    kept = ("id", "prompt", "schedule", "status", "tags", "route", "workdir", "next_runs", "session_key", "creator")
-    assert [{name: one[name] for name in kept} for one in taken] == [
-        {name: one[name] for name in kept} for one in json.loads(file.read_text())["automations"]
+    other_desk = Desk(tmp_path / "other" / "home")
+    other_desk.home.mkdir(parents=True)
+    (other_desk.home / "midwatch.toml").write_text(CONFIG)
+    imported = other_desk.run_json("automation", "import", "-", said=file.read_text())["automations"]
+    assert [automation["what"] for automation in imported] == ["made", "made"]
+    exported = other_desk.run_json("automation", "export")["automations"]
+    fields = ("id", "prompt", "schedule", "status", "tags", "route", "workdir", "next_runs", "session_key", "creator")
+    assert [{name: automation[name] for name in fields} for automation in exported] == [
+        {name: automation[name] for name in fields} for automation in json.loads(file.read_text())["automations"]
     ]
 
 
@@ -283,13 +290,13 @@ async def test_an_invalid_import_changes_nothing(either: Desk, tmp_path: Path) -
         (tmp_path / "bad.json").write_text(text)
         either.run_refused(2, "automation", "import", str(tmp_path / "bad.json"))
     assert "No such file" in either.run_refused(2, "automation", "import", str(tmp_path / "none.json"))
-    (left,) = either.run_json("automation", "list", "--status", "all")["automations"]
-    assert (left["id"], left["title"]) == (good["id"], "as it is")
+    (automation,) = either.run_json("automation", "list", "--status", "all")["automations"]
+    assert (automation["id"], automation["title"]) == (good["id"], "as it is")
 
 
 def test_preview_prints_the_next_runs(offline: Desk) -> None:
-    asked = ("automation", "preview", "--cron", "30 2 * * *", "--tz", "Europe/Berlin", "--after", "2026-03-28T12:00")
-    assert offline.run_json(*asked, "--count", "3") == {
+    args = ("automation", "preview", "--cron", "30 2 * * *", "--tz", "Europe/Berlin", "--after", "2026-03-28T12:00")
+    assert offline.run_json(*args, "--count", "3") == {
         "next_runs": ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00", "2026-03-31T02:30:00+02:00"]
     }
     every = offline.run_json(
@@ -306,92 +313,94 @@ def test_preview_prints_the_next_runs(offline: Desk) -> None:
 
 def notices(desk: Desk, goal_id: str) -> list[str]:
     """Return the notices about a goal itself, without those of its steps."""
-    found = desk.run_json("deliveries", "--limit", "200")["deliveries"]
-    return [one["notice"] for one in found if one["task_id"] == goal_id]
+    deliveries = desk.run_json("deliveries", "--limit", "200")["deliveries"]
+    return [delivery["notice"] for delivery in deliveries if delivery["task_id"] == goal_id]
 
 
 async def test_an_agent_completes_its_goal_with_its_own_token(served: Desk) -> None:
-    made = served.run_json("goal", "set", "reach it", "--agent", "claimer", "--deadline", "in 2h")
-    assert set(made) == set(GoalInfo.__annotations__)
-    ended = await served.until(
-        lambda: served.run_json("goal", "show", made["id"]), lambda found: found["status"] != "active"
+    goal = served.run_json("goal", "set", "reach it", "--agent", "claimer", "--deadline", "in 2h")
+    assert set(goal) == set(GoalInfo.__annotations__)
+    ended_goal = await served.until(
+        lambda: served.run_json("goal", "show", goal["id"]), lambda shown: shown["status"] != "active"
     )
-    assert (ended["status"], ended["evidence"], ended["step"]) == ("complete", "it is so", 1)
-    assert [one["outcome"] for one in ended["steps"]] == ["ok"]
-    assert "will be complete when this step has ended" in ended["steps"][0]["result"]
-    assert notices(served, made["id"]) == ["goal_completed"]
+    assert (ended_goal["status"], ended_goal["evidence"], ended_goal["step"]) == ("complete", "it is so", 1)
+    assert [step["outcome"] for step in ended_goal["steps"]] == ["ok"]
+    assert "will be complete when this step has ended" in ended_goal["steps"][0]["result"]
+    assert notices(served, goal["id"]) == ["goal_completed"]
     assert "complete" in served("goal", "list").stdout
-    assert "create a new goal" in served.run_refused(4, "goal", "complete", made["id"])
-    assert notices(served, made["id"]) == ["goal_completed"]
+    assert "create a new goal" in served.run_refused(4, "goal", "complete", goal["id"])
+    assert notices(served, goal["id"]) == ["goal_completed"]
 
 
 async def test_an_agent_that_takes_over_a_step_may_complete_the_goal(served: Desk) -> None:
-    made = served.run_json("goal", "set", "reach it", "--agent", "passer")
-    ended = await served.until(
-        lambda: served.run_json("goal", "show", made["id"]), lambda found: found["status"] != "active"
+    goal = served.run_json("goal", "set", "reach it", "--agent", "passer")
+    ended_goal = await served.until(
+        lambda: served.run_json("goal", "show", goal["id"]), lambda shown: shown["status"] != "active"
     )
-    assert (ended["status"], ended["evidence"], ended["step"]) == ("complete", "it is so", 1)
-    (task,) = (one for one in served.run_json("tasks")["tasks"] if one["agent"] == "claimer")
+    assert (ended_goal["status"], ended_goal["evidence"], ended_goal["step"]) == ("complete", "it is so", 1)
+    (task,) = (candidate for candidate in served.run_json("tasks")["tasks"] if candidate["agent"] == "claimer")
     assert (task["cause"], task["outcome"]) == ("handoff", "ok")
-    assert notices(served, made["id"]) == ["goal_completed"]
+    assert notices(served, goal["id"]) == ["goal_completed"]
 
 
 async def test_an_agent_delays_its_goal(served: Desk) -> None:
-    made = served.run_json("goal", "set", "wait for it", "--agent", "sleeper", "--max-steps", "5", "--max-time", "90m")
-    look = lambda: served.run_json("goal", "show", made["id"])  # noqa: E731
-    waits = await served.until(look, lambda found: found["step"] == 1 and not found["running"])
+    goal = served.run_json("goal", "set", "wait for it", "--agent", "sleeper", "--max-steps", "5", "--max-time", "90m")
+    show = lambda: served.run_json("goal", "show", goal["id"])  # noqa: E731
+    waits = await served.until(show, lambda shown: shown["step"] == 1 and not shown["running"])
     assert (waits["status"], waits["delay_reason"], waits["max_seconds"]) == ("active", "the build runs", 5400.0)
     assert waits["next_run_at"] > waits["created_at"]
-    assert "the build runs" in served("goal", "show", made["id"]).stdout
-    assert served.run_json("goal", "step", made["id"])["next_run_at"] is None
-    await served.until(look, lambda found: found["step"] == 2 and not found["running"])
+    assert "the build runs" in served("goal", "show", goal["id"]).stdout
+    assert served.run_json("goal", "step", goal["id"])["next_run_at"] is None
+    await served.until(show, lambda shown: shown["step"] == 2 and not shown["running"])
 
 
 async def test_an_agent_token_allows_nothing_but_its_goal(served: Desk) -> None:
-    other = served.run_json("goal", "set", "not yours", "--session", "chat:1")
-    assert other["status"] == "waiting_for_session"
-    (served.work / "other").write_text(other["id"])
-    made = served.run_json("goal", "set", "meddle", "--agent", "intruder")
-    look = lambda: served.run_json("goal", "show", made["id"])  # noqa: E731
-    failed = (await served.until(look, lambda found: found["errors"] == 1))["steps"][0]
-    told = failed["error"]
+    other_goal = served.run_json("goal", "set", "not yours", "--session", "chat:1")
+    assert other_goal["status"] == "waiting_for_session"
+    (served.work / "other").write_text(other_goal["id"])
+    goal = served.run_json("goal", "set", "meddle", "--agent", "intruder")
+    show = lambda: served.run_json("goal", "show", goal["id"])  # noqa: E731
+    failed = (await served.until(show, lambda shown: shown["errors"] == 1))["steps"][0]
+    error = failed["error"]
     for line in ("other goal: 6", "submit: 6", "automation: 6", "pause: 6", "no evidence: 2"):
-        assert line in told, told
-    assert "only the goal it works on" in told
-    assert served.run_json("goal", "show", other["id"])["status"] == "waiting_for_session"
+        assert line in error, error
+    assert "only the goal it works on" in error
+    assert served.run_json("goal", "show", other_goal["id"])["status"] == "waiting_for_session"
     assert "echo free" not in [task["prompt"] for task in served.run_json("tasks", "--limit", "50")["tasks"]]
     assert served.run_json("automation", "list")["automations"] == []
 
 
 async def test_a_second_agent_must_verify_the_goal(served: Desk) -> None:
-    made = served.run_json("goal", "set", "prove it", "--agent", "claimer", "--verifier", "doubter")
-    ended = await served.until(
-        lambda: served.run_json("goal", "show", made["id"], "--steps", "20"),
-        lambda found: found["status"] == "complete",
+    goal = served.run_json("goal", "set", "prove it", "--agent", "claimer", "--verifier", "doubter")
+    ended_goal = await served.until(
+        lambda: served.run_json("goal", "show", goal["id"], "--steps", "20"),
+        lambda shown: shown["status"] == "complete",
     )
-    assert ended["step"] == 2
-    assert len(ended["steps"]) == 4  # claimed, refused, claimed again, verified
-    assert notices(served, made["id"]) == ["goal_completed"]
+    assert ended_goal["step"] == 2
+    assert len(ended_goal["steps"]) == 4  # claimed, refused, claimed again, verified
+    assert notices(served, goal["id"]) == ["goal_completed"]
 
 
 async def test_a_person_manages_a_goal(either: Desk) -> None:
     assert "midwatch goal set" in either("goal", "list").stdout
-    made = either.run_json(
+    goal = either.run_json(
         "goal", "set", "talk first", "--session", "chat:1", "--deadline", "2999-01-01T09:00", "--tz", "UTC"
     )
-    key = made["id"]
-    assert (made["status"], made["deadline_at"]) == ("waiting_for_session", "2999-01-01T09:00:00.000000Z")
+    key = goal["id"]
+    assert (goal["status"], goal["deadline_at"]) == ("waiting_for_session", "2999-01-01T09:00:00.000000Z")
     assert "has an open goal already" in either.run_refused(4, "goal", "set", "another", "--session", "chat:1")
     edited = either.run_json("goal", "edit", key, "--objective", "talk", "--max-tokens", "9", "--deadline", "in 3h")
     assert (edited["objective"], edited["max_tokens"]) == ("talk", 9)
-    assert edited["deadline_at"] < made["deadline_at"]
+    assert edited["deadline_at"] < goal["deadline_at"]
     assert "session" in either.run_refused(4, "goal", "step", key)
     assert f"midwatch goal resume {key}" in either("goal", "pause", key).stdout
     assert either.run_json("status")["goals"]["paused"] == [key]
     assert "Goals: 1 paused" in either("status").stdout
     assert f"midwatch goal resume {key}" in either("goal", "show", key).stdout
     assert either.run_json("goal", "resume", key)["status"] == "waiting_for_session"
-    assert [one["id"] for one in either.run_json("goal", "list", "--status", "waiting_for_session")["goals"]] == [key]
+    assert [
+        waiting["id"] for waiting in either.run_json("goal", "list", "--status", "waiting_for_session")["goals"]
+    ] == [key]
     done = either.run_json("goal", "complete", key, "--evidence", "I saw it")
     assert (done["status"], done["evidence"]) == ("complete", "I saw it")
     again = either.run_json("goal", "set", "another", "--session", "chat:1")
@@ -400,10 +409,10 @@ async def test_a_person_manages_a_goal(either: Desk) -> None:
 
 
 async def test_commands_use_the_goal_from_the_environment(either: Desk) -> None:
-    made = either.run_json("goal", "set", "x", "--session", "chat:1")
-    assert either.run_json("goal", "show", MIDWATCH_GOAL=made["id"])["id"] == made["id"]
-    assert either.run_json("goal", "complete", MIDWATCH_GOAL=made["id"])["status"] == "complete"
-    assert "only an active goal" in either.run_refused(4, "goal", "delay", "30m", "why", MIDWATCH_GOAL=made["id"])
+    goal = either.run_json("goal", "set", "x", "--session", "chat:1")
+    assert either.run_json("goal", "show", MIDWATCH_GOAL=goal["id"])["id"] == goal["id"]
+    assert either.run_json("goal", "complete", MIDWATCH_GOAL=goal["id"])["status"] == "complete"
+    assert "only an active goal" in either.run_refused(4, "goal", "delay", "30m", "why", MIDWATCH_GOAL=goal["id"])
     assert "midwatch goal list" in either.run_refused(2, "goal", "complete", "--evidence", "x")
 
 

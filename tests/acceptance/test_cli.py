@@ -86,9 +86,9 @@ class Desk:
     @contextmanager
     def up(self) -> Iterator[dict]:
         """Start a server in the background and stop it at the end."""
-        told = self.json("up", "--detach")
+        server = self.json("up", "--detach")
         try:
-            yield told
+            yield server
         finally:
             self("down")
 
@@ -112,9 +112,9 @@ def desk(tmp_path: Path) -> Desk:
 @pytest.fixture(scope="module")
 def live(tmp_path_factory) -> Iterator[Desk]:
     """Start one server for all tests that need any server."""
-    made = Desk(tmp_path_factory.mktemp("live") / "home").prepare()
-    with made.up():
-        yield made
+    desk = Desk(tmp_path_factory.mktemp("live") / "home").prepare()
+    with desk.up():
+        yield desk
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_task_submitted_without_a_server_runs_when_one_starts(desk: Desk) -> N
     with desk.up() as server:
         assert desk.wait_for_end(task_id)["result"].strip() == "later"
         assert desk.json("status")["server"]["pid"] == server["pid"]
-    poll_until(lambda: {"gone": has_ended(server["pid"])}, lambda found: found["gone"])
+    poll_until(lambda: {"gone": has_ended(server["pid"])}, lambda state: state["gone"])
     assert desk("result", task_id).stdout.strip() == "later"
 
 
@@ -190,9 +190,9 @@ def test_tasks_are_listed(live: Desk) -> None:
 def test_the_log_is_printed_as_one_object_per_line(live: Desk) -> None:
     task_id = live.json("submit", "echo logged", "--agent", "shell")["id"]
     live.wait_for_end(task_id)
-    told = [json.loads(line) for line in live("events", "--json").stdout.splitlines()]
-    assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
-    assert all({"seq", "kind", "time", "task_id", "payload"} <= set(event) for event in told)
+    events = [json.loads(line) for line in live("events", "--json").stdout.splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert all({"seq", "kind", "time", "task_id", "payload"} <= set(event) for event in events)
     mine = live("events", "--json", "--task", task_id, "--kind", "task_finished").stdout.splitlines()
     assert [json.loads(line)["payload"]["result"].strip() for line in mine] == ["logged"]
     turn = [
@@ -200,8 +200,8 @@ def test_the_log_is_printed_as_one_object_per_line(live: Desk) -> None:
         for line in live("events", "--json", "--turn", f"{task_id}.1", "-k", "turn_*").stdout.split("\n")[:-1]
     ]
     assert [event["kind"] for event in turn] == ["turn_start", "turn_end"]
-    rest = [json.loads(line) for line in live("events", "--json", "--after", "3").stdout.splitlines()]
-    assert rest[0]["seq"] == 4
+    later_events = [json.loads(line) for line in live("events", "--json", "--after", "3").stdout.splitlines()]
+    assert later_events[0]["seq"] == 4
     assert task_id in live("events", "--task", task_id).stdout
 
 
@@ -236,8 +236,8 @@ def test_a_task_is_cancelled_and_retried(live: Desk) -> None:
 
 
 def test_submitting_the_same_key_twice_makes_one_task(either: Desk) -> None:
-    wishes = ("submit", "echo once", "--agent", "shell", "--key", "k1", "--delay", "1h")
-    assert either.json(*wishes)["id"] == either.json(*wishes)["id"]
+    arguments = ("submit", "echo once", "--agent", "shell", "--key", "k1", "--delay", "1h")
+    assert either.json(*arguments)["id"] == either.json(*arguments)["id"]
     assert "a different request" in either.run_refused(4, "submit", "echo twice", "--agent", "shell", "--key", "k1")
 
 
@@ -246,7 +246,9 @@ def test_questions_are_answered_on_the_command_line(live: Desk) -> None:
         task_id = live.json("submit", "demo:ask", "--agent", "demo")["id"]
         waiting = poll_until(lambda: live.json("show", task_id), lambda task: task["wait"] == "approval")  # noqa: B023
         assert "waits for an answer" in waiting["status_text"]
-        find_question = next(one for one in live.json("approvals")["approvals"] if one["task_id"] == task_id)
+        find_question = next(
+            approval for approval in live.json("approvals")["approvals"] if approval["task_id"] == task_id
+        )
         assert find_question["id"] in live("show", task_id).stdout
         assert find_question["id"] in live("status").stdout
         assert live.json(command, find_question["id"], "--why", "because")["answer"] == choice
@@ -277,8 +279,8 @@ def test_an_always_rule_is_made_and_revoked(live: Desk) -> None:
     live.run_refused(4, "rules", "revoke", rule["id"])
     live.run_refused(3, "rules", "revoke", "r_none")
     second = find_question()
-    told = live.json("deny", second["id"], "--always", "--why", "never")
-    assert (told["status"], told["why"]) == ("denied", "never")
+    approval = live.json("deny", second["id"], "--always", "--why", "never")
+    assert (approval["status"], approval["why"]) == ("denied", "never")
     assert live.wait_for_end(second["task_id"])["result"] == "Reject"
     live.json("rules", "revoke", live.json("rules")["rules"][0]["id"])
     plain = live.json("submit", "demo:ask", "--agent", "demo")["id"]
@@ -303,7 +305,7 @@ def test_agents_version_and_doctor_print_their_reports(either: Desk) -> None:
     checked = either.json("doctor")
     assert checked["ok"]
     assert {"home", "disk", "token", "server", "configuration", "database"} <= {
-        one["what"] for one in checked["checks"]
+        check["what"] for check in checked["checks"]
     }
 
 
@@ -326,9 +328,9 @@ def test_run_prints_the_result_and_exits_with_its_status(either: Desk) -> None:
     failed = either("run", "exit 7", "--agent", "shell")
     assert failed.returncode == 1
     assert "midwatch retry" in failed.stderr
-    told = either("run", "echo words", "--agent", "shell", "--json")
-    assert json.loads(told.stdout)["result"].strip() == "words"
-    assert told.stderr == ""
+    completed = either("run", "echo words", "--agent", "shell", "--json")
+    assert json.loads(completed.stdout)["result"].strip() == "words"
+    assert completed.stderr == ""
     assert either("run", "sleep 300", "--agent", "shell", "--timeout", "200ms").returncode == 1
 
 
@@ -336,9 +338,9 @@ def test_an_interrupted_run_continues_on_the_server(live: Desk) -> None:
     runner = live.start("run", "sleep 300", "--agent", "shell")
     task_id = read_task_id(runner)
     runner.send_signal(signal.SIGINT)
-    _, said = runner.communicate(timeout=PATIENCE)
+    _, errors = runner.communicate(timeout=PATIENCE)
     assert runner.returncode == 130
-    assert f"midwatch cancel {task_id}" in said
+    assert f"midwatch cancel {task_id}" in errors
     assert live.json("show", task_id)["status"] == "running"
     live("cancel", task_id)
     live.wait_for_end(task_id)
@@ -348,7 +350,7 @@ def test_an_interrupted_run_without_a_server_is_cancelled(offline: Desk) -> None
     runner = offline.start("run", "echo $$ > pid; exec sleep 300", "--agent", "shell")
     task_id = read_task_id(runner)
     pid_file = offline.work / "pid"
-    poll_until(lambda: {"pid": pid_file.exists() and pid_file.read_text()}, lambda found: bool(found["pid"]))
+    poll_until(lambda: {"pid": pid_file.exists() and pid_file.read_text()}, lambda state: bool(state["pid"]))
     runner.send_signal(signal.SIGINT)
     runner.communicate(timeout=PATIENCE)
     assert runner.returncode == 130
@@ -376,8 +378,8 @@ def test_the_log_is_followed_until_interrupted(either: Desk) -> None:
             pass
     finally:
         follower.send_signal(signal.SIGINT)
-        _, said = follower.communicate(timeout=PATIENCE)
-    assert (follower.returncode, said) == (130, "")
+        _, errors = follower.communicate(timeout=PATIENCE)
+    assert (follower.returncode, errors) == (130, "")
 
 
 def test_a_reader_that_closes_the_pipe_is_no_error(live: Desk) -> None:
@@ -483,13 +485,13 @@ def test_a_wrong_configuration_is_reported(desk: Desk, text: str) -> None:
 
 
 def test_a_full_disk_loses_nothing(desk: Desk) -> None:
-    kept = desk.json("submit", "echo kept", "--agent", "shell", "--delay", "1h")["id"]
+    task_id = desk.json("submit", "echo kept", "--agent", "shell", "--delay", "1h")["id"]
     limited = ["sh", "-c", f"ulimit -f 400; exec {PROGRAM} submit - --agent shell"]  # in blocks of 512 or 1024 bytes
     done = subprocess.run(limited, env=desk.env, input="x" * 900_000, capture_output=True, text=True, cwd=desk.work)
     assert done.returncode == 7
     assert done.stderr.startswith("midwatch: ")
     assert done.stderr.count("\n") == 1
-    assert [task["id"] for task in desk.json("tasks")["tasks"]] == [kept]
+    assert [task["id"] for task in desk.json("tasks")["tasks"]] == [task_id]
     assert desk.json("doctor")["ok"]
 
 
@@ -499,19 +501,19 @@ def test_a_full_disk_loses_nothing(desk: Desk) -> None:
 def test_a_second_server_is_refused_with_the_first_ones_pid(desk: Desk) -> None:
     with desk.up() as server:
         for arguments in (("up",), ("up", "--detach"), ("up", "--port", "0")):
-            told = desk.run_refused(4, *arguments)
-            assert f"pid {server['pid']}" in told
-            assert "midwatch down" in told
+            error = desk.run_refused(4, *arguments)
+            assert f"pid {server['pid']}" in error
+            assert "midwatch down" in error
     assert "nothing to stop" in desk.run_refused(8, "down")
 
 
 def test_a_port_in_use_is_reported(desk: Desk) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         for arguments in (("up", "--port", port), ("up", "--detach", "--port", port)):
-            told = desk.run_refused(4, *arguments)
-            assert port in told
-            assert "--port" in told
+            error = desk.run_refused(4, *arguments)
+            assert port in error
+            assert "--port" in error
     with desk.up():
         assert desk.json("status")["total"] == 0
 
@@ -521,25 +523,25 @@ def test_a_server_stops_cleanly_and_its_tasks_continue_at_the_next_start(desk: D
     (desk.home / "midwatch.toml").write_text("shutdown_grace = 0.5\n" + CONFIG)
     server = desk.start("up", "--json")
     assert server.stdout is not None
-    told = json.loads(server.stdout.readline())
-    assert (told["pid"], told["home"]) == (server.pid, str(desk.home))
+    info = json.loads(server.stdout.readline())
+    assert (info["pid"], info["home"]) == (server.pid, str(desk.home))
     follower = desk.start("events", "--follow", "--json")
     script = "if [ -e again ]; then echo second; else touch again; exec sleep 300; fi"
     task_id = desk.json("submit", script, "--agent", "shell")["id"]
-    poll_until(lambda: {"begun": (desk.work / "again").exists()}, lambda found: found["begun"])
+    poll_until(lambda: {"begun": (desk.work / "again").exists()}, lambda state: state["begun"])
     seqs = [next_event(follower)["seq"]]
     for number in signals:
         server.send_signal(number)
-    _, said = server.communicate(timeout=PATIENCE)
-    assert server.returncode == 0, said
-    assert "Traceback" not in said
+    _, errors = server.communicate(timeout=PATIENCE)
+    assert server.returncode == 0, errors
+    assert "Traceback" not in errors
     assert desk.json("show", task_id)["status"] == "pending"
     with desk.up():
         assert desk.wait_for_end(task_id)["result"].strip() == "second"
-        told = {"kind": ""}
-        while told["kind"] != "task_finished":
-            told = next_event(follower)
-            seqs.append(told["seq"])
+        event = {"kind": ""}
+        while event["kind"] != "task_finished":
+            event = next_event(follower)
+            seqs.append(event["seq"])
         assert seqs == list(range(1, len(seqs) + 1))  # the follower found the new server and missed nothing
         follower.send_signal(signal.SIGINT)
         follower.communicate(timeout=PATIENCE)
@@ -553,7 +555,7 @@ def next_event(follower: subprocess.Popen[str]) -> dict:
 def test_a_killed_server_is_not_reported_as_running(desk: Desk) -> None:
     with desk.up() as server:
         os.kill(server["pid"], signal.SIGKILL)
-        poll_until(lambda: {"gone": has_ended(server["pid"])}, lambda found: found["gone"])
+        poll_until(lambda: {"gone": has_ended(server["pid"])}, lambda state: state["gone"])
         assert desk.json("status")["server"] is None
         assert "it has ended" in desk("doctor").stdout
         task_id = desk.json("submit", "echo on", "--agent", "shell")["id"]
@@ -593,9 +595,9 @@ def test_a_token_file_readable_by_others_is_reported(offline: Desk) -> None:
 def test_the_server_prints_the_next_steps(desk: Desk) -> None:
     server = desk.start("up")
     assert server.stdout is not None
-    said = [server.stdout.readline() for _ in range(4)]
+    lines = [server.stdout.readline() for _ in range(4)]
     server.send_signal(signal.SIGTERM)
-    said += server.communicate(timeout=PATIENCE)[0].splitlines()
-    assert "listens on http://127.0.0.1:" in said[0]
-    assert "demo, shell" in said[1]
-    assert any("midwatch run" in line for line in said)
+    lines += server.communicate(timeout=PATIENCE)[0].splitlines()
+    assert "listens on http://127.0.0.1:" in lines[0]
+    assert "demo, shell" in lines[1]
+    assert any("midwatch run" in line for line in lines)

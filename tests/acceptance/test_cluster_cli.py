@@ -49,9 +49,9 @@ SECRET = "s3cr3t/of@the:house"
 PATIENCE = 120.0
 
 
-def address(conninfo: str, **other: str) -> str:
+def address(conninfo: str, **fields: str) -> str:
     """Return a database's address as people write it, with a password that must never be printed."""
-    parts = {**conninfo_to_dict(conninfo), "password": SECRET, **other}
+    parts = {**conninfo_to_dict(conninfo), "password": SECRET, **fields}
     user, password = quote(str(parts["user"]), safe=""), quote(str(parts["password"]), safe="")
     return f"postgresql://{user}:{password}@{parts['host']}:{parts['port']}/{parts['dbname']}"
 
@@ -96,80 +96,82 @@ class Machine:
             )  # fmt: skip
             try:
                 assert started.stdout is not None
-                said = started.stdout.readline()
-                assert said, (self.home / "process.log").read_text()
-                yield json.loads(said)
+                line = started.stdout.readline()
+                assert line, (self.home / "process.log").read_text()
+                yield json.loads(line)
             finally:
                 started.send_signal(signal.SIGTERM)
-                left, _ = started.communicate(timeout=PATIENCE)
+                output, _ = started.communicate(timeout=PATIENCE)
             log.seek(0)
-            told = said + left + log.read()
-            assert started.returncode == 0, told
-            assert SECRET not in told and quote(SECRET, safe="") not in told
-            assert "Traceback" not in told
+            all_output = line + output + log.read()
+            assert started.returncode == 0, all_output
+            assert SECRET not in all_output and quote(SECRET, safe="") not in all_output
+            assert "Traceback" not in all_output
 
     def wait_for_end(self, task_id: str) -> dict[str, Any]:
         return poll_until(lambda: self.json("show", task_id), lambda task: task["status"] not in ("pending", "running"))
 
 
-def check_one_line(said: str) -> str:
-    assert said.startswith("midwatch: ")
-    assert said.count("\n") == 1
-    assert said.rstrip().endswith(".")
-    return said
+def check_one_line(error: str) -> str:
+    assert error.startswith("midwatch: ")
+    assert error.count("\n") == 1
+    assert error.rstrip().endswith(".")
+    return error
 
 
 # -- servers and workers -----------------------------------------------------------------------------------------------
 
 
 def test_a_server_and_a_worker_share_the_work(url: str, tmp_path: Path) -> None:
-    one, two, three = Machine(tmp_path / "one"), Machine(tmp_path / "two", url), Machine(tmp_path / "three", url)
+    first, second, third = Machine(tmp_path / "one"), Machine(tmp_path / "two", url), Machine(tmp_path / "three", url)
     with ExitStack() as running:
-        server = running.enter_context(one.process("up", "--db", url))
-        worker = running.enter_context(two.process("worker", "--agents", "shell", "--slots", "3"))
+        server = running.enter_context(first.process("up", "--db", url))
+        worker = running.enter_context(second.process("worker", "--agents", "shell", "--slots", "3"))
         assert (worker["role"], worker["agents"], worker["slots"]) == ("worker", ["shell"], 3)
-        assert not (two.home / "run" / "server.json").exists()  # a worker serves no HTTP
-        listed = poll_until(lambda: three.json("cluster"), lambda found: any(p["leader"] for p in found["processes"]))
+        assert not (second.home / "run" / "server.json").exists()  # a worker serves no HTTP
+        listed = poll_until(
+            lambda: third.json("cluster"), lambda cluster: any(p["leader"] for p in cluster["processes"])
+        )
         check_cluster(listed, server["pid"], worker)
-        assert one.json("cluster")["processes"][0]["pid"] == server["pid"]  # the same over HTTP
-        shown = three("cluster").stdout
+        assert first.json("cluster")["processes"][0]["pid"] == server["pid"]  # the same over HTTP
+        shown = third("cluster").stdout
         assert "leader" in shown and "0/3" in shown and " ago" in shown
 
-        submitted = three("submit", "echo $MIDWATCH_HOME", "--agent", "shell", "--json")
+        submitted = third("submit", "echo $MIDWATCH_HOME", "--agent", "shell", "--json")
         assert submitted.stderr == ""  # no server runs on that machine, but one runs elsewhere
-        ran_in = three.wait_for_end(json.loads(submitted.stdout)["id"])["result"].strip()
-        assert ran_in in (str(one.home), str(two.home))
-        assert "other processes run tasks" in three("status").stdout
-        check_doctor(three, worker["id"])
-        check_other_database(one, tmp_path)
-    assert three.json("cluster")["processes"] == []
-    assert "No process runs tasks" in three("cluster").stdout
-    warned = {one["what"]: one for one in three.json("doctor")["checks"] if one["state"] == "warn"}
+        ran_in = third.wait_for_end(json.loads(submitted.stdout)["id"])["result"].strip()
+        assert ran_in in (str(first.home), str(second.home))
+        assert "other processes run tasks" in third("status").stdout
+        check_doctor(third, worker["id"])
+        check_other_database(first, tmp_path)
+    assert third.json("cluster")["processes"] == []
+    assert "No process runs tasks" in third("cluster").stdout
+    warned = {check["what"]: check for check in third.json("doctor")["checks"] if check["state"] == "warn"}
     assert "midwatch worker" in warned["leader"]["remedy"]
 
 
 def check_cluster(listed: dict[str, Any], server_pid: int, worker: dict[str, Any]) -> None:
     assert listed["store"]["kind"] == "postgres"
-    found = {process["id"]: process for process in listed["processes"]}
-    assert len(found) == 2
-    mine = found[worker["id"]]
+    processes = {process["id"]: process for process in listed["processes"]}
+    assert len(processes) == 2
+    mine = processes[worker["id"]]
     assert {name: mine[name] for name in ("role", "agents", "slots", "running", "live", "host", "pid")} == {
         "role": "worker", "agents": ["shell"], "slots": 3, "running": 0, "live": True, "host": worker["host"],
         "pid": worker["pid"],
     }  # fmt: skip
-    (other,) = [process for process in found.values() if process["id"] != worker["id"]]
-    assert (other["role"], other["pid"], other["agents"]) == ("up", server_pid, ["demo", "shell"])
-    assert all(process["heartbeat_age"] >= 0 and process["live"] for process in found.values())
-    assert sum(process["leader"] for process in found.values()) == 1
+    (server,) = [process for process in processes.values() if process["id"] != worker["id"]]
+    assert (server["role"], server["pid"], server["agents"]) == ("up", server_pid, ["demo", "shell"])
+    assert all(process["heartbeat_age"] >= 0 and process["live"] for process in processes.values())
+    assert sum(process["leader"] for process in processes.values()) == 1
 
 
 def check_doctor(machine: Machine, worker_id: str) -> None:
-    told = {one["what"]: one for one in machine.json("doctor")["checks"]}
-    assert told["database"]["told"].startswith("PostgreSQL 1")
-    assert f"schema {load_migrations('postgres')[-1][0]}" in told["database"]["told"]
-    assert (told["clock"]["state"], told["leader"]["state"]) == ("ok", "ok")
-    assert "heartbeat" in told[f"process {worker_id}"]["told"]
-    assert told[f"process {worker_id}"]["state"] == "ok"
+    checks = {check["what"]: check for check in machine.json("doctor")["checks"]}
+    assert checks["database"]["told"].startswith("PostgreSQL 1")
+    assert f"schema {load_migrations('postgres')[-1][0]}" in checks["database"]["told"]
+    assert (checks["clock"]["state"], checks["leader"]["state"]) == ("ok", "ok")
+    assert "heartbeat" in checks[f"process {worker_id}"]["told"]
+    assert checks[f"process {worker_id}"]["state"] == "ok"
 
 
 def check_other_database(machine: Machine, tmp_path: Path) -> None:
@@ -181,26 +183,26 @@ def check_other_database(machine: Machine, tmp_path: Path) -> None:
 
 
 def test_a_task_moves_to_another_worker_when_its_worker_is_stopped(url: str, tmp_path: Path) -> None:
-    one, two = (Machine(tmp_path / name, url) for name in ("one", "two"))
+    first, second = (Machine(tmp_path / name, url) for name in ("one", "two"))
     marks = tmp_path / "marks"
     script = f"echo $MIDWATCH_HOME >> {marks}; test $(wc -l < {marks}) -gt 1 || exec sleep 300"
-    with one.process("worker"):
-        task_id = one.json("submit", script, "--agent", "shell")["id"]
+    with first.process("worker"):
+        task_id = first.json("submit", script, "--agent", "shell")["id"]
         poll_until(lambda: marks.exists() and marks.read_text(), bool)
-        held = one.json("cluster")["processes"]
-        assert [process["running"] for process in held] == [1]
-    assert one.json("show", task_id)["status"] == "pending"
-    with two.process("worker"):
-        assert two.wait_for_end(task_id)["status"] == "done"
-    assert marks.read_text().split() == [str(one.home), str(two.home)]
+        processes = first.json("cluster")["processes"]
+        assert [process["running"] for process in processes] == [1]
+    assert first.json("show", task_id)["status"] == "pending"
+    with second.process("worker"):
+        assert second.wait_for_end(task_id)["status"] == "done"
+    assert marks.read_text().split() == [str(first.home), str(second.home)]
 
 
 def test_a_detached_server_does_not_show_the_password(url: str, tmp_path: Path) -> None:
     machine = Machine(tmp_path / "home")
     pid = machine.json("up", "--detach", "--db", url)["pid"]
     try:
-        said = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
-        assert "midwatch" in said and "postgresql" not in said
+        command_line = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+        assert "midwatch" in command_line and "postgresql" not in command_line
         assert machine.json("cluster")["store"]["kind"] == "postgres"
     finally:
         machine("down")
@@ -225,8 +227,8 @@ def test_a_dead_worker_is_distinguished_from_a_live_one(url: str, tmp_path: Path
 
 def test_on_sqlite_there_is_one_server_and_no_worker(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "home")
-    told = machine.run_refused(2, "worker")
-    assert "--db" in told and "midwatch migrate" in told
+    error = machine.run_refused(2, "worker")
+    assert "--db" in error and "midwatch migrate" in error
     with machine.process("up") as server:
         (only,) = machine.json("cluster")["processes"]
         assert (only["pid"], only["live"], only["leader"], only["heartbeat_age"]) == (server["pid"], True, True, None)
@@ -251,8 +253,8 @@ def test_a_desk_moves_to_postgres_and_back_from_its_backup(url: str, tmp_path: P
     with machine.process("up"):
         assert machine.wait_for_end(waiting["id"])["status"] == "done"
         later = machine.json("submit", "echo later", "--agent", "shell", "--delay", "1s")["id"]
-        told = machine.run_refused(4, "migrate", "--to", url)
-        assert "midwatch down" in told
+        error = machine.run_refused(4, "migrate", "--to", url)
+        assert "midwatch down" in error
     moved = machine("migrate", "--to", url)
     assert moved.returncode == 0, moved.stderr
     assert 'db = "postgresql://' in moved.stdout
@@ -271,8 +273,8 @@ def test_a_desk_moves_to_postgres_and_back_from_its_backup(url: str, tmp_path: P
     restored = small("restore", str(tmp_path / "backup.db"))
     assert "3 tasks" in restored.stdout
     assert small.json("show", later)["result"].strip() == "later"
-    told = [json.loads(line)["seq"] for line in small("events", "--json").stdout.splitlines()]
-    assert told == list(range(1, backed_up["last_seq"] + 1))
+    seqs = [json.loads(line)["seq"] for line in small("events", "--json").stdout.splitlines()]
+    assert seqs == list(range(1, backed_up["last_seq"] + 1))
     assert small("events", "--json").stdout.startswith(log)
     assert "--force" in small.run_refused(4, "restore", str(tmp_path / "backup.db"))
     again = small("restore", str(tmp_path / "backup.db"), "--force")
@@ -283,21 +285,21 @@ def test_progress_goes_to_standard_error_and_an_interrupted_backup_leaves_nothin
     machine = Machine(tmp_path / "home")
     machine.json("status")
     write_long_log(machine.home / "midwatch.db", 120_000)
-    made = machine("backup", str(tmp_path / "backup.db"))
-    assert made.stderr == "events: 50000 rows so far\nevents: 100000 rows so far\n"
-    assert "the log up to seq 120000" in made.stdout
+    backup = machine("backup", str(tmp_path / "backup.db"))
+    assert backup.stderr == "events: 50000 rows so far\nevents: 100000 rows so far\n"
+    assert "the log up to seq 120000" in backup.stdout
     with open_nearly_full_pipe() as (ours, theirs, before):
         cut = subprocess.Popen(
             [PROGRAM, "backup", str(tmp_path / "cut.db")], env=machine.env, stdout=subprocess.PIPE, stderr=theirs,
             text=True,
         )  # fmt: skip
         theirs.close()
-        poll_until(lambda: count_unread(ours), lambda found: found > before)
+        poll_until(lambda: count_unread(ours), lambda unread: unread > before)
         cut.send_signal(signal.SIGINT)
-        told = ours.read()[before:]
-    said, _ = cut.communicate(timeout=PATIENCE)
-    assert told.startswith(b"events: 50000 rows so far\n")
-    assert (cut.returncode, said) == (130, "")
+        progress = ours.read()[before:]
+    output, _ = cut.communicate(timeout=PATIENCE)
+    assert progress.startswith(b"events: 50000 rows so far\n")
+    assert (cut.returncode, output) == (130, "")
     assert {path.name for path in tmp_path.iterdir()} == {"home", "backup.db"}
 
 
@@ -347,21 +349,21 @@ class InProcessCommands:
             self.patch.delenv("MIDWATCH_DB", raising=False)
         else:
             self.patch.setenv("MIDWATCH_DB", db)
-        got = execute([part.format(url=db) for part in shlex.split(command)])
-        said = self.capsys.readouterr()
-        assert (got, said.out) == (status, ""), said
-        assert SECRET not in said.err and quote(SECRET, safe="") not in said.err and "s3cr3t" not in said.err
-        return check_one_line(said.err)
+        exit_status = execute([part.format(url=db) for part in shlex.split(command)])
+        output = self.capsys.readouterr()
+        assert (exit_status, output.out) == (status, ""), output
+        assert SECRET not in output.err and quote(SECRET, safe="") not in output.err and "s3cr3t" not in output.err
+        return check_one_line(output.err)
 
 
 @pytest.fixture
 def in_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> InProcessCommands:
-    made = InProcessCommands(tmp_path / "home", monkeypatch, capsys)
+    commands = InProcessCommands(tmp_path / "home", monkeypatch, capsys)
     assert execute(["submit", "wait"]) == 0  # creates data to move
     capsys.readouterr()
-    return made
+    return commands
 
 
 COMMANDS = ("up --port 0 --db {url}", "worker --db {url}", "worker", "migrate --to {url}", "status", "backup b.db")
@@ -389,8 +391,8 @@ def test_an_invalid_address_is_reported(in_process: InProcessCommands, db: str, 
 
 
 def test_an_address_without_a_database_is_reported(in_process: InProcessCommands) -> None:
-    for place in (f"127.0.0.1:{free_port()}", "nowhere.invalid:5432"):
-        check_all_refused(in_process, 7, f"postgresql://u:{quote(SECRET, safe='')}@{place}/x", "cannot be reached")
+    for host in (f"127.0.0.1:{free_port()}", "nowhere.invalid:5432"):
+        check_all_refused(in_process, 7, f"postgresql://u:{quote(SECRET, safe='')}@{host}/x", "cannot be reached")
 
 
 def test_a_missing_database_and_an_unknown_user_are_reported(in_process: InProcessCommands, database: str) -> None:
@@ -478,10 +480,10 @@ def test_a_wrong_clock_is_reported(
     monkeypatch.setattr(cluster, "time", SimpleNamespace(time=lambda: time.time() - 5))
     monkeypatch.setenv("MIDWATCH_DB", database)
     assert execute(["doctor", "--json"]) == 0
-    (clock,) = [one for one in json.loads(capsys.readouterr().out)["checks"] if one["what"] == "clock"]
+    (clock,) = [check for check in json.loads(capsys.readouterr().out)["checks"] if check["what"] == "clock"]
     assert clock["state"] == "warn"
-    told = re.fullmatch(r"this machine's clock is ([\d.]+) s behind", clock["told"])
-    assert told and 4 < float(told[1]) < 6, clock["told"]  # exact to the duration of one query
+    match = re.fullmatch(r"this machine's clock is ([\d.]+) s behind", clock["told"])
+    assert match and 4 < float(match[1]) < 6, clock["told"]  # exact to the duration of one query
     assert doctor.MOST_SKEW == 1.0
 
 
@@ -507,8 +509,8 @@ def test_the_compose_file_starts_a_database_a_server_and_two_workers() -> None:
 
 def test_the_image_has_the_program_and_a_home() -> None:
     lines = (ROOT / "Dockerfile").read_text().splitlines()
-    words = {line.split()[0] for line in lines if line and line[0].isupper()}
-    assert {"FROM", "COPY", "RUN", "USER", "ENV", "VOLUME", "ENTRYPOINT", "CMD"} <= words
+    instructions = {line.split()[0] for line in lines if line and line[0].isupper()}
+    assert {"FROM", "COPY", "RUN", "USER", "ENV", "VOLUME", "ENTRYPOINT", "CMD"} <= instructions
     for line in lines:
         if line.startswith("COPY"):
             assert all((ROOT / name).exists() for name in line.split()[1:-1])

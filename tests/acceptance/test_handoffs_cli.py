@@ -72,8 +72,8 @@ async def test_handoffs_are_made_listed_shown_cancelled_and_retried(served: Path
     assert over["result"]["output"].strip() == "echo some work\n\nsome work"
     wordless = run_json(served, "handoff", "to", "echo", "--input", '["a", 1]', "--wait")
     assert (wordless["task"]["description"], wordless["task"]["input"]) == ("", ["a", 1])
-    for word, expected in (("shell", ("shell", "")), ("words", ("echo", "words"))):
-        typed = run_json(served, "handoff", "to", word, "--type", "say", "--input", '"true"', "--wait")
+    for target, expected in (("shell", ("shell", "")), ("words", ("echo", "words"))):
+        typed = run_json(served, "handoff", "to", target, "--type", "say", "--input", '"true"', "--wait")
         assert (typed["to_agent_id"], typed["task"]["description"]) == expected
     assert over["id"] in midwatch(served, "show", over["task_id"]).stdout
     read = midwatch(served, "handoff", "to", "echo", "-", "--wait", said="from a pipe")
@@ -82,7 +82,9 @@ async def test_handoffs_are_made_listed_shown_cancelled_and_retried(served: Path
     hangs = run_json(served, "handoff", "to", "shell", "sleep 600")
     listed = midwatch(served, "handoff", "list", "--agent", "shell")
     assert hangs["id"] in listed.stdout and "in_progress" in listed.stdout and by_type["id"] not in listed.stdout
-    assert [one["id"] for one in run_json(served, "handoff", "list", "-s", "in_progress")["handoffs"]] == [hangs["id"]]
+    assert [handoff["id"] for handoff in run_json(served, "handoff", "list", "-s", "in_progress")["handoffs"]] == [
+        hangs["id"]
+    ]
     assert midwatch(served, "handoff", "cancel", hangs["id"]).stdout == f"{hangs['id']} is cancelled\n"
     shown = midwatch(served, "handoff", "show", hangs["id"]).stdout
     assert "cancelled by owner" in shown and "sleep 600" in shown
@@ -90,13 +92,13 @@ async def test_handoffs_are_made_listed_shown_cancelled_and_retried(served: Path
     again = run_json(served, "handoff", "retry", hangs["id"])
     assert again["retry_of"] == hangs["id"]
     run_json(served, "handoff", "cancel", again["id"])
-    assert [one["id"] for one in run_json(served, "handoff", "list", "--root", source["id"])["handoffs"]] == [
+    assert [handoff["id"] for handoff in run_json(served, "handoff", "list", "--root", source["id"])["handoffs"]] == [
         over["id"]
     ]
 
 
 async def test_a_failed_handoff_prints_one_line_and_has_a_status(served: Path) -> None:
-    for arguments, status, words in (
+    for arguments, status, message in (
         (("to", "echo"), 2, "name the agent and the work"),
         (("to", "nobody", "x"), 2, "nobody"),
         (("to", "echo", "x", "y"), 2, "name the agent and the work"),
@@ -113,10 +115,14 @@ async def test_a_failed_handoff_prints_one_line_and_has_a_status(served: Path) -
     ):
         ran = midwatch(served, "handoff", *arguments)
         assert (ran.returncode, ran.stdout) == (status, ""), (arguments, ran)
-        assert words in ran.stderr and len(ran.stderr.splitlines()) == 1, ran.stderr
-    for to, status, words in (("shut", 1, "did not accept it"), ("shut", 1, "rejected: "), ("echo", 4, "another key")):
+        assert message in ran.stderr and len(ran.stderr.splitlines()) == 1, ran.stderr
+    for to, status, message in (
+        ("shut", 1, "did not accept it"),
+        ("shut", 1, "rejected: "),
+        ("echo", 4, "another key"),
+    ):
         ran = midwatch(served, "handoff", "to", to, "x", "--key", "once")
-        assert (ran.returncode, ran.stdout) == (status, "") and words in ran.stderr, ran
+        assert (ran.returncode, ran.stdout) == (status, "") and message in ran.stderr, ran
     failed = midwatch(served, "handoff", "to", "shell", "exit 3", "--wait", "--json")
     assert (failed.returncode, json.loads(failed.stdout)["status"]) == (1, "failed")
 

@@ -18,8 +18,8 @@ SHOWN = {"DISPLAY": "", "WAYLAND_DISPLAY": "", "BROWSER": ""}
 
 def midwatch(home: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    said = environment(home, **{**SHOWN, **env})
-    return run(arguments, env=said)
+    variables = environment(home, **{**SHOWN, **env})
+    return run(arguments, env=variables)
 
 
 def parse_output(ran: subprocess.CompletedProcess[str]) -> dict:
@@ -36,28 +36,28 @@ def code_of(ran: subprocess.CompletedProcess[str]) -> str:
 @pytest.fixture
 async def server(home: Path) -> AsyncIterator[Server]:
     home.mkdir()
-    made = Server(home, MIDWATCH_DETECT_AGENTS="false", MIDWATCH_SHUTDOWN_GRACE="0")
-    await made.start()
-    yield made
-    await made.stop()
+    server = Server(home, MIDWATCH_DETECT_AGENTS="false", MIDWATCH_SHUTDOWN_GRACE="0")
+    await server.start()
+    yield server
+    await server.stop()
 
 
 async def check_token_commands(home: Path) -> None:
-    made = midwatch(home, "token", "create", "--name", "ci", "--role", "operator", "--actor", "ada")
-    assert made.returncode == 0
-    assert made.stdout.startswith("mw_")
-    assert len(made.stdout.split()) == 1
-    assert "Bearer" in made.stderr
+    created = midwatch(home, "token", "create", "--name", "ci", "--role", "operator", "--actor", "ada")
+    assert created.returncode == 0
+    assert created.stdout.startswith("mw_")
+    assert len(created.stdout.split()) == 1
+    assert "Bearer" in created.stderr
     again = midwatch(home, "token", "create", "--name", "ci", "--role", "viewer", "--json")
     assert (again.returncode, code_of(again)) == (4, "conflict")
     listed = midwatch(home, "token", "list")
     assert "ci" in listed.stdout
-    assert made.stdout.strip() not in listed.stdout
-    (one,) = parse_output(midwatch(home, "token", "list", "--json"))["tokens"]
-    assert (one["name"], one["actor"], one["role"], one["created_by"]) == ("ci", "ada", "operator", "owner")
-    assert parse_output(midwatch(home, "token", "revoke", "ci", "--json"))["id"] == one["id"]
-    gone = midwatch(home, "token", "revoke", "ci", "--json")
-    assert (gone.returncode, code_of(gone)) == (3, "not_found")
+    assert created.stdout.strip() not in listed.stdout
+    (token,) = parse_output(midwatch(home, "token", "list", "--json"))["tokens"]
+    assert (token["name"], token["actor"], token["role"], token["created_by"]) == ("ci", "ada", "operator", "owner")
+    assert parse_output(midwatch(home, "token", "revoke", "ci", "--json"))["id"] == token["id"]
+    missing = midwatch(home, "token", "revoke", "ci", "--json")
+    assert (missing.returncode, code_of(missing)) == (3, "not_found")
     wrong = midwatch(home, "token", "create", "--name", "x", "--role", "king", "--json")
     assert (wrong.returncode, code_of(wrong)) == (2, "invalid_input")
     assert "create" in midwatch(home, "token").stdout
@@ -91,13 +91,13 @@ async def test_open_prints_a_link_that_works_once(server: Server) -> None:
 
 
 async def test_open_starts_the_browser(server: Server, tmp_path: Path) -> None:
-    seen, program = tmp_path / "seen", tmp_path / "browser"
-    program.write_text(f'#!/bin/sh\nprintf %s "$1" > {seen}.part && mv {seen}.part {seen}\n')
+    file, program = tmp_path / "seen", tmp_path / "browser"
+    program.write_text(f'#!/bin/sh\nprintf %s "$1" > {file}.part && mv {file}.part {file}\n')
     program.chmod(0o755)
     ran = midwatch(server.home, "open", BROWSER=str(program))
     assert ran.returncode == 0
-    assert await eventually(seen.exists)
-    assert seen.read_text() == ran.stdout.strip()
+    assert await eventually(file.exists)
+    assert file.read_text() == ran.stdout.strip()
     broken = midwatch(server.home, "open", BROWSER=str(tmp_path / "none"))
     assert (broken.returncode, broken.stdout.startswith(server.url)) == (0, True)
 

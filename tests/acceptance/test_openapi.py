@@ -80,10 +80,10 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     home.mkdir()
     (home / "midwatch.toml").write_text(SETTINGS.replace("{home}", str(home)))
     (home / "asking.py").write_text(ASKING)
-    made = Server(home)
-    await made.start()
-    yield made
-    assert await made.stop() == 0
+    server = Server(home)
+    await server.start()
+    yield server
+    assert await server.stop() == 0
 
 
 @pytest.fixture
@@ -118,13 +118,13 @@ async def test_the_openapi_document_is_complete(document: Document) -> None:
         assert good, route
         for status in good:
             assert replies[status]["content"], route
-            for media, told in replies[status]["content"].items():
-                assert told["schema"], (route, status, media)
-        problems = {status: told for status, told in replies.items() if not status.startswith("2")}
+            for media, content in replies[status]["content"].items():
+                assert content["schema"], (route, status, media)
+        problems = {status: reply for status, reply in replies.items() if not status.startswith("2")}
         assert {"400", "403", "413", "421", "431", "503"} <= set(problems), route
-        for status, told in problems.items():
-            assert told["description"], (route, status)
-            ref = told["content"]["application/problem+json"]["schema"]["$ref"]
+        for status, reply in problems.items():
+            assert reply["description"], (route, status)
+            ref = reply["content"]["application/problem+json"]["schema"]["$ref"]
             assert ref == "#/components/schemas/ProblemInfo", (route, status)
         for status in {"429", "503"} & set(problems):
             assert problems[status]["headers"]["Retry-After"], (route, status)
@@ -136,10 +136,10 @@ async def test_the_openapi_document_is_complete(document: Document) -> None:
 async def test_every_body_and_record_has_a_valid_example(document: Document) -> None:
     schemas = document["components"]["schemas"]
     bodies = {
-        told["schema"].get("$ref", "").rpartition("/")[2] or told["schema"]["anyOf"][0]["$ref"].rpartition("/")[2]
+        content["schema"].get("$ref", "").rpartition("/")[2] or content["schema"]["anyOf"][0]["$ref"].rpartition("/")[2]
         for _, operation in operations(document)
         if "requestBody" in operation
-        for told in operation["requestBody"]["content"].values()
+        for content in operation["requestBody"]["content"].values()
     }
     records = {name for name in schemas if name.endswith("Info")}
     shown = {name for name, schema in schemas.items() if schema.get("examples")}
@@ -152,11 +152,11 @@ async def test_every_body_and_record_has_a_valid_example(document: Document) -> 
 
 def strict(document: Document) -> Document:
     """Return the description with all undocumented members forbidden."""
-    made: Document = json.loads(json.dumps(document))
-    for name, schema in made["components"]["schemas"].items():
+    copy: Document = json.loads(json.dumps(document))
+    for name, schema in copy["components"]["schemas"].items():
         if schema.get("properties") and name not in OPEN_RECORDS:
             schema.setdefault("additionalProperties", False)
-    return made
+    return copy
 
 
 # -- requests made from the document -----------------------------------------------------------------------------------
@@ -185,33 +185,33 @@ async def create_records(http: httpx2.AsyncClient, folder: Path) -> dict[str, li
     goals = [(await post("/goals", objective="demo:hang", scope_id=f"s{n}", agent="demo"))["id"] for n in range(30)]
     for goal in goals[:15]:
         await post(f"/goals/{goal}/pause")
-    passed = await create_handoffs(post, ["demo:hang"] * 4 + ["demo:fail"] * 20 + ["hello"] * 10)
+    handoffs = await create_handoffs(post, ["demo:hang"] * 4 + ["demo:fail"] * 20 + ["hello"] * 10)
     await until(http, "/approvals?limit=500", "approvals", len(asks))
     await until(http, "/deliveries?status=failed&limit=500", "deliveries", 2 * len(failed))
     leave = [await post("/tasks", prompt=f"ls {n}", agent="asks", workdir=str(Path.cwd())) for n in range(10)]
     await until(http, "/approvals?limit=500", "approvals", len(asks) + len(leave))
-    for one in (await http.get("/approvals?limit=500")).json()["approvals"]:
-        if one["agent"] == "asks":
-            await post(f"/approvals/{one['id']}/approve", always=True)
+    for approval in (await http.get("/approvals?limit=500")).json()["approvals"]:
+        if approval["agent"] == "asks":
+            await post(f"/approvals/{approval['id']}/approve", always=True)
     rules = [rule["id"] for rule in (await http.get("/rules")).json()["rules"]]
     assert len(rules) == len(leave)
     approvals = (await http.get("/approvals?limit=500")).json()["approvals"]
     deliveries = (await http.get("/deliveries?limit=500")).json()["deliveries"]
-    asked_by = {one["task_id"]: one["id"] for one in approvals}
-    kept = {task["id"] for task in asks[20:]}
+    asked_by = {approval["task_id"]: approval["id"] for approval in approvals}
+    reserved = {task["id"] for task in asks[20:]}
     return {
         "path.task_id": [done["id"], hangs["id"], *(task["id"] for task in (*failed, *waits, *asks[:20]))],
         f"{RETRY} path.task_id": [task["id"] for task in alone],
-        "path.approval_id": [one["id"] for one in approvals if one["task_id"] not in kept],
+        "path.approval_id": [approval["id"] for approval in approvals if approval["task_id"] not in reserved],
         f"{DENY} path.approval_id": [asked_by[task["id"]] for task in asks[20:40]],
         f"{APPROVE} path.approval_id": [asked_by[task["id"]] for task in asks[40:]],
         "path.rule_id": rules,
-        "path.delivery_id": [one["id"] for one in deliveries],
+        "path.delivery_id": [delivery["id"] for delivery in deliveries],
         "path.automation_id": automations,
         "path.goal_id": goals[:20],
         f"{COMPLETE} path.goal_id": goals[20:25],
         f"{DELAY} path.goal_id": goals[25:],
-        "path.handoff_id": passed,
+        "path.handoff_id": handoffs,
         f"{CANCEL_HANDOFF} path.handoff_id": await create_handoffs(post, ["demo:hang"] * 5),
         "path.name": ["quick", "demo"],
         "path.worktree_id": trees,
@@ -223,8 +223,8 @@ async def create_records(http: httpx2.AsyncClient, folder: Path) -> dict[str, li
 
 async def create_handoffs(post: Callable[..., Awaitable[Document]], prompts: list[str]) -> list[str]:
     """Create a handoff for each prompt."""
-    wish = {"to": "quick", "wait": 0, "timeout": "1h"}  # longer than all requests take
-    return [(await post("/handoffs", task={"description": one}, **wish))["id"] for one in prompts]
+    fields = {"to": "quick", "wait": 0, "timeout": "1h"}  # longer than all requests take
+    return [(await post("/handoffs", task={"description": prompt}, **fields))["id"] for prompt in prompts]
 
 
 async def open_screens(http: httpx2.AsyncClient) -> None:
@@ -255,7 +255,7 @@ async def create_worktrees(
         async with asyncio.timeout(120):
             while (await http.get(f"/tasks/{task['id']}")).json()["status"] != "done":
                 await asyncio.sleep(0.05)
-    return [one["id"] for one in (await http.get("/worktrees")).json()["worktrees"]]
+    return [worktree["id"] for worktree in (await http.get("/worktrees")).json()["worktrees"]]
 
 
 async def until(http: httpx2.AsyncClient, path: str, name: str, count: int) -> None:
@@ -265,17 +265,17 @@ async def until(http: httpx2.AsyncClient, path: str, name: str, count: int) -> N
             await asyncio.sleep(0.05)
 
 
-def configuration(known: dict[str, list[str]]) -> str:
+def configuration(ids: dict[str, list[str]]) -> str:
     """Return the configuration of schemathesis: it uses existing ids half of the time and random ones otherwise."""
-    bound = {name: f"d{number}" for number, name in enumerate(known)}
+    bound = {name: f"d{number}" for number, name in enumerate(ids)}
     lines = ["[parameters]"]
-    lines += [f'"{name}" = {HALF.format(place)}' for name, place in bound.items() if " " not in name]
-    for name, place in bound.items():
+    lines += [f'"{name}" = {HALF.format(dictionary)}' for name, dictionary in bound.items() if " " not in name]
+    for name, dictionary in bound.items():
         if " " in name:
             operation, _, parameter = name.rpartition(" ")
             lines += ["[[operations]]", f'include-name = "{operation}"']
-            lines += [f'parameters = {{ "{parameter}" = {HALF.format(place)} }}']
-    for name, values in known.items():
+            lines += [f'parameters = {{ "{parameter}" = {HALF.format(dictionary)} }}']
+    for name, values in ids.items():
         lines += [f"[dictionaries.{bound[name]}]", f"values = {json.dumps(values, ensure_ascii=False)}"]
     refused = ["400", "401", "403", "404", "405", "409", "410", "413", "415", "421", "422", "429", "431"]
     lines += ["[checks]", f"negative_data_rejection.expected-statuses = {json.dumps(refused)}"]
@@ -286,17 +286,17 @@ def configuration(known: dict[str, list[str]]) -> str:
 async def test_thousands_of_random_requests_are_answered_as_documented(
     server: Server, document: Document, tmp_path: Path
 ) -> None:
-    place = tmp_path / "schemathesis"
-    place.mkdir()
-    (place / "openapi.json").write_text(json.dumps(strict(document)))
+    folder = tmp_path / "schemathesis"
+    folder.mkdir()
+    (folder / "openapi.json").write_text(json.dumps(strict(document)))
     async with server.client() as http:
-        known = await create_records(http, tmp_path)
-        (place / "schemathesis.toml").write_text(configuration(known))
+        ids = await create_records(http, tmp_path)
+        (folder / "schemathesis.toml").write_text(configuration(ids))
         token = http.headers["authorization"]
         opening = asyncio.create_task(keep_screens_open(http))
-        ran = await asyncio.to_thread(fuzz, place, server.url, token)
+        ran = await asyncio.to_thread(fuzz, folder, server.url, token)
         opening.cancel()
-        report = json.loads((place / "report.json").read_text())
+        report = json.loads((folder / "report.json").read_text())
         assert ran.returncode == 0, ran.stdout[-6000:]
         count = report["test_cases"]["generated"]
         print(f"\n{count} requests to {report['operations']['tested']} operations, as described")
@@ -311,7 +311,7 @@ async def test_thousands_of_random_requests_are_answered_as_documented(
     assert "Traceback" not in (tmp_path / "server.log").read_text()
 
 
-def fuzz(place: Path, url: str, token: str) -> subprocess.CompletedProcess[str]:
+def fuzz(folder: Path, url: str, token: str) -> subprocess.CompletedProcess[str]:
     """Send the requests. Streams are left out because they do not end; the log is read as JSON pages."""
     return subprocess.run(
         [
@@ -322,5 +322,5 @@ def fuzz(place: Path, url: str, token: str) -> subprocess.CompletedProcess[str]:
             "--request-timeout", "60", "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off",
             "--report", "json", "--report-json-path", "report.json",
         ],
-        cwd=place, capture_output=True, text=True, timeout=600,
+        cwd=folder, capture_output=True, text=True, timeout=600,
     )  # fmt: skip

@@ -43,12 +43,12 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     home = tmp_path / "home"
     home.mkdir()
     (home / "midwatch.toml").write_text(CONFIG.replace("MARKED", MARK.partition("=")[2]))
-    made = Server(home)
-    await made.start()
+    server = Server(home)
+    await server.start()
     try:
-        yield made
+        yield server
     finally:
-        await made.stop()
+        await server.stop()
         assert await eventually(lambda: not processes_with(MARK))
 
 
@@ -59,20 +59,20 @@ async def http(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def submit(http: httpx2.AsyncClient, prompt: str, **wish: Any) -> dict[str, Any]:
-    answer = await http.post("/tasks", json={"prompt": prompt, "agent": "shell", **wish})
+async def submit(http: httpx2.AsyncClient, prompt: str, **fields: Any) -> dict[str, Any]:
+    answer = await http.post("/tasks", json={"prompt": prompt, "agent": "shell", **fields})
     assert answer.status_code == 201, answer.text
-    made: dict[str, Any] = answer.json()
-    return made
+    task: dict[str, Any] = answer.json()
+    return task
 
 
 async def wait_for_end(http: httpx2.AsyncClient, task: dict[str, Any], seconds: float = 60) -> dict[str, Any]:
     """Return the task once it has ended."""
     async with asyncio.timeout(seconds):
         while True:
-            found: dict[str, Any] = (await http.get(f"/tasks/{task['id']}")).json()
-            if found["status"] not in ("pending", "running"):
-                return found
+            current: dict[str, Any] = (await http.get(f"/tasks/{task['id']}")).json()
+            if current["status"] not in ("pending", "running"):
+                return current
             await asyncio.sleep(0.01)
 
 
@@ -87,10 +87,10 @@ async def test_a_timeout_ends_the_whole_process_group_quickly(
     mark = tmp_path / "both-are-there"
     for timeout in (0.5, 5.0, 30.0):  # a slow machine may not start both at once
         task = await submit(http, STUBBORN.format(mark=mark), timeout=timeout, route="console")
-        found = await wait_for_end(http, task)
-        assert (found["status"], found["outcome"]) == ("failed", "timeout")
+        ended_task = await wait_for_end(http, task)
+        assert (ended_task["status"], ended_task["outcome"]) == ("failed", "timeout")
         assert not processes_with(MARK)
-        assert _get_seconds(found) < timeout + SOON
+        assert _get_seconds(ended_task) < timeout + SOON
         if mark.exists():
             break
     assert mark.exists()
@@ -108,12 +108,12 @@ def _get_seconds(task: dict[str, Any]) -> float:
 async def test_a_cancel_written_to_the_store_takes_effect_quickly(server: Server, http: httpx2.AsyncClient) -> None:
     task = await submit(http, "sleep 60")
     await wait_for_agents()
-    async with Runtime.open(server.home, work=False) as other:
+    async with Runtime.open(server.home, work=False) as runtime:
         began = time.monotonic()
-        await other.tasks.cancel(task["id"])
-        found = await wait_for_end(http, task)
+        await runtime.tasks.cancel(task["id"])
+        ended_task = await wait_for_end(http, task)
         spent = time.monotonic() - began
-    assert found["status"] == "cancelled"
+    assert ended_task["status"] == "cancelled"
     assert not processes_with(MARK)
     assert spent < SOON
 
@@ -124,8 +124,8 @@ async def test_an_agent_that_ignores_signals_is_killed(
     task = await submit(http, STUBBORN.format(mark=tmp_path / "mark"))
     await wait_for_agents(2)
     await http.post(f"/tasks/{task['id']}/cancel")
-    found = await wait_for_end(http, task)
-    assert found["status"] == "cancelled"
+    ended_task = await wait_for_end(http, task)
+    assert ended_task["status"] == "cancelled"
     assert not processes_with(MARK)
 
 
@@ -136,10 +136,10 @@ async def test_a_flood_of_output_does_not_harm_the_server(server: Server, http: 
         began = time.monotonic()
         assert (await http.get("/health")).status_code == 200
         slowest = max(slowest, time.monotonic() - began)
-    found = await wait_for_end(http, task)
-    assert found["status"] == "done"
-    assert 1_000_000 < len(found["result"]) < 11_000_000
-    assert "left out" in found["result"]
+    ended_task = await wait_for_end(http, task)
+    assert ended_task["status"] == "done"
+    assert 1_000_000 < len(ended_task["result"]) < 11_000_000
+    assert "left out" in ended_task["result"]
     assert slowest < SOON
 
 
@@ -153,9 +153,9 @@ async def test_a_flood_of_output_does_not_harm_the_server(server: Server, http: 
     ],
 )
 async def test_a_failing_agent_reports_its_error(http: httpx2.AsyncClient, prompt: str, said: str) -> None:
-    found = await wait_for_end(http, await submit(http, prompt))
-    assert (found["status"], found["outcome"]) == ("failed", "error")
-    assert said in found["error"]
+    task = await wait_for_end(http, await submit(http, prompt))
+    assert (task["status"], task["outcome"]) == ("failed", "error")
+    assert said in task["error"]
 
 
 @pytest.mark.parametrize(("agent", "status"), [("shell", "done"), ("careful", "failed")])
@@ -168,12 +168,12 @@ async def test_a_killed_server_leaves_no_agent_and_its_tasks_follow_their_crash_
     await wait_for_agents(3)
     await server.kill()
     await server.start()
-    found = await wait_for_end(http, task)
-    assert found["status"] == status
+    ended_task = await wait_for_end(http, task)
+    assert ended_task["status"] == status
     if status == "done":
-        assert (found["result"], found["attempt"], found["rescues"]) == ("fine", 2, 1)
+        assert (ended_task["result"], ended_task["attempt"], ended_task["rescues"]) == ("fine", 2, 1)
     else:
-        assert (found["outcome"], found["attempt"]) == ("lost", 1)
+        assert (ended_task["outcome"], ended_task["attempt"]) == ("lost", 1)
     assert await eventually(lambda: not processes_with(MARK))
     assert "rescued" in (await http.get("/events", headers={"Accept": "application/json"})).text
 
@@ -186,8 +186,8 @@ async def test_sigterm_ends_agents_and_exits_cleanly(server: Server, http: httpx
     assert await asyncio.to_thread(server.process.wait, 60) == 0
     assert not processes_with(MARK)
     async with Runtime.open(server.home, work=False) as looking:
-        left = await looking.store.get_task(task["id"])
-        assert left is not None and (left.status, left.interruptions) == ("pending", 1)
+        stored_task = await looking.store.get_task(task["id"])
+        assert stored_task is not None and (stored_task.status, stored_task.interruptions) == ("pending", 1)
 
 
 async def test_an_open_stream_does_not_delay_the_servers_stop(server: Server, http: httpx2.AsyncClient) -> None:

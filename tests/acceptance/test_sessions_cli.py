@@ -66,10 +66,10 @@ def offline(home: Path) -> Path:
 
 @pytest.fixture
 async def server(offline: Path) -> AsyncIterator[Server]:
-    made = Server(offline, MIDWATCH_SHUTDOWN_GRACE="0")
-    await made.start()
-    yield made
-    await made.stop()
+    server = Server(offline, MIDWATCH_SHUTDOWN_GRACE="0")
+    await server.start()
+    yield server
+    await server.stop()
 
 
 @pytest.fixture(params=["with a server", "without a server"])
@@ -77,10 +77,10 @@ async def either(request: pytest.FixtureRequest, offline: Path) -> AsyncIterator
     if request.param == "without a server":
         yield offline
         return
-    made = Server(offline, MIDWATCH_SHUTDOWN_GRACE="0")
-    await made.start()
+    server = Server(offline, MIDWATCH_SHUTDOWN_GRACE="0")
+    await server.start()
     yield offline
-    await made.stop()
+    await server.stop()
 
 
 # -- sessions ------------------------------------------------------------------------------------------------------
@@ -90,8 +90,8 @@ async def test_a_script_has_a_conversation(either: Path) -> None:
     assert "midwatch chat" in midwatch(either, "sessions").stdout
     key = midwatch(either, "session", "new", "--title", "The stars").stdout.strip()
     assert key.startswith("chat:s_")
-    asked = midwatch(either, "session", "send", key, "echo one", "--wait")
-    assert (asked.returncode, asked.stdout) == (0, "one\n")
+    reply = midwatch(either, "session", "send", key, "echo one", "--wait")
+    assert (reply.returncode, reply.stdout) == (0, "one\n")
     assert run_json(either, "session", "send", key, "echo two", "--wait")["result"] == "two"
     assert midwatch(either, "session", "send", key, "exit 3", "--wait").returncode == 1
     shown = run_json(either, "session", "show", key)
@@ -162,20 +162,20 @@ async def test_a_watcher_misses_nothing_over_a_crash_of_the_server(server: Serve
     async with Client.for_home(server.home) as client, asyncio.timeout(PATIENCE):
         await client.create_session(key="chat:1", agent="demo")
         states, seqs, killed = [], [], False
-        async for one in client.watch_session("chat:1", 0):
-            if "as_of_seq" in one:
-                states.append(one)
+        async for frame in client.watch_session("chat:1", 0):
+            if "as_of_seq" in frame:
+                states.append(frame)
                 if len(states) == 1:
                     await client.send("chat:1", "first")
                     await client.send("chat:1", "second")
-            elif one["seq"]:
-                seqs.append(one["seq"])
-            elif one["kind"] == "message_delta" and not killed:
+            elif frame["seq"]:
+                seqs.append(frame["seq"])
+            elif frame["kind"] == "message_delta" and not killed:
                 killed = True
                 await server.kill()
                 await server.start()
                 await client.send("chat:1", "third")  # the other messages may have been answered before
-            if one["kind"] == "task_finished" and one["payload"]["result"].count("third"):
+            if frame["kind"] == "task_finished" and frame["payload"]["result"].count("third"):
                 break
         log = await client.events(session_key="chat:1")
     assert seqs == [event["seq"] for event in log["events"] if event["seq"] <= seqs[-1]]
@@ -267,11 +267,11 @@ def terminal(home: Path, *arguments: str) -> Iterator[Terminal]:
         start_new_session=True,
     )  # fmt: skip
     os.close(end)
-    made = Terminal(program, screen)
+    terminal = Terminal(program, screen)
     try:
-        yield made
+        yield terminal
     finally:
-        made.close()
+        terminal.close()
 
 
 async def test_chat_works_in_a_terminal(either: Path) -> None:
@@ -493,15 +493,15 @@ async def test_the_answer_is_shown_while_it_is_written(server: Server) -> None:
         midwatch(server.home, "session", "new", "--key", "chat:1", "--agent", "demo")
         assert "session_opened" in follower.stdout.readline()
         midwatch(server.home, "chat", "chat:1", said="hello\n")
-        seen = [follower.stdout.readline()]
-        while "task_finished" not in seen[-1]:
-            seen.append(follower.stdout.readline())
-            assert seen[-1]
-        assert any("message_delta" in line and line.split()[0] == "-" for line in seen)
+        lines = [follower.stdout.readline()]
+        while "task_finished" not in lines[-1]:
+            lines.append(follower.stdout.readline())
+            assert lines[-1]
+        assert any("message_delta" in line and line.split()[0] == "-" for line in lines)
     finally:
         follower.send_signal(signal.SIGINT)
-        _, said = follower.communicate(timeout=PATIENCE)
-    assert (follower.returncode, said) == (130, "")
+        _, errors = follower.communicate(timeout=PATIENCE)
+    assert (follower.returncode, errors) == (130, "")
 
 
 async def test_pruned_events_are_reported(either: Path) -> None:

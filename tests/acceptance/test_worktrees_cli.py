@@ -63,18 +63,18 @@ async def wait_for_end(client: Client, task_id: str) -> None:
             await asyncio.sleep(0.02)
 
 
-def midwatch(home: Path, place: Path, *arguments: str, said: str | None = None) -> subprocess.CompletedProcess[str]:
-    return run(arguments, env=environment(home), cwd=place, said=said)
+def midwatch(home: Path, folder: Path, *arguments: str, said: str | None = None) -> subprocess.CompletedProcess[str]:
+    return run(arguments, env=environment(home), cwd=folder, said=said)
 
 
-def run_json(home: Path, place: Path, *arguments: str) -> Any:
-    ran = midwatch(home, place, *arguments, "--json")
+def run_json(home: Path, folder: Path, *arguments: str) -> Any:
+    ran = midwatch(home, folder, *arguments, "--json")
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
 
-def run_refused(home: Path, place: Path, status: int, *arguments: str) -> str:
-    ran = midwatch(home, place, *arguments)
+def run_refused(home: Path, folder: Path, status: int, *arguments: str) -> str:
+    ran = midwatch(home, folder, *arguments)
     assert (ran.returncode, ran.stdout) == (status, ""), ran.stderr
     assert ran.stderr.count("\n") == 1
     assert ran.stderr.rstrip().endswith(".")
@@ -116,18 +116,18 @@ def test_a_chat_keeps_one_worktree_and_names_it_on_close(home: Path, repo: Path)
     assert f"Its worktree {tree['id']} is kept in {tree['path']}, on {tree['branch']}: 1 file +1 -0" in closed
     reopened = midwatch(home, repo, "chat", "chat:1", said="ls\n")
     assert "one" in reopened.stdout, reopened.stderr
-    made = run_json(home, repo, "session", "new", "--worktree")
-    assert made["worktree"].startswith("w_")
+    session = run_json(home, repo, "session", "new", "--worktree")
+    assert session["worktree"].startswith("w_")
     assert not (repo / "one").exists()
 
 
 async def test_worktrees_are_managed_over_http(home: Path, repo: Path) -> None:
     async with serve_client(home) as client:
-        begun = await client.submit("echo x > x", {"workdir": str(repo), "worktree": True})
-        assert begun["worktree"] is not None
-        assert begun["worktree"]["status"] in ("planned", "making", "kept")
-        await wait_for_end(client, begun["id"])
-        task = await client.get(begun["id"])
+        first_task = await client.submit("echo x > x", {"workdir": str(repo), "worktree": True})
+        assert first_task["worktree"] is not None
+        assert first_task["worktree"]["status"] in ("planned", "making", "kept")
+        await wait_for_end(client, first_task["id"])
+        task = await client.get(first_task["id"])
         assert task["worktree"] is not None
         assert (task["worktree"]["files"], task["worktree"]["dirty"]) == (1, True), task
         tree = await client.worktree(task["id"])
@@ -155,9 +155,9 @@ async def test_two_tasks_of_a_coding_agent_share_a_directory_only_on_request(hom
         waiting = await client.get(second["id"])
         assert (waiting["wait"], waiting["status"]) == ("directory", "pending")
         assert waiting["status_text"] == "pending: waits for the task that works in its directory"
-        told_so = {"agent": "alone", "workdir": str(repo), "share_workdir": True}
-        for wish in (told_so, {"agent": "shell", "workdir": str(repo)}, {**told_so, "worktree": True}):
-            beside = await client.submit("echo beside", wish)  # type: ignore[arg-type]
+        sharing = {"agent": "alone", "workdir": str(repo), "share_workdir": True}
+        for fields in (sharing, {"agent": "shell", "workdir": str(repo)}, {**sharing, "worktree": True}):
+            beside = await client.submit("echo beside", fields)  # type: ignore[arg-type]
             await wait_for_end(client, beside["id"])
         assert (await client.get(second["id"]))["status"] == "pending"
         await client.cancel(holder["id"])
@@ -179,8 +179,8 @@ async def test_run_prints_why_its_task_does_not_start(home: Path, repo: Path) ->
                 assert b"submitted to alone" in await running.stderr.readline()
                 assert b"waits for the task that works in its directory" in await running.stderr.readline()
             await client.cancel(holder["id"])
-            said, _ = await asyncio.wait_for(running.communicate(), 60)
-            assert (running.returncode, said) == (0, b"second\n")
+            output, _ = await asyncio.wait_for(running.communicate(), 60)
+            assert (running.returncode, output) == (0, b"second\n")
         finally:
             if running.returncode is None:
                 running.kill()
@@ -194,6 +194,6 @@ async def test_an_agent_does_not_see_the_worktrees_of_others(home: Path, repo: P
         script = f"midwatch worktree diff {first['id']}; midwatch worktree merge {first['id']}"
         task = await client.submit(script.replace("midwatch", str(PROGRAM)), {"workdir": str(repo)})
         await wait_for_end(client, task["id"])
-        said = (await client.get(task["id"]))["error"] or ""
-        assert "may not read the worktrees of others" in said
-        assert "may only read" in said
+        error = (await client.get(task["id"]))["error"] or ""
+        assert "may not read the worktrees of others" in error
+        assert "may only read" in error

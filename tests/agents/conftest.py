@@ -62,12 +62,12 @@ def passed_all(agent: str, *, terminal: bool = False, states: Container[str] = (
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the results of each version of each agent."""
-    cases = sorted({case for found in RESULTS.values() for case in found})
+    cases = sorted({case for results in RESULTS.values() for case in results})
     line = terminalreporter.write_line
     line(f"{'agent':<10}{'version':<10}{'way':<10}" + "".join(f"{case[:22]:<24}" for case in cases))
     for known, way in (*PAIRS, *TERMINALS):
-        found = RESULTS.get((known.name, way), {})
-        signs = (SIGNS.get(found.get(case, "skipped"), "?") for case in cases)
+        results = RESULTS.get((known.name, way), {})
+        signs = (SIGNS.get(results.get(case, "skipped"), "?") for case in cases)
         line(f"{known.name:<10}{known.version:<10}{way:<10}" + "".join(f"{sign:<24}" for sign in signs))
     good = [known.name for known in AGENTS if passed_all(known.name)]
     line(f"{len(good)} agents pass everything: {', '.join(good) or 'none'}.")
@@ -80,8 +80,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     when it is run again.
     """
     some = session.config.option.keyword or any("::" in name for name in session.config.args)
-    asked = os.environ.get("CI") and not hasattr(session.config, "workerinput") and not some
+    enforced = os.environ.get("CI") and not hasattr(session.config, "workerinput") and not some
     tried = ("passed", "failed")
     counts = [sum(passed_all(known.name, terminal=at, states=tried) for known in AGENTS) for at in (False, True)]
-    if asked and min(counts) < FEWEST:
+    if enforced and min(counts) < FEWEST:
         session.exitstatus = TOO_FEW_STATUS

@@ -20,8 +20,8 @@ KEY = "fake-key"
 
 def cache() -> Path:
     """Return the directory where `tests/agents/install` has put them."""
-    given = os.environ.get("MIDWATCH_AGENTS_DIR")
-    return Path(given) if given else Path("~/.cache/midwatch/agents").expanduser()
+    folder = os.environ.get("MIDWATCH_AGENTS_DIR")
+    return Path(folder) if folder else Path("~/.cache/midwatch/agents").expanduser()
 
 
 def program(name: str) -> str | None:

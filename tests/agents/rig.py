@@ -30,13 +30,13 @@ def toml(value: Any) -> str:
     return json.dumps(value)
 
 
-async def wait_for(look: Callable[[], Awaitable[Any]], what: str, seconds: float = PATIENCE) -> Any:
-    """Return the first true result of `look`."""
+async def wait_for(read: Callable[[], Awaitable[Any]], what: str, seconds: float = PATIENCE) -> Any:
+    """Return the first true result of `read`."""
     deadline = time.monotonic() + seconds
-    while not (found := await look()):
+    while not (value := await read()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         await asyncio.sleep(0.05)
-    return found
+    return value
 
 
 class Rig:
@@ -99,11 +99,11 @@ class Rig:
 
     def leftovers(self) -> list[str]:
         """Return the command lines of the remaining processes."""
-        found = []
+        lines = []
         for pid in processes_with(f"AGENT_RIG={self.mark}"):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            found.append(f"{pid}: {b' '.join(words).decode(errors='replace')[:200]}")
-        return found
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            lines.append(f"{pid}: {b' '.join(arguments).decode(errors='replace')[:200]}")
+        return lines
 
     async def open(self) -> str:
         """Open a conversation and return its key."""
@@ -121,12 +121,12 @@ class Rig:
             return dict(task) if task["status"] in ENDED else None
 
         try:
-            found: Json = await wait_for(look, "the task has ended", seconds)
+            ended_task: Json = await wait_for(look, "the task has ended", seconds)
         except AssertionError as late:
             raise AssertionError(
                 f"{late}\n{json.dumps(await self.client.get(task_id), indent=1)}\n{self.log()}"
             ) from None
-        return found
+        return ended_task
 
     async def turn(self, key: str, text: str) -> str:
         """Send a message, wait for a successful answer, and return it."""
@@ -138,15 +138,17 @@ class Rig:
         """Return the question of a waiting task, or with the status `all` its newest question."""
 
         async def look() -> Json | None:
-            found = [dict(one) for one in await self.client.approvals(status) if one["task_id"] == task_id]
-            return found[0] if found else None
+            approvals = [
+                dict(approval) for approval in await self.client.approvals(status) if approval["task_id"] == task_id
+            ]
+            return approvals[0] if approvals else None
 
         question: Json = await wait_for(look, "the agent asks")
         return question
 
     async def wait_for_hold(self, name: str) -> None:
         """Return once the model delays an answer."""
-        await self.model.until(lambda seen: name in seen.held, PATIENCE)
+        await self.model.until(lambda model: name in model.held, PATIENCE)
 
     def make_name(self) -> str:
         """Return an unused name."""

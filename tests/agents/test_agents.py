@@ -24,32 +24,32 @@ async def test_three_turns_with_memory(known: Known, way: str, tmp_path: Path) -
 
 
 async def test_an_allowed_tool_runs(known: Known, way: str, tmp_path: Path) -> None:
-    made = tmp_path / "work" / "made.txt"
+    file = tmp_path / "work" / "made.txt"
     options, verb = ({"permissions": "all"}, "shell") if way == "headless" else ({}, "escalate")
     async with start_rig(known, way, tmp_path, **options) as rig:
         key = await rig.open()
-        task_id = await rig.send(key, f"[[{verb} touch {made.name}]] [[say all done]]")
+        task_id = await rig.send(key, f"[[{verb} touch {file.name}]] [[say all done]]")
         if way == "acp":
             question = await rig.wait_for_question(task_id)
             assert "touch made.txt" in (question["command"] or "") + question["question"]
-            assert not made.exists()
+            assert not file.exists()
             await rig.client.approve(question["id"])
         task = await rig.wait_for_end(task_id)
-        assert (task["outcome"], made.exists()) == ("ok", True), (task, rig.log())
+        assert (task["outcome"], file.exists()) == ("ok", True), (task, rig.log())
         assert "all done" in task["result"]
 
 
 async def test_a_denied_tool_does_not_run(known: Known, way: str, tmp_path: Path) -> None:
-    made = tmp_path / "work" / "made.txt"
+    file = tmp_path / "work" / "made.txt"
     async with start_rig(known, way, tmp_path) as rig:
         key = await rig.open()
-        task_id = await rig.send(key, f"[[escalate touch {made.name}]] [[say all done]]")
+        task_id = await rig.send(key, f"[[escalate touch {file.name}]] [[say all done]]")
         if way == "acp":
             question = await rig.wait_for_question(task_id)
             denied = await rig.client.deny(question["id"], "not today")
             assert denied["status"] == "denied"
         task = await rig.wait_for_end(task_id)
-        assert not made.exists()
+        assert not file.exists()
         if way == "headless" and known.hides_tools:
             assert "No tool for escalate" in task["result"]
         elif way == "headless":
@@ -59,14 +59,14 @@ async def test_a_denied_tool_does_not_run(known: Known, way: str, tmp_path: Path
 
 @pytest.mark.asks
 async def test_an_unanswered_question_expires(known: Known, way: str, tmp_path: Path) -> None:
-    made = tmp_path / "work" / "made.txt"
+    file = tmp_path / "work" / "made.txt"
     async with start_rig(known, way, tmp_path, approvals={"expires": 1.5}) as rig:
         key = await rig.open()
-        task_id = await rig.send(key, f"[[escalate touch {made.name}]] [[say all done]]")
+        task_id = await rig.send(key, f"[[escalate touch {file.name}]] [[say all done]]")
         question = await rig.wait_for_question(task_id, "all")  # it may end before it is read
         await rig.wait_for_end(task_id)
         assert (await rig.client.approval(question["id"]))["status"] == "expired"
-        assert not made.exists()
+        assert not file.exists()
 
 
 async def test_a_turn_is_cancelled(known: Known, way: str, tmp_path: Path) -> None:

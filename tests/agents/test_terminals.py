@@ -52,12 +52,12 @@ async def test_three_turns_with_a_pause_and_a_long_reply(known: Known, way: str,
         assert await turn(rig, key, "Take your time. [[pause 3]] [[say after it]]") == (
             "Let me think ... that is it. after it"
         )
-        found = await turn(rig, key, "[[long 2000]]", 120.0)
-        lines = [line.strip() for line in found.split("\n") if line.strip()]
+        reply = await turn(rig, key, "[[long 2000]]", 120.0)
+        lines = [line.strip() for line in reply.split("\n") if line.strip()]
         assert lines == [f"line {n} of a long answer" for n in range(2000)]
         assert "Ada" in await turn(rig, key, "[[recall]]")
         shown = await rig.client.messages(key)
-        assert len([one for one in shown if one["role"] == "user"]) == 4
+        assert len([message for message in shown if message["role"] == "user"]) == 4
 
 
 async def test_repeated_prompts_and_replies_and_long_replies_are_read(known: Known, way: str, tmp_path: Path) -> None:
@@ -68,26 +68,26 @@ async def test_repeated_prompts_and_replies_and_long_replies_are_read(known: Kno
         long = "\n".join(f"This is line {n} of a long prompt, and it has words." for n in range(400))
         assert len(long) > 20_000
         assert await turn(rig, key, f"{long}\n[[say read it]]") == "read it"
-        assert any(long in text for one in rig.model.requests for text in one["said"]), "it arrived whole"
+        assert any(long in text for request in rig.model.requests for text in request["said"]), "it arrived whole"
 
 
 async def test_a_dialog_is_recognised_and_answered(known: Known, way: str, tmp_path: Path) -> None:
-    made, not_made = tmp_path / "work" / "made.txt", tmp_path / "work" / "unmade.txt"
+    file, denied_file = tmp_path / "work" / "made.txt", tmp_path / "work" / "unmade.txt"
     async with start_rig(known, way, tmp_path) as rig:
         key = await rig.open()
         await turn(rig, key, "[[say ready]]")
-        task_id = await rig.send(key, f"[[escalate touch {made.name}]] [[say tool used]]")
+        task_id = await rig.send(key, f"[[escalate touch {file.name}]] [[say tool used]]")
         question = await rig.wait_for_question(task_id)
-        assert len(question["choices"]) >= 2 and not made.exists()
+        assert len(question["choices"]) >= 2 and not file.exists()
         await rig.client.approve(question["id"])
         task = await wait_for_end(rig, task_id)
-        assert (task["outcome"], made.exists()) == ("ok", True), (task, rig.log())
+        assert (task["outcome"], file.exists()) == ("ok", True), (task, rig.log())
         assert "tool used" in task["result"]
-        task_id = await rig.send(key, f"[[escalate touch {not_made.name}]] [[say tool refused]]")
+        task_id = await rig.send(key, f"[[escalate touch {denied_file.name}]] [[say tool refused]]")
         question = await rig.wait_for_question(task_id)
         await rig.client.deny(question["id"], "not today")
         await rig.wait_for_end(task_id)
-        assert not not_made.exists()
+        assert not denied_file.exists()
         assert await turn(rig, key, "Go on [[say still here]]"), "it goes on, with whatever it makes of the refusal"
 
 
@@ -132,16 +132,16 @@ async def test_an_agentapi_client_talks_to_the_terminal(known: Known, way: str, 
                 return bool((await http.get(f"{base}/status")).json()["status"] == "stable")
 
             async def last() -> Json:
-                found: Json = (await http.get(f"{base}/messages")).json()["messages"][-1]
-                return found
+                message: Json = (await http.get(f"{base}/messages")).json()["messages"][-1]
+                return message
 
             says = (("[[say first]]", "first"), ("[[say first]]", "first"), ("[[say a => b]]", "a => b"))
-            for number, (said, told) in enumerate(says, 1):
+            for number, (prompt, answer) in enumerate(says, 1):
                 await wait_for(is_stable, "it waits for input")
-                reply = await http.post(f"{base}/message", json={"content": said, "type": "user"})
+                reply = await http.post(f"{base}/message", json={"content": prompt, "type": "user"})
                 assert reply.status_code == 200, reply.text
                 while (await last())["id"] < 2 * number or not await is_stable():
                     await asyncio.sleep(0.05)
-                found = await last()
-                assert (found["id"], found["role"], found["content"]) == (2 * number, "agent", told)
+                message = await last()
+                assert (message["id"], message["role"], message["content"]) == (2 * number, "agent", answer)
         granting.cancel()

@@ -87,8 +87,8 @@ class Console(Desk):
         self.shared = shared
         self._listeners = {
             "request": lambda request: self.requests.append(request),
-            "console": lambda said: said.type in ("error", "warning") and self._problems.append(said.text),
-            "weberror": lambda told: self._problems.append(f"not caught: {told.error}"),
+            "console": lambda message: message.type in ("error", "warning") and self._problems.append(message.text),
+            "weberror": lambda web_error: self._problems.append(f"not caught: {web_error.error}"),
         }
         for name, hear in self._listeners.items():
             shared.context.on(name, hear)  # type: ignore[call-overload]
@@ -101,9 +101,9 @@ class Console(Desk):
         for page in self.shared.context.pages:
             await page.close()
         going = "/tasks?status=running&status=pending&limit=200"
-        while found := (await self.get(going))["tasks"]:
-            await asyncio.gather(*(self.post(f"/tasks/{one['id']}/cancel") for one in found))
-            await asyncio.gather(*(self.wait_for_end(one["id"]) for one in found))
+        while tasks := (await self.get(going))["tasks"]:
+            await asyncio.gather(*(self.post(f"/tasks/{task['id']}/cancel") for task in tasks))
+            await asyncio.gather(*(self.wait_for_end(task["id"]) for task in tasks))
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +130,11 @@ def server_at(folder: Path, settings: str) -> Server:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def get_shared(browser: Browser) -> AsyncIterator[Callable[[str], Awaitable[Shared]]]:
     """Return a function that returns the shared server for the settings, and starts it at its first use."""
-    kept: dict[str, Shared] = {}
+    cache: dict[str, Shared] = {}
     async with AsyncExitStack() as stack:
 
         async def share(settings: str) -> Shared:
-            if settings not in kept:
+            if settings not in cache:
                 folder = Path(stack.enter_context(TemporaryDirectory(prefix="shared-")))
                 server = server_at(folder, settings)
                 await server.start()
@@ -143,8 +143,8 @@ async def get_shared(browser: Browser) -> AsyncIterator[Callable[[str], Awaitabl
                 stack.push_async_callback(maker.close)
                 context = await maker.context(reduced_motion="reduce")
                 await maker.sign_in(context)
-                kept[settings] = Shared(server, context)
-            return kept[settings]
+                cache[settings] = Shared(server, context)
+            return cache[settings]
 
         yield share
 
@@ -160,18 +160,18 @@ async def desk(
     """Yield a server and a browser; the test fails if the browser's console has errors or warnings."""
     common = await get_shared(settings) if "shared" in request.fixturenames else None
     server = common.server if common else server_at(tmp_path, settings)
-    made = Console(server, browser, tmp_path)
+    console = Console(server, browser, tmp_path)
     try:
         if common:
-            made.share(common)
+            console.share(common)
         else:
             await server.start()
-        yield made
-        made.check()
+        yield console
+        console.check()
     finally:
         if common:
-            await made.reset()
-        await made.close()
+            await console.reset()
+        await console.close()
         if not common:
             await server.stop()
 
@@ -188,8 +188,8 @@ def faults() -> Callable[..., Awaitable[list[str]]]:
         for light, picture in pictures.items():
             await page.emulate_media(color_scheme=light)  # type: ignore[arg-type]
             await page.screenshot(path=PICTURES / f"{picture}.png", full_page=full, animations="disabled")
-            told = [*await page.evaluate(STRUCTURE), *await page.evaluate(CONTRAST)]
-            wrong += [f"{light}: {one}" for one in told]
+            problems = [*await page.evaluate(STRUCTURE), *await page.evaluate(CONTRAST)]
+            wrong += [f"{light}: {problem}" for problem in problems]
         return wrong
 
     return find

@@ -83,15 +83,15 @@ def write(turn: Any, text: str) -> None:
 
 def listen(prompt: str, turn: Any) -> str:
     """Take messages after its tool returned, until a message says enough or asks it to stop."""
-    heard = []
-    while not heard or not heard[-1].startswith(("enough", "Stop")):
-        heard.append(turn.receive())
-    return f"heard: {', '.join(heard)}"
+    messages = []
+    while not messages or not messages[-1].startswith(("enough", "Stop")):
+        messages.append(turn.receive())
+    return f"heard: {', '.join(messages)}"
 
 
 def ignore_messages(prompt: str, turn: Any) -> str:
     """Take no message, although it could, until a file exists."""
-    place = Path(prompt)
-    while not place.exists() and not turn.stopping:
+    path = Path(prompt)
+    while not path.exists() and not turn.stopping:
         time.sleep(0.02)
     return f"did {prompt}"

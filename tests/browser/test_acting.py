@@ -38,8 +38,8 @@ async def test_a_question_answered_elsewhere_disappears(desk: Desk) -> None:
     task = await desk.submit("demo:ask sail on")
     page = await desk.open(f"/tasks/{task}")
     await expect(page.locator(".approval")).to_be_visible()
-    asked = await page.locator(".approval").get_attribute("data-approval")
-    await desk.post(f"/approvals/{asked}/deny")
+    approval_id = await page.locator(".approval").get_attribute("data-approval")
+    await desk.post(f"/approvals/{approval_id}/deny")
     await expect(page.locator(".approval")).to_have_count(0)
     await expect(page.locator(".task-output .page-text")).to_contain_text("the answer was")
 
@@ -133,28 +133,28 @@ async def test_messages_are_sent_in_order_and_none_is_lost_although_the_server_i
     page = await desk.open(session_path(session))
     message = page.get_by_label("Message")
     await expect(message).to_be_focused()
-    held: asyncio.Queue[Route] = asyncio.Queue()
-    await page.route("**/messages", held.put)
+    routes: asyncio.Queue[Route] = asyncio.Queue()
+    await page.route("**/messages", routes.put)
     for text in ("demo:hang first", "second", "third"):
         await message.fill(text)
         await message.press("Control+Enter")
         await expect(message).to_have_value("")
-    await (await asyncio.wait_for(held.get(), 60)).continue_()
+    await (await asyncio.wait_for(routes.get(), 60)).continue_()
     await expect(page.locator(".message.user")).to_contain_text("first")
-    await (await asyncio.wait_for(held.get(), 60)).continue_()
+    await (await asyncio.wait_for(routes.get(), 60)).continue_()
     await expect(page.locator(".queued")).to_contain_text("second")
     await message.fill("fourth")
     await page.get_by_role("button", name="Queue", exact=True).click()
     await message.fill("and what is being written")
     refusal = {"detail": "too much at once", "code": "store_unavailable"}
-    await (await asyncio.wait_for(held.get(), 60)).fulfill(status=503, json=refusal)
+    await (await asyncio.wait_for(routes.get(), 60)).fulfill(status=503, json=refusal)
     await expect(message).to_have_value("third\nfourth\nand what is being written")
     await expect(page.locator(".toast")).to_have_text("too much at once")
     await message.press("Control+Enter")
-    await (await asyncio.wait_for(held.get(), 60)).continue_()
+    await (await asyncio.wait_for(routes.get(), 60)).continue_()
     await expect(page.locator(".queued")).to_contain_text(["second", "third"])
-    wishes = [request.headers["idempotency-key"] for request in desk.requests if request.url.endswith("/messages")]
-    assert len(set(wishes)) == len(wishes) == 4, wishes
+    keys = [request.headers["idempotency-key"] for request in desk.requests if request.url.endswith("/messages")]
+    assert len(set(keys)) == len(keys) == 4, keys
 
 
 @pytest.mark.usefixtures("shared")

@@ -121,8 +121,12 @@ async def test_an_edit_changes_only_the_edited_fields(desk: Desk) -> None:
     await page.get_by_label("Quiet token").fill("")
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_role("heading", name="look around twice", level=1)).to_be_visible()
-    kept = await desk.get(f"/automations/{key}")
-    assert kept["quiet"] is None and kept["max_runs"] == 7 and kept["schedule"] == {"cron": "15 6 * * *", "zone": "UTC"}
+    automation = await desk.get(f"/automations/{key}")
+    assert (
+        automation["quiet"] is None
+        and automation["max_runs"] == 7
+        and automation["schedule"] == {"cron": "15 6 * * *", "zone": "UTC"}
+    )
 
 
 async def test_the_list_of_automations_shows_changes_made_elsewhere(desk: Desk) -> None:
@@ -162,7 +166,7 @@ async def test_an_automation_that_paused_itself_needs_attention(desk: Desk) -> N
     page = await desk.open("/")
     await expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()
     for _ in range(3):
-        await desk.until(f"/automations/{key}", lambda one: not one["running"])
+        await desk.until(f"/automations/{key}", lambda automation: not automation["running"])
         await desk.wait_for_end((await desk.post(f"/automations/{key}/run"))["id"])
     waiting = page.locator(".now-waiting")
     await expect(waiting.locator(".attention-row")).to_contain_text("Paused: Gulls")
@@ -179,10 +183,10 @@ async def test_alerts_of_the_watchdog_are_shown_on_the_now_page_and_in_the_list(
     task = (await desk.post(f"/automations/{key}/run"))["id"]
     now = await desk.open("/")
     listed = await desk.tab(now.context, "/automations")
-    found: list[str] = []
-    while task not in found:  # reported now, or by the watchdog itself a moment ago
+    subjects: list[str] = []
+    while task not in subjects:  # reported now, or by the watchdog itself a moment ago
         looked = await desk.post("/watchdog")
-        found = [one["subject"] for one in looked["told"] + looked["known"]]
+        subjects = [alert["subject"] for alert in looked["told"] + looked["known"]]
     await expect(listed.locator(".automation-list .row-sub")).to_contain_text(f"Silent: {task} has emitted no event")
     notice = now.locator(".now-waiting .attention-row")
     await expect(notice).to_contain_text("Silent: demo:hang watch the tide")
@@ -210,8 +214,8 @@ async def test_a_goal_is_set_watched_paused_edited_and_completed(desk: Desk) -> 
     steps = page.locator(".steps li")
     for names in (["Step 1"], ["Step 2", "Step 1"]):
         await expect(steps.locator(".row-title")).to_have_text(names)
-        asked = await desk.until("/approvals", lambda found: found["approvals"])
-        await desk.post(f"/approvals/{asked['approvals'][0]['id']}/approve")
+        reply = await desk.until("/approvals", lambda inbox: inbox["approvals"])
+        await desk.post(f"/approvals/{reply['approvals'][0]['id']}/approve")
     await expect(status).to_have_text("paused")
     await expect(steps.locator(".status")).to_have_text(["done", "done"])
     await expect(page.locator("p.status-note")).to_contain_text("its budget of 2 steps is spent")
@@ -269,8 +273,8 @@ async def test_a_button_pressed_while_a_step_or_run_ends_does_what_its_label_say
     page = await desk.open(f"/goals/{goal}")
     await expect(page.locator(".steps .row-title")).to_have_text(["Step 1"])
     await press(page, "Delay")
-    asked = await desk.until("/approvals", lambda found: found["approvals"])
-    await desk.post(f"/approvals/{asked['approvals'][0]['id']}/approve")
+    reply = await desk.until("/approvals", lambda inbox: inbox["approvals"])
+    await desk.post(f"/approvals/{reply['approvals'][0]['id']}/approve")
     await expect(page.locator(".steps .row-title")).to_have_text(["Step 2", "Step 1"])
     await page.mouse.up()
     await expect(page.get_by_role("dialog")).to_contain_text("Delay the next step")
@@ -294,7 +298,7 @@ async def test_a_button_pressed_while_a_step_or_run_ends_does_what_its_label_say
 async def test_a_viewer_sees_automations_and_goals_and_cannot_change_them(desk: Desk) -> None:
     key = await add(desk, "count the gulls", every=3600)
     goal = await set_goal(desk, "every gull is counted", max_steps=1)
-    await desk.until(f"/goals/{goal}", lambda one: one["status"] == "paused")
+    await desk.until(f"/goals/{goal}", lambda shown: shown["status"] == "paused")
     page = await desk.open("/automations", role="viewer")
     for path in ("/automations", f"/automations/{key}", "/goals", f"/goals/{goal}"):
         await page.goto(path)
@@ -325,11 +329,11 @@ async def test_the_automations_of_a_day_are_read_over_http(desk: Desk) -> None:
     hourly = await add(desk, "a", every=3600)
     daily = await add(desk, "b", cron="@daily", zone="UTC")
     await desk.post(f"/automations/{daily}/pause")
-    days = {one["id"]: one for one in (await desk.get("/schedules/day"))["days"]}
+    days = {day["id"]: day for day in (await desk.get("/schedules/day"))["days"]}
     assert len(days[hourly]["next_runs"]) == 24 and days[hourly]["when"] == "every 1h"
     assert days[daily]["next_runs"] == [] and days[daily]["runs"] == []
-    (one,) = (await desk.get(f"/schedules/day?id={hourly}"))["days"]
-    assert one == days[hourly]
+    (day,) = (await desk.get(f"/schedules/day?id={hourly}"))["days"]
+    assert day == days[hourly]
 
 
 async def wait_for_data(page: Page) -> None:
@@ -371,11 +375,15 @@ async def fill(desk: Desk) -> dict[str, str]:
     for key, times in ((news, 2), (failing, 3)):
         for _ in range(times):
             await desk.wait_for_end((await desk.post(f"/automations/{key}/run"))["id"])
-            await desk.until(f"/automations/{key}", lambda one: not one["running"])
-    hung = next(one for one in (await desk.get("/automations"))["automations"] if one["title"] == "Queue watch")
+            await desk.until(f"/automations/{key}", lambda automation: not automation["running"])
+    hung = next(
+        automation
+        for automation in (await desk.get("/automations"))["automations"]
+        if automation["title"] == "Queue watch"
+    )
     await desk.post(f"/automations/{hung['id']}/run")
     reached = await set_goal(desk, "Every link of the site answers within two seconds", max_steps=2, scope_id="a")
-    await desk.until(f"/goals/{reached}", lambda one: one["status"] == "paused")
+    await desk.until(f"/goals/{reached}", lambda goal: goal["status"] == "paused")
     await desk.post(f"/goals/{reached}/complete", {"evidence": "all 412 links answer, the slowest in 1.4 s"})
     spent = await set_goal(
         desk, "The test suite passes on the three oldest supported versions", max_steps=2, max_seconds="2h",
@@ -384,8 +392,8 @@ async def fill(desk: Desk) -> dict[str, str]:
     goes_on = await set_goal(
         desk, "demo:hang Move the archive to the new store, and prove that nothing was lost", max_steps=20, scope_id="c"
     )
-    await desk.until(f"/goals/{spent}", lambda one: one["status"] == "paused")
-    await desk.until(f"/goals/{goes_on}", lambda one: one["running"])
+    await desk.until(f"/goals/{spent}", lambda goal: goal["status"] == "paused")
+    await desk.until(f"/goals/{goes_on}", lambda goal: goal["running"])
     return {
         "now-standing": "/", "automation": f"/automations/{news}", "automation-failed": f"/automations/{failing}",
         "new-automation": "/automations/new", "automation-edit": f"/automations/{news}?edit=1",

@@ -51,11 +51,11 @@ async def open_chat(
         await server.wait_until_stable()
         url = str(server.http.base_url).rstrip("/")
         context = await slow_down(await browser.new_context(base_url=url, **{"viewport": DESKTOP, **options}))
-        asked: list[str] = []
+        urls: list[str] = []
         problems: list[str] = []
-        context.on("request", lambda request: asked.append(request.url))
-        context.on("console", lambda said: said.type in ("error", "warning") and problems.append(said.text))
-        context.on("weberror", lambda told: problems.append(str(told.error)))
+        context.on("request", lambda request: urls.append(request.url))
+        context.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
+        context.on("weberror", lambda web_error: problems.append(str(web_error.error)))
         if behind:
 
             async def strip(route: Route) -> None:
@@ -67,7 +67,7 @@ async def open_chat(
             await page.goto(f"{behind}/chat/embed" if behind else "/")
             await wait_for_stream(page)
             yield page, server
-            assert [one for one in asked if not one.startswith((f"{url}{behind}/", "data:", "blob:"))] == []
+            assert [address for address in urls if not address.startswith((f"{url}{behind}/", "data:", "blob:"))] == []
             assert problems == []
         finally:
             await context.close()
@@ -171,8 +171,8 @@ async def test_the_page_of_a_session_shows_its_terminal(desk: Desk) -> None:
     await screen.press("Enter")
     await expect(screen).to_contain_text("you said</b> n\n")
     assert page.url.endswith(session_path(key)), "what is typed into a terminal is no shortcut"
-    other = (await desk.post("/sessions", {"agent": "echo"}))["key"]
-    await page.goto(session_path(other))
+    other_key = (await desk.post("/sessions", {"agent": "echo"}))["key"]
+    await page.goto(session_path(other_key))
     await wait_for_stream(page)
     await expect(page.get_by_role("button", name="Interrupt")).to_be_visible()
     await expect(page.get_by_role("button", name="Terminal", exact=True)).to_be_hidden()

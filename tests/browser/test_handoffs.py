@@ -117,7 +117,7 @@ async def test_many_handoffs_are_drawn_below_fixed_names_and_listed_in_pages(des
 async def test_the_page_draws_and_lists_handoffs_made_elsewhere(desk: Desk) -> None:
     page = await desk.open("/handoffs")
     await expect(page.get_by_text("No handoffs yet")).to_be_visible()
-    made = await hand_off(desk, "demo", "demo:hang watch the tide", wait=0)
+    handoff = await hand_off(desk, "demo", "demo:hang watch the tide", wait=0)
     arrow = page.locator(".handoff-arrow")
     await expect(arrow).to_have_count(1)
     await expect(arrow.locator("a")).to_have_attribute(
@@ -128,7 +128,7 @@ async def test_the_page_draws_and_lists_handoffs_made_elsewhere(desk: Desk) -> N
     await expect(page.locator(".lane text")).to_have_text(["owner", "demo"])
     await arrow.locator("a").focus()
     await page.keyboard.press("Enter")
-    await expect(page).to_have_url(re.compile(made["id"]))
+    await expect(page).to_have_url(re.compile(handoff["id"]))
     await page.get_by_role("button", name="Cancel").click()
     await page.get_by_role("button", name="Cancel handoff").click()
     await expect(page.locator(".task-line .status")).to_have_text("cancelled")
@@ -147,11 +147,11 @@ async def test_the_page_draws_and_lists_handoffs_made_elsewhere(desk: Desk) -> N
 
 @pytest.mark.usefixtures("shared")
 async def test_a_viewer_sees_handoffs_and_cannot_change_them(desk: Desk) -> None:
-    made = await hand_off(desk, "demo", "demo:hang watch", wait=0)
-    page = await desk.open(f"/handoffs/{made['id']}", "viewer")
+    handoff = await hand_off(desk, "demo", "demo:hang watch", wait=0)
+    page = await desk.open(f"/handoffs/{handoff['id']}", "viewer")
     await expect(page.locator(".task-line .status")).to_have_text("in progress")
     await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
-    await page.goto(f"/tasks/{made['task_id']}")
+    await page.goto(f"/tasks/{handoff['task_id']}")
     await expect(page.locator(".task-line .status")).to_have_text("running")
     await expect(page.get_by_role("button", name="Hand over")).to_have_count(0)
 
@@ -166,12 +166,12 @@ async def create_handoffs(desk: Desk) -> dict[str, str]:
     back = await hand_off(desk, "echo", "Write it down for the release notes", source_task=first["task_id"])
     await hand_off(desk, "demo", "demo:fail Compare with the build of the day before yesterday", source_task=task)
     await hand_off(desk, "demo", "demo:hang Watch the build and say when it is green again", source_task=task, wait=0)
-    gone = await hand_off(desk, "shell", "sleep 60", wait=0)
-    await desk.post(f"/handoffs/{gone['id']}/cancel")
+    cancelled = await hand_off(desk, "shell", "sleep 60", wait=0)
+    await desk.post(f"/handoffs/{cancelled['id']}/cancel")
     await hand_off(desk, "coder", "Say what you would do", wait=0)
     await desk.post("/handoffs", {"task": {"type": "say", "description": "good morning"}, "wait": 10})
     return {
-        "handoffs": "/handoffs", "handoff": f"/handoffs/{back['id']}", "handoff-ended": f"/handoffs/{gone['id']}",
+        "handoffs": "/handoffs", "handoff": f"/handoffs/{back['id']}", "handoff-ended": f"/handoffs/{cancelled['id']}",
         "task-lineage": f"/tasks/{task}",
     }  # fmt: skip
 

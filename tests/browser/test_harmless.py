@@ -28,7 +28,7 @@ async def check_harmless(page: Page) -> None:
     """Check that no script ran, nothing was loaded, and nothing covers the page."""
     assert await page.evaluate("window.stolen") is None
     main = page.locator("main")
-    for made in (
+    for selector in (
         "script",
         "style",
         "iframe",
@@ -38,7 +38,7 @@ async def check_harmless(page: Page) -> None:
         "meta",
         ".page-text :is(img, form, input, svg)",
     ):
-        await expect(main.locator(made)).to_have_count(0)
+        await expect(main.locator(selector)).to_have_count(0)
     links = await main.locator("a[href]").evaluate_all("(all) => all.map((one) => [one.protocol, one.outerHTML])")
     for address, link in links:
         assert address in ("http:", "https:", "mailto:"), link
@@ -49,13 +49,13 @@ async def check_harmless(page: Page) -> None:
 async def test_a_hostile_prompt_and_result_do_no_harm_on_any_page(desk: Desk) -> None:
     task = await desk.submit(EVIL, "echo")
     failed = await desk.submit(EVIL + " demo:fail", "demo")
-    for one in (task, failed):
-        await desk.wait_for_end(one)
-    asked = await desk.submit(EVIL + " demo:ask", "demo")
+    for task_id in (task, failed):
+        await desk.wait_for_end(task_id)
+    asking = await desk.submit(EVIL + " demo:ask", "demo")
     session = (await desk.post("/sessions", {"agent": "echo", "title": "<img src=x onerror='window.stolen=9'>"}))["key"]
     sent = await desk.post(f"{session_path(session)}/messages", {"text": EVIL})
     await desk.wait_for_end(sent["id"])
-    await desk.until("/approvals", lambda found: found["approvals"])
+    await desk.until("/approvals", lambda inbox: inbox["approvals"])
     page = await desk.open(f"/tasks/{task}")
     await expect(page.locator(".task-output .page-text")).to_contain_text("<script>window.stolen = 2</script>")
     await expect(page.locator(".task-output").get_by_role("link", name="web")).to_have_attribute(
@@ -64,7 +64,7 @@ async def test_a_hostile_prompt_and_result_do_no_harm_on_any_page(desk: Desk) ->
     paths = (
         f"/tasks/{task}",
         f"/tasks/{failed}",
-        f"/tasks/{asked}",
+        f"/tasks/{asking}",
         session_path(session),
         "/",
         "/tasks",
@@ -98,7 +98,7 @@ async def test_hostile_text_in_any_event_of_an_agent_does_no_harm(desk: Desk) ->
     """Thoughts, plans, tools, diffs, commands, file names, questions, models: each contains hostile text."""
     session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:evil"}))["key"]
     sent = await desk.post(f"{session_path(session)}/messages", {"text": f"say:{EVIL}"})
-    await desk.until("/approvals", lambda found: found["approvals"])
+    await desk.until("/approvals", lambda inbox: inbox["approvals"])
     page = await desk.open(session_path(session))
     for path in (session_path(session), f"/tasks/{sent['id']}", "/inbox", "/", "/events"):
         await page.goto(path)
@@ -129,7 +129,7 @@ async def test_hostile_text_in_any_event_of_an_agent_does_no_harm(desk: Desk) ->
 async def test_the_content_security_policy_forbids_inline_code_and_other_hosts(desk: Desk) -> None:
     desk.expect_problem(r"Content Security Policy|status of 404|net::ERR")
     page = await desk.open("/")
-    said = await page.evaluate(
+    result = await page.evaluate(
         """async () => {
           const tried = [];
           const inline = document.createElement("script");
@@ -145,5 +145,5 @@ async def test_the_content_security_policy_forbids_inline_code_and_other_hosts(d
           return [tried, window.stolen ?? null];
         }"""
     )
-    assert said == [[], None]
+    assert result == [[], None]
     desk.requests[:] = [request for request in desk.requests if "evil.example" not in request.url]

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.usefixtures("shared")
 async def test_a_link_signs_in_once_and_its_code_is_removed_from_the_address(desk: Desk) -> None:
     desk.expect_problem(r"status of 401")
-    made = await asyncio.to_thread(
+    ran = await asyncio.to_thread(
         subprocess.run, [PROGRAM, "open", "--print"], env=environment(desk.server.home), capture_output=True, text=True
     )
-    address = made.stdout.strip()
+    address = ran.stdout.strip()
     first, second = await desk.context(), await desk.context()
     page = await first.new_page()
     await page.goto(address)
@@ -65,11 +65,11 @@ async def test_a_sign_in_link_redirects_only_to_pages_of_the_console(desk: Desk)
 async def test_signing_out_ends_every_tab(desk: Desk) -> None:
     desk.expect_problem(r"status of 401")
     page = await desk.open("/settings", viewport=DESKTOP)  # in a browser of its own
-    other = await desk.tab(page.context, "/")
+    second_page = await desk.tab(page.context, "/")
     await page.get_by_role("button", name="Sign out").click()
     await expect(page.get_by_role("heading", name="Sign in to midwatch")).to_be_visible()
     assert await page.context.cookies() == []
-    await expect(other.get_by_role("heading", name="Sign in to midwatch")).to_be_visible()
+    await expect(second_page.get_by_role("heading", name="Sign in to midwatch")).to_be_visible()
     await page.goto("/tasks")
     await expect(page.get_by_role("heading", name="Sign in to midwatch")).to_be_visible()
 
@@ -79,7 +79,7 @@ async def test_a_viewer_sees_everything_and_has_no_controls_that_change_data(des
     task = await desk.submit("demo:ask may a viewer answer")
     session = (await desk.post("/sessions", {"agent": "demo", "title": "Looked at"}))["key"]
     await desk.post(f"{session_path(session)}/messages", {"text": "demo:hang"})
-    await desk.until("/approvals", lambda found: found["approvals"])
+    await desk.until("/approvals", lambda inbox: inbox["approvals"])
     page = await desk.open("/", role="viewer")
     await expect(page.locator(".approval-question")).to_be_visible()
     for path in (
@@ -115,8 +115,8 @@ async def list_actions(page: Page) -> list[str]:
     harmless = {"Sign out", "Refresh", "Pause", "Load older", "Waterfall", "List", "Show all", "all", "Expand"}
     harmless |= {"cost", "tokens", "tasks"}  # the numbers in the navigation bars
     buttons = await page.locator("main").get_by_role("button").evaluate_all(BUTTONS)
-    found = [name for name in buttons if name not in harmless and not name.startswith("Copy")]
-    return found + await page.locator("main textarea:visible").all_inner_texts()
+    actions = [name for name in buttons if name not in harmless and not name.startswith("Copy")]
+    return actions + await page.locator("main textarea:visible").all_inner_texts()
 
 
 @pytest.mark.usefixtures("shared")
@@ -124,10 +124,10 @@ async def test_a_viewer_that_sends_a_change_is_refused_with_a_reason(desk: Desk)
     desk.expect_problem(r"status of 403")
     task = await desk.submit("demo:hang")
     page = await desk.open(f"/tasks/{task}", role="viewer")
-    said = await page.evaluate(
+    reply = await page.evaluate(
         """async (id) => { const r = await fetch(`/api/v1/tasks/${id}/cancel`, {method: "POST",
         headers: {"content-type": "application/json"}, body: "{}"}); return [r.status, (await r.json()).code]; }""",
         task,
     )
-    assert said == [403, "forbidden"]
+    assert reply == [403, "forbidden"]
     await expect(page.locator(".task-line .status")).to_have_text("running")

@@ -93,9 +93,9 @@ async def test_questions_are_answered_without_a_mouse(desk: Desk) -> None:
     await page.keyboard.press("a")
     await expect(cards.nth(0)).to_be_focused()
     await expect(cards).to_have_count(3)  # no question without focus is answered
-    for key, place in (("j", 1), ("j", 2), ("k", 1)):
+    for key, index in (("j", 1), ("j", 2), ("k", 1)):
         await page.keyboard.press(key)
-        await expect(cards.nth(place)).to_be_focused()
+        await expect(cards.nth(index)).to_be_focused()
     await page.keyboard.press("a")
     await expect(cards).to_have_count(2)
     await page.keyboard.press("k")
@@ -107,7 +107,8 @@ async def test_questions_are_answered_without_a_mouse(desk: Desk) -> None:
     await page.keyboard.press("d")
     await expect(cards).to_have_count(1)
     answers = {
-        one["task_id"]: (one["status"], one["why"]) for one in (await desk.get("/approvals?status=all"))["approvals"]
+        approval["task_id"]: (approval["status"], approval["why"])
+        for approval in (await desk.get("/approvals?status=all"))["approvals"]
     }
     assert [answers[task] for task in tasks] == [("denied", "jade"), ("granted", None), ("pending", None)]
     await cards.nth(0).focus()
@@ -122,8 +123,8 @@ async def test_a_question_answered_elsewhere_shows_by_whom_and_disappears(desk: 
     page = await desk.open("/inbox")
     card = page.locator(".inbox-open .approval")
     await expect(card).to_have_count(1)
-    asked = (await desk.get("/approvals"))["approvals"][0]["id"]
-    await desk.post(f"/approvals/{asked}/approve")
+    approval_id = (await desk.get("/approvals"))["approvals"][0]["id"]
+    await desk.post(f"/approvals/{approval_id}/approve")
     await expect(card.locator(".approval-done")).to_contain_text("allowed by owner")
     await expect(card).to_have_count(0)
     await expect(page.get_by_text("Nothing is waiting for you")).to_be_visible()
@@ -153,12 +154,12 @@ async def test_an_answer_in_the_browser_reaches_the_agent_at_once(desk: Desk) ->
         button = page.locator(".inbox-open .approval").get_by_role("button", name="Allow", exact=True)
         await expect(button).to_be_visible()
         clicked = await button.evaluate("(node) => { const at = Date.now(); node.click(); return at / 1000; }")
-        ended = await desk.wait_for_end(task)
-        took.append(float(ended["result"]) - clicked)
+        ended_task = await desk.wait_for_end(task)
+        took.append(float(ended_task["result"]) - clicked)
         await expect(button).to_have_count(0)
     took.sort()
     BUILT.mkdir(exist_ok=True)
     (BUILT / "answer.txt").write_text(
-        f"{time.ctime()}: seconds from click to agent: {[round(one, 3) for one in took]}\n"
+        f"{time.ctime()}: seconds from click to agent: {[round(seconds, 3) for seconds in took]}\n"
     )
     assert took[len(took) // 2] <= 0.3, took

@@ -61,20 +61,20 @@ async def test_a_reload_during_a_stream_loses_nothing(desk: Desk) -> None:
 async def test_two_tabs_show_the_same_events(desk: Desk) -> None:
     pipe = desk.pipe()
     task = await desk.submit(str(pipe.path), "pipe")
-    one = await desk.open(f"/tasks/{task}")
-    two = await desk.tab(one.context, f"/tasks/{task}")
+    first_page = await desk.open(f"/tasks/{task}")
+    second_page = await desk.tab(first_page.context, f"/tasks/{task}")
     for text in ("alpha ", "beta ", "gamma"):
         pipe.write(text)
-    for page in (one, two):
+    for page in (first_page, second_page):
         await expect(page.locator(".task-output .plain-text")).to_have_text("alpha beta gamma")
     pipe.close()
-    for page in (one, two):
+    for page in (first_page, second_page):
         await expect(page.locator(".task-line .status")).to_have_text("done")
         await expect(page.locator(".task-output .page-text")).to_have_text("alpha beta gamma")
-    await expect(one.locator("mw-waterfall .step").first).to_be_visible()
+    await expect(first_page.locator("mw-waterfall .step").first).to_be_visible()
     names = "() => [...document.querySelectorAll('mw-waterfall .step')].map((one) => one.ariaLabel)"
     async with asyncio.timeout(60):
-        while await one.evaluate(names) != await two.evaluate(names):
+        while await first_page.evaluate(names) != await second_page.evaluate(names):
             await asyncio.sleep(0.05)
 
 
@@ -92,17 +92,17 @@ async def test_a_lost_server_is_shown_and_missed_events_are_loaded_when_it_retur
         await desk.server.kill()
     else:
         await desk.server.stop()
-    for one in (page, watching, watched):
-        await expect(one.locator("#banner")).to_contain_text("Offline")
-        await expect(one.locator("#link-state")).to_have_text("offline")
+    for tab in (page, watching, watched):
+        await expect(tab.locator("#banner")).to_contain_text("Offline")
+        await expect(tab.locator("#link-state")).to_have_text("offline")
     await desk.server.start()
     meanwhile = await desk.submit("happened meanwhile")
     await desk.wait_for_end(meanwhile)
     pipe.write("a whole sentence")
     await expect(watched.locator(".task-output .plain-text")).to_have_text("a whole sentence")
-    for one in (page, watching, watched):
-        await wait_for_stream(one)
-        await expect(one.locator("#banner")).to_be_hidden()
+    for tab in (page, watching, watched):
+        await wait_for_stream(tab)
+        await expect(tab.locator("#banner")).to_be_hidden()
     pipe.close()
     await expect(watched.locator(".task-output .page-text")).to_have_text("a whole sentence")
     await expect(watching.locator(".now-recent .row-title")).to_have_count(2)

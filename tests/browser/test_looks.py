@@ -102,8 +102,8 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
     refused = await desk.submit(
         "Compare the backups of Monday and Tuesday", "nightly", route="webhook:http://127.0.0.1:9/"
     )
-    for one in (done, failed, refused):
-        await desk.wait_for_end(one)
+    for task_id in (done, failed, refused):
+        await desk.wait_for_end(task_id)
     retried = (await desk.post(f"/tasks/{failed}/retry"))["id"]
     await desk.wait_for_end(retried)
     running = await desk.submit(
@@ -123,7 +123,7 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
     worked = await desk.submit("Put a ceiling on the back-off", "coder", session_key="chat:worker")
     await desk.wait_for_end(worked)
     await desk.submit("Now with asks, please", "coder", session_key="chat:worker")
-    held = await desk.submit("Put a ceiling on the back-off, and hold", "coder", session_key="chat:held")
+    holding = await desk.submit("Put a ceiling on the back-off, and hold", "coder", session_key="chat:held")
     await desk.submit(f"say:{LONG}", "coder", session_key="chat:long")
     prompt = "echo one > one.txt; git add one.txt; git commit -qm one; echo two > two.txt; echo >> a.txt"
     branched = await desk.submit(
@@ -131,8 +131,10 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
     )
     await desk.wait_for_end(branched)
     ruled = await desk.submit("Take the time by the clock", "coder", workdir="/tmp")
-    asked = await desk.until("/approvals", lambda found: [one for one in found["approvals"] if one["task_id"] == ruled])
-    mine = next(one["id"] for one in asked["approvals"] if one["task_id"] == ruled)
+    reply = await desk.until(
+        "/approvals", lambda inbox: [approval for approval in inbox["approvals"] if approval["task_id"] == ruled]
+    )
+    mine = next(approval["id"] for approval in reply["approvals"] if approval["task_id"] == ruled)
     await desk.post(f"/approvals/{mine}/approve", {"always": True, "why": "it is asked every night"})
     await desk.wait_for_end(await desk.submit("Take the time by the clock once more", "coder", workdir="/tmp"))
     await desk.submit("Take the time by the clock of another place", "coder", workdir="/")
@@ -148,6 +150,6 @@ async def fill(desk: Desk) -> tuple[dict[str, str], str]:
         "asking": asking,
         "delayed": delayed,
         "worked": worked,
-        "held": held,
+        "held": holding,
         "branched": branched,
     }, talk

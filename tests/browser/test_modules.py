@@ -35,8 +35,8 @@ async def serve_from_disk(route: Route) -> None:
     if path == "/sign-in":
         return await route.fulfill(path=WEB / "index.html")
     folder, _, name = path.removeprefix("/").partition("/")
-    found = {"web": WEB, "unit": UNIT}.get(folder, UNIT) / name
-    return await (route.fulfill(path=found) if found.is_file() else route.fulfill(status=404))
+    file = {"web": WEB, "unit": UNIT}.get(folder, UNIT) / name
+    return await (route.fulfill(path=file) if file.is_file() else route.fulfill(status=404))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -52,11 +52,11 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
 
 @pytest.mark.parametrize(("file", "name"), [(file, name) for file, names in NAMES.items() for name in names])
 async def test_the_unit_tests_of_a_module_pass(page: Page, file: str, name: str) -> None:
-    told = await page.evaluate(RUN, [file, name])
-    assert told is None, f"{file}, {name}: {told}"
+    error = await page.evaluate(RUN, [file, name])
+    assert error is None, f"{file}, {name}: {error}"
 
 
 @pytest.mark.parametrize("file", NAMES)
 async def test_every_unit_test_of_a_file_is_collected(page: Page, file: str) -> None:
-    found = await page.evaluate("async (file) => Object.keys((await import(file)).default)", f"/unit/{file}")
-    assert found == NAMES[file]
+    names = await page.evaluate("async (file) => Object.keys((await import(file)).default)", f"/unit/{file}")
+    assert names == NAMES[file]

@@ -137,42 +137,42 @@ async def test_a_new_token_is_shown_once_works_and_is_revoked(desk: Desk) -> Non
 @pytest.mark.usefixtures("shared")
 async def test_a_directory_is_chosen_in_the_directory_list(desk: Desk, tmp_path: Path) -> None:
     desk.expect_problem(r"status of (404|422)")
-    place = tmp_path / "work"
-    (place / "deep <b>er").mkdir(parents=True)
+    folder = tmp_path / "work"
+    (folder / "deep <b>er").mkdir(parents=True)
     page = await desk.open("/tasks/new")
-    await page.get_by_label("Directory").fill(str(place.parent))
+    await page.get_by_label("Directory").fill(str(folder.parent))
     await page.get_by_role("button", name="Browse").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("button", name="work", exact=True).click()
     await dialog.get_by_role("button", name="deep <b>er").click()
-    await expect(dialog.get_by_label("Path")).to_have_value(f"{place}/deep <b>er")
+    await expect(dialog.get_by_label("Path")).to_have_value(f"{folder}/deep <b>er")
     await dialog.get_by_role("button", name="..", exact=True).click()
     await dialog.get_by_role("button", name="Use this directory").click()
-    await expect(page.get_by_label("Directory")).to_have_value(str(place))
+    await expect(page.get_by_label("Directory")).to_have_value(str(folder))
     await expect(page.get_by_role("button", name="Browse")).to_be_focused()
     await page.get_by_role("button", name="Browse").click()
     await dialog.get_by_label("Path").fill("/no/such/place")
     await dialog.get_by_label("Path").press("Enter")
     await expect(dialog.get_by_text("Not found")).to_be_visible()
     await page.keyboard.press("Escape")
-    await expect(page.get_by_label("Directory")).to_have_value(str(place))
+    await expect(page.get_by_label("Directory")).to_have_value(str(folder))
 
 
 @pytest.mark.usefixtures("shared")
 async def test_a_late_response_does_not_overwrite_typed_text(desk: Desk) -> None:
     desk.expect_problem(r"status of (404|422)")
     page = await desk.open("/tasks/new")
-    asked, go = asyncio.Event(), asyncio.Event()
+    requested, go = asyncio.Event(), asyncio.Event()
 
     async def late(route: Route) -> None:
-        asked.set()
+        requested.set()
         await go.wait()
         await route.continue_()
 
     await page.route("**/api/v1/directories", late)
     await page.get_by_role("button", name="Browse").click()
     path = page.get_by_role("dialog").get_by_label("Path")
-    await asked.wait()
+    await requested.wait()
     await path.fill("/no/such")
     async with page.expect_response("**/directories"):
         go.set()
@@ -195,12 +195,12 @@ async def test_a_late_response_does_not_overwrite_typed_text(desk: Desk) -> None
 async def test_unknown_addresses_show_an_error(desk: Desk) -> None:
     desk.expect_problem(r"status of 404")
     page = await desk.open("/tasks/t_0000000000000000000000000")
-    told = page.get_by_role("heading", name="Not found", level=1)
-    await expect(told).to_be_visible()
+    heading = page.get_by_role("heading", name="Not found", level=1)
+    await expect(heading).to_be_visible()
     await page.goto("/goals/g_0000000000000000000000000")
-    await expect(told).to_be_visible()
+    await expect(heading).to_be_visible()
     await page.goto("/sessions/chat%3Anobody")
-    await expect(told).to_be_visible()
+    await expect(heading).to_be_visible()
     await expect(page).to_have_title("Not found · midwatch")
     await page.get_by_role("link", name="Go to Now", exact=True).click()
     await wait_for_stream(page)

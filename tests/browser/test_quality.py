@@ -78,7 +78,7 @@ async def test_the_first_paint_happens_within_a_second(desk: Desk) -> None:
 
 async def test_the_layout_does_not_shift_while_tasks_start_and_finish(desk: Desk) -> None:
     watched = await desk.submit("demo:ask may it")
-    await desk.until("/approvals", lambda found: found["approvals"])
+    await desk.until("/approvals", lambda inbox: inbox["approvals"])
     now = await desk.open("/")
     task = await desk.tab(now.context, f"/tasks/{watched}")
     for page in (now, task):
@@ -91,8 +91,8 @@ async def test_the_layout_does_not_shift_while_tasks_start_and_finish(desk: Desk
     await desk.submit("demo:fail number 4")
     await expect(now.locator(".now-recent .row-title")).to_have_count(4)
     await expect(now.locator(".now-failed .row-title")).to_have_count(1)
-    asked = (await desk.get("/approvals"))["approvals"][0]["id"]
-    await desk.post(f"/approvals/{asked}/approve")
+    approval_id = (await desk.get("/approvals"))["approvals"][0]["id"]
+    await desk.post(f"/approvals/{approval_id}/approve")
     await expect(task.locator(".task-output .page-text")).to_contain_text("the answer was")
     await expect(now.locator(".now-recent .row-title")).to_have_count(5)
     for page in (now, task):
@@ -103,7 +103,7 @@ async def test_the_layout_does_not_shift_while_tasks_start_and_finish(desk: Desk
 async def test_the_layout_does_not_shift_while_an_agent_thinks_works_and_asks(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:still"}))["key"]
     sent = await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
-    await desk.until("/approvals", lambda found: found["approvals"])
+    await desk.until("/approvals", lambda inbox: inbox["approvals"])
     talk = await desk.open(session_path(session))
     task = await desk.tab(talk.context, f"/tasks/{sent['id']}")
     inbox = await desk.tab(talk.context, "/inbox")
@@ -113,8 +113,8 @@ async def test_the_layout_does_not_shift_while_an_agent_thinks_works_and_asks(de
         await page.reload()
         await wait_for_stream(page)
         await expect(page.locator("main .skeleton")).to_have_count(0)
-    asked = (await desk.get("/approvals"))["approvals"][0]["id"]
-    await desk.post(f"/approvals/{asked}/approve")
+    approval_id = (await desk.get("/approvals"))["approvals"][0]["id"]
+    await desk.post(f"/approvals/{approval_id}/approve")
     await desk.wait_for_end(sent["id"])
     await desk.submit("with asks", "coder")
     await expect(talk.locator(".message.agent .page-text")).to_contain_text("ceiling")
@@ -129,9 +129,9 @@ async def test_the_layout_does_not_shift_while_an_agent_thinks_works_and_asks(de
 
 async def get_focused_text(page: Page) -> str:
     """Return the text of the focused element, which must have a visible focus style."""
-    found = await page.evaluate(FOCUS)
-    assert found["seen"], found
-    return str(found["text"])
+    focused = await page.evaluate(FOCUS)
+    assert focused["seen"], focused
+    return str(focused["text"])
 
 
 async def test_a_task_is_submitted_and_opened_without_a_mouse(desk: Desk) -> None:
@@ -223,7 +223,7 @@ async def test_every_page_opens_and_a_task_can_be_submitted_on_a_phone(desk: Des
     worked = await desk.submit("put a ceiling on it", "coder", session_key="chat:phone")
     await desk.wait_for_end(worked)
     await desk.submit("with asks", "coder", session_key="chat:phone")
-    await desk.until("/approvals", lambda found: found["approvals"])
+    await desk.until("/approvals", lambda inbox: inbox["approvals"])
     more = (f"/tasks/{worked}", session_path("chat:phone"), "/inbox", "/usage", "/usage?by=model")
     for path in (page.url, "/", "/tasks", "/events", *more):
         await page.goto(path)

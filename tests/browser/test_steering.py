@@ -58,11 +58,11 @@ async def test_a_message_reaches_the_running_turn(desk: Desk) -> None:
 
 
 async def test_messages_of_other_people_show_their_names(desk: Desk) -> None:
-    other = (await desk.post("/tokens", {"name": "sam", "role": "operator"}))["secret"]
+    secret = (await desk.post("/tokens", {"name": "sam", "role": "operator"}))["secret"]
     session = (await desk.post("/sessions", {"agent": "listener", "prompt": "begin"}))["key"]
     page = await desk.open(session_path(session))
     await expect(page.get_by_role("group", name="When the agent receives it")).to_be_visible()
-    await desk.post(f"{session_path(session)}/messages", {"text": "enough", "mode": "interrupt"}, other)
+    await desk.post(f"{session_path(session)}/messages", {"text": "enough", "mode": "interrupt"}, secret)
     names = page.locator(".message.user .message-head b")
     await expect(names).to_have_text(["you", "sam"])
     await page.reload()
@@ -102,7 +102,7 @@ async def test_a_message_not_taken_yet_is_marked_and_continues_after_the_turn(
     await expect(unheard).to_have_count(0)
     await expect(page.locator(".message.agent:not(.writing)")).to_have_count(2)
     running = f"/tasks?status=running&session_key={quote(session, safe='')}"
-    await desk.until(running, lambda found: [one["prompt"] for one in found["tasks"]] == ["after that"])
+    await desk.until(running, lambda listed: [task["prompt"] for task in listed["tasks"]] == ["after that"])
     await page.get_by_role("button", name="Abort now").click()
     await expect(page.locator(".message.no-answer")).to_have_count(1)
     await expect(page.locator(".message.user .plain-text")).to_have_text([str(done), str(done), "after that"])

@@ -30,11 +30,11 @@ async def test_the_page_reloads_its_data_when_missed_events_were_pruned(desk: De
     await desk.wait_for_end(await desk.submit("seen"))
     await expect(page.locator(".now-recent .row-title")).to_have_text("seen")
     await desk.server.stop()
-    for one in (page, tasks):
-        await offline(one)
+    for tab in (page, tasks):
+        await offline(tab)
     await desk.server.start()
-    for one in (page, tasks):
-        await one.context.set_offline(True)  # it returns after the events it missed were pruned
+    for tab in (page, tasks):
+        await tab.context.set_offline(True)  # it returns after the events it missed were pruned
     missed = await desk.submit("missed")
     await desk.wait_for_end(missed)
     await desk.server.stop()
@@ -45,8 +45,8 @@ async def test_the_page_reloads_its_data_when_missed_events_were_pruned(desk: De
     store.close()
     await desk.server.start()
     await page.context.set_offline(False)
-    for one in (page, tasks):
-        await wait_for_stream(one)
+    for tab in (page, tasks):
+        await wait_for_stream(tab)
     await expect(page.locator(".now-recent .row-title")).to_have_text(["missed", "seen"])
     await expect(tasks.locator(".row-title")).to_have_text(["missed", "seen"])
 

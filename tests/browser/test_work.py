@@ -97,13 +97,13 @@ async def test_the_work_of_a_task_is_shown_although_its_events_arrive_late(desk:
     task = await desk.submit("put a ceiling on it", "coder")
     await desk.wait_for_end(task)
     page = await desk.open("/")
-    held: asyncio.Queue[Route] = asyncio.Queue()
-    await page.route("**/api/v1/events?task_id=*", held.put)
+    routes: asyncio.Queue[Route] = asyncio.Queue()
+    await page.route("**/api/v1/events?task_id=*", routes.put)
     async with page.expect_response(f"**/api/v1/tasks/{task}/page") as answered:
         await page.goto(f"/tasks/{task}")
     await (await answered.value).finished()
     await page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
-    await (await asyncio.wait_for(held.get(), 60)).continue_()
+    await (await asyncio.wait_for(routes.get(), 60)).continue_()
     await expect(page.locator(".task-work .step.tool").first).to_be_visible()
 
 
@@ -135,29 +135,29 @@ async def test_work_is_shown_while_it_happens(desk: Desk) -> None:
     await expect(thinking).to_contain_text("Thinking")
     await thinking.locator("summary").click()
     await expect(thinking.locator(".plain-text")).to_have_text(THOUGHT)
-    for one in (page, watched):
-        await expect(one.locator(".plan-list li[data-status=in_progress]")).to_have_text(PLAN[1])
-        runs = one.locator(".step.tool[data-state=open]")
+    for tab in (page, watched):
+        await expect(tab.locator(".plan-list li[data-status=in_progress]")).to_have_text(PLAN[1])
+        runs = tab.locator(".step.tool[data-state=open]")
         await expect(runs).to_contain_text("pytest tests/unit")
         await expect(runs).to_contain_text("running")
     await page.locator(".approval").get_by_role("button", name="Go on").click()
-    for one in (page, watched):
-        await expect(one.locator(".step.tool[data-state=open]")).to_have_count(0)
-        await expect(one.locator(".step.thought[data-state=open]")).to_have_count(0)
-        await expect(one.locator(".plan-list")).to_have_count(1)
-        await expect(one.locator(".plan-head")).to_contain_text("4 of 4 done")
-        await expect(one.locator(".step.question-step")).to_contain_text("Go on: allowed by owner")
+    for tab in (page, watched):
+        await expect(tab.locator(".step.tool[data-state=open]")).to_have_count(0)
+        await expect(tab.locator(".step.thought[data-state=open]")).to_have_count(0)
+        await expect(tab.locator(".plan-list")).to_have_count(1)
+        await expect(tab.locator(".plan-head")).to_contain_text("4 of 4 done")
+        await expect(tab.locator(".step.question-step")).to_contain_text("Go on: allowed by owner")
 
 
 @pytest.mark.usefixtures("shared")
 async def test_a_thought_that_arrives_before_the_page_is_loaded_is_kept(desk: Desk) -> None:
     session = (await desk.post("/sessions", {"agent": "coder", "key": "chat:early"}))["key"]
     page = await desk.open("/")
-    held: asyncio.Queue[Route] = asyncio.Queue()
-    await page.route("**/api/v1/events?*kind=thought_update*", held.put)
+    routes: asyncio.Queue[Route] = asyncio.Queue()
+    await page.route("**/api/v1/events?*kind=thought_update*", routes.put)
     await page.goto(session_path(session))
     await wait_for_stream(page)
-    reading = await asyncio.wait_for(held.get(), 60)
+    reading = await asyncio.wait_for(routes.get(), 60)
     await desk.post(f"{session_path(session)}/messages", {"text": "hold it"})
     await expect(page.locator("#nav .badge")).to_have_text("1")
     await reading.continue_()
@@ -194,11 +194,11 @@ async def test_the_branch_of_a_task_is_shown_compared_merged_and_removed(desk: D
     repo = a_repository(tmp_path / "repo")
     prompt = "echo '<b>new</b>' > fresh.txt; git add fresh.txt; git commit -qm fresh; echo rest > 'and <i>.txt'"
     task = await desk.submit(prompt, "shell", workdir=str(repo), worktree=True)
-    ended = await desk.wait_for_end(task)
-    assert ended["status"] == "done", ended
+    ended_task = await desk.wait_for_end(task)
+    assert ended_task["status"] == "done", ended_task
     page = await desk.open(f"/tasks/{task}")
     branch = page.locator(".worktree")
-    await expect(branch.locator(".branch-line")).to_contain_text(ended["worktree"]["branch"])
+    await expect(branch.locator(".branch-line")).to_contain_text(ended_task["worktree"]["branch"])
     await expect(branch.locator(".branch-line")).to_contain_text("2 files, +2")
     await expect(branch).to_contain_text("uncommitted changes")
     await branch.get_by_text("Show the diff").click()
@@ -221,14 +221,14 @@ async def test_a_worktree_with_unmerged_work_is_removed_only_after_a_second_conf
     desk.expect_problem("status of 409")
     repo = a_repository(tmp_path / "repo")
     task = await desk.submit("echo lost > lost.txt", "shell", workdir=str(repo), worktree=True)
-    ended = await desk.wait_for_end(task)
+    ended_task = await desk.wait_for_end(task)
     page = await desk.open(f"/tasks/{task}")
     branch = page.locator(".worktree")
     await branch.get_by_role("button", name="Remove").click()
     await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     again = page.get_by_role("dialog").get_by_role("button", name="Remove and discard")
     await expect(again).to_be_visible()
-    assert Path(ended["worktree"]["path"]).is_dir()
+    assert Path(ended_task["worktree"]["path"]).is_dir()
     await again.click()
     await expect(branch.locator(".status")).to_have_text("removed")
-    assert not Path(ended["worktree"]["path"]).exists()
+    assert not Path(ended_task["worktree"]["path"]).exists()

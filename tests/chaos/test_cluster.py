@@ -92,7 +92,7 @@ class Desk:
             await asyncio.to_thread(database.start)
         elif chance < 0.6:
             self.done["worker kills"] += 1
-            worker = rng.choice([one for one in self.workers if one is not self.stopped])
+            worker = rng.choice([candidate for candidate in self.workers if candidate is not self.stopped])
             await worker.kill()
             worker.start()
         else:
@@ -135,12 +135,12 @@ async def client(
         await asyncio.sleep(rng.uniform(0.5, 2.0))
 
 
-async def follow(desk: Desk, seen: list[dict[str, Any]], stop: asyncio.Event) -> None:
+async def follow(desk: Desk, events: list[dict[str, Any]], stop: asyncio.Event) -> None:
     """Follow the log at any server that answers, and resume by event id."""
     turn = 0
     while not stop.is_set():
         turn += 1
-        after = {"Last-Event-ID": str(seen[-1]["seq"])} if seen else {}
+        after = {"Last-Event-ID": str(events[-1]["seq"])} if events else {}
         try:
             async with (
                 desk.servers[turn % 2].client() as http,
@@ -148,17 +148,17 @@ async def follow(desk: Desk, seen: list[dict[str, Any]], stop: asyncio.Event) ->
             ):
                 async for line in stream.aiter_lines():
                     if line.startswith("data:"):
-                        seen.append(json.loads(line[5:]))  # noqa: PERF401 - each must be there when the stream breaks
+                        events.append(json.loads(line[5:]))  # noqa: PERF401 - each must be there when the stream breaks
         except httpx2.HTTPError:
             await asyncio.sleep(0.1)
 
 
-async def get_json(http: httpx2.AsyncClient, path: str, **wish: Any) -> Any:
+async def get_json(http: httpx2.AsyncClient, path: str, **options: Any) -> Any:
     """Return the reply of the server as soon as it can answer: its database may have just returned."""
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(httpx2.HTTPError):
-                answer = await http.get(path, **wish)
+                answer = await http.get(path, **options)
                 if answer.status_code != 503:
                     assert answer.status_code == 200, answer.text
                     return answer.json()
@@ -177,24 +177,24 @@ async def wait_for_all_ends(desk: Desk) -> None:
 
 def runs(oracle: Path) -> dict[str, dict[int, dict[str, int]]]:
     """Return by task and attempt when its agent started and ended."""
-    found: dict[str, dict[int, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    attempts: dict[str, dict[int, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     for line in oracle.read_text().splitlines():
         who, what, when = line.split()
         task, attempt = who.split("/")
-        assert what not in found[task][int(attempt)], f"{who} {what} twice"
-        found[task][int(attempt)][what] = int(when)
-    return found
+        assert what not in attempts[task][int(attempt)], f"{who} {what} twice"
+        attempts[task][int(attempt)][what] = int(when)
+    return attempts
 
 
-def check(desk: Desk, accepted: dict[str, Any], seen: list[dict[str, Any]], tasks: dict[str, Any]) -> None:
+def check(desk: Desk, accepted: dict[str, Any], events: list[dict[str, Any]], tasks: dict[str, Any]) -> None:
     """Check everything that must hold, from outside of the product."""
-    seqs = [event["seq"] for event in seen]
+    seqs = [event["seq"] for event in events]
     assert seqs == list(range(1, len(seqs) + 1)), "the followed log has holes or repeats"
-    ended = Counter(e["task_id"] for e in seen if e["kind"] == "task_finished")
-    assert set(ended) >= set(accepted), "an accepted task never ended"
-    assert set(ended.values()) == {1}, "a task ended more than once"
+    finishes = Counter(e["task_id"] for e in events if e["kind"] == "task_finished")
+    assert set(finishes) >= set(accepted), "an accepted task never ended"
+    assert set(finishes.values()) == {1}, "a task ended more than once"
     written = runs(desk.oracle)
-    held: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    gates: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for task_id, body in accepted.items():
         attempts, task = written.get(task_id, {}), tasks[task_id]
         if body["agent"] == "once":
@@ -203,15 +203,15 @@ def check(desk: Desk, accepted: dict[str, Any], seen: list[dict[str, Any]], task
             run = attempts[task["attempt"]]
             assert set(run) == {"start", "end"}, f"{task_id} is done but its agent did not end"
             if "session_key" in body:
-                held[body["session_key"]].append((run["start"], run["end"]))
+                gates[body["session_key"]].append((run["start"], run["end"]))
         else:
             assert task["status"] == "failed", task
             assert body["agent"] == "once" or task["rescues"] >= 5 or task["outcome"] == "error", task
     for family in ("turn", "tool_exec"):
-        starts = Counter(e["turn_id"] for e in seen if e["kind"] == f"{family}_start")
-        ends = Counter(e["turn_id"] for e in seen if e["kind"] == f"{family}_end")
+        starts = Counter(e["turn_id"] for e in events if e["kind"] == f"{family}_start")
+        ends = Counter(e["turn_id"] for e in events if e["kind"] == f"{family}_end")
         assert starts == ends, f"{family} events are not balanced"
-    for gate, spans in held.items():
+    for gate, spans in gates.items():
         spans.sort()
         for (_, end), (start, _) in itertools.pairwise(spans):
             assert end <= start, f"two agents worked at once in {gate} and both got a result in"
@@ -222,14 +222,14 @@ async def test_a_cluster_survives_kills_stops_and_lost_connections(tmp_path: Pat
     seconds = float(pytestconfig.getoption("--chaos-seconds"))
     rng = random.Random(seed := random.randrange(10**6))
     accepted: dict[str, dict[str, Any]] = {}
-    seen: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     stop = asyncio.Event()
     with cluster() as database:
         desk = Desk(tmp_path, database.url)
         await desk.start()
         began = time.monotonic()
         until = began + seconds
-        follower = asyncio.create_task(follow(desk, seen, stop))
+        follower = asyncio.create_task(follow(desk, events, stop))
         clients = [
             asyncio.create_task(client(desk, n, until, accepted, random.Random(seed + n))) for n in range(CLIENTS)
         ]
@@ -242,18 +242,18 @@ async def test_a_cluster_survives_kills_stops_and_lost_connections(tmp_path: Pat
             async with desk.servers[0].client() as http:
                 tasks = {i: await get_json(http, f"/tasks/{i}") for i in accepted}
                 last = await get_json(http, "/events", params={"after": 0}, headers={"Accept": "application/json"})
-            assert await eventually(lambda: bool(seen) and seen[-1]["seq"] >= last["last_seq"], 120)
+            assert await eventually(lambda: bool(events) and events[-1]["seq"] >= last["last_seq"], 120)
         finally:
             stop.set()
             follower.cancel()
-            for one in clients:
-                one.cancel()
+            for running_client in clients:
+                running_client.cancel()
             await asyncio.gather(follower, *clients, return_exceptions=True)
             await desk.stop()
     outcomes = Counter(f"{task['status']}:{task['outcome']}" for task in tasks.values())
     print(
         f"\ncluster chaos: seed {seed}, {seconds:.0f} s, {len(accepted)} accepted, {dict(outcomes)}, {dict(desk.done)}"
     )
-    print(f"cluster chaos: {len(seen)} events followed, {sum(t['rescues'] for t in tasks.values())} rescues")
-    check(desk, accepted, seen, tasks)
+    print(f"cluster chaos: {len(events)} events followed, {sum(t['rescues'] for t in tasks.values())} rescues")
+    check(desk, accepted, events, tasks)
     assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its process"

@@ -60,12 +60,12 @@ def make_home(tmp_path: Path) -> tuple[Path, Path]:
 
 def runs(oracle: Path) -> dict[str, dict[int, list[str]]]:
     """Return the lines of the agents by task and attempt."""
-    found: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    attempts: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for line in oracle.read_text().splitlines():
         who, what = line.split()
         task, attempt = who.split("/")
-        found[task][int(attempt)].append(what)
-    return found
+        attempts[task][int(attempt)].append(what)
+    return attempts
 
 
 def in_flight(oracle: Path) -> int:
@@ -93,16 +93,16 @@ async def client(server: Server, number: int, until: float, accepted: dict[str, 
             await asyncio.sleep(rng.uniform(0.2, 1.2))
 
 
-async def follow(server: Server, seen: list[dict[str, Any]], stop: asyncio.Event) -> None:
+async def follow(server: Server, events: list[dict[str, Any]], stop: asyncio.Event) -> None:
     """Follow the log over SSE, and resume by event id after each crash."""
     async with server.client() as http:
         while not stop.is_set():
-            after = {"Last-Event-ID": str(seen[-1]["seq"])} if seen else {}
+            after = {"Last-Event-ID": str(events[-1]["seq"])} if events else {}
             try:
                 async with http.stream("GET", "/events", headers=after, timeout=None) as stream:
                     async for line in stream.aiter_lines():
                         if line.startswith("data:"):
-                            seen.append(json.loads(line[5:]))
+                            events.append(json.loads(line[5:]))
                         if stop.is_set():
                             return
             except httpx2.HTTPError:
@@ -119,13 +119,13 @@ async def wait_for_all_ends(server: Server) -> dict[str, Any]:
             await asyncio.sleep(0.2)
 
 
-def check(accepted: dict[str, str], seen: list[dict[str, Any]], tasks: dict[str, Any], oracle: Path) -> None:
+def check(accepted: dict[str, str], events: list[dict[str, Any]], tasks: dict[str, Any], oracle: Path) -> None:
     """Check everything that must hold, from outside of the product."""
-    seqs = [event["seq"] for event in seen]
+    seqs = [event["seq"] for event in events]
     assert seqs == list(range(1, len(seqs) + 1)), "the followed log has holes or repeats"
-    ended = Counter(e["task_id"] for e in seen if e["kind"] == "task_finished")
-    assert set(ended) >= set(accepted), "an accepted task never ended"
-    assert set(ended.values()) == {1}, "a task ended more than once"
+    finishes = Counter(e["task_id"] for e in events if e["kind"] == "task_finished")
+    assert set(finishes) >= set(accepted), "an accepted task never ended"
+    assert set(finishes.values()) == {1}, "a task ended more than once"
     written = runs(oracle)
     for task_id, agent in accepted.items():
         attempts = written.get(task_id, {})
@@ -139,8 +139,8 @@ def check(accepted: dict[str, str], seen: list[dict[str, Any]], tasks: dict[str,
             assert (task["status"], task["outcome"]) == ("failed", "lost"), task
             assert agent == "once" or task["rescues"] >= 5
     for family in ("turn", "tool_exec"):
-        starts = Counter(e["turn_id"] for e in seen if e["kind"] == f"{family}_start")
-        ends = Counter(e["turn_id"] for e in seen if e["kind"] == f"{family}_end")
+        starts = Counter(e["turn_id"] for e in events if e["kind"] == f"{family}_start")
+        ends = Counter(e["turn_id"] for e in events if e["kind"] == f"{family}_end")
         assert starts == ends, f"{family} events are not balanced"
 
 
@@ -151,12 +151,12 @@ async def test_a_server_survives_repeated_kills(tmp_path: Path, pytestconfig: py
     home, oracle = make_home(tmp_path)
     server = Server(home)
     accepted: dict[str, str] = {}
-    seen: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     kills = hits = cut = 0
     await server.start()
     until = time.monotonic() + seconds
     stop = asyncio.Event()
-    follower = asyncio.create_task(follow(server, seen, stop))
+    follower = asyncio.create_task(follow(server, events, stop))
     clients = [asyncio.create_task(client(server, n, until, accepted, random.Random(seed + n))) for n in range(CLIENTS)]
     try:
         while time.monotonic() < until:
@@ -172,19 +172,19 @@ async def test_a_server_survives_repeated_kills(tmp_path: Path, pytestconfig: py
         async with server.client() as http:
             tasks = {i: (await http.get(f"/tasks/{i}")).json() for i in accepted}
             last = (await http.get("/events", params={"after": 0}, headers={"Accept": "application/json"})).json()
-        assert await eventually(lambda: bool(seen) and seen[-1]["seq"] >= last["last_seq"])
+        assert await eventually(lambda: bool(events) and events[-1]["seq"] >= last["last_seq"])
     finally:
         stop.set()
         follower.cancel()
-        for one in clients:
-            one.cancel()
+        for running_client in clients:
+            running_client.cancel()
         await asyncio.gather(follower, *clients, return_exceptions=True)
         status = await server.stop()
     print(
         f"\nchaos: seed {seed}, {seconds:.0f} s, {CLIENTS} clients, {len(accepted)} accepted, {counts['done']} done, "
-        f"{counts['failed']} lost, {kills} kills, {hits} hit a running turn ({hits / kills:.0%}), {len(seen)} events"
+        f"{counts['failed']} lost, {kills} kills, {hits} hit a running turn ({hits / kills:.0%}), {len(events)} events"
     )
-    check(accepted, seen, tasks, oracle)
+    check(accepted, events, tasks, oracle)
     assert status == 0
     assert hits / kills >= 0.3
     assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its server"
@@ -210,8 +210,8 @@ async def test_a_stopped_server_is_not_treated_as_dead(tmp_path: Path) -> None:
                 assert (await leader.tasks.get(task["id"])).status == "running"
                 server.signal(signal.SIGCONT)
                 async with asyncio.timeout(PATIENCE):
-                    ended = await leader.tasks.wait(task["id"])
-                assert (ended.status, ended.attempt, ended.rescues) == ("done", 1, 0)
+                    ended_task = await leader.tasks.wait(task["id"])
+                assert (ended_task.status, ended_task.attempt, ended_task.rescues) == ("done", 1, 0)
         finally:
             server.signal(signal.SIGCONT)
             await server.stop()

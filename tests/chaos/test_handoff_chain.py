@@ -90,10 +90,10 @@ async def submit_job(server: Server, crew: str, jobs: dict[str, str]) -> int:
     """Submit a job for a crew and return the last seq of the log before."""
     async with server.client() as http:
         page = await http.get("/events", params={"after": 0, "limit": 1}, headers={"Accept": "application/json"})
-        wish = f'[[tool delegate_to_screen_{crew} {{"task": "ping"}}]]'
-        made = await http.post("/tasks", json={"prompt": wish, "agent": f"lead-{crew}"})
-        assert made.status_code == 201, made.text
-        jobs[made.json()["id"]] = crew
+        prompt = f'[[tool delegate_to_screen_{crew} {{"task": "ping"}}]]'
+        reply = await http.post("/tasks", json={"prompt": prompt, "agent": f"lead-{crew}"})
+        assert reply.status_code == 201, reply.text
+        jobs[reply.json()["id"]] = crew
         last: int = page.json()["last_seq"]
         return last
 
@@ -102,9 +102,9 @@ async def wait_for_point(server: Server, point: str, after: int) -> None:
     """Return when the job of the sturdy crew has reached the point."""
     kind, who = point.split()
     async with asyncio.timeout(120):
-        async for one in follow_events(server, after):
-            agent = one["payload"].get("to_agent") if kind.startswith("handoff") else one["agent_id"]
-            if one["kind"] == kind and agent == f"{who}-sturdy":
+        async for event in follow_events(server, after):
+            agent = event["payload"].get("to_agent") if kind.startswith("handoff") else event["agent_id"]
+            if event["kind"] == kind and agent == f"{who}-sturdy":
                 return
 
 
@@ -115,52 +115,59 @@ async def wait_until_idle(server: Server) -> None:
             await asyncio.sleep(0.1)
 
 
-def check_records(made: list[Handoff], tasks: dict[str, Task]) -> None:
+def check_records(handoffs: list[Handoff], tasks: dict[str, Task]) -> None:
     """Check that each handoff has ended in a valid status and nothing was created twice."""
-    assert not [one.id for one in made if one.status in OPEN or TRANSITIONS[one.status]]
+    assert not [handoff.id for handoff in handoffs if handoff.status in OPEN or TRANSITIONS[handoff.status]]
     assert not [task.id for task in tasks.values() if task.open]
     children = Counter(task.cause_id for task in tasks.values() if task.cause == "handoff")
     assert max(children.values()) == 1
-    for one in made:
-        assert (one.task_id in tasks) == (one.id in children)
-        assert one.status != "completed" or tasks[one.task_id or ""].status == "done"
-    begun = Counter((one.source_task, one.to_agent) for one in made if one.task_id)
-    assert max(begun.values()) == 1, "a source handed the same over twice"
+    for handoff in handoffs:
+        assert (handoff.task_id in tasks) == (handoff.id in children)
+        assert handoff.status != "completed" or tasks[handoff.task_id or ""].status == "done"
+    starts = Counter((handoff.source_task, handoff.to_agent) for handoff in handoffs if handoff.task_id)
+    assert max(starts.values()) == 1, "a source handed the same over twice"
 
 
 async def read_log(desk: Runtime) -> AsyncIterator[Event]:
     """Return the log."""
     last = 0
     while page := await desk.store.read_events(last, EventFilter(), 500):
-        for one in page:
-            yield one
+        for event in page:
+            yield event
         last = page[-1].seq
 
 
 async def check_answers(desk: Runtime, jobs: dict[str, str]) -> Counter[str]:
     """Check that each source has one answer or one clean failure, and count both."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     tasks = {task.id: task for task in await desk.tasks.list(TaskFilter(limit=500))}
-    made = await desk.handoffs.list(HandoffFilter(limit=500))
-    check_records(made, tasks)
-    events = [one async for one in read_log(desk)]
-    ends = Counter(one.task_id for one in events if one.kind == "task_finished")
+    handoffs = await desk.handoffs.list(HandoffFilter(limit=500))
+    check_records(handoffs, tasks)
+    events = [event async for event in read_log(desk)]
+    ends = Counter(event.task_id for event in events if event.kind == "task_finished")
     assert ends == Counter(tasks.keys())
-    ends = Counter(one.payload["handoff_id"] for one in events if one.kind in ENDS)
-    assert ends == Counter(one.id for one in made)
+    ends = Counter(event.payload["handoff_id"] for event in events if event.kind in ENDS)
+    assert ends == Counter(handoff.id for handoff in handoffs)
     for task_id, crew in jobs.items():
         task = tasks[task_id]
-        way = sorted((one for one in made if one.root_id == task_id and one.task_id), key=lambda one: len(one.chain))
+        way = sorted(
+            (handoff for handoff in handoffs if handoff.root_id == task_id and handoff.task_id),
+            key=lambda handoff: len(handoff.chain),
+        )
         if (task.result or "").strip() == ANSWER:
-            hops = [(one.from_agent, one.to_agent, one.status) for one in way]
+            hops = [(handoff.from_agent, handoff.to_agent, handoff.status) for handoff in way]
             assert hops == [(f"{here}-{crew}", f"{there}-{crew}", "completed") for here, there in pairwise(HOPS)]
-            found[f"{crew} answered"] += 1
+            counts[f"{crew} answered"] += 1
         else:
             assert crew == "fragile", (task.status, task.outcome, task.error, task.result)
-            lost = [one for one in tasks.values() if one.root_id == task_id and one.outcome == "lost"]
+            lost = [
+                lost_task
+                for lost_task in tasks.values()
+                if lost_task.root_id == task_id and lost_task.outcome == "lost"
+            ]
             assert lost and "lost" not in (task.outcome or ""), (task.outcome, task.error, task.result)
-            found[f"lost with {lost[0].agent}"] += 1
-    return found
+            counts[f"lost with {lost[0].agent}"] += 1
+    return counts
 
 
 @pytest.mark.timeout(1200)
@@ -189,6 +196,6 @@ async def test_a_chain_of_four_agents_ends_once_wherever_the_server_is_killed(tm
         finally:
             assert await server.stop() == 0
     async with Runtime.open(home, work=False) as desk:
-        found = await check_answers(desk, jobs)
-    print(f"chain: {len(POINTS)} kills, {dict(found)}")
+        counts = await check_answers(desk, jobs)
+    print(f"chain: {len(POINTS)} kills, {dict(counts)}")
     assert await eventually(lambda: not processes_with(MARK)), "an agent outlived its server"

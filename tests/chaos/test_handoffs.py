@@ -48,10 +48,10 @@ async def test_a_source_gets_its_answer_once_although_the_process_is_killed(tmp_
     async with Runtime.open(home, work=False) as desk:
         everything = await desk.tasks.list(TaskFilter(limit=500))
         tasks = {task.prompt: task for task in everything if task.cause == "submit"}
-        made = await desk.store.list_handoffs(HandoffFilter(limit=500))
+        handoffs = await desk.store.list_handoffs(HandoffFilter(limit=500))
         for number in range(COUNT):
             task = tasks[f"w{number}"]
-            mine = [one for one in made if one.source_task == task.id and one.status == "completed"]
+            mine = [handoff for handoff in handoffs if handoff.source_task == task.id and handoff.status == "completed"]
             if number % 2:
                 assert (task.outcome, len(mine)) == ("transferred", 1)
                 assert await desk.tasks.result(task.id) == f"did w{number}"
@@ -59,8 +59,8 @@ async def test_a_source_gets_its_answer_once_although_the_process_is_killed(tmp_
                 assert (task.result, len(mine)) == (f"did w{number}/a did w{number}/b", 2), task.error
             ends = await desk.store.read_events(0, EventFilter(task_id=task.id, kinds=("task_finished",)))
             assert len(ends) == 1
-        assert {one.status for one in made} <= {"completed", "failed", "cancelled"}
+        assert {handoff.status for handoff in handoffs} <= {"completed", "failed", "cancelled"}
         # A handoff that was being prepared when its process died has failed, and another one replaces it.
-        assert all(one.task_id is None for one in made if one.status != "completed")
+        assert all(handoff.task_id is None for handoff in handoffs if handoff.status != "completed")
         children = Counter(task.cause_id for task in everything if task.cause == "handoff")
         assert not children or max(children.values()) == 1

@@ -24,8 +24,8 @@ STARTS = {"turn_start": "turn_end", "llm_request": "llm_response", "tool_exec_st
 
 def name_of(event: Event) -> tuple[Any, ...]:
     """Return the name that a start and its end have in common."""
-    told = event.payload
-    return event.turn_id, told.get("request_id"), told.get("tool_call_id")
+    payload = event.payload
+    return event.turn_id, payload.get("request_id"), payload.get("tool_call_id")
 
 
 def check_balance(events: list[Event]) -> None:
@@ -44,7 +44,9 @@ def check_balance(events: list[Event]) -> None:
 
 def count_model_calls(model: Model, number: int) -> Counter[int]:
     """Return how often the model was called at each step of a turn."""
-    return Counter(len(seen["results"]) for seen in model.requests if seen["said"][0].startswith(f"turn-{number}:"))
+    return Counter(
+        len(request["results"]) for request in model.requests if request["said"][0].startswith(f"turn-{number}:")
+    )
 
 
 async def kill_turns(folder: Path, url: str, model: Model, rng: random.Random) -> int:
@@ -62,7 +64,7 @@ async def kill_turns(folder: Path, url: str, model: Model, rng: random.Random) -
         try:
             if death < DEATHS:
                 target = max(targets[death], len(model.requests) + 1)
-                reached = asyncio.create_task(model.until(lambda seen, most=target: len(seen.requests) >= most))
+                reached = asyncio.create_task(model.until(lambda current, most=target: len(current.requests) >= most))
                 over = asyncio.create_task(child.wait())
                 await asyncio.wait({reached, over}, return_when=asyncio.FIRST_COMPLETED)
                 reached.cancel()
@@ -95,10 +97,10 @@ async def check(home: Path, notes: Path, model: Model, hit: Counter[int]) -> Non
             task = tasks[f"turn-{number}"]
             assert (task.outcome, (task.result or "").split()[-2:]) == ("ok", ["the", "end"])
             steps = [step.data for step in await desk.store.list_task_steps(task.id)]
-            told = [step["request"]["parts"][0]["content"] for step in steps if step["kind"] == "tool"]
-            assert len(told) == llm_desk.STEPS
-            for place, text in enumerate(told):
-                line = f"{number} {place}"
+            outputs = [step["request"]["parts"][0]["content"] for step in steps if step["kind"] == "tool"]
+            assert len(outputs) == llm_desk.STEPS
+            for index, text in enumerate(outputs):
+                line = f"{number} {index}"
                 if text == f"wrote {line}":
                     assert written[line] == 1, line
                 else:

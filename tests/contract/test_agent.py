@@ -76,24 +76,24 @@ class Sample:
     prompts: tuple[str, str, str] = ("hello", "fail", "hang")
 
 
-def acp(place: Path) -> Sample:
+def acp(folder: Path) -> Sample:
     fake = Path(__file__).parents[1] / "fakes" / "acp_agent.py"
     agent = build("x", "acp", {"argv": [sys.executable, str(fake), "--session", "th-1"]})
     return Sample(agent, agent, agent)
 
 
-def command(place: Path) -> Sample:
+def command(folder: Path) -> Sample:
     argv = [sys.executable, "-c", PROGRAM, "{prompt}"]
     options = {"argv": [*argv, ""], "resume_argv": [*argv, "{thread}"], "thread_pattern": r"^thread (\S+)$"}
     agent = build("x", "command", options)
     return Sample(agent, agent, agent)
 
 
-def function_in_child(place: Path) -> Sample:
-    (place / "mw_contract.py").write_text(MODULE)
+def function_in_child(folder: Path) -> Sample:
+    (folder / "mw_contract.py").write_text(MODULE)
 
     def agent(name: str) -> Agent:
-        return build("x", "function", {"target": f"mw_contract:{name}", "path": [str(place)]})
+        return build("x", "function", {"target": f"mw_contract:{name}", "path": [str(folder)]})
 
     return Sample(agent("echo"), agent("fail"), agent("hang"))
 
@@ -111,35 +111,35 @@ async def _hang(prompt: str, turn: Any) -> None:
     await asyncio.Event().wait()
 
 
-def function_on_thread(place: Path) -> Sample:
+def function_on_thread(folder: Path) -> Sample:
     return Sample(FunctionAgent("x", _echo), FunctionAgent("x", _fail), FunctionAgent("x", _hang))
 
 
-def function_on_loop(place: Path) -> Sample:
+def function_on_loop(folder: Path) -> Sample:
     return Sample(*(FunctionAgent("x", target, on_loop=True) for target in (_echo, _fail, _hang)))
 
 
-def demonstration(place: Path) -> Sample:
+def demonstration(folder: Path) -> Sample:
     agent = DemoAgent("x", streaming=0.0)
     return Sample(agent, agent, agent, keeps_thread=False, prompts=("hello", "demo:fail", "demo:hang"))
 
 
-def headless(place: Path) -> Sample:
+def headless(folder: Path) -> Sample:
     fake = Path(__file__).parents[1] / "fakes" / "cli_agent.py"
     agent = build("x", "headless", {"profile": "claude", "argv": [sys.executable, str(fake), "talk"]})
     return Sample(agent, agent, agent)
 
 
-def llm(place: Path) -> Sample:
+def llm(folder: Path) -> Sample:
     def agent(model: str) -> Agent:
-        return build("x", "llm", {"model": model, "base_url": (place / "model").read_text()})
+        return build("x", "llm", {"model": model, "base_url": (folder / "model").read_text()})
 
     echo = agent("openai:fake")
     prompts = ("hello", "fail", "[[say ready]] [[hold a]]")
     return Sample(echo, agent("openai:no-such, told to fail"), echo, names_thread=True, counts=True, prompts=prompts)
 
 
-def scripted(place: Path) -> Sample:
+def scripted(folder: Path) -> Sample:
     async def echo(turn: Any) -> TurnResult:
         return await _echo(turn.prompt, turn)
 
@@ -150,7 +150,7 @@ def scripted(place: Path) -> Sample:
     )
 
 
-def terminal(place: Path) -> Sample:
+def terminal(folder: Path) -> Sample:
     agent = build("x", "terminal", {"argv": [sys.executable, "-c", LISTENER], "prompt": "^> $"})
     return Sample(agent, agent, agent, keeps_thread=False)
 
@@ -172,8 +172,8 @@ def model() -> Iterator[str]:
 def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Sample:
     if request.param is llm:
         (tmp_path / "model").write_text(request.getfixturevalue("model"))
-    made: Sample = request.param(tmp_path)
-    return made
+    sample: Sample = request.param(tmp_path)
+    return sample
 
 
 OTHERS: set[int] = set()
@@ -228,8 +228,10 @@ def test_every_option_and_known_program_is_documented() -> None:
         for name, option in options.model_fields.items():
             assert f"| `{name}` |" in page
             assert option.description
-    for known in KNOWN.values():
-        assert re.search(rf"^\| `{known.name}` \| .* \| `{re.escape(' '.join(known.argv))}` \|$", page, re.M)
+    for known_program in KNOWN.values():
+        assert re.search(
+            rf"^\| `{known_program.name}` \| .* \| `{re.escape(' '.join(known_program.argv))}` \|$", page, re.M
+        )
     for program in STREAMS.values():
         called = (program.name, *(part for part in program.start if part != "{options}"))
         assert f"| `{program.name}` | `{' '.join(called)}` |" in page
@@ -249,10 +251,10 @@ def test_an_agent_has_a_description(sample: Sample) -> None:
 
 
 async def test_a_turn_returns_the_answer(sample: Sample) -> None:
-    found = await run(sample.echo, RecordingTurn("hello"))
-    assert "hello" in found.text
-    assert (found.outcome, found.error, found.stuck) == ("ok", None, False)
-    assert (found.usage.data() is not None) == sample.counts, "unknown is not zero"
+    result = await run(sample.echo, RecordingTurn("hello"))
+    assert "hello" in result.text
+    assert (result.outcome, result.error, result.stuck) == ("ok", None, False)
+    assert (result.usage.data() is not None) == sample.counts, "unknown is not zero"
 
 
 async def test_text_of_any_script_survives(sample: Sample) -> None:
@@ -270,16 +272,16 @@ async def test_a_conversation_has_many_turns(sample: Sample) -> None:
 
 async def test_turns_of_many_conversations_run_at_once(sample: Sample) -> None:
     turns = [RecordingTurn(f"number-{n}") for n in range(8)]
-    found = await asyncio.gather(*(run(sample.echo, turn) for turn in turns))
-    assert all(turn.prompt in result.text for turn, result in zip(turns, found, strict=True))
+    results = await asyncio.gather(*(run(sample.echo, turn) for turn in turns))
+    assert all(turn.prompt in result.text for turn, result in zip(turns, results, strict=True))
 
 
 async def test_the_thread_is_reported_and_kept(sample: Sample) -> None:
     if not sample.keeps_thread:
         assert (await run(sample.echo, RecordingTurn("hello"))).thread_id is None
         return
-    found = (await run(sample.echo, RecordingTurn("hello"))).thread_id
-    assert found == "th-1" or (sample.names_thread and found)
+    thread_id = (await run(sample.echo, RecordingTurn("hello"))).thread_id
+    assert thread_id == "th-1" or (sample.names_thread and thread_id)
     assert (await run(sample.echo, RecordingTurn("hello", thread_id="th-7"))).thread_id == "th-7"
 
 

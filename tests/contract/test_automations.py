@@ -49,13 +49,13 @@ async def test_an_automation_is_read_back_unchanged(store: Store) -> None:
 
 async def test_automations_are_listed_newest_first_by_scope_and_status(store: Store) -> None:
     for number, status in enumerate(("active", "paused", "deleted", "active")):
-        made = replace(DAILY, id=f"am_{number}", status=status, created_at=NOW + number, next_run_at=None)
-        await put(store, replace(made, scope_id="bob") if number == 3 else made)
-    ids = [one.id for one in await store.list_automations()]
+        record = replace(DAILY, id=f"am_{number}", status=status, created_at=NOW + number, next_run_at=None)
+        await put(store, replace(record, scope_id="bob") if number == 3 else record)
+    ids = [automation.id for automation in await store.list_automations()]
     assert ids == ["am_3", "am_1", "am_0"]
-    assert [one.id for one in await store.list_automations(("user", "ann"))] == ["am_1", "am_0"]
-    assert [one.id for one in await store.list_automations(statuses=("deleted",))] == ["am_2"]
-    assert [one.id for one in await store.list_automations(limit=1)] == ["am_3"]
+    assert [automation.id for automation in await store.list_automations(("user", "ann"))] == ["am_1", "am_0"]
+    assert [automation.id for automation in await store.list_automations(statuses=("deleted",))] == ["am_2"]
+    assert [automation.id for automation in await store.list_automations(limit=1)] == ["am_3"]
 
 
 async def test_due_automations_come_earliest_first(store: Store) -> None:
@@ -64,8 +64,8 @@ async def test_due_automations_come_earliest_first(store: Store) -> None:
         await put(store, replace(DAILY, id=f"am_{number}", next_run_at=due))
     await put(store, replace(DAILY, id="am_paused", status="paused", next_run_at=NOW))
     assert await store.find_next_automation_at() == NOW + 1
-    assert [one.id for one in await store.list_due_automations(NOW + 3)] == ["am_1", "am_0"]
-    assert [one.id for one in await store.list_due_automations(NOW + 3, 1)] == ["am_1"]
+    assert [automation.id for automation in await store.list_due_automations(NOW + 3)] == ["am_1", "am_0"]
+    assert [automation.id for automation in await store.list_due_automations(NOW + 3, 1)] == ["am_1"]
     assert await store.list_due_automations(NOW) == []
 
 
@@ -94,7 +94,7 @@ async def test_automations_deleted_long_ago_are_removed(store: Store) -> None:
     await put(store, replace(DAILY, status="deleted", deleted_at=5), replace(DAILY, id="am_2"))
     assert await store.prune_automations(5) == 0
     assert await store.prune_automations(6) == 1
-    assert [one.id for one in await store.list_automations(statuses=("active", "deleted"))] == ["am_2"]
+    assert [automation.id for automation in await store.list_automations(statuses=("active", "deleted"))] == ["am_2"]
 
 
 async def test_a_scope_has_one_open_goal(store: Store) -> None:
@@ -105,8 +105,8 @@ async def test_a_scope_has_one_open_goal(store: Store) -> None:
     assert await store.find_open_goal(("user", "ann")) == GOAL
     assert await store.find_open_goal(("chat", "ann")) is None
     assert await store.get_goal("g_1") == GOAL
-    assert {one.id for one in await store.list_goals()} == {"g_1", "g_3", "g_4"}
-    assert [one.id for one in await store.list_goals(("complete",))] == ["g_4"]
+    assert {stored_goal.id for stored_goal in await store.list_goals()} == {"g_1", "g_3", "g_4"}
+    assert [stored_goal.id for stored_goal in await store.list_goals(("complete",))] == ["g_4"]
     assert not await store.delete_goal("g_1", GOAL.revision + 1, Changes())
     assert await store.delete_goal("g_1", GOAL.revision, Changes())
     assert not await store.delete_goal("g_1", GOAL.revision, Changes())
@@ -121,13 +121,13 @@ async def test_goals_are_woken_by_time_by_a_thread_and_by_their_deadline(store: 
         replace(GOAL, id="g_rests", scope_id="4", status="paused", deadline_at=NOW + 50),
         replace(GOAL, id="g_done", scope_id="5", status="complete", deadline_at=NOW + 1),
     )
-    assert [one.id for one in await store.list_due_goals(NOW)] == ["g_now"]
+    assert [due_goal.id for due_goal in await store.list_due_goals(NOW)] == ["g_now"]
     assert await store.find_next_goal_at() == NOW + 9
-    assert {one.id for one in await store.list_due_goals(NOW + 9)} == {"g_now", "g_later"}
-    assert {one.id for one in await store.list_due_goals(NOW + 50)} == {"g_now", "g_later", "g_rests"}
+    assert {due_goal.id for due_goal in await store.list_due_goals(NOW + 9)} == {"g_now", "g_later"}
+    assert {due_goal.id for due_goal in await store.list_due_goals(NOW + 50)} == {"g_now", "g_later", "g_rests"}
     talk = Session(key="chat:1", agent="demo", gate_key="chat:1", thread_id="th", created_at=1, updated_at=1)
     await store.apply(Changes(sessions=(talk,)))
-    assert {one.id for one in await store.list_due_goals(NOW)} == {"g_now", "g_waits"}
+    assert {due_goal.id for due_goal in await store.list_due_goals(NOW)} == {"g_now", "g_waits"}
 
 
 async def test_a_goal_with_an_open_task_is_not_due_before_its_deadline(store: Store) -> None:
@@ -137,7 +137,7 @@ async def test_a_goal_with_an_open_task_is_not_due_before_its_deadline(store: St
         await store.apply(goal.wake(GOAL, NOW, MEANS))
     assert await store.list_due_goals(GOAL.deadline_at - 1) == []
     assert await store.find_next_goal_at() == GOAL.deadline_at
-    assert [one.id for one in await store.list_due_goals(GOAL.deadline_at)] == ["g_1"]
+    assert [due_goal.id for due_goal in await store.list_due_goals(GOAL.deadline_at)] == ["g_1"]
     (step,) = await store.list_goal_steps("g_1")
     assert (step.cause, step.cause_id, step.status) == ("goal", "g_1", "pending")
     await store.claim(claim_request(), NOW)
@@ -150,12 +150,12 @@ async def test_a_goal_with_an_open_task_is_not_due_before_its_deadline(store: St
 async def test_the_last_tasks_of_a_goal_may_run_beyond_its_deadline(store: Store, work: Work) -> None:
     aim = replace(GOAL, step=1)
     await put(store, aim)
-    begun = GOAL.deadline_at - 5 * SECOND
-    await store.apply(goal.begin(aim, work, begun, MEANS))
-    last = begun + int(goal.LAST_SECONDS * SECOND)
+    start = GOAL.deadline_at - 5 * SECOND
+    await store.apply(goal.begin(aim, work, start, MEANS))
+    last = start + int(goal.LAST_SECONDS * SECOND)
     assert await store.find_next_goal_at() == last
     assert await store.list_due_goals(last - 1) == []
-    assert [one.id for one in await store.list_due_goals(last)] == ["g_1"]
+    assert [due_goal.id for due_goal in await store.list_due_goals(last)] == ["g_1"]
 
 
 @pytest.mark.parametrize("cause", ["automation", "goal"])
@@ -196,11 +196,11 @@ async def transfer_running_task(store: Store, number: int) -> Task:
     """Transfer the running task to another agent and return the task of the transfer."""
     ((running, _),) = (await store.claim(claim_request(), NOW + number)).taken
     root = running.root_id or running.id
-    made = Handoff(id=f"h_{number}", form="transfer", status="accepted", source_task=running.id, root_id=root)
-    following = a_task(cause="handoff", cause_id=made.id, parent_id=running.id, root_id=root, due_at=NOW)
-    await store.apply(Changes(records=(made,)))
+    handoff = Handoff(id=f"h_{number}", form="transfer", status="accepted", source_task=running.id, root_id=root)
+    following = a_task(cause="handoff", cause_id=handoff.id, parent_id=running.id, root_id=root, due_at=NOW)
+    await store.apply(Changes(records=(handoff,)))
     step = end(running, NOW, outcome="transferred", transferred_to=following.id)[1]
-    await store.apply(step.plus(start_handoff(made, following, NOW)[1]))
+    await store.apply(step.plus(start_handoff(handoff, following, NOW)[1]))
     return following
 
 
@@ -230,6 +230,6 @@ async def test_a_goal_with_a_transferred_step_waits_for_its_end_or_deadline(stor
     assert await store.find_open_step("g_1") == following
     assert await store.list_due_goals(NOW + 5) == []
     assert await store.find_next_goal_at() == GOAL.deadline_at
-    assert [one.id for one in await store.list_due_goals(GOAL.deadline_at)] == ["g_1"]
+    assert [due_goal.id for due_goal in await store.list_due_goals(GOAL.deadline_at)] == ["g_1"]
     await end_run_and_handoff(store)
-    assert [one.id for one in await store.list_due_goals(NOW + 9)] == ["g_1"]
+    assert [due_goal.id for due_goal in await store.list_due_goals(NOW + 9)] == ["g_1"]

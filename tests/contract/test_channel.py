@@ -116,10 +116,10 @@ class Receiver:
 async def receiver(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Receiver]:
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-    made = Receiver()
-    await made.start()
-    yield made
-    await made.stop()
+    receiver = Receiver()
+    await receiver.start()
+    yield receiver
+    await receiver.stop()
 
 
 def delivery(number: int = 1, **fields: Any) -> Delivery:
@@ -158,7 +158,7 @@ class ConsoleCase:
         self.channel = ConsoleChannel("it", {}, self.stream)
 
     def received(self) -> list[str]:
-        return ["Done" + rest.replace("[it] ", "") for rest in self.stream.getvalue().split("[it] Done")[1:]]
+        return ["Done" + part.replace("[it] ", "") for part in self.stream.getvalue().split("[it] Done")[1:]]
 
     def set_broken(self, broken: bool) -> None:
         if broken:
@@ -199,7 +199,7 @@ class RecordingCase:
         self.channel = RecordingChannel("it")
 
     def received(self) -> list[str]:
-        return [one.text for one in self.channel.delivered]
+        return [delivery.text for delivery in self.channel.delivered]
 
     def set_broken(self, broken: bool) -> None:
         self.channel.fail = 1000 if broken else 0
@@ -210,24 +210,24 @@ CASES = [ConsoleCase, WebhookCase, AppriseCase, RecordingCase]
 
 @pytest.fixture(params=CASES, ids=lambda case: case.__name__.removesuffix("Case").lower())
 async def case(request: pytest.FixtureRequest, receiver: Receiver) -> AsyncIterator[Case]:
-    made: Case = request.param(receiver)
-    yield made
-    await made.channel.close()
+    case: Case = request.param(receiver)
+    yield case
+    await case.channel.close()
 
 
 async def test_the_whole_text_arrives(case: Case) -> None:
     sent = delivery()
     await case.channel.deliver(sent)
-    [got] = case.received()
-    assert got.strip() == sent.text
+    [text] = case.received()
+    assert text.strip() == sent.text
 
 
 async def test_concurrent_messages_arrive_whole(case: Case) -> None:
     sent = [delivery(number) for number in range(8)]
-    await asyncio.gather(*(case.channel.deliver(one) for one in sent))
-    got = "\n".join(case.received())
-    assert all(one.text in got for one in sent)
-    assert got.count("midwatch result") == len(sent)
+    await asyncio.gather(*(case.channel.deliver(message) for message in sent))
+    text = "\n".join(case.received())
+    assert all(message.text in text for message in sent)
+    assert text.count("midwatch result") == len(sent)
 
 
 async def test_a_failure_is_a_temporary_delivery_error(case: Case) -> None:
@@ -265,8 +265,8 @@ async def test_typing_wraps_a_run(case: Case) -> None:
 
 
 async def test_a_channel_listens_or_reports_that_it_cannot(case: Case) -> None:
-    found = case.channel.listen()
-    assert found is None or hasattr(found, "__anext__")
+    listener = case.channel.listen()
+    assert listener is None or hasattr(listener, "__anext__")
 
 
 async def test_closing_twice_is_harmless(case: Case) -> None:
@@ -311,16 +311,20 @@ async def test_webhook_is_signed_and_has_the_documented_body(receiver: Receiver)
     sent = delivery(created_at=1_700_000_000 * SECOND)
     await channel.deliver(sent)
     await channel.close()
-    [got] = receiver.requests
-    assert Webhook(SECRET).verify(got.body, got.headers) == {
+    [request] = receiver.requests
+    assert Webhook(SECRET).verify(request.body, request.headers) == {
         "type": "task.done",
         "timestamp": iso(1_700_000_000 * SECOND),
         "data": {"delivery_id": "d_1", "task_id": "t_1", "notice": "done", "text": sent.text},
     }
     with pytest.raises(WebhookVerificationError):
-        Webhook(SECRET).verify(got.body.replace(b"done", b"gone"), got.headers)
-    assert (got.path, got.headers["content-type"], got.headers["x-team"]) == ("/in", "application/json", "ops")
-    assert got.headers["webhook-id"] == "d_1"
+        Webhook(SECRET).verify(request.body.replace(b"done", b"gone"), request.headers)
+    assert (request.path, request.headers["content-type"], request.headers["x-team"]) == (
+        "/in",
+        "application/json",
+        "ops",
+    )
+    assert request.headers["webhook-id"] == "d_1"
 
 
 async def test_webhook_retries_have_the_same_id_and_body(receiver: Receiver) -> None:
@@ -342,10 +346,10 @@ async def test_webhook_without_a_secret_is_not_signed(receiver: Receiver) -> Non
     channel = build("hook", "webhook", {"url": receiver.address()})
     await channel.deliver(delivery(notice="asked:a_1"))
     await channel.close()
-    [got] = receiver.requests
-    assert "webhook-signature" not in got.headers
-    assert got.headers["webhook-id"] == "d_1"
-    assert (got.json()["type"], got.json()["data"]["notice"]) == ("task.asked", "asked:a_1")
+    [request] = receiver.requests
+    assert "webhook-signature" not in request.headers
+    assert request.headers["webhook-id"] == "d_1"
+    assert (request.json()["type"], request.json()["data"]["notice"]) == ("task.asked", "asked:a_1")
 
 
 @pytest.mark.parametrize(
@@ -370,10 +374,10 @@ async def test_webhook_posts_to_a_target_that_is_an_address(receiver: Receiver) 
     await channel.deliver(delivery(target=receiver.address("/other")))
     await channel.deliver(delivery(target="not an address"))
     await channel.close()
-    other, usual = receiver.requests
-    assert (other.path, usual.path) == ("/other", "/usual")
-    Webhook(SECRET).verify(other.body, other.headers)
-    assert "authorization" not in other.headers  # the headers are for the configured address only
+    direct, usual = receiver.requests
+    assert (direct.path, usual.path) == ("/other", "/usual")
+    Webhook(SECRET).verify(direct.body, direct.headers)
+    assert "authorization" not in direct.headers  # the headers are for the configured address only
     assert usual.headers["authorization"] == SECRET_PART
 
 
@@ -403,9 +407,9 @@ async def test_webhook_stops_reading_an_endless_reply(receiver: Receiver) -> Non
 
 @pytest.mark.usefixtures("receiver")
 async def test_webhook_refused_connections_are_temporary_failures() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens there, and no other process can take the port
-        channel = build("hook", "webhook", {"url": f"http://127.0.0.1:{taken.getsockname()[1]}/"})
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # nobody listens there, and no other process can take the port
+        channel = build("hook", "webhook", {"url": f"http://127.0.0.1:{reserved.getsockname()[1]}/"})
         with pytest.raises(DeliveryError, match="cannot be reached") as caught:
             await channel.deliver(delivery())
     assert not caught.value.permanent
@@ -471,6 +475,6 @@ async def test_the_receiver_in_the_documentation_works(receiver: Receiver) -> No
     sent = delivery()
     await channel.deliver(sent)
     await channel.close()
-    [got] = receiver.requests
-    assert documented["receive"](got.body, got.headers) == sent.text
-    assert documented["receive"](got.body, got.headers) is None
+    [request] = receiver.requests
+    assert documented["receive"](request.body, request.headers) == sent.text
+    assert documented["receive"](request.body, request.headers) is None

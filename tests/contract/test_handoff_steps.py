@@ -52,25 +52,25 @@ class Handoffs(RuleBasedStateMachine):
         self.run(self.store.close())
         self.loop.close()
 
-    def write(self, place: int, step: Step) -> None:
+    def write(self, index: int, step: Step) -> None:
         """Write one step computed from the writer's copy, then give the writer the stored state."""
         if not self.copies:
             return
-        name = sorted(self.copies)[place % len(self.copies)]
-        held, before = self.copies[name], self.stored[name]
-        made = step(held)
-        changes = made if isinstance(made, Changes) else made[1]
+        name = sorted(self.copies)[index % len(self.copies)]
+        copy, before = self.copies[name], self.stored[name]
+        result = step(copy)
+        changes = result if isinstance(result, Changes) else result[1]
         if not changes.updates:
             return
-        wanted = changes.updates[0].fields.get("status", held.status)
-        follows = wanted in TRANSITIONS[held.status] or "status" not in changes.updates[0].fields
+        status = changes.updates[0].fields.get("status", copy.status)
+        follows = status in TRANSITIONS[copy.status] or "status" not in changes.updates[0].fields
         try:
             self.run(self.store.apply(changes))
         except Conflict:
-            assert held.revision != before.revision or not follows
+            assert copy.revision != before.revision or not follows
             self.copies[name] = before
             return
-        assert held.revision == before.revision and follows
+        assert copy.revision == before.revision and follows
         self.transitions += "status" in changes.updates[0].fields
         after = self.run(self.store.get_handoff(name))
         if before.status not in OPEN:
@@ -81,64 +81,68 @@ class Handoffs(RuleBasedStateMachine):
 
     @rule(first=st.sampled_from(["coder", "tester"]))
     def ask(self, first: str) -> None:
-        made = Handoff(
+        handoff = Handoff(
             id=f"h_{len(self.stored)}", to_agent=first, request=HandoffTask(description="x").data(),
             context=HandoffContext().data(), created_at=NOW, deadline_at=NOW + SECOND,
         )  # fmt: skip
-        self.run(self.store.apply(steps.request_handoff(made, NOW)))
+        self.run(self.store.apply(steps.request_handoff(handoff, NOW)))
         self.transitions += 1
-        self.stored[made.id] = self.copies[made.id] = self.run(self.store.get_handoff(made.id))
+        self.stored[handoff.id] = self.copies[handoff.id] = self.run(self.store.get_handoff(handoff.id))
 
-    @rule(place=INDEX)
-    def accept(self, place: int) -> None:
-        self.write(place, lambda one: steps.accept_handoff(one, NOW))
+    @rule(index=INDEX)
+    def accept(self, index: int) -> None:
+        self.write(index, lambda handoff: steps.accept_handoff(handoff, NOW))
 
-    @rule(place=INDEX, following=st.sampled_from([None, "tester"]))
-    def reject(self, place: int, following: str | None) -> None:
-        self.write(place, lambda one: steps.refuse_handoff(one, "busy", NOW, following))
+    @rule(index=INDEX, following=st.sampled_from([None, "tester"]))
+    def reject(self, index: int, following: str | None) -> None:
+        self.write(index, lambda handoff: steps.refuse_handoff(handoff, "busy", NOW, following))
 
-    @rule(place=INDEX)
-    def start(self, place: int) -> None:
-        self.write(place, lambda one: steps.start_handoff(one, a_task(cause="handoff", cause_id=one.id), NOW))
+    @rule(index=INDEX)
+    def start(self, index: int) -> None:
+        self.write(
+            index, lambda handoff: steps.start_handoff(handoff, a_task(cause="handoff", cause_id=handoff.id), NOW)
+        )
 
-    @rule(place=INDEX, how=TASK_ENDS)
-    def finish(self, place: int, how: tuple[Any, Any]) -> None:
+    @rule(index=INDEX, how=TASK_ENDS)
+    def finish(self, index: int, how: tuple[Any, Any]) -> None:
         """End the task of a handoff, also of one that has ended: a late result."""
-        self.write(place, lambda one: steps.settle(one, _task(one, status=how[0], outcome=how[1], result="r"), NOW))
+        self.write(
+            index, lambda handoff: steps.settle(handoff, _task(handoff, status=how[0], outcome=how[1], result="r"), NOW)
+        )
 
-    @rule(place=INDEX)
-    def retry(self, place: int) -> None:
-        self.write(place, lambda one: steps.settle(one, _task(one, failures=1, wait="backoff"), NOW))
+    @rule(index=INDEX)
+    def retry(self, index: int) -> None:
+        self.write(index, lambda handoff: steps.settle(handoff, _task(handoff, failures=1, wait="backoff"), NOW))
 
-    @rule(place=INDEX)
-    def cancel(self, place: int) -> None:
-        self.write(place, lambda one: steps.cancel_handoff(one, "no", NOW))
+    @rule(index=INDEX)
+    def cancel(self, index: int) -> None:
+        self.write(index, lambda handoff: steps.cancel_handoff(handoff, "no", NOW))
 
-    @rule(place=INDEX)
-    def expire(self, place: int) -> None:
-        self.write(place, lambda one: steps.expire_handoff(one, NOW))
+    @rule(index=INDEX)
+    def expire(self, index: int) -> None:
+        self.write(index, lambda handoff: steps.expire_handoff(handoff, NOW))
 
-    @rule(place=INDEX)
-    def crash_while_preparing(self, place: int) -> None:
-        self.write(place, lambda one: steps.fail_handoff(one, "its process died", NOW, "choose", once=None))
+    @rule(index=INDEX)
+    def crash_while_preparing(self, index: int) -> None:
+        self.write(index, lambda handoff: steps.fail_handoff(handoff, "its process died", NOW, "choose", once=None))
 
-    @rule(place=INDEX, steps_back=st.sampled_from(["pending", "accepted", "in_progress"]))
-    def use_an_outdated_copy(self, place: int, steps_back: Any) -> None:
+    @rule(index=INDEX, steps_back=st.sampled_from(["pending", "accepted", "in_progress"]))
+    def use_an_outdated_copy(self, index: int, steps_back: Any) -> None:
         """Give a writer a copy in an earlier status."""
         with suppress(IndexError):
-            name = sorted(self.copies)[place % max(1, len(self.copies))]
-            found = self.stored[name]
-            if found.revision:
-                self.copies[name] = replace(found, status=steps_back, revision=found.revision - 1)
+            name = sorted(self.copies)[index % max(1, len(self.copies))]
+            stored = self.stored[name]
+            if stored.revision:
+                self.copies[name] = replace(stored, status=steps_back, revision=stored.revision - 1)
 
     @invariant()
     def each_transition_has_one_event(self) -> None:
-        told = [one for one in self.run(self.store.read_events(0)) if one.kind.startswith("handoff_")]
-        assert len(told) == self.transitions
+        events = [event for event in self.run(self.store.read_events(0)) if event.kind.startswith("handoff_")]
+        assert len(events) == self.transitions
 
 
-def _task(one: Handoff, **fields: Any) -> Task:
-    return a_task(id=one.task_id or "t_none", cause="handoff", cause_id=one.id, **fields)
+def _task(handoff: Handoff, **fields: Any) -> Task:
+    return a_task(id=handoff.task_id or "t_none", cause="handoff", cause_id=handoff.id, **fields)
 
 
 TestHandoffs = Handoffs.TestCase

@@ -11,20 +11,20 @@ from records import CLOCK, OWNER, claim_tasks, fence, put, submit_and_claim
 
 
 async def register_process(store: Store, owner: str) -> None:
-    made = Instance(
+    instance = Instance(
         id=owner, role="up", host="h", boot_id="b", pid=1, agents=("demo",), slots=4, started_at=CLOCK.now()
     )
-    await store.add_instance(made)
+    await store.add_instance(instance)
 
 
 async def test_only_the_owner_of_a_session_claims_its_tasks(store: Store) -> None:
     await register_process(store, "i_holder")
     first = await submit_and_claim(store, session_key="chat:1", gate_key="other")
     assert await store.hold_session("chat:1", "i_holder", fence(first)) == 1
-    held = await put(store, session_key="chat:1")
+    held_task = await put(store, session_key="chat:1")
     free = await put(store, session_key="chat:2")
     assert [task.id for task in await claim_tasks(store)] == [free.id]
-    assert [task.id for task in await claim_tasks(store, owner="i_holder")] == [held.id]
+    assert [task.id for task in await claim_tasks(store, owner="i_holder")] == [held_task.id]
 
 
 async def test_a_session_of_a_dead_process_is_released_with_a_new_epoch(store: Store) -> None:
@@ -33,10 +33,10 @@ async def test_a_session_of_a_dead_process_is_released_with_a_new_epoch(store: S
     await store.hold_session("chat:1", "i_holder", fence(first))
     await store.remove_instances(["i_holder"])
     await put(store, session_key="chat:1")
-    (taken,) = await claim_tasks(store)
-    assert await store.hold_session("chat:1", OWNER, fence(taken)) == 2
-    found = await store.get_session("chat:1")
-    assert found is not None and (found.live_owner, found.epoch) == (OWNER, 2)
+    (task,) = await claim_tasks(store)
+    assert await store.hold_session("chat:1", OWNER, fence(task)) == 2
+    session = await store.get_session("chat:1")
+    assert session is not None and (session.live_owner, session.epoch) == (OWNER, 2)
 
 
 async def test_a_released_session_can_be_claimed_by_any_process(store: Store) -> None:

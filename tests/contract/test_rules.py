@@ -25,33 +25,33 @@ def make_question(command: str = "git status", **fields: object) -> Question:
 
 async def test_an_approval_is_stored_with_all_its_fields(store: Store) -> None:
     task = await submit_and_claim(store, creator="ann", workdir="/tmp")
-    asked = make_question(tool="shell", paths=("a", "b"), diff="-ä\n+b\n", risk="high")
-    made, changes = ask(task, asked, 60, CLOCK.now(), always=narrow(asked, "/tmp"))
+    question = make_question(tool="shell", paths=("a", "b"), diff="-ä\n+b\n", risk="high")
+    approval, changes = ask(task, question, 60, CLOCK.now(), always=narrow(question, "/tmp"))
     await store.apply(changes)
-    found = await store.get_approval(made.id)
-    assert found == made
-    assert found is not None and (found.tool, found.paths, found.diff, found.diff_bytes) == (
+    stored = await store.get_approval(approval.id)
+    assert stored == approval
+    assert stored is not None and (stored.tool, stored.paths, stored.diff, stored.diff_bytes) == (
         "shell",
         ("a", "b"),
         "-ä\n+b\n",
         7,
     )
-    assert (found.creator, found.risk, found.choices[:2]) == ("ann", "high", (REJECT, ALLOW))
+    assert (stored.creator, stored.risk, stored.choices[:2]) == ("ann", "high", (REJECT, ALLOW))
 
 
 async def test_an_always_answer_makes_a_rule_in_the_same_transaction(store: Store) -> None:
     task = await submit_and_claim(store, workdir="/tmp")
-    made, changes = ask(task, make_question(), 60, CLOCK.now(), always=narrow(make_question(), "/tmp"))
+    approval, changes = ask(task, make_question(), 60, CLOCK.now(), always=narrow(make_question(), "/tmp"))
     await store.apply(changes)
-    answered = await Approvals(store, CLOCK).answer(made.id, grant=True, always=True, actor="ann")
+    answered = await Approvals(store, CLOCK).answer(approval.id, grant=True, always=True, actor="ann")
     (rule,) = await store.list_rules("demo")
     assert await store.get_rule(rule.id) == rule
-    assert (rule.effect, rule.command, rule.approval_id, rule.created_by) == ("allow", "git status", made.id, "ann")
+    assert (rule.effect, rule.command, rule.approval_id, rule.created_by) == ("allow", "git status", approval.id, "ann")
     assert (answered.status, answered.rule) == ("granted", rule.text)
-    told = await store.read_events(0, EventFilter(kinds=("approval_resolved", "rule_added")))
-    assert [(one.kind, one.actor) for one in told] == [("approval_resolved", "ann"), ("rule_added", "ann")]
+    events = await store.read_events(0, EventFilter(kinds=("approval_resolved", "rule_added")))
+    assert [(event.kind, event.actor) for event in events] == [("approval_resolved", "ann"), ("rule_added", "ann")]
     with pytest.raises(Conflict):
-        await Approvals(store, CLOCK).answer(made.id, grant=False, always=True)
+        await Approvals(store, CLOCK).answer(approval.id, grant=False, always=True)
     assert await store.list_rules() == [rule]
 
 
@@ -60,12 +60,12 @@ async def test_rules_are_listed_newest_first_by_agent_and_can_be_revoked_once(st
         Rule(id=f"r_{n}", agent="demo" if n else "other", effect="deny", kind="edit", created_at=n) for n in range(3)
     ]
     await store.apply(Changes(records=tuple(rules)))
-    assert [one.id for one in await store.list_rules()] == ["r_2", "r_1", "r_0"]
-    assert [one.id for one in await store.list_rules("demo", limit=1)] == ["r_2"]
-    gone = await Rules(store, CLOCK).revoke("r_2", actor="ann")
-    assert (gone.revoked_by, gone.revoked_at is not None) == ("ann", True)
-    assert [one.id for one in await store.list_rules("demo")] == ["r_1"]
-    assert [one.id for one in await store.list_rules("demo", revoked=True)] == ["r_2", "r_1"]
+    assert [rule.id for rule in await store.list_rules()] == ["r_2", "r_1", "r_0"]
+    assert [rule.id for rule in await store.list_rules("demo", limit=1)] == ["r_2"]
+    revoked = await Rules(store, CLOCK).revoke("r_2", actor="ann")
+    assert (revoked.revoked_by, revoked.revoked_at is not None) == ("ann", True)
+    assert [rule.id for rule in await store.list_rules("demo")] == ["r_1"]
+    assert [rule.id for rule in await store.list_rules("demo", revoked=True)] == ["r_2", "r_1"]
     with pytest.raises(Conflict, match="revoked already"):
         await Rules(store, CLOCK).revoke("r_2")
     assert await store.get_rule("r_none") is None
@@ -77,14 +77,14 @@ async def test_an_approval_answered_by_a_rule_is_stored_and_never_in_the_inbox(s
     decided = answer_by_rule(task, make_question(), Decision("deny", "rule:config", "deny `git push`"), CLOCK.now())
     assert decided is not None
     await store.apply(decided[1])
-    (found,) = await store.list_approvals(None)
-    assert found == decided[0]
-    assert (found.status, found.answer, found.answered_by) == ("denied", "Reject", "rule:config")
+    (approval,) = await store.list_approvals(None)
+    assert approval == decided[0]
+    assert (approval.status, approval.answer, approval.answered_by) == ("denied", "Reject", "rule:config")
     assert await store.list_approvals("pending") == [] and await store.find_next_expiry() is None
-    assert [one.notice for one in await store.list_deliveries(task_id=task.id)] == ["started"]
+    assert [delivery.notice for delivery in await store.list_deliveries(task_id=task.id)] == ["started"]
 
 
 async def test_an_automation_keeps_its_approval_policy(store: Store) -> None:
-    made = an_automation(CLOCK.now(), approvals={"default": "deny", "allow": [{"command": "git log *"}]})
-    await store.apply(Changes(records=(made,)))
-    assert await store.get_automation(made.id) == made
+    automation = an_automation(CLOCK.now(), approvals={"default": "deny", "allow": [{"command": "git log *"}]})
+    await store.apply(Changes(records=(automation,)))
+    assert await store.get_automation(automation.id) == automation

@@ -69,7 +69,7 @@ async def test_a_task_opens_its_session_but_not_a_closed_one(store: Store) -> No
     with pytest.raises(Conflict, match="is closed"):
         await put(store, session_key="chat:1")
     await put(store)
-    assert [one.session.key for one in await store.list_sessions()] == ["chat:1"]
+    assert [opened.session.key for opened in await store.list_sessions()] == ["chat:1"]
 
 
 async def test_sessions_are_listed_in_pages(store: Store) -> None:
@@ -84,9 +84,9 @@ async def test_sessions_are_listed_in_pages(store: Store) -> None:
 async def test_the_thread_of_another_agent_is_not_reused(store: Store) -> None:
     await store.apply(Changes(sessions=(replace(CHAT, thread_id="of demo"),)))
     await store.apply(Changes(sessions=(replace(CHAT, agent="other"),)))
-    found = await store.get_session("chat:1")
-    assert found is not None
-    assert (found.agent, found.thread_id) == ("other", None)
+    session = await store.get_session("chat:1")
+    assert session is not None
+    assert (session.agent, session.thread_id) == ("other", None)
 
 
 async def test_a_message_with_the_same_id_is_stored_once_and_announced_on_change(store: Store) -> None:
@@ -95,8 +95,8 @@ async def test_a_message_with_the_same_id_is_stored_once_and_announced_on_change
     for message in (prompt, answer, prompt, replace(answer, text="ab"), replace(answer, text="ab")):
         await store.apply(Changes(messages=(message,), events=(announce_message(message),)))
     assert [(m.number, m.text) for m in await store.read_messages("chat:1")] == [(1, "hi"), (2, "ab")]
-    told = [(e.payload["number"], e.payload["message"]) for e in await store.read_events(0)]
-    assert told == [(1, "hi"), (2, "a"), (2, "ab")]
+    messages = [(e.payload["number"], e.payload["message"]) for e in await store.read_events(0)]
+    assert messages == [(1, "hi"), (2, "a"), (2, "ab")]
 
 
 async def test_the_state_of_a_session_is_read_in_one_transaction(store: Store) -> None:
@@ -111,7 +111,7 @@ async def test_the_state_of_a_session_is_read_in_one_transaction(store: Store) -
     assert state is not None
     assert state.as_of_seq == (await store.read_log_bounds()).last_seq
     assert [m.number for m in state.messages] == list(range(206 - MESSAGES_SHOWN, 206))
-    assert [one.message for one in state.errors] == [str(n) for n in range(105 - MAX_ERRORS, 105)]
+    assert [error.message for error in state.errors] == [str(n) for n in range(105 - MAX_ERRORS, 105)]
     assert state.running is not None
     assert (state.running.id, [task.id for task in state.queue]) == (first.id, [waiting.id])
     assert state.snapshot()["session"]["status"] == "busy"
@@ -121,17 +121,17 @@ async def test_the_state_of_a_session_is_read_in_one_transaction(store: Store) -
 async def test_the_state_of_a_task_and_of_the_desk_are_read(store: Store) -> None:
     await put(store)
     (task,) = await claim_tasks(store)
-    told = event(TaskProgress(text="on it"), 7, **meta(task))
-    await store.apply(Changes(fence=fence(task), events=(told,)))
+    progress = event(TaskProgress(text="on it"), 7, **meta(task))
+    await store.apply(Changes(fence=fence(task), events=(progress,)))
     state = await store.read_task_state(task.id)
     assert state is not None
     assert state.last is not None
     assert (state.task.status, state.last.kind, state.as_of_seq) == ("running", "task_progress", state.last.seq)
     desk = await store.read_desk_state()
     assert desk.summary.running == 1
-    ((one, last),) = desk.running
+    ((running_task, last),) = desk.running
     assert last is not None
-    assert (one.id, last.payload["text"], desk.as_of_seq) == (task.id, "on it", state.as_of_seq)
+    assert (running_task.id, last.payload["text"], desk.as_of_seq) == (task.id, "on it", state.as_of_seq)
     assert await store.read_task_state("t_none") is None
 
 
@@ -139,8 +139,8 @@ async def test_the_state_of_a_task_and_of_the_desk_are_read(store: Store) -> Non
     ("before", "limit", "seqs"), [(10**9, 3, [4, 5, 6]), (5, 2, [3, 4]), (1, 9, []), (3, 9, [1, 2])]
 )
 async def test_the_log_is_read_backwards(store: Store, before: int, limit: int, seqs: list[int]) -> None:
-    told = tuple(event(TaskProgress(text=str(n)), n, task_id="t_1" if n % 2 else "t_2") for n in range(6))
-    await store.apply(Changes(events=told))
+    events = tuple(event(TaskProgress(text=str(n)), n, task_id="t_1" if n % 2 else "t_2") for n in range(6))
+    await store.apply(Changes(events=events))
     assert [e.seq for e in await store.read_events_back(before, limit=limit)] == seqs
     of_one = [e.seq for e in await store.read_events_back(before, EventFilter(task_id="t_1"), limit)]
     assert of_one == [n for n in range(1, 7) if n % 2 == 0 and n < before][-limit:]
@@ -166,11 +166,11 @@ async def test_failures_and_the_usage_of_ended_tasks_are_read(store: Store) -> N
     assert [task.id for task in await store.list_failed_tasks(0)] == [timed_out.id]
     assert await store.list_failed_tasks((timed_out.completed_at or 0) + 1) == []
     spent = sorted(await store.sum_usage(UsageQuery(since=0, until=2**62, by=("actor", "model"))))
-    assert [(one.actor, one.model, one.tasks, one.done, one.failed, one.cancelled) for one in spent] == [
+    assert [(row.actor, row.model, row.tasks, row.done, row.failed, row.cancelled) for row in spent] == [
         ("", "", 1, 1, 0, 0), ("ann", "", 3, 0, 2, 1),
     ]  # fmt: skip
-    assert [one.micros // 1_000_000 for one in spent] == [2, 6]
-    assert [(one.input_tokens, one.output_tokens, one.cost_usd, one.untold, one.unpriced) for one in spent] == [
+    assert [row.micros // 1_000_000 for row in spent] == [2, 6]
+    assert [(row.input_tokens, row.output_tokens, row.cost_usd, row.untold, row.unpriced) for row in spent] == [
         (3, None, None, 0, 1), (None, None, None, 3, 3),
     ]  # fmt: skip
 
@@ -191,19 +191,19 @@ async def test_usage_of_ended_tasks_is_grouped_as_requested(store: Store) -> Non
     (total,) = await rows()
     assert (total.tasks, total.input_tokens, total.output_tokens, total.cost_usd) == (4, 2.0**63, 14, 1.0)
     assert (total.untold, total.unpriced, total.actor, total.quarter) == (2, 2, None, None)
-    models = {one.model: one.tasks for one in await rows("model")}
+    models = {row.model: row.tasks for row in await rows("model")}
     assert models.pop('large "4"') == 2
     assert sum(models.values()) == 2
-    assert {one.session: one.tasks for one in await rows("session")} == {"": 2, "chat:1": 2}
-    assert [one.quarter for one in await rows("day")] == sorted({at // 900_000_000 for at in ends})
-    assert [one.tasks for one in await rows(session_key="chat:1")] == [2]
-    assert [one.tasks for one in await rows(since=ends[1], until=ends[3])] == [2], "the end is not counted"
+    assert {row.session: row.tasks for row in await rows("session")} == {"": 2, "chat:1": 2}
+    assert [row.quarter for row in await rows("day")] == sorted({at // 900_000_000 for at in ends})
+    assert [row.tasks for row in await rows(session_key="chat:1")] == [2]
+    assert [row.tasks for row in await rows(since=ends[1], until=ends[3])] == [2], "the end is not counted"
 
 
 async def test_a_page_of_large_events_ends_early_and_is_marked(store: Store) -> None:
-    told = tuple(event(TaskProgress(text=str(n) * 1_500_000), n) for n in range(5))
-    await store.apply(Changes(events=told))
+    events = tuple(event(TaskProgress(text=str(n) * 1_500_000), n) for n in range(5))
+    await store.apply(Changes(events=events))
     first = await store.read_events(0, limit=4)
-    assert ([made.seq for made in first], first.cut) == ([1, 2, 3], True)
-    rest = await store.read_events(3, limit=4)
-    assert ([made.seq for made in rest], rest.cut) == ([4, 5], False)
+    assert ([stored_event.seq for stored_event in first], first.cut) == ([1, 2, 3], True)
+    second = await store.read_events(3, limit=4)
+    assert ([stored_event.seq for stored_event in second], second.cut) == ([4, 5], False)

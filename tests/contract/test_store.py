@@ -57,15 +57,15 @@ async def test_steps_are_read_in_order_and_written_only_with_the_lease(store: St
 
 
 async def test_a_threads_history_excludes_cancelled_turns_and_the_current_task(store: Store) -> None:
-    kept, gone, own = [await submit_and_claim(store) for _ in range(3)]
-    for task in (kept, gone, own):
+    finished, cancelled, own = [await submit_and_claim(store) for _ in range(3)]
+    for task in (finished, cancelled, own):
         await store.apply(Changes(fence=fence(task), records=(a_step(task.id, 1, data=task.id),)))
     elsewhere = await submit_and_claim(store)
     await store.apply(Changes(records=(a_step(elsewhere.id, 1, "th_2"), a_step(elsewhere.id, 2, None))))
-    await store.apply(end(gone, CLOCK.now(), outcome="cancelled")[1])
-    await store.apply(end(kept, CLOCK.now(), outcome="budget", error="spent")[1])
-    assert [step.data for step in await store.list_thread_steps("th_1", own.id)] == [kept.id]
-    assert [step.data for step in await store.list_thread_steps("th_1", "t_new")] == [kept.id, own.id]
+    await store.apply(end(cancelled, CLOCK.now(), outcome="cancelled")[1])
+    await store.apply(end(finished, CLOCK.now(), outcome="budget", error="spent")[1])
+    assert [step.data for step in await store.list_thread_steps("th_1", own.id)] == [finished.id]
+    assert [step.data for step in await store.list_thread_steps("th_1", "t_new")] == [finished.id, own.id]
     assert await store.list_thread_steps("th_3", "t_new") == []
 
 
@@ -77,8 +77,8 @@ async def test_a_retry_has_the_steps_of_all_earlier_tries(store: Store) -> None:
         await store.apply(end(line[-1], CLOCK.now(), outcome="cancelled" if number == 0 else "budget")[1])
         about = {"retry_of": first.id, "root_id": first.id, "internal_key": f"retry:{line[-1].id}"}
         line.append(await submit_and_claim(store, **about))
-    found = [[step.data for step in await store.list_earlier_steps(task.id)] for task in line]
-    assert found == [[], [0, 0], [0, 0, 1, -1], [0, 0, 1, -1, 2, -2]]
+    histories = [[step.data for step in await store.list_earlier_steps(task.id)] for task in line]
+    assert histories == [[], [0, 0], [0, 0, 1, -1], [0, 0, 1, -1, 2, -2]]
     history = [step.data for step in await store.list_thread_steps("th_1", "t_new")]
     assert sorted(history) == [-2, -1, 0, 0, 1, 2], "what another try went on with is part of the history"
     assert await store.list_thread_steps("th_1", first.id) == []
@@ -86,13 +86,13 @@ async def test_a_retry_has_the_steps_of_all_earlier_tries(store: Store) -> None:
 
 async def test_a_steering_message_is_taken_once(store: Store) -> None:
     task = await submit_and_claim(store)
-    one, two = a_steer(task, "one"), a_steer(task, "two", 2, mode="interrupt")
-    await store.apply(Changes(records=(two, one)))
-    assert await store.list_queued_steers(task.id) == [one, two]
-    taken = Update("steer", one.id, {"status": "injected", "attempt": 1}, {"status": "queued"})
-    await store.apply(Changes(fence=fence(task), updates=(taken,)))
+    first, second = a_steer(task, "one"), a_steer(task, "two", 2, mode="interrupt")
+    await store.apply(Changes(records=(second, first)))
+    assert await store.list_queued_steers(task.id) == [first, second]
+    update = Update("steer", first.id, {"status": "injected", "attempt": 1}, {"status": "queued"})
+    await store.apply(Changes(fence=fence(task), updates=(update,)))
     with pytest.raises(Conflict):
-        await store.apply(Changes(fence=fence(task), updates=(taken,)))
+        await store.apply(Changes(fence=fence(task), updates=(update,)))
     assert [steer.text for steer in await store.list_queued_steers(task.id)] == ["two"]
 
 
@@ -135,9 +135,9 @@ async def test_the_same_key_returns_the_first_task_and_another_body_conflicts(st
     again = a_task(idempotency_key="k", body_hash="a", creator="me")
     replay = await store.submit(again, 1)  # also at the limit
     assert (replay.task.id, replay.created) == (first.id, False)
-    other = a_task(idempotency_key="k", body_hash="b", creator="me")
+    other_task = a_task(idempotency_key="k", body_hash="b", creator="me")
     with pytest.raises(KeyReused, match=first.id):
-        await store.submit(other)
+        await store.submit(other_task)
     somebody = await put(store, idempotency_key="k", body_hash="b", creator="you")
     assert somebody.id != first.id
     assert (await store.count_tasks()).total == 2
@@ -166,8 +166,8 @@ async def test_an_internal_key_is_taken_once(store: Store) -> None:
 async def test_a_message_makes_an_automation_with_the_same_gate_yield(store: Store) -> None:
     holder = await submit_and_claim(store, session_key="chat:1", cause="automation", on_crash="rerun")
     await put(store, session_key="chat:1|message:2", cause="message")
-    held = await store.get_task(holder.id)
-    assert held is not None and held.stop_requested == "yield"
+    stored_task = await store.get_task(holder.id)
+    assert stored_task is not None and stored_task.stop_requested == "yield"
 
 
 async def test_a_message_does_not_stop_a_task_that_cannot_continue(store: Store) -> None:
@@ -176,8 +176,8 @@ async def test_a_message_does_not_stop_a_task_that_cannot_continue(store: Store)
     await put(store, session_key="chat:1", cause="message")
     await put(store, session_key="chat:2", cause="message")
     for task in (holder, persons):
-        found = await store.get_task(task.id)
-        assert found is not None and found.stop_requested is None
+        stored_task = await store.get_task(task.id)
+        assert stored_task is not None and stored_task.stop_requested is None
 
 
 # -- claim -------------------------------------------------------------------------------------------------------
@@ -186,14 +186,14 @@ async def test_a_message_does_not_stop_a_task_that_cannot_continue(store: Store)
 async def test_a_claimed_task_has_a_new_attempt_an_owner_and_a_start_time(store: Store) -> None:
     task = await put(store, route="console")
     claims = await store.claim(claim_request(), CLOCK.now())
-    (made,) = claims.taken
-    assert (made.task.status, made.task.attempt, made.task.lease_owner) == ("running", 1, OWNER)
-    assert made.token and made.token not in str(made.task)
-    assert await store.get_task(task.id) == made.task
+    (claim,) = claims.taken
+    assert (claim.task.status, claim.task.attempt, claim.task.lease_owner) == ("running", 1, OWNER)
+    assert claim.token and claim.token not in str(claim.task)
+    assert await store.get_task(task.id) == claim.task
     kinds = [e.kind for e in await store.read_events(0)]
     assert kinds == ["task_submitted", "task_started"]
-    (told,) = await store.list_deliveries(task_id=task.id)
-    assert (told.notice, told.status) == ("started", "pending")
+    (delivery,) = await store.list_deliveries(task_id=task.id)
+    assert (delivery.notice, delivery.status) == ("started", "pending")
 
 
 async def test_claim_order_is_messages_then_priority_then_due_then_id(store: Store) -> None:
@@ -215,17 +215,17 @@ async def test_one_task_runs_per_gate(store: Store) -> None:
     assert await claim_tasks(store) == []
     assert await store.find_gate_holder("chat:1") == first.id
     assert await store.find_gate_holder("chat:2") is None
-    held = await store.get_task(first.id)
-    assert held is not None
-    await store.apply(end(held, CLOCK.now(), outcome="ok", result="")[1])
+    stored_task = await store.get_task(first.id)
+    assert stored_task is not None
+    await store.apply(end(stored_task, CLOCK.now(), outcome="ok", result="")[1])
     assert [t.id for t in await claim_tasks(store)] == [second.id]
 
 
 async def test_claim_respects_slots_and_known_agents(store: Store) -> None:
     for agent in ("demo", "demo", "demo", "other", "unknown"):
         await put(store, agent=agent)
-    taken = await claim_tasks(store, free=3, agents={"demo": 2, "other": 5})
-    assert sorted(t.agent for t in taken) == ["demo", "demo", "other"]
+    claimed = await claim_tasks(store, free=3, agents={"demo": 2, "other": 5})
+    assert sorted(t.agent for t in claimed) == ["demo", "demo", "other"]
     assert await claim_tasks(store, free=3, agents={"demo": 0, "other": 1}) == []
     assert await claim_tasks(store, free=0) == []
 
@@ -252,8 +252,8 @@ async def test_tasks_served_by_another_process_are_not_claimed(store: Store) -> 
 async def test_concurrent_claims_never_take_a_task_twice(store: Store) -> None:
     tasks = [await put(store) for _ in range(30)]
     claims = await asyncio.gather(*(claim_tasks(store, free=3, owner=f"i_{n}") for n in range(15)))
-    taken = [task.id for claim in claims for task in claim]
-    assert sorted(taken) == sorted(t.id for t in tasks)
+    claimed = [task.id for claim in claims for task in claim]
+    assert sorted(claimed) == sorted(t.id for t in tasks)
 
 
 # -- actors ------------------------------------------------------------------------------------------------------
@@ -263,11 +263,11 @@ async def claim_actors(
     store: Store, free: int = 1, *, agents: dict[str, int] | None = None, **shares: Any
 ) -> list[str]:
     """Claim tasks with the given slots of each actor, and return the actors of the claimed tasks in order."""
-    held = {("demo", actor): count for actor, count in shares.pop("held", {}).items()}
+    counts = {("demo", actor): count for actor, count in shares.pop("held", {}).items()}
     started = {("demo", actor): number for number, actor in enumerate(shares.pop("started", ""), 1)}
     room = agents if agents is not None else {"demo": free}
-    request = claim_request(free, agents=room, shares=Shares(held, started, **shares))
-    return [made.task.actor for made in (await store.claim(request, CLOCK.now())).taken]
+    request = claim_request(free, agents=room, shares=Shares(counts, started, **shares))
+    return [claim.task.actor for claim in (await store.claim(request, CLOCK.now())).taken]
 
 
 async def test_a_slot_is_reserved_for_each_waiting_actor_without_one(store: Store) -> None:
@@ -302,8 +302,8 @@ async def test_no_slot_is_reserved_for_tasks_that_cannot_start_now(store: Store,
         await put(store, creator="b", agent="other" if why == "agent" else "demo", submitter="i_other")
     terms: dict[str, Any] = {"leave": frozenset({"demo"})} if why == "left" else {"own_only": why == "own"}
     mine = Shares({("demo", "a"): 3}, {("demo", "a"): 1})
-    taken = await claim_tasks(store, 1, agents={"demo": 1}, shares=mine, **terms)
-    assert [task.creator for task in taken] == ["a"]
+    claimed = await claim_tasks(store, 1, agents={"demo": 1}, shares=mine, **terms)
+    assert [task.creator for task in claimed] == ["a"]
 
 
 async def test_slots_of_one_agent_are_reserved_while_others_are_free(store: Store) -> None:
@@ -329,8 +329,8 @@ async def test_messages_and_priority_decide_within_an_actors_tasks(store: Store)
     shares = Shares({("demo", "a"): 3})
     first = await claim_tasks(store, 1, agents={"demo": 1}, shares=shares)
     assert [(task.creator, task.prompt) for task in first] == [("b", "message")]
-    rest = await claim_tasks(store, 5, shares=Shares({("demo", "a"): 3, ("demo", "b"): 1}))
-    assert [task.prompt for task in rest] == ["message", "high", "high", "plain", "plain"]
+    claimed = await claim_tasks(store, 5, shares=Shares({("demo", "a"): 3, ("demo", "b"): 1}))
+    assert [task.prompt for task in claimed] == ["message", "high", "high", "plain", "plain"]
 
 
 async def test_no_actor_exceeds_the_limit_per_actor(store: Store) -> None:
@@ -411,8 +411,8 @@ async def test_a_concurrent_stop_is_a_conflict_not_a_lost_lease(store: Store) ->
     await store.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
     with pytest.raises(Conflict):
         await store.apply(replace(end(task, CLOCK.now(), outcome="ok", result="x")[1], fence=fence(task)))
-    seen = await store.get_task(task.id)
-    assert seen is not None and seen.status == "running"
+    stored_task = await store.get_task(task.id)
+    assert stored_task is not None and stored_task.status == "running"
 
 
 async def test_a_failing_transaction_writes_nothing_and_does_not_affect_others(store: Store) -> None:
@@ -429,8 +429,8 @@ async def test_a_failing_transaction_writes_nothing_and_does_not_affect_others(s
     ]
     results = await asyncio.gather(*(store.apply(c) for c in changes), return_exceptions=True)
     assert [type(r) for r in results] == [type(None), Conflict, type(None)]
-    told = [e.payload["text"] for e in await store.read_events(0, EventFilter(kinds=("task_progress",)))]
-    assert told == ["one", "two"]
+    texts = [e.payload["text"] for e in await store.read_events(0, EventFilter(kinds=("task_progress",)))]
+    assert texts == ["one", "two"]
     assert await store.get_session("never") is None
 
 
@@ -444,7 +444,7 @@ async def test_only_transitions_of_the_table_are_allowed(store: Store, status: s
         "failed": store.apply(replace(end(task, 1, outcome="error", error="")[1], fence=fence(task))),
         "cancelled": store.apply(end(task, 1, outcome="cancelled")[1]),
     }
-    for wanted, step in steps.items():
+    for target, step in steps.items():
         before = await store.get_task(task.id)
         assert before is not None
         with contextlib.suppress(LeaseLost, Conflict):
@@ -452,8 +452,8 @@ async def test_only_transitions_of_the_table_are_allowed(store: Store, status: s
         after = await store.get_task(task.id)
         assert after is not None
         if after.status != before.status:
-            assert after.status == wanted
-            assert wanted in TRANSITIONS[before.status]
+            assert after.status == target
+            assert target in TRANSITIONS[before.status]
 
 
 async def _in_state(store: Store, status: str):  # type: ignore[no-untyped-def]
@@ -463,9 +463,9 @@ async def _in_state(store: Store, status: str):  # type: ignore[no-untyped-def]
     if status == "running":
         return task
     outcome = {"done": "ok", "failed": "error", "cancelled": "cancelled"}[status]
-    ended, changes = end(task, CLOCK.now(), outcome=outcome)  # type: ignore[arg-type]
+    ended_task, changes = end(task, CLOCK.now(), outcome=outcome)  # type: ignore[arg-type]
     await store.apply(changes)
-    return ended
+    return ended_task
 
 
 # -- events ------------------------------------------------------------------------------------------------------
@@ -490,36 +490,39 @@ async def test_event_numbers_are_consecutive_with_many_writers(store: Store) -> 
 
 
 async def test_every_event_is_published_once_with_its_number(store: Store) -> None:
-    heard: list[Commit] = []
-    store.on_commit(heard.append)
+    commits: list[Commit] = []
+    store.on_commit(commits.append)
     task = await submit_and_claim(store)
     await asyncio.gather(
         *(store.apply(Changes(fence=fence(task), events=(progress(task, str(n)),))) for n in range(20))
     )
-    told = sorted((e for commit in heard for e in commit.events), key=lambda e: e.seq)
-    assert [e.seq for e in told] == list(range(1, 23))
-    assert told == await store.read_events(0)
-    assert "task" in set().union(*(c.topics for c in heard))
+    events = sorted((e for commit in commits for e in commit.events), key=lambda e: e.seq)
+    assert [e.seq for e in events] == list(range(1, 23))
+    assert events == await store.read_events(0)
+    assert "task" in set().union(*(c.topics for c in commits))
 
 
 async def test_events_are_filtered_and_paged(store: Store) -> None:
-    one, two = await submit_and_claim(store), await submit_and_claim(store, creator="me", session_key="chat:7")
-    for task in (one, two):
+    first_task, second_task = (
+        await submit_and_claim(store),
+        await submit_and_claim(store, creator="me", session_key="chat:7"),
+    )
+    for task in (first_task, second_task):
         await store.apply(Changes(fence=fence(task), events=(progress(task), progress(task))))
-    assert {e.task_id for e in await store.read_events(0, EventFilter(task_id=one.id))} == {one.id}
-    assert len(await store.read_events(0, EventFilter(task_id=two.id, kinds=("task_progress",)))) == 2
+    assert {e.task_id for e in await store.read_events(0, EventFilter(task_id=first_task.id))} == {first_task.id}
+    assert len(await store.read_events(0, EventFilter(task_id=second_task.id, kinds=("task_progress",)))) == 2
     assert {e.actor for e in await store.read_events(0, EventFilter(actor="me"))} == {"me"}
-    assert {e.task_id for e in await store.read_events(0, EventFilter(session_key="chat:7"))} == {two.id}
+    assert {e.task_id for e in await store.read_events(0, EventFilter(session_key="chat:7"))} == {second_task.id}
     assert len(await store.read_events(0, EventFilter(agent_id="demo"))) == (await store.read_log_bounds()).last_seq
-    turn = event(TurnStart(user_message="x"), CLOCK.now(), **meta(one), turn_id=f"{one.id}.1")
+    turn = event(TurnStart(user_message="x"), CLOCK.now(), **meta(first_task), turn_id=f"{first_task.id}.1")
     await store.apply(Changes(events=(turn,)))
-    assert [e.kind for e in await store.read_events(0, EventFilter(turn_id=f"{one.id}.1"))] == ["turn_start"]
+    assert [e.kind for e in await store.read_events(0, EventFilter(turn_id=f"{first_task.id}.1"))] == ["turn_start"]
     for kinds, count in ((("task_*",), 8), (("task_p*", "turn_start"), 5), (("tas", "nothing*"), 0)):
         which = EventFilter(kinds=kinds)
         assert len(await store.read_events(0, which)) == len(await store.read_events_back(100, which)) == count
     first = await store.read_events(0, limit=3)
-    rest = await store.read_events(first[-1].seq)
-    assert [e.seq for e in first + rest] == list(range(1, len(first + rest) + 1))
+    second = await store.read_events(first[-1].seq)
+    assert [e.seq for e in first + second] == list(range(1, len(first + second) + 1))
 
 
 async def test_a_late_result_is_recorded_once_per_attempt(store: Store) -> None:
@@ -555,19 +558,19 @@ async def test_open_events_are_starts_without_an_end(store: Store) -> None:
 
 
 async def test_pruning_events_keeps_open_tasks_and_records_the_start_of_the_log(store: Store) -> None:
-    ended, still = await submit_and_claim(store), await submit_and_claim(store)
-    for task in (ended, still, ended):
+    finished, still = await submit_and_claim(store), await submit_and_claim(store)
+    for task in (finished, still, finished):
         await store.apply(Changes(fence=fence(task), events=(progress(task),)))
-    await store.apply(end(ended, CLOCK.now(), outcome="ok", result="")[1])
+    await store.apply(end(finished, CLOCK.now(), outcome="ok", result="")[1])
     last = (await store.read_log_bounds()).last_seq
-    gone = await store.prune_events(CLOCK.now() + SECOND, keep=1_000_000)
+    pruned = await store.prune_events(CLOCK.now() + SECOND, keep=1_000_000)
     bounds = await store.read_log_bounds()
     assert (bounds.oldest_seq, bounds.last_seq) == (last + 1, last)
-    kept = await store.read_events(0)
-    assert {e.task_id for e in kept} == {still.id}
-    assert gone == last - len(kept)
+    remaining = await store.read_events(0)
+    assert {e.task_id for e in remaining} == {still.id}
+    assert pruned == last - len(remaining)
     await store.apply(end(still, CLOCK.now(), outcome="ok", result="")[1])
-    assert await store.prune_events(CLOCK.now() + SECOND, keep=1_000_000) == len(kept) + 1
+    assert await store.prune_events(CLOCK.now() + SECOND, keep=1_000_000) == len(remaining) + 1
     assert await store.read_events(0) == []
     await put(store)
     assert [e.seq for e in await store.read_events(0)] == [last + 2]
@@ -590,8 +593,8 @@ async def test_lists_are_newest_first_filtered_and_paged(store: Store) -> None:
     everything = await store.list_tasks(TaskFilter())
     assert [t.id for t in everything] == [t.id for t in reversed(tasks)]
     page = await store.list_tasks(TaskFilter(limit=4))
-    rest = await store.list_tasks(TaskFilter(before=page[-1].id))
-    assert page + rest == everything
+    next_page = await store.list_tasks(TaskFilter(before=page[-1].id))
+    assert page + next_page == everything
     assert {t.agent for t in await store.list_tasks(TaskFilter(agent="a"))} == {"a"}
     assert await store.list_tasks(TaskFilter(creator="you")) == []
     assert [t.id for t in await store.list_tasks(TaskFilter(session_key="bg:t_003"))] == ["t_003"]
@@ -614,37 +617,39 @@ async def test_tasks_are_counted(store: Store) -> None:
 
 async def test_pruning_tasks_by_age_and_count_keeps_open_ones(store: Store) -> None:
     now = CLOCK.now()
-    ended = []
+    ended_ids = []
     for n in range(5):
         task = await submit_and_claim(store, route="console")
         await store.apply(end(task, now + n, outcome="ok", result="")[1])
-        ended.append(task.id)
+        ended_ids.append(task.id)
     waiting = await put(store)
     assert await store.prune_tasks(now + 1, keep=100) == 1
     assert await store.prune_tasks(0, keep=2) == 2
-    left = {t.id for t in await store.list_tasks(TaskFilter())}
-    assert left == {waiting.id, *ended[3:]}
-    assert {d.task_id for d in await store.list_deliveries()} == set(ended[3:])
+    remaining = {t.id for t in await store.list_tasks(TaskFilter())}
+    assert remaining == {waiting.id, *ended_ids[3:]}
+    assert {d.task_id for d in await store.list_deliveries()} == set(ended_ids[3:])
 
 
 # -- sessions, deliveries, approvals, instances ------------------------------------------------------------------
 
 
 async def test_sessions_and_messages_are_stored(store: Store) -> None:
-    one = Session(key="chat:1", agent="demo", gate_key="chat:1", thread_id="th", created_at=1, updated_at=1)
-    said = Message(session_key="chat:1", role="user", text="hi", time=1, task_id="t_1", id="t_1")
-    await store.apply(Changes(sessions=(one,), messages=(said, replace(said, role="agent", text="yes", id="t_1.1"))))
-    await store.apply(Changes(sessions=(replace(one, thread_id=None, updated_at=5),), messages=(said,)))
-    found = await store.get_session("chat:1")
-    assert found is not None
-    assert (found.thread_id, found.created_at, found.updated_at, found.revision) == ("th", 1, 5, 1)
+    session = Session(key="chat:1", agent="demo", gate_key="chat:1", thread_id="th", created_at=1, updated_at=1)
+    message = Message(session_key="chat:1", role="user", text="hi", time=1, task_id="t_1", id="t_1")
+    await store.apply(
+        Changes(sessions=(session,), messages=(message, replace(message, role="agent", text="yes", id="t_1.1")))
+    )
+    await store.apply(Changes(sessions=(replace(session, thread_id=None, updated_at=5),), messages=(message,)))
+    stored = await store.get_session("chat:1")
+    assert stored is not None
+    assert (stored.thread_id, stored.created_at, stored.updated_at, stored.revision) == ("th", 1, 5, 1)
     assert [(m.number, m.role, m.text) for m in await store.read_messages("chat:1")] == [
         (1, "user", "hi"),
         (2, "agent", "yes"),
     ]
     assert [m.number for m in await store.read_messages("chat:1", after=1)] == [2]
-    private = replace(one, key="bg:t_2", gate_key="bg:t_2", updated_at=10)  # a private session is no conversation
-    await store.apply(Changes(sessions=(replace(one, key="chat:2", updated_at=9), private)))
+    private = replace(session, key="bg:t_2", gate_key="bg:t_2", updated_at=10)  # a private session is no conversation
+    await store.apply(Changes(sessions=(replace(session, key="chat:2", updated_at=9), private)))
     assert [view.session.key for view in await store.list_sessions()] == ["chat:2", "chat:1"]
     assert await store.get_session("chat:3") is None
 
@@ -660,8 +665,8 @@ async def test_one_delivery_is_made_per_task_channel_and_notice(store: Store) ->
     await store.apply(Changes(updates=(sent,)))
     with pytest.raises(Conflict):
         await store.apply(Changes(updates=(sent,)))
-    kept = await store.get_delivery("d_1")
-    assert kept is not None and kept.status == "sent"
+    delivery = await store.get_delivery("d_1")
+    assert delivery is not None and delivery.status == "sent"
     assert await store.get_delivery("d_2") is None
     assert [d.id for d in await store.list_deliveries(status="pending")] == ["d_3"]
 
@@ -671,8 +676,8 @@ async def test_approvals_are_stored_answered_once_and_expire(store: Store) -> No
     now = CLOCK.now()
     first, changes = ask(task, Question(text="Delete it?"), 60, now)
     await store.apply(changes)
-    found = await store.get_approval(first.id)
-    assert isinstance(found, Approval) and found == first
+    approval = await store.get_approval(first.id)
+    assert isinstance(approval, Approval) and approval == first
     waiting = await store.get_task(task.id)
     assert waiting is not None and waiting.wait == "approval"
     assert await store.list_pending_approvals(fence(task)) == [first]
@@ -691,7 +696,7 @@ async def test_approvals_are_stored_answered_once_and_expire(store: Store) -> No
 
 
 async def test_processes_are_registered_and_removed(store: Store) -> None:
-    one = Instance(
+    instance = Instance(
         id="i_1",
         role="up",
         host="h",
@@ -702,9 +707,9 @@ async def test_processes_are_registered_and_removed(store: Store) -> None:
         started_at=1,
         terms={"a": [1.5, "rerun", 3, 4]},
     )
-    await store.add_instance(one)
-    await store.add_instance(replace(one, id="i_2", started_at=2))
-    assert await store.list_instances() == [one, replace(one, id="i_2", started_at=2)]
+    await store.add_instance(instance)
+    await store.add_instance(replace(instance, id="i_2", started_at=2))
+    assert await store.list_instances() == [instance, replace(instance, id="i_2", started_at=2)]
     await store.remove_instances(["i_1", "i_none"])
     assert [i.id for i in await store.list_instances()] == ["i_2"]
 

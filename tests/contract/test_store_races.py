@@ -59,7 +59,7 @@ async def test_a_follower_sees_every_event_in_order_with_many_writers(open_store
     stores = await open_stores(3)
     task = await submit_and_claim(stores[0])
     rounds, rng = 12, random.Random(7)
-    seen: list[int] = [e.seq for e in await stores[2].read_events(0)]
+    seqs: list[int] = [e.seq for e in await stores[2].read_events(0)]
 
     async def write(number: int) -> None:
         store = stores[number % 2]
@@ -73,9 +73,9 @@ async def test_a_follower_sees_every_event_in_order_with_many_writers(open_store
 
     async def follow() -> None:
         while True:
-            page = [e.seq for e in await stores[2].read_events(seen[-1])]
-            assert page == list(range(seen[-1] + 1, seen[-1] + 1 + len(page)))
-            seen.extend(page)
+            page = [e.seq for e in await stores[2].read_events(seqs[-1])]
+            assert page == list(range(seqs[-1] + 1, seqs[-1] + 1 + len(page)))
+            seqs.extend(page)
             await asyncio.sleep(0)
 
     follower = asyncio.create_task(follow())
@@ -86,17 +86,17 @@ async def test_a_follower_sees_every_event_in_order_with_many_writers(open_store
         await follower
     await writers
     last = (await stores[0].read_log_bounds()).last_seq
-    while seen[-1] < last and not follower.done():  # the follower sees the end too
+    while seqs[-1] < last and not follower.done():  # the follower sees the end too
         await asyncio.sleep(0)
     follower.cancel()
     await asyncio.gather(follower, return_exceptions=True)
     everything = await stores[2].read_events(0, limit=5000)
     assert [e.seq for e in everything] == list(range(1, last + 1))
-    assert seen == list(range(1, last + 1))
-    told = [e.payload["text"] for e in everything if e.kind == "task_progress"]
-    assert len(set(told)) == len(told) and "never" not in told
+    assert seqs == list(range(1, last + 1))
+    texts = [e.payload["text"] for e in everything if e.kind == "task_progress"]
+    assert len(set(texts)) == len(texts) and "never" not in texts
     for number in range(WRITERS):
-        mine = [text for text in told if text.startswith(f"{number}/")]
+        mine = [text for text in texts if text.startswith(f"{number}/")]
         order = [tuple(map(int, text.split("/"))) for text in mine]
         assert order == sorted(order) and order[-1][1] == rounds - 1
 
@@ -104,10 +104,10 @@ async def test_a_follower_sees_every_event_in_order_with_many_writers(open_store
 async def test_concurrent_submits_with_one_key_make_one_task(open_stores: Several) -> None:
     stores = await open_stores(WRITERS)
     for turn in range(5):
-        wanted = [a_task(idempotency_key=f"k{turn}", body_hash="b", creator="me") for _ in stores]
-        made = await asyncio.gather(*(store.submit(task) for store, task in zip(stores, wanted, strict=True)))
-        assert len({one.task.id for one in made}) == 1
-        assert sum(one.created for one in made) == 1
+        tasks = [a_task(idempotency_key=f"k{turn}", body_hash="b", creator="me") for _ in stores]
+        submissions = await asyncio.gather(*(store.submit(task) for store, task in zip(stores, tasks, strict=True)))
+        assert len({submission.task.id for submission in submissions}) == 1
+        assert sum(submission.created for submission in submissions) == 1
     assert (await stores[0].count_tasks()).total == 5
     kinds = [e.kind for e in await stores[0].read_events(0)]
     assert kinds == ["task_submitted"] * 5
@@ -117,27 +117,27 @@ async def test_concurrent_claims_never_double_and_respect_gates_and_slots(open_s
     stores = await open_stores(WRITERS)
     gates, each = 7, 6
     tasks = [await put(stores[0], session_key=f"chat:{n % gates}|message:{n}") for n in range(gates * each)]
-    taken: list[str] = []
-    held: dict[str, str] = {}
+    claimed: list[str] = []
+    holders: dict[str, str] = {}
 
     async def work(number: int) -> None:
         store = stores[number]
-        while len(taken) < len(tasks):
+        while len(claimed) < len(tasks):
             mine = await claim_tasks(store, free=2, owner=f"i_{number}", agents={"demo": 2})
             assert len(mine) <= 2
             for task in mine:
-                assert task.gate_key not in held, f"{task.id} and {held[task.gate_key]} run in one gate"
-                held[task.gate_key] = task.id
-                taken.append(task.id)
+                assert task.gate_key not in holders, f"{task.id} and {holders[task.gate_key]} run in one gate"
+                holders[task.gate_key] = task.id
+                claimed.append(task.id)
             for task in mine:
-                del held[task.gate_key]  # before it is released: afterwards other processes may claim it
+                del holders[task.gate_key]  # before it is released: afterwards other processes may claim it
                 await store.apply(end(task, CLOCK.now(), outcome="ok", result="")[1])
 
     async with asyncio.timeout(60):
         await asyncio.gather(*(work(n) for n in range(WRITERS)))
-    assert sorted(taken) == sorted(task.id for task in tasks)
+    assert sorted(claimed) == sorted(task.id for task in tasks)
     starts = [e.task_id for e in await stores[0].read_events(0, EventFilter(kinds=("task_started",)))]
-    assert sorted(str(one) for one in starts) == sorted(taken)
+    assert sorted(str(task_id) for task_id in starts) == sorted(claimed)
 
 
 async def test_concurrent_messages_to_one_session_are_all_kept_and_numbered(open_stores: Several) -> None:
@@ -146,14 +146,14 @@ async def test_concurrent_messages_to_one_session_are_all_kept_and_numbered(open
 
     async def say(number: int) -> None:
         for turn in range(each):
-            said = Message(session_key="chat:1", role="notice", text=f"{number}/{turn}", time=1)
-            other = Message(session_key=f"chat:{number % 2 + 2}", role="notice", text="x", time=1)
-            await stores[number].apply(Changes(messages=(said, other)))
+            message = Message(session_key="chat:1", role="notice", text=f"{number}/{turn}", time=1)
+            other_message = Message(session_key=f"chat:{number % 2 + 2}", role="notice", text="x", time=1)
+            await stores[number].apply(Changes(messages=(message, other_message)))
 
     await asyncio.gather(*(say(n) for n in range(WRITERS)))
-    kept = await stores[0].read_messages("chat:1")
-    assert [m.number for m in kept] == list(range(1, WRITERS * each + 1))
-    assert {m.text for m in kept} == {f"{n}/{turn}" for n in range(WRITERS) for turn in range(each)}
+    messages = await stores[0].read_messages("chat:1")
+    assert [m.number for m in messages] == list(range(1, WRITERS * each + 1))
+    assert {m.text for m in messages} == {f"{n}/{turn}" for n in range(WRITERS) for turn in range(each)}
 
 
 async def test_a_write_with_an_old_lease_never_succeeds_after_the_task_was_taken(open_stores: Several) -> None:
@@ -161,8 +161,10 @@ async def test_a_write_with_an_old_lease_never_succeeds_after_the_task_was_taken
     mine, theirs = await open_stores(2)
     for turn in range(6):
         task = await submit_and_claim(mine)
-        told = event(TaskLate(outcome="lost"), CLOCK.now(), **meta(task))
-        away = Changes(updates=(Update("task", task.id, {"status": "pending"}, guard_ownership(task)),), events=(told,))
+        late_event = event(TaskLate(outcome="lost"), CLOCK.now(), **meta(task))
+        away = Changes(
+            updates=(Update("task", task.id, {"status": "pending"}, guard_ownership(task)),), events=(late_event,)
+        )
         fenced = Changes(fence=fence(task), events=(progress(task),))
         first = asyncio.create_task(mine.write(delay_commit(change.apply, 0.05), fenced))
         if turn % 2:
@@ -180,28 +182,28 @@ async def test_a_message_makes_a_task_yield_that_is_being_claimed(open_stores: S
     mine, theirs = await open_stores(2)
     for turn in range(4):
         key = f"chat:{turn}"
-        held = await put(mine, session_key=key, cause="automation", on_crash="rerun")
+        held_task = await put(mine, session_key=key, cause="automation", on_crash="rerun")
         claiming = asyncio.create_task(mine.write(delay_commit(verbs.claim, 0.05), claim_request(), CLOCK.now()))
         await asyncio.sleep(0.02)
         await put(theirs, session_key=key, cause="message")
-        taken = [one.task for one in (await claiming).taken]
-        found = await theirs.get_task(held.id)
-        assert found is not None
-        if taken[0].id == held.id:
-            assert (found.status, found.stop_requested) == ("running", "yield")
+        claimed = [claim.task for claim in (await claiming).taken]
+        stored_task = await theirs.get_task(held_task.id)
+        assert stored_task is not None
+        if claimed[0].id == held_task.id:
+            assert (stored_task.status, stored_task.stop_requested) == ("running", "yield")
         else:
-            assert found.status == "pending"
+            assert stored_task.status == "pending"
 
 
 async def test_another_process_is_notified_of_a_commit(open_stores: Several) -> None:
     mine, theirs = await open_stores(2)
-    heard: asyncio.Queue[Commit] = asyncio.Queue()
-    theirs.on_commit(heard.put_nowait)
+    commits: asyncio.Queue[Commit] = asyncio.Queue()
+    theirs.on_commit(commits.put_nowait)
     task = await submit_and_claim(mine)
     await mine.apply(Changes(updates=(Update("task", task.id, {"stop_requested": "cancel"}, guard_ownership(task)),)))
     topics: set[str] = set()
     async with asyncio.timeout(60):
         while not topics >= {"task", "stop"}:
-            commit = await heard.get()
+            commit = await commits.get()
             assert commit.foreign and not commit.events
             topics |= commit.topics

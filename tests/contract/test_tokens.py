@@ -17,29 +17,29 @@ NOW = 1_700_000_000 * SECOND
 
 
 async def add(store: Store, kind: str = "api", name: str = "ci", **fields: object) -> Token:
-    made, _ = make(kind, name, OWNER, NOW, by="owner")
-    token = replace(made, **fields)
+    new_token, _ = make(kind, name, OWNER, NOW, by="owner")
+    token = replace(new_token, **fields)
     await store.apply(create(token))
     return token
 
 
 async def test_a_token_is_found_by_its_hash_id_and_name(store: Store) -> None:
-    made, secret = make("api", "ci", OWNER, NOW, by="somebody")
-    await store.apply(create(made))
-    assert await store.find_token(hash_of(secret), NOW) == made
-    assert await store.get_token(made.id) == made
-    assert await store.get_token("ci") == made
+    token, secret = make("api", "ci", OWNER, NOW, by="somebody")
+    await store.apply(create(token))
+    assert await store.find_token(hash_of(secret), NOW) == token
+    assert await store.get_token(token.id) == token
+    assert await store.get_token("ci") == token
     assert await store.find_token(hash_of("mw_other"), NOW) is None
     assert await store.get_token("other") is None
-    told = (await store.read_events(0))[-1]
-    assert (told.kind, told.actor, told.payload["name"], told.payload["role"]) == (
+    event = (await store.read_events(0))[-1]
+    assert (event.kind, event.actor, event.payload["name"], event.payload["role"]) == (
         "token_created",
         "somebody",
         "ci",
         "owner",
     )
-    assert secret not in repr(told)
-    assert made.hash not in repr(told)
+    assert secret not in repr(event)
+    assert token.hash not in repr(event)
 
 
 async def test_tokens_are_listed_newest_first(store: Store) -> None:
@@ -78,8 +78,8 @@ async def test_a_token_is_revoked_once(store: Store) -> None:
 async def test_a_link_used_concurrently_signs_in_once(store: Store) -> None:
     link = await add(store, "link")
     browsers = [make("browser", "browser", OWNER, NOW, by="owner")[0] for _ in range(8)]
-    done = await asyncio.gather(*(store.apply(enter(one, link)) for one in browsers), return_exceptions=True)
-    assert sorted(type(one).__name__ for one in done) == ["Conflict"] * 7 + ["NoneType"]
+    done = await asyncio.gather(*(store.apply(enter(browser, link)) for browser in browsers), return_exceptions=True)
+    assert sorted(type(outcome).__name__ for outcome in done) == ["Conflict"] * 7 + ["NoneType"]
     winner = browsers[done.index(None)]
     assert [token.id for token in await store.list_tokens() if token.kind == "browser"] == [winner.id]
     assert [event.payload["token_id"] for event in await store.read_events(0) if event.kind == "signed_in"] == [
@@ -113,7 +113,7 @@ async def test_live_links_and_browsers_are_counted_per_actor(store: Store) -> No
 
 
 async def test_tokens_that_ended_long_ago_are_pruned(store: Store) -> None:
-    kept = [
+    remaining = [
         await add(store),
         await add(store, "browser", expires_at=NOW),
         await add(store, name="other", revoked_at=NOW),
@@ -121,13 +121,13 @@ async def test_tokens_that_ended_long_ago_are_pruned(store: Store) -> None:
     await add(store, "browser", expires_at=NOW - 1)
     await add(store, name="third", revoked_at=NOW - 1)
     assert await store.prune_tokens(NOW) == 2
-    assert {token.id for token in await store.list_tokens()} == {token.id for token in kept}
+    assert {token.id for token in await store.list_tokens()} == {token.id for token in remaining}
 
 
 async def test_the_last_use_is_stored(store: Store) -> None:
     token = await add(store)
-    seen = Update("token", token.id, {"last_used_at": NOW}, {"last_used_at": None})
-    await store.apply(Changes(updates=(seen,)))
+    update = Update("token", token.id, {"last_used_at": NOW}, {"last_used_at": None})
+    await store.apply(Changes(updates=(update,)))
     assert (await store.get_token(token.id)).last_used_at == NOW
     with pytest.raises(Conflict):
-        await store.apply(Changes(updates=(seen,)))
+        await store.apply(Changes(updates=(update,)))

@@ -59,29 +59,29 @@ async def test_a_task_and_its_worktree_are_written_together_by_its_attempt_only(
         "midwatch/000000000001", "/home/w/000000000001", "/home/w/000000000001/sub"
     )  # fmt: skip
     await store.apply(Changes(fence=fence(task), records=(tree,)))
-    kept, step = occupy_worktree(tree, task, 8, status="kept")
+    occupied, step = occupy_worktree(tree, task, 8, status="kept")
     await store.apply(step)
-    found = await store.get_task(task.id)
-    assert found is not None
-    assert found.worktree == kept.note_of_task()
-    assert found.snapshot()["worktree"]["branch"] == tree.branch
+    stored_task = await store.get_task(task.id)
+    assert stored_task is not None
+    assert stored_task.worktree == occupied.note_of_task()
+    assert stored_task.snapshot()["worktree"]["branch"] == tree.branch
     assert [e.kind for e in await store.read_events(0)][-1] == "worktree_changed"
     with pytest.raises(LeaseLost):
-        await store.apply(occupy_worktree(kept, task._replace(attempt=9), 9)[1])
+        await store.apply(occupy_worktree(occupied, task._replace(attempt=9), 9)[1])
 
 
 async def test_a_directory_is_used_by_one_task_at_a_time(store: Store) -> None:
     first = await put(store, dir_key="/src")
     second = await put(store, dir_key="/src", priority=-1)
-    other = await put(store, dir_key="/other")
+    other_task = await put(store, dir_key="/other")
     free = await put(store)
-    assert {task.id for task in await claim_tasks(store)} == {first.id, other.id, free.id}
+    assert {task.id for task in await claim_tasks(store)} == {first.id, other_task.id, free.id}
     assert await claim_tasks(store) == []
     assert await store.find_dir_holder("/src") == first.id
     assert await store.find_dir_holder("/nowhere") is None
-    held = await store.get_task(first.id)
-    assert held is not None
-    await store.apply(end(held, CLOCK.now(), outcome="ok", result="x")[1])
+    stored_task = await store.get_task(first.id)
+    assert stored_task is not None
+    await store.apply(end(stored_task, CLOCK.now(), outcome="ok", result="x")[1])
     assert [task.id for task in await claim_tasks(store)] == [second.id]
 
 
@@ -108,4 +108,4 @@ async def test_concurrent_claims_never_share_a_directory(store: Store) -> None:
     for _ in range(20):
         await put(store, dir_key="/src")
     claims = await asyncio.gather(*(store.claim(claim_request(1, owner=f"i_{n}"), CLOCK.now()) for n in range(8)))
-    assert sum(len(one.taken) for one in claims) == 1
+    assert sum(len(claim.taken) for claim in claims) == 1

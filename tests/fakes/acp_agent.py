@@ -151,9 +151,9 @@ class Agent:
                 self.said[name] = json.loads((self.memory / f"{name}.json").read_text())
             except FileNotFoundError:
                 raise Refusal(-32002, f"session not found: {name}") from None
-        for said in self.said.setdefault(name, []):
-            self.update("user_message_chunk", name, content={"type": "text", "text": said})
-            self.update("agent_message_chunk", name, content={"type": "text", "text": f"you said {said}"})
+        for text in self.said.setdefault(name, []):
+            self.update("user_message_chunk", name, content={"type": "text", "text": text})
+            self.update("agent_message_chunk", name, content={"type": "text", "text": f"you said {text}"})
             self.update("tool_call", name, toolCallId="old", title="an old call", status="completed")
         return self.offers()
 
@@ -197,51 +197,51 @@ class Agent:
     def perform(self, text):
         if text == "fail":
             raise Refusal(-32603, "Internal error", {"details": "told to fail"})
-        wishes = [("say", "ready"), ("hold", "ever")] if text == "hang" else COMMAND.findall(text)
-        if not wishes:
+        commands = [("say", "ready"), ("hold", "ever")] if text == "hang" else COMMAND.findall(text)
+        if not commands:
             self.say(f"you said {text}")
-        for verb, rest in wishes:
-            getattr(self, f"do_{verb}")(rest.strip())
+        for verb, argument in commands:
+            getattr(self, f"do_{verb}")(argument.strip())
 
     # -- commands of a prompt ------------------------------------------------------------------------------------
 
-    def do_say(self, rest):
-        for word in re.findall(r"\S+\s*", rest):
+    def do_say(self, argument):
+        for word in re.findall(r"\S+\s*", argument):
             self.say(word)
 
-    def do_recall(self, rest):
+    def do_recall(self, argument):
         self.say("You said: " + " | ".join(self.said[self.session][:-1]))
 
-    def do_show(self, rest):
+    def do_show(self, argument):
         """`show pid`, `show cwd`, `show settings`, `show blocks`, `show env NAME`"""
-        what, _, name = rest.partition(" ")
-        found = {"pid": os.getpid(), "cwd": str(Path.cwd()), "settings": self.settings, "blocks": self.blocks}
-        self.say(json.dumps(os.environ.get(name) if what == "env" else found[what]))
+        what, _, name = argument.partition(" ")
+        values = {"pid": os.getpid(), "cwd": str(Path.cwd()), "settings": self.settings, "blocks": self.blocks}
+        self.say(json.dumps(os.environ.get(name) if what == "env" else values[what]))
 
-    def do_think(self, rest):
-        for word in re.findall(r"\S+\s*", rest):
+    def do_think(self, argument):
+        for word in re.findall(r"\S+\s*", argument):
             self.update("agent_thought_chunk", content={"type": "text", "text": word})
 
-    def do_plan(self, rest):
-        entries = [{"content": one, "status": "pending", "priority": "high"} for one in rest.split(",")]
+    def do_plan(self, argument):
+        entries = [{"content": step, "status": "pending", "priority": "high"} for step in argument.split(",")]
         self.update("plan", entries=entries)
 
-    def do_tool(self, rest):
+    def do_tool(self, argument):
         """Run a command without permission; its call is announced first and described later, as some agents do."""
         number = f"call-{next(self.ids)}"
         self.update("tool_call", toolCallId=number, title="Shell", kind="execute", status="pending", rawInput={})
-        self.update("tool_call_update", toolCallId=number, title=rest, rawInput={"command": rest})
+        self.update("tool_call_update", toolCallId=number, title=argument, rawInput={"command": argument})
         self.update("tool_call_update", toolCallId=number, status="in_progress")
-        self.update("tool_call_update", toolCallId=number, status="completed", rawOutput={"output": f"ran {rest}"})
+        self.update("tool_call_update", toolCallId=number, status="completed", rawOutput={"output": f"ran {argument}"})
         self.update("tool_call_update", toolCallId=number, status="completed")
 
-    def do_open(self, rest):
+    def do_open(self, argument):
         """Start a tool and never end it."""
-        self.update("tool_call", toolCallId="open", title=rest, kind="read", status="in_progress")
+        self.update("tool_call", toolCallId="open", title=argument, kind="read", status="in_progress")
 
-    def do_ask(self, rest):
+    def do_ask(self, argument):
         """`ask aArRx COMMAND`: ask to run a command, with these options in this order, or `-` for none."""
-        letters, command = rest.split(None, 1)
+        letters, command = argument.split(None, 1)
         number = f"call-{next(self.ids)}"
         call = {"toolCallId": number, "title": command, "kind": "execute", "status": "pending"}
         call["rawInput"] = {"command": ["/bin/bash", "-lc", command]}
@@ -255,55 +255,55 @@ class Agent:
         else:
             self.update("tool_call_update", toolCallId=number, status="failed", rawOutput="not allowed")
         self.granted = outcome.get("optionId", outcome["outcome"])
-        if rest.endswith("?"):
+        if argument.endswith("?"):
             self.say(f"chose {self.granted}")
 
-    def do_late(self, rest):
+    def do_late(self, argument):
         """Ask without an announced call and without its input, and do not report the end of a refused call."""
-        call = {"toolCallId": "late", "title": rest, "kind": "execute", "status": "pending"}
+        call = {"toolCallId": "late", "title": argument, "kind": "execute", "status": "pending"}
         options = [OPTIONS[letter] for letter in "Aar"]
         outcome = self.ask("session/request_permission", {"toolCall": call, "options": options})["outcome"]
         if outcome.get("optionId", "no").startswith("yes"):
-            self.update("tool_call_update", toolCallId="late", status="completed", title=rest, kind="execute")
+            self.update("tool_call_update", toolCallId="late", status="completed", title=argument, kind="execute")
 
-    def do_leave(self, rest):
+    def do_leave(self, argument):
         """Ask and do not wait for the answer."""
-        call = {"toolCallId": "left", "title": rest, "kind": "execute", "status": "pending"}
+        call = {"toolCallId": "left", "title": argument, "kind": "execute", "status": "pending"}
         number, self.waiting[-1] = -1, queue.Queue()
         params = {"sessionId": self.session, "toolCall": call, "options": [OPTIONS["a"], OPTIONS["r"]]}
         self.write({"id": number, "method": "session/request_permission", "params": params})
 
-    def do_both(self, rest):
+    def do_both(self, argument):
         """Ask two questions at the same time."""
-        asking = [threading.Thread(target=self.do_ask, args=(f"ar {command}",)) for command in rest.split(",")]
-        for one in asking:
-            one.start()
-        for one in asking:
-            one.join()
+        asking = [threading.Thread(target=self.do_ask, args=(f"ar {command}",)) for command in argument.split(",")]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
 
-    def do_diff(self, rest):
-        path = str(Path.cwd() / rest)
+    def do_diff(self, argument):
+        path = str(Path.cwd() / argument)
         change = {"type": "diff", "path": path, "oldText": "one\ntwo\nthree\n", "newText": "one\n2\nthree\nfour\n"}
-        call = {"toolCallId": "diff", "title": f"Edit {rest}", "kind": "edit", "locations": [{"path": path}]}
+        call = {"toolCallId": "diff", "title": f"Edit {argument}", "kind": "edit", "locations": [{"path": path}]}
         self.update("tool_call", status="pending", content=[change], **call)
         options = [OPTIONS["r"], OPTIONS["a"]]
         self.ask("session/request_permission", {"toolCall": {**call, "content": [change]}, "options": options})
         self.update("tool_call_update", toolCallId="diff", status="completed", content=[change])
 
-    def do_bigdiff(self, rest):
-        lines = int(rest) * 1_000_000 // 40
+    def do_bigdiff(self, argument):
+        lines = int(argument) * 1_000_000 // 40
         old = "".join(f"line {number:034}\n" for number in range(lines))
         change = {"type": "diff", "path": "/big", "oldText": old, "newText": old.replace("line", "LINE")}
         self.update("tool_call", toolCallId="big", title="Edit big", kind="edit", content=[change], rawInput={"t": old})
         self.update("tool_call_update", toolCallId="big", status="completed", content=[change])
 
-    def do_usage(self, rest):
-        taken, made, cost = rest.split()
+    def do_usage(self, argument):
+        tokens_in, tokens_out, cost = argument.split()
         money = {"amount": float(cost), "currency": "USD"}
         self.update("usage_update", used=10, size=1000, cost=money)
-        self.answer["usage"] = {"inputTokens": int(taken), "outputTokens": int(made), "totalTokens": 0}
+        self.answer["usage"] = {"inputTokens": int(tokens_in), "outputTokens": int(tokens_out), "totalTokens": 0}
 
-    def do_malformed(self, rest):
+    def do_malformed(self, argument):
         """Send lines that are no messages of the protocol, and messages with invalid content."""
         for line in ("this is no JSON", '{"half": ', "[1, 2]", "null", '{"jsonrpc": "2.0"}', "\\ud800", ""):
             self.raw(line)
@@ -324,75 +324,75 @@ class Agent:
             except Refusal as problem:
                 self.say(f"{problem.code} ")
 
-    def do_warn(self, rest):
+    def do_warn(self, argument):
         self.say("Model metadata for `fake` not found. Defaulting to fallback metadata; this can cause issues.")
 
-    def do_flood(self, rest):
-        for number in range(int(rest)):
+    def do_flood(self, argument):
+        for number in range(int(argument)):
             self.say(f"{number} ")
 
-    def do_huge(self, rest):
-        self.say("x" * int(float(rest) * 1_000_000))
+    def do_huge(self, argument):
+        self.say("x" * int(float(argument) * 1_000_000))
 
-    def do_hold(self, rest):
+    def do_hold(self, argument):
         """Wait until a file of this name is in the memory directory, or the turn is cancelled."""
-        place = self.memory / rest if self.memory is not None else Path("/nowhere")
-        while not place.exists():
+        path = self.memory / argument if self.memory is not None else Path("/nowhere")
+        while not path.exists():
             if self.cancelled.wait(0.01):
                 raise Cancelled
 
-    def do_deaf(self, rest):
+    def do_deaf(self, argument):
         """Announce and ignore cancels."""
         self.say("ready")
         time.sleep(600)
 
-    def do_silence(self, rest):
-        time.sleep(float(rest))
+    def do_silence(self, argument):
+        time.sleep(float(argument))
 
-    def do_die(self, rest):
+    def do_die(self, argument):
         sys.stderr.write("Segmentation fault, as the prompt says\n")
         sys.stderr.flush()
-        os._exit(int(rest))
+        os._exit(int(argument))
 
-    def do_stray(self, rest):
+    def do_stray(self, argument):
         """Start a process that leaves the group and keeps running."""
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
         self.say(f"stray {child.pid} ")
 
-    def do_error(self, rest):
-        code, _, data = rest.partition(" ")
+    def do_error(self, argument):
+        code, _, data = argument.partition(" ")
         raise Refusal(int(code), "Internal error", json.loads(data) if data else None)
 
-    def do_limit(self, rest):
+    def do_limit(self, argument):
         """Report a usage limit of so many seconds the first time; afterwards do nothing."""
         mark = self.memory / "limit"
         if not mark.exists():
-            reset = time.time() + float(rest)
+            reset = time.time() + float(argument)
             write_atomically(mark, str(reset))
             raise Refusal(429, "Too many requests", {"error": {"type": "rate_limit_error", "resetsAt": reset}})
         if time.time() < float(mark.read_text()):
             raise Refusal(429, "Too many requests", {"details": "too early"})
 
-    def do_stop(self, rest):
-        self.answer["stopReason"] = rest
+    def do_stop(self, argument):
+        self.answer["stopReason"] = argument
 
     # -- requests to the client ----------------------------------------------------------------------------------
 
-    def do_read(self, rest):
+    def do_read(self, argument):
         """`read PATH`, `read PATH LINE LIMIT`"""
-        path, *numbers = rest.split()
-        wish = {"path": path, **dict(zip(("line", "limit"), map(int, numbers), strict=False))}
-        self.tell(lambda: self.ask("fs/read_text_file", wish)["content"])
+        path, *numbers = argument.split()
+        request = {"path": path, **dict(zip(("line", "limit"), map(int, numbers), strict=False))}
+        self.tell(lambda: self.ask("fs/read_text_file", request)["content"])
 
-    def do_write(self, rest):
-        path, content = rest.split(None, 1)
+    def do_write(self, argument):
+        path, content = argument.split(None, 1)
         self.tell(lambda: self.ask("fs/write_text_file", {"path": path, "content": content}) or "written")
 
-    def do_run(self, rest):
+    def do_run(self, argument):
         """Run a command in a terminal to its end."""
 
         def run():
-            name = self.ask("terminal/create", {"command": rest})["terminalId"]
+            name = self.ask("terminal/create", {"command": argument})["terminalId"]
             status = self.ask("terminal/wait_for_exit", {"terminalId": name})
             output = self.ask("terminal/output", {"terminalId": name})
             self.ask("terminal/release", {"terminalId": name})
@@ -400,16 +400,16 @@ class Agent:
 
         self.tell(run)
 
-    def do_terminal(self, rest):
+    def do_terminal(self, argument):
         """Run a command in a terminal and leave it running; `kill` ends it."""
-        name, _, command = rest.partition(" ")
-        wish = {"command": "/bin/sh", "args": ["-c", command], "outputByteLimit": 100}
-        self.terminal = self.ask("terminal/create", wish)["terminalId"]
+        name, _, command = argument.partition(" ")
+        request = {"command": "/bin/sh", "args": ["-c", command], "outputByteLimit": 100}
+        self.terminal = self.ask("terminal/create", request)["terminalId"]
         while name not in self.ask("terminal/output", {"terminalId": self.terminal})["output"]:
             time.sleep(0.01)
         self.say(f"{name} runs ")
 
-    def do_kill(self, rest):
+    def do_kill(self, argument):
         self.ask("terminal/kill", {"terminalId": self.terminal})
         status = self.ask("terminal/wait_for_exit", {"terminalId": self.terminal})
         self.say(json.dumps(status))
