@@ -238,7 +238,7 @@ async def test_automations_are_exported_and_imported(either: Desk, tmp_path: Pat
     file.write_text(either("automation", "export").stdout)
     assert [one["id"] for one in json.loads(file.read_text())["automations"]] == [second["id"], first["id"]]
     assert [one["id"] for one in either.run_json("automation", "export", first["id"])["automations"]] == [first["id"]]
-    assert either("automation", "import", str(file)).stdout.count("skipped: no difference") == 2
+    assert either("automation", "import", str(file)).stdout.count("skipped: it is the same here") == 2
 
     either.run_json("automation", "edit", first["id"], "--title", "changed", "--every", "2h")
     either.run_json("automation", "rm", second["id"])

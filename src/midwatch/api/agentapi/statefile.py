@@ -136,7 +136,7 @@ def claim_pid_file(path: Path) -> None:
         with os.fdopen(os.open(path, PRIVATE, 0o600), "w") as file:
             file.write(f"{os.getpid()}\n")
     except OSError as problem:
-        raise HomeUnusable(f"the PID file {path} cannot be written: {problem.strerror}.") from None
+        raise HomeUnusable(f"{path} cannot be written: {problem.strerror}; choose another --pid-file.") from None
 
 
 def release_pid_file(path: Path) -> None:

@@ -47,7 +47,7 @@ class Uploads:
         try:
             return await asyncio.to_thread(self._write, file)
         except OSError as problem:
-            raise Refusal(507, f"the file could not be written: {problem.strerror}") from None
+            raise Refusal(507, f"the file could not be written: {problem.strerror}; check the server's disk") from None
 
     def _write(self, file: UploadedFile) -> str:
         if self._folder is None:
