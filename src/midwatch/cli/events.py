@@ -84,7 +84,7 @@ async def print_stored(desk: Desk, after: int, which: Which, as_json: bool) -> i
         try:
             page = await desk.client.events(position, **which)
         except Pruned as gone:
-            note(f"Events {position + 1} to {gone.oldest_seq - 1} were pruned; see the settings in [retention].")
+            note(f"Events {position + 1} to {gone.oldest_seq - 1} were removed; see the settings in [retention].")
             position = gone.oldest_seq - 1
             continue
         if last is None:
