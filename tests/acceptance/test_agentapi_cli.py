@@ -396,6 +396,6 @@ def test_attaching_without_a_terminal_or_server_is_refused(tmp_path: Path) -> No
         assert ran.returncode == 2
         return ran.stderr
 
-    assert "name a session" in wait_for_size()
-    assert "name a session" in wait_for_size("chat:1", "--url", "x")
-    assert "attach needs a terminal" in wait_for_size("chat:1")
+    assert "name either a session" in wait_for_size()
+    assert "name either a session" in wait_for_size("chat:1", "--url", "x")
+    assert "this command needs a terminal" in wait_for_size("chat:1")

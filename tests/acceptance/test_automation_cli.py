@@ -245,7 +245,7 @@ async def test_automations_are_exported_and_imported(either: Desk, tmp_path: Pat
     assert [automation["id"] for automation in either.run_json("automation", "export", first["id"])["automations"]] == [
         first["id"]
     ]
-    assert either("automation", "import", str(file)).stdout.count("skipped: no difference") == 2
+    assert either("automation", "import", str(file)).stdout.count("skipped: it is the same here") == 2
 
     either.run_json("automation", "edit", first["id"], "--title", "changed", "--every", "2h")
     either.run_json("automation", "rm", second["id"])

@@ -311,8 +311,8 @@ def test_each_kind_of_refusal_is_logged_once_per_peer(home: Path, caplog: pytest
             exchange(host.port, GET + b"A: " + b"x" * 70_000 + b"\r\nAuthorization: Bearer s3cret\r\n\r\n")
     lines = [record.getMessage() for record in caplog.records if record.name == "midwatch.api.protocol"]
     assert [line.split(": ")[0:2] for line in lines] == [
-        ["refused 127.0.0.1", "400 malformed_request"],
-        ["refused 127.0.0.1", "431 headers_too_large"],
+        ["refused a request from 127.0.0.1", "400 malformed_request"],
+        ["refused a request from 127.0.0.1", "431 headers_too_large"],
     ]
     assert not any("s3cret" in line or "\n" in line for line in lines)
 
@@ -789,7 +789,7 @@ def midwatch(home: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
 def test_listening_beyond_loopback_must_be_confirmed(home: Path, host: str) -> None:
     ran = midwatch(home, "up", MIDWATCH_HOST=host)
     assert ran.returncode == 2
-    assert re.fullmatch(r"midwatch: the setting host is \S+, which other .*--expose.*expose = true.*\n", ran.stderr)
+    assert re.fullmatch(r"midwatch: the setting `host` is \S+, which other .*--expose.*expose = true.*\n", ran.stderr)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.5"])
@@ -800,7 +800,7 @@ def test_loopback_needs_no_confirmation(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "", "a" * 300])
 def test_an_unknown_host_is_reported(host: str) -> None:
-    with pytest.raises(BadConfig, match="change the setting host"):
+    with pytest.raises(BadConfig, match="change the setting `host`"):
         listen(host, 0)
 
 

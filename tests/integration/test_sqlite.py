@@ -185,7 +185,7 @@ async def test_a_newer_schema_is_refused_and_not_changed(file: Path) -> None:
 async def test_a_database_of_another_program_is_refused_and_not_changed(file: Path) -> None:
     sqlite_file(file, "CREATE TABLE customers (name)", "INSERT INTO customers VALUES ('me')")
     before = file.read_bytes()
-    with pytest.raises(StoreCorrupt, match="not a midwatch database; move it away, or choose another home"):
+    with pytest.raises(StoreCorrupt, match="not a midwatch database; move the file away, or choose another home"):
         await SqliteStore.open(file)
     assert file.read_bytes() == before
 

@@ -24,7 +24,10 @@ Address = IPv4Address | IPv6Address
 
 
 class Call(NamedTuple):
-    """The parts of a request that admission checks. A header sent twice holds both values, so it matches nothing."""
+    """The parts of a request that admission checks.
+
+    If a header is sent twice, its entry in `headers` holds both values, so that it is never accepted.
+    """
 
     method: str
     path: str
@@ -38,7 +41,7 @@ class Call(NamedTuple):
 
     @property
     def safe(self) -> bool:
-        """Return whether the request only reads."""
+        """Return whether the method of the request only reads."""
         return self.method in SAFE_METHODS
 
     @property
@@ -48,12 +51,12 @@ class Call(NamedTuple):
 
     @property
     def is_for_agentapi(self) -> bool:
-        """Return whether the request is for the agentapi routes of a session, which read bodies in their own way."""
+        """Return whether the request is for the agentapi routes of a session. These routes check bodies themselves."""
         return AGENTAPI.match(self.path) is not None
 
     @property
     def open(self) -> bool:
-        """Return whether the request needs no token: health, sign-in, and the files of the console."""
+        """Return whether the request needs no token: health, readiness, sign-in, and the files of the console."""
         return self.path in OPEN_PATHS if self.is_for_api else self.safe
 
     @property
@@ -66,7 +69,7 @@ class Call(NamedTuple):
         return self.headers.get(name, b"").decode("latin-1")
 
     def cookie(self) -> str | None:
-        """Return the secret in a browser's cookie, or None."""
+        """Return the secret in the cookie of a browser, or None if the request has no such cookie."""
         for pair in self.header(b"cookie").split(";"):
             name, _, value = pair.strip().partition("=")
             if name == COOKIE:
@@ -74,7 +77,7 @@ class Call(NamedTuple):
         return None
 
     def bearer(self) -> str | None:
-        """Return the secret of a bearer token, or None."""
+        """Return the secret in the header `authorization`, or None if the request has no bearer token."""
         scheme, _, secret = self.header(b"authorization").partition(" ")
         return secret.strip() if scheme.lower() == "bearer" else None
 
@@ -92,7 +95,7 @@ class Admission:
         self._proxy_role = settings.proxy_role
 
     def read_call(self, scope: Scope) -> Call:
-        """Return the parts of a request that are checked."""
+        """Return the parts of a request that admission checks."""
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             headers[name] = headers[name] + b"\n" + value if name in headers else value
@@ -116,21 +119,21 @@ class Admission:
         """Raise WrongHost if the host is not a name of this server, ForeignOrigin if the origin is not allowed."""
         if not self._is_ours(call.host):
             raise WrongHost(
-                f"{call.host[:100]!r} is not a name of this server; if it should be, add it to the setting `hosts`."
+                f"{call.host[:100]!r} is not a name of this server; to allow the name, add it to the setting `hosts`."
             )
         if call.origin and call.origin != call.own_origin and call.origin not in self._origins:
             raise ForeignOrigin(
-                f"pages of {call.origin[:100]!r} may not use this server; to allow it, add it to the setting `origins`."
+                f"pages of {call.origin[:100]!r} may not use this server; to allow it, add the site to `origins`."
             )
         if not call.origin and call.is_for_api and call.site in ("cross-site", "same-site"):
-            raise ForeignOrigin("pages of this site may not use this server; to allow it, use the setting `origins`.")
+            raise ForeignOrigin("pages of this site may not use this server; to allow it, add the site to `origins`.")
 
     def is_listed(self, origin: str) -> bool:
-        """Return whether pages of an origin may use the API."""
+        """Return whether the setting `origins` allows pages of this origin to use the API."""
         return origin in self._origins
 
     def find_proxy_actor(self, call: Call) -> Actor | None:
-        """Return the actor that a trusted proxy names; None without a trusted proxy or with an invalid name."""
+        """Return the actor that a trusted proxy names. Return None without a trusted proxy or with an invalid name."""
         if not self._proxy_header or self._proxy_header not in call.headers or not self._trusts(call.peer):
             return None
         try:

@@ -1,4 +1,4 @@
-"""Routes of agents: list them, and test one with a short task."""
+"""Routes of agents: list all agents, and test an agent with a short task."""
 
 from __future__ import annotations
 

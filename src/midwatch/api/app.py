@@ -1,4 +1,4 @@
-"""The app: the guard, the routes of every noun, and errors as problem documents."""
+"""The HTTP app of a server: the guard, the routes of every noun, and errors as problem documents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from midwatch.desk.desk import Desk
 def create_app(desk: Desk, *, hosts: Collection[str] = ()) -> FastAPI:
     """Build the HTTP interface of a desk.
 
-    `hosts` are additional names of the server. `app.state.streams` holds the open event streams.
+    `hosts` are additional host names of the server. `app.state.streams` holds the open event streams.
     """
     app = describe.DescribedApp(
         title="midwatch",
@@ -61,7 +61,7 @@ async def handle_http_error(request: Request, error: Exception) -> Response:
 
 
 def list_methods(request: Request) -> str:
-    """Return the methods of a path, of all its routes. The router returns only those of the first route."""
+    """Return the allowed methods of the request's path. Several routes can share a path."""
 
     if operations := request.app.openapi()["paths"].get(request.url.path):
         return ", ".join(sorted(method.upper() for method in operations))
@@ -74,7 +74,7 @@ def list_methods(request: Request) -> str:
 
 
 async def handle_unexpected(request: Request, error: Exception) -> Response:
-    """Reply to a bug in midwatch. The details are only in the log."""
-    reply = make_problem(MidwatchError("unexpected error in midwatch; see the server's log for details."))
+    """Reply to a request that failed because of a bug in midwatch. Only the server's log file has the details."""
+    reply = make_problem(MidwatchError("the request failed because of a bug in midwatch; see the server's log file."))
     reply.headers.update(GUARD_HEADERS)  # the guard cannot add its headers to this reply
     return reply

@@ -16,7 +16,7 @@ router = APIRouter(prefix=PREFIX, tags=["approvals"])
 
 @router.get("/approvals", responses={200: {"model": ApprovalPage}})
 async def list_approvals(desk: DeskDep, query: Annotated[ApprovalQuery, Query()]) -> Json:
-    """List questions, newest first. Only open questions, unless `status` selects others."""
+    """List questions, newest first. Without `status`, list only open questions."""
     listed = await desk.approvals.list(None if query.status == "all" else query.status, query.limit)
     return Json({"approvals": [approval.snapshot() for approval in listed]})
 
@@ -29,13 +29,13 @@ async def show(desk: DeskDep, approval_id: str) -> Json:
 
 @router.post("/approvals/{approval_id}/approve", responses={200: {"model": ApprovalInfo}})
 async def approve(desk: DeskDep, actor: Caller, approval_id: str, body: AnswerBody | None = None) -> Json:
-    """Answer a question with yes or with a choice."""
+    """Answer a question with yes, or with the choice that `choice` names."""
     fields = (body or AnswerBody()).model_dump()
     return Json((await desk.approvals.answer(approval_id, grant=True, actor=actor, **fields)).snapshot(whole=True))
 
 
 @router.post("/approvals/{approval_id}/deny", responses={200: {"model": ApprovalInfo}})
 async def deny(desk: DeskDep, actor: Caller, approval_id: str, body: AnswerBody | None = None) -> Json:
-    """Answer a question with no or with a choice."""
+    """Answer a question with no, or with the choice that `choice` names."""
     fields = (body or AnswerBody()).model_dump()
     return Json((await desk.approvals.answer(approval_id, grant=False, actor=actor, **fields)).snapshot(whole=True))

@@ -1,4 +1,4 @@
-"""Routes of automations: create, read, change, pause, resume, run now, delete; and previews of schedules."""
+"""Routes of automations: create, read, change, pause, resume, run now, delete, export, import, preview."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix=PREFIX, tags=["automations"])
 
 @router.get("/automations", responses={200: {"model": AutomationPage}})
 async def list_automations(desk: DeskDep, query: Annotated[bodies.AutomationQuery, Query()]) -> Json:
-    """List automations, newest first. All except deleted ones, unless `status` selects others."""
+    """List automations, newest first. Without `status`, list all that are not deleted."""
     scope = (query.scope_kind, query.scope_id) if query.scope_id else None
     automations = await desk.automations.list(query.status, scope=scope, limit=query.limit)
     return Json({"automations": [await desk.automations.describe(automation) for automation in automations]})
@@ -34,14 +34,14 @@ async def create(desk: DeskDep, actor: Caller, body: bodies.AutomationBody) -> J
 
 @router.get("/automations/export", responses={200: {"model": AutomationPage}})
 async def export(desk: DeskDep, query: Annotated[bodies.ExportQuery, Query()]) -> Json:
-    """Return automations for an import: all except deleted ones, or those with the given ids."""
-    found = await desk.automation_transfer.export(query.id)
-    return Json({"automations": [await desk.automations.describe(automation) for automation in found]})
+    """Return automations in the format of an import. Without ids, return all that are not deleted."""
+    exported = await desk.automation_transfer.export(query.id)
+    return Json({"automations": [await desk.automations.describe(automation) for automation in exported]})
 
 
 @router.post("/automations/import", responses={200: {"model": ImportPage}})
 async def import_automations(desk: DeskDep, actor: Caller, body: bodies.ImportBody) -> Json:
-    """Import automations. Missing ones are created and different ones changed, all together or none."""
+    """Import automations: create those that do not exist, change those that differ. An error changes nothing."""
     results = await desk.automation_transfer.import_all([item.model_dump() for item in body.automations], actor=actor)
     return Json({"automations": [result._asdict() for result in results]})
 
@@ -54,7 +54,7 @@ async def show(desk: DeskDep, automation_id: str) -> Json:
 
 @router.patch("/automations/{automation_id}", responses=ONE)
 async def patch(desk: DeskDep, actor: Caller, automation_id: str, body: bodies.AutomationPatch) -> Json:
-    """Change some fields of an automation. With `revision`, only if the automation still has this revision."""
+    """Change some fields of an automation. With `revision`, the change fails if the automation has another revision."""
     values = body.model_dump(exclude_unset=True, exclude={"revision"})
     automation = await desk.automations.patch(automation_id, values, revision=body.revision, actor=actor)
     return Json(await desk.automations.describe(automation))
@@ -93,11 +93,11 @@ async def delete(desk: DeskDep, actor: Caller, automation_id: str) -> Json:
 
 @router.get("/schedules/preview", responses={200: {"model": PreviewInfo}})
 async def preview(desk: DeskDep, query: Annotated[bodies.PreviewQuery, Query()]) -> Json:
-    """Return the next runs of a schedule without creating an automation. An interval starts now."""
+    """Return the times of the next runs of a schedule, without creating an automation. An interval starts now."""
     return Json(desk.automations.preview(**query.model_dump()))
 
 
 @router.get("/schedules/day", responses={200: {"model": DayPage}})
 async def day(desk: DeskDep, query: Annotated[bodies.DayQuery, Query()]) -> Json:
-    """Return the runs of automations in the next 24 hours, and their newest past runs."""
+    """Return the runs of automations that are due in the next 24 hours, and the newest past runs."""
     return Json({"days": await desk.automations.day(query.id, query.status, query.limit)})

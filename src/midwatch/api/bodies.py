@@ -39,14 +39,14 @@ MAX_DEPTH = 100
 
 
 def check_absolute(value: str | None) -> str | None:
-    """Return the path of a directory. Raise ValueError if it is relative."""
+    """Return the path of a directory. Raise ValueError if the path is relative."""
     if value is not None and not Path(value).is_absolute():
         raise ValueError("the working directory must be an absolute path")
     return value
 
 
 def check_json(value: Any, depth: int = 0) -> Any:
-    """Return a JSON value. Raise ValueError if it cannot be stored."""
+    """Return a JSON value. Raise ValueError if the value is nested too deeply or cannot be stored."""
     if depth > MAX_DEPTH:
         raise ValueError(f"the value has more than {MAX_DEPTH} nested levels; use fewer")
     if isinstance(value, str):
@@ -66,9 +66,9 @@ def check_json(value: Any, depth: int = 0) -> Any:
 
 
 def check_text(value: str) -> str:
-    """Return a text. Raise ValueError if it cannot be stored."""
+    """Return a text. Raise ValueError if the text contains NUL or is not valid Unicode."""
     if "\0" in value:
-        raise ValueError("the text contains a NUL character; remove it")
+        raise ValueError("the text contains a NUL character; remove that character")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -77,7 +77,7 @@ def check_text(value: str) -> str:
 
 
 class Strict(BaseModel):
-    """Base of all bodies and queries."""
+    """The base class of all bodies and queries. It refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -103,14 +103,14 @@ class RetryBody(Strict):
     """Options of a retry."""
 
     budget: dict[str, Any] | None = Field(
-        None, description="New or higher limits. The usage of earlier tries counts.", examples=[{"tokens": 400000}]
+        None, description="New or higher limits. The usage of earlier tries counts, too.", examples=[{"tokens": 400000}]
     )
 
 
 class AnswerBody(Strict):
     """An answer to a question."""
 
-    choice: str | None = Field(None, description="The name of a choice. Default: the answer of this route.")
+    choice: str | None = Field(None, description="The name of a choice. Default: yes or no, as the route says.")
     always: bool = Field(False, description="Create a rule that gives this answer from now on.")
     why: str | None = Field(None, max_length=2000, examples=["looks right"])
 
@@ -153,7 +153,7 @@ class SessionBody(Strict):
 
 
 class WorktreeQuery(Strict):
-    """A filter of worktrees. Without a status, existing worktrees."""
+    """A filter of worktrees. Without `status`, only worktrees that still exist."""
 
     status: list[WorktreeStatus] = Field(default_factory=list)
     before: str | None = None
@@ -176,14 +176,14 @@ class MessageBody(Strict):
     """A message for a conversation."""
 
     text: str = Field(examples=["And now in French, please."])
-    mode: SendMode = Field("after_turn", description="When a busy agent gets the message.")
+    mode: SendMode = Field("after_turn", description="When an agent that is working gets the message.")
     priority: Priority = 0
 
 
 class InterruptBody(Strict):
     """The way to end the running turn."""
 
-    mode: InterruptMode = Field("abort", description="At once, or after a final answer.", examples=["stop"])
+    mode: InterruptMode = Field("abort", description="`abort`: now; `stop`: after a final answer.", examples=["stop"])
     hint: str | None = Field(
         None, description="With `stop`: what the final answer should be about.", examples=["Report your progress."]
     )
@@ -225,7 +225,7 @@ class EventQuery(Strict):
     agent: str | None = None
     actor: str | None = None
     live: bool = Field(False, description="Include live events, which are never stored.")
-    state: bool = Field(False, description="Begin with the state, include live events, cut long texts.")
+    state: bool = Field(False, description="Begin the stream with the state, include live events, cut long texts.")
     limit: int = Field(500, ge=0, le=1000)
 
     @field_validator("kind")
@@ -260,14 +260,14 @@ class DeliveryQuery(Strict):
 
 
 class SessionQuery(Strict):
-    """A page of sessions."""
+    """The range of a page of sessions."""
 
     limit: int = Field(50, ge=1, le=500)
     before: str | None = None
 
 
 class MessageQuery(Strict):
-    """A page of the messages of a session."""
+    """The range of a page of a session's messages."""
 
     after: int = Field(0, ge=0, le=2**62)
     limit: int = Field(500, ge=1, le=1000)
@@ -298,7 +298,7 @@ class UsageQuery(SinceQuery):
     """The period of a usage report, and how its rows are grouped."""
 
     until: AwareDatetime | None = Field(None, description="ISO 8601 with a zone. Default: now.")
-    by: list[By] = Field(["actor", "agent"], max_length=5, description="Group the rows by this. Repeatable.")
+    by: list[By] = Field(["actor", "agent"], max_length=5, description="Group the rows by this field. Repeatable.")
     zone: str | None = Field(None, max_length=100, description="Time zone of the days. Default: the server's.")
     session_key: str | None = None
     limit: int = Field(1000, ge=1, le=10_000)
@@ -328,7 +328,7 @@ class AutomationPatch(Strict):
 
 @copy_of(Automation, NEW_SETTINGS)
 class ExportedAutomation(Strict):
-    """An exported automation. Fields that are not settings are ignored."""
+    """An exported automation. An import ignores fields that are not settings."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -346,7 +346,7 @@ class ImportBody(Strict):
 
 
 class ExportQuery(Strict):
-    """The automations to export; without ids, all except deleted ones."""
+    """The ids of the automations to export; without ids, all automations that are not deleted."""
 
     id: list[str] = Field(default_factory=list, max_length=1000)
 
@@ -377,7 +377,7 @@ class PreviewQuery(Strict):
 
 
 class DayQuery(Strict):
-    """The automations of a day plan: those with these ids or, without ids, those of the list."""
+    """The automations of a day plan. Without `id`, `status` and `limit` select the automations."""
 
     id: list[str] = Field(default_factory=list, max_length=200)
     status: Literal["", "all", "active", "paused", "deleted"] = ""
@@ -434,7 +434,10 @@ class HandoffWorkBody(Strict):
 
 
 class HandoffBody(Strict):
-    """A handoff. Without `to`, the type of `task` selects the agent. `source_task` is a task to hand over."""
+    """A handoff to create. Without `to`, the type of `task` selects the agent.
+
+    `source_task` is the task whose work is handed over.
+    """
 
     to: str | None = Field(None, min_length=1, max_length=200, examples=["demo"])
     task: HandoffWorkBody | None = Field(None, examples=[{"type": "code", "description": "Fix the failing test"}])
@@ -445,11 +448,11 @@ class HandoffBody(Strict):
     max_retries: int = Field(0, strict=True, ge=0, le=MAX_RETRIES)
     nest_history: bool | None = Field(None, strict=True)
     workdir: Annotated[str | None, AfterValidator(check_absolute)] = Field(None, max_length=4096)
-    wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS, description="Maximum seconds to wait until it has ended.")
+    wait: float = Field(0.0, ge=0, le=MAX_WAIT_SECONDS, description="Maximum seconds to wait for the handoff's end.")
 
 
 class HandoffQuery(Strict):
-    """A filter of handoffs. `agent` handed over or received the work; `root` is the first task of the chain."""
+    """A filter of handoffs. `agent` is the source or the target; `root` is the first task of a chain of handoffs."""
 
     status: list[HandoffStatus] = Field(default_factory=list)
     agent: str | None = None

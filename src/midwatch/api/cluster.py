@@ -14,5 +14,5 @@ router = APIRouter(prefix=PREFIX, tags=["cluster"])
 
 @router.get("/cluster", responses={200: {"model": ClusterInfo}})
 async def cluster(desk: DeskDep, actor: Caller) -> Json:
-    """Return the known processes, oldest first, and facts about the store. Only an owner gets its address."""
+    """Return the known processes, oldest first, and facts about the store. Only an owner gets the store's address."""
     return Json({"store": await desk.system.describe_store(actor), "processes": await list_processes(desk)})

@@ -1,4 +1,4 @@
-"""Routes of deliveries: list sent, waiting and failed notices, and retry a failed one."""
+"""Routes of deliveries: list sent, waiting and failed deliveries, and retry a failed delivery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dependencies of routes: the desk, the actor, the idempotency key, the origin of a request."""
+"""Dependencies of routes: values that FastAPI passes to a route, such as the desk and the actor of the request."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from midwatch.domain.identity import Actor
 PREFIX = "/api/v1"
 ACTOR = "midwatch.actor"
 CALL = "midwatch.call"
-"""The keys under which the guard stores the actor and the call in the scope of a request."""
+"""The guard stores the actor and the call in the ASGI scope of a request, under the keys `ACTOR` and `CALL`."""
 PROXY_SECONDS = 3600.0
-"""Seconds after which the event stream of an actor from a proxy ends."""
+"""Seconds after which an event stream ends if a proxy has named its actor."""
 
 
 async def desk_of(request: Request) -> Desk:
-    """Return the desk behind the app."""
+    """Return the desk that the app serves."""
     return cast(Desk, request.app.state.desk)
 
 
@@ -32,14 +32,15 @@ async def actor_of(request: Request) -> Actor:
 
 
 async def call_of(request: Request) -> Call:
-    """Return the checked parts of the request."""
+    """Return the parts of the request that admission has checked."""
     return cast(Call, request.scope[CALL])
 
 
 async def make_access_check(request: Request) -> Callable[[], Awaitable[bool]]:
-    """Return a function that checks whether the actor still has access. Event streams call it repeatedly.
+    """Return a function that returns whether the actor still has access. Event streams call this function repeatedly.
 
-    Only a proxy knows whether its actors still have access, so their streams end after a while and they connect again.
+    If a proxy has named the actor, only the proxy knows whether the actor still has access. So such a stream ends after
+    a while, and the client must connect again.
     """
     actor, desk = await actor_of(request), await desk_of(request)
     tokens, clock = desk.tokens, desk.clock

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI describes the routes, and this module adds errors, sign-in and examples."""
+"""The OpenAPI document: FastAPI describes the routes; this module adds errors, the ways to sign in, and examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROBLEMS = {
     "404": "The record does not exist.",
     "408": "The request did not arrive in time.",
     "409": "The state of the record does not allow this.",
-    "410": "The events were removed; `oldest_seq` is the first that is left.",
+    "410": "The events were removed from the log; `oldest_seq` is the seq of the oldest event in the log.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
     "421": "The host header is not a name of this server.",
@@ -57,7 +57,7 @@ class DescribedApp(FastAPI):
 
 
 def complete_document(document: dict[str, Any]) -> None:
-    """Add the errors, the ways to sign in, and examples."""
+    """Add the errors, the ways to sign in, and examples to an OpenAPI document."""
     schemas = document["components"]["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)

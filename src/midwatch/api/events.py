@@ -1,4 +1,4 @@
-"""Routes of events: read the log as pages of JSON, or follow it as server-sent events."""
+"""Routes of events: read the log as pages of JSON, or follow the log as server-sent events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def events(
     accept: Annotated[str, Header()] = "",
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Stream events without end. With `Accept: application/json`, return one page of stored events."""
+    """Stream stored and new events without end. With `Accept: application/json`, return a page of stored events."""
     which = EventFilter(
         kinds=tuple(query.kind), task_id=query.task_id, turn_id=query.turn_id, session_key=query.session_key,
         agent_id=query.agent, actor=query.actor,
@@ -55,7 +55,10 @@ async def events(
 
 
 async def watch(desk: Desk, which: EventFilter, after: int | None) -> Batches:
-    """Return the state that a filter selects, and all later events. Raise NotFound for an unknown task or session."""
+    """Return a stream: the state of what `which` selects, then all later events.
+
+    With `after`, the events after this seq come before the state. Raise NotFound for an unknown task or session.
+    """
     first = [await desk.events.state(which)]  # before the stream starts, so that the client gets an error reply
 
     async def look() -> State:
@@ -65,7 +68,7 @@ async def watch(desk: Desk, which: EventFilter, after: int | None) -> Batches:
 
 
 def resume_point(last_event_id: str | None, after: int | None) -> int | None:
-    """Return the seq to continue after: the header Last-Event-ID or, without it, the parameter `after`."""
+    """Return the seq after which a stream continues: the header Last-Event-ID or, without it, the parameter `after`."""
     if not last_event_id:
         return after
     if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 19):

@@ -26,7 +26,7 @@ async def list_goals(desk: DeskDep, query: Annotated[GoalQuery, Query()]) -> Jso
 
 @router.post("/goals", status_code=201, responses={201: {"model": GoalInfo}})
 async def create(desk: DeskDep, actor: Caller, body: GoalBody) -> Json:
-    """Set a goal. Its first step starts at once, or when its session has a thread."""
+    """Set a goal. Its first step starts at once, or as soon as the agent has stored a thread for its session."""
     goal = await desk.goals.create(actor=actor, **body.model_dump(exclude_unset=True))
     return reply_created("goals", await desk.goals.describe(goal))
 
@@ -70,13 +70,13 @@ async def resume(desk: DeskDep, actor: Caller, goal_id: str) -> Json:
 
 @router.post("/goals/{goal_id}/complete", responses=ONE)
 async def complete(desk: DeskDep, actor: Caller, goal_id: str, body: CompleteBody) -> Json:
-    """Mark a goal as complete. If its own agent does this, the step must end and the verifier, if any, must agree."""
+    """Mark a goal as complete. If its agent does this, the step must also end, and the verifier, if any, must agree."""
     return Json(await desk.goals.describe(await desk.goals.complete(goal_id, evidence=body.evidence, actor=actor)))
 
 
 @router.post("/goals/{goal_id}/delay", responses=ONE)
 async def delay(desk: DeskDep, actor: Caller, goal_id: str, body: DelayBody) -> Json:
-    """Delay the next step: 0, or 1 minute to 12 hours."""
+    """Delay the next step of a goal by 1 minute to 12 hours, or by 0: no delay."""
     return Json(await desk.goals.describe(await desk.goals.delay(goal_id, body.duration, body.reason, actor=actor)))
 
 

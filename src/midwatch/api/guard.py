@@ -23,9 +23,9 @@ MAX_BODY = 2 * 1024 * 1024
 MAX_STRANGERS_BODY = 4096
 MAX_UPLOAD = 11 * 1024 * 1024
 SELF_SERVICE = frozenset({"/api/v1/sign-out", "/api/v1/links"})
-"""Requests that every role may send, because they affect only the actor itself."""
+"""Paths of requests that every role may send, because they affect only the actor itself."""
 AGENTS_MAY = re.compile(r"/api/v1/(goals/[^/]+/(complete|delay)|handoffs(/[^/]+/cancel)?|tasks|automations)")
-"""Requests other than reads that the agent of a running task may send; the services check the details."""
+"""Paths of changing requests that the agent of a running task may send. The services check whose task it is."""
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -43,7 +43,7 @@ log = logging.getLogger("midwatch.guard")
 
 
 class Guard:
-    """Middleware that adds the actor to a request and passes it on, or refuses it."""
+    """Middleware that adds the actor to a request and passes the request on, or refuses the request."""
 
     def __init__(self, app: ASGIApp, tokens: Tokens, admission: Admission) -> None:
         self._app = app
@@ -87,10 +87,10 @@ class Guard:
                 incoming.reset(trace)
 
     async def _identify(self, call: Call) -> Actor:
-        """Return the actor, or raise Unauthorized.
+        """Return the actor of a request, or raise Unauthorized.
 
-        A wrong token is refused even if the request has a valid cookie. A page of another site needs a token, because
-        browsers add cookies, and proxies add names, to the requests of every page.
+        A wrong token is refused even if the request has a valid cookie. A page of another site needs a token: a cookie
+        or the name from a proxy is no proof, because the browser and the proxy add them to requests of every page.
         """
         if (secret := call.bearer()) is not None:
             actor = await self._tokens.bearer(secret)
@@ -98,7 +98,7 @@ class Guard:
                 raise Unauthorized("the token is wrong or was revoked; see `midwatch token list`.")
             return actor
         if call.origin and call.origin != call.own_origin:
-            raise Unauthorized("a page of another site needs a token; send it as bearer token.")
+            raise Unauthorized("a page of another site needs a token; send a bearer token.")
         if (cookie := call.cookie()) and (actor := await self._tokens.cookie(cookie)):
             return actor
         if actor := self._admission.find_proxy_actor(call):
@@ -119,7 +119,7 @@ class Guard:
             raise Forbidden("a cookie is valid only for pages of this server; send a bearer token instead.")
 
     def _add_headers(self, send: Send, call: Call) -> Send:
-        """Return a `send` that adds the headers of every reply."""
+        """Return a function like `send` that adds the security headers to the reply."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -137,11 +137,11 @@ class Guard:
 
 
 class _TooLarge(Exception):
-    """Raised for a body above the limit."""
+    """Raised if a body is too large. Its argument is the maximum number of bytes."""
 
 
 async def _read_whole_body(call: Call, request: Request, actor: Actor | None) -> bytes:
-    """Return the body, or raise _TooLarge."""
+    """Return the body of a request, or raise _TooLarge. Requests without an actor have a low limit."""
     if actor is None:
         limit = MAX_STRANGERS_BODY
     else:
@@ -158,7 +158,7 @@ async def _read_whole_body(call: Call, request: Request, actor: Actor | None) ->
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Return the body; if it is larger than the limit, only its beginning."""
+    """Return the body of a request. If it has more than `limit` bytes, return only its beginning."""
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
@@ -170,9 +170,10 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def _check_media(call: Call, body: bytes) -> None:
-    """Raise UnsupportedMediaType unless the content type is JSON, which a form on a page of another site cannot set.
+    """Raise UnsupportedMediaType if the request has a body that is not declared as JSON.
 
-    Clients of agentapi may send forms, or no type; for them a cookie is valid only from a page of this server.
+    This protects against forms on pages of other sites: a form cannot send JSON. The routes of agentapi also accept
+    forms and bodies without a type; there only the check of cookies in `_allow` protects.
     """
     if call.is_for_agentapi:
         return
@@ -181,7 +182,7 @@ def _check_media(call: Call, body: bytes) -> None:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that returns the body again, then the messages after it."""
+    """Return a function like `receive` that first returns the body that was read, then all later messages."""
     replayed = False
 
     async def receive_again() -> Message:

@@ -22,9 +22,9 @@ router = APIRouter(prefix=PREFIX, tags=["handoffs"])
 
 @router.post("/handoffs", status_code=201, responses=CREATED)
 async def create(desk: DeskDep, actor: Caller, body: HandoffBody, idempotency_key: IdempotencyKey = None) -> Json:
-    """Hand work to an agent, or to the best one for its type.
+    """Hand work to an agent. Without `to`, midwatch chooses the best agent for the type of the work.
 
-    With `wait` the reply comes when the handoff has ended, or after this number of seconds.
+    With `wait`, the reply comes when the handoff has ended, but after this number of seconds at the latest.
     """
     fields = body.model_dump(exclude={"task", "context", "wait"})
     options = HandoffOptions(task=HandoffTask(**body.task.model_dump() if body.task else {}), **fields)
@@ -46,13 +46,13 @@ async def list_handoffs(desk: DeskDep, query: Annotated[HandoffQuery, Query()]) 
 
 @router.get("/handoffs/{handoff_id}", responses=ONE)
 async def show(desk: DeskDep, actor: Caller, handoff_id: str, query: Annotated[WaitQuery, Query()]) -> Json:
-    """Return one handoff. With `wait` the reply comes when it has ended, or after this number of seconds."""
+    """Return one handoff. With `wait`, reply when the handoff has ended, or after this number of seconds."""
     return Json((await desk.handoff_requests.get(handoff_id, actor=actor, wait=query.wait)).snapshot())
 
 
 @router.post("/handoffs/{handoff_id}/cancel", responses=ONE)
 async def cancel(desk: DeskDep, actor: Caller, handoff_id: str) -> Json:
-    """Cancel a handoff. Its task is stopped, even in another process."""
+    """Cancel a handoff. The task of the handoff is stopped, even if another process runs it."""
     return Json((await desk.handoff_requests.cancel(handoff_id, actor=actor)).snapshot())
 
 

@@ -34,7 +34,7 @@ class Failures:
         self._recent: deque[tuple[float, str]] = deque()
 
     def add(self, peer: str) -> float | None:
-        """Count a failure. Return the seconds to wait if there were too many, else None."""
+        """Count a failed sign-in from this address. Return the seconds to wait after too many failures, else None."""
         now = self._clock.monotonic()
         while self._recent and self._recent[0][0] <= now - MINUTE:
             self._recent.popleft()
@@ -81,7 +81,7 @@ async def sign_in(desk: DeskDep, call: FromWhere, request: Request, body: SignIn
 
 @router.post("/sign-out", responses={200: {"model": SignOut}})
 async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
-    """Sign a browser out: end its token and remove its cookie."""
+    """Sign a browser out: revoke its token and remove its cookie."""
     await desk.tokens.sign_out(actor)
     reply = Json({"signed_out": True})
     reply.delete_cookie(COOKIE, path="/", secure=call.secure, httponly=True, samesite="strict")
@@ -90,7 +90,7 @@ async def sign_out(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
 
 @router.post("/links", status_code=201, responses={201: {"model": Link}})
 async def make_link(desk: DeskDep, actor: Caller, call: FromWhere) -> Json:
-    """Create a link that signs a browser in with the same actor and role. It works once, within ten minutes."""
+    """Create a link that signs a browser in with the same actor and role. The link works once, within ten minutes."""
     link, code = await desk.tokens.link(actor)
     return Json({"url": f"{call.own_origin}/sign-in#{code}", "expires_at": iso(link.expires_at)}, 201)
 
@@ -108,7 +108,7 @@ async def require_owner(actor: Caller) -> None:
 
 @router.post("/tokens", status_code=201, responses={201: {"model": NewToken}}, dependencies=[Depends(require_owner)])
 async def create_token(desk: DeskDep, actor: Caller, body: TokenBody) -> Json:
-    """Create a token for a program. Only this reply contains its secret."""
+    """Create a token for a program. Only this reply contains the secret of the token."""
     token, secret = await desk.tokens.create(body.name, body.role, actor=body.actor, by=actor)
     return Json({**token.snapshot(), "secret": secret}, 201)
 

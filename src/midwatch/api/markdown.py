@@ -1,7 +1,7 @@
 """Render Markdown as safe HTML on the server, because the text of an agent is not trusted.
 
-Raw HTML is shown as text. An image becomes a link, so that it is not loaded. Links lead only to the web or to a mail
-address. A sanitiser removes all tags and attributes that are not listed here.
+Raw HTML is shown as text. An image becomes a link, so that the browser does not load the image. Links lead only to the
+web or to a mail address. A sanitiser removes all tags and attributes that this module does not list.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 50_000
 MOST_BRACKETS = 5000
-"""Maximum number of opening brackets that are parsed. Each may start a link, so many of them take long."""
+"""Maximum number of opening brackets in a text. Each bracket may start a link, so many brackets take long to parse."""
 MOST_TOKENS = 20_000
 MOST_ADDRESSES = 200_000
-"""Maximum characters of all addresses and titles. Many links can refer to one long address."""
+"""Maximum characters of all link addresses and titles in a page. Many links can share one long address."""
 KEPT_PAGES = 64
 QUICK_CHARACTERS = 4000
 TAGS = {
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 async def to_html(text: str) -> str:
-    """Render a text. A long text is rendered in a thread, so that other requests do not wait."""
+    """Return `text` as safe HTML. A long text is rendered in a Python thread, so that other requests do not wait."""
     return render(text) if len(text) <= QUICK_CHARACTERS else await asyncio.to_thread(render, text)
 
 
@@ -94,7 +94,10 @@ class _PageTooLarge(Exception):
 
 
 class _LimitedTokens(list["Token"]):
-    """The tokens of a page, up to a maximum. A short table can have many tokens, because missing cells are added."""
+    """The parts of a parsed page (markdown-it calls them tokens), up to a maximum number.
+
+    A short table can have very many parts, because the parser adds missing cells.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -138,7 +141,7 @@ def _render_image(self: Any, tokens: Sequence[Token], index: int, options: Any, 
 
 
 def _render_cell(self: Any, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]) -> str:
-    """Render the alignment of a table cell as an attribute: pages of the console forbid inline styles."""
+    """Render the start of a table cell. The alignment is an attribute, because the console forbids inline styles."""
     token = tokens[index]
     side = str(token.attrGet("style") or "").removeprefix("text-align:")
     return f'<{token.tag} align="{html.escape(side)}">' if side else f"<{token.tag}>"

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, read from the store for each request."""
+"""Metrics for Prometheus. They are read from the store for each request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["MEDIA_TYPE", "render"]
 Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
 
 NOTICES: tuple[Status, ...] = ("pending", "failed")
-OLDEST_PENDING = "Seconds since the oldest of the newest 500 waiting tasks was due."
+OLDEST_PENDING = "Seconds that the most overdue of the newest 500 waiting tasks is late."
 ROUTINE_FIGURES: Mapping[str, tuple[Family, str]] = {
     "runs": (CounterMetricFamily, "Runs of a routine, which is background work at intervals."),
     "failures": (CounterMetricFamily, "Runs of a routine that failed."),
@@ -74,7 +74,7 @@ async def _measure(desk: Desk, streams: int) -> list[Metric]:
         GaugeMetricFamily("midwatch_approvals_pending", "Questions that wait for an answer.", approvals),
         GaugeMetricFamily("midwatch_oldest_pending_seconds", OLDEST_PENDING, age),
         GaugeMetricFamily("midwatch_running_here", "Tasks that run in this process.", desk.running),
-        GaugeMetricFamily("midwatch_slots", "Maximum of tasks that run in this process.", desk.settings.slots),
+        GaugeMetricFamily("midwatch_slots", "Maximum of tasks that run in this process at once.", desk.settings.slots),
         GaugeMetricFamily("midwatch_processes", "Processes that run tasks.", processes),
         *_make_metrics(desk.routines.list(), "routine", ROUTINE_FIGURES),
         *_make_metrics(desk.subscriptions.list(), "subscription", SUBSCRIPTION_FIGURES),
@@ -83,7 +83,7 @@ async def _measure(desk: Desk, streams: int) -> list[Metric]:
 
 
 def _make_metrics(records: Sequence[Any], noun: str, figures: Mapping[str, tuple[Family, str]]) -> list[Metric]:
-    """Return a metric for each figure. The name of a record is the label of its value."""
+    """Return a metric for each of `figures`, with one value per record. The label of a value is the record's name."""
     return [
         _make_metric(family, f"{noun}_{figure}", text, noun, {each.name: getattr(each, figure) for each in records})
         for figure, (family, text) in figures.items()

@@ -17,11 +17,11 @@ router = APIRouter(prefix=PREFIX, tags=["now"])
 
 @router.get("/now", responses={200: {"model": Now}})
 async def now(desk: DeskDep, query: Annotated[SinceQuery, Query()]) -> Json:
-    """Return an overview of the desk. Usage is counted from `since`; failures are those of the last 24 hours."""
+    """Return an overview of the desk. Usage is counted from `since`; failed tasks are listed for the last 24 hours."""
     return Json(await desk.system.overview(query.since))
 
 
 @router.get("/usage", responses={200: {"model": UsageInfo}})
 async def usage(desk: DeskDep, query: Annotated[UsageQuery, Query()]) -> Json:
-    """Return the cost of the tasks that ended in a period: the total, and a row for each group of `by`."""
+    """Return the usage and cost of the tasks that ended in a period: the total, and a row for each group of `by`."""
     return Json(await desk.system.usage(**query.model_dump()))

@@ -1,9 +1,9 @@
 """Connections: limit the size, the duration and the form of a request before a route gets it.
 
-uvicorn reads headers of any size, waits without a timeout, and queues requests that arrive before a reply is sent. Here
-a connection has a stage: `head` (waits for the request line and headers), `body` (waits for the body), `reply` (the
-request is complete and a route replies), `over` (all further input is dropped). A reply without a known length, which
-is a stream, has no deadline.
+uvicorn alone reads headers of any size, waits without a timeout, and queues requests that arrive before a reply is
+sent. A connection of this module has a stage: `head` (waits for the request line and headers), `body` (waits for the
+body), `reply` (the request is complete and a route replies), `over` (all further input is dropped). A reply without a
+known length is a stream, and has no deadline.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from midwatch.api.sse import ABORT
 logger = logging.getLogger(__name__)
 
 CHUNK_OVERHEAD = 8
-"""Bytes received for each byte of a body that is sent in the smallest chunks."""
+"""Maximum bytes on the connection for each byte of a body, because a client may send the body in very small chunks."""
 MAX_REJECTED = 64
 
 
@@ -34,14 +34,17 @@ MAX_REJECTED = 64
 class Limits:
     """The limits of a connection.
 
-    head_bytes: size of the request line and all headers
-    head_seconds: time from the start of the connection, or from the end of a reply, to the end of the next headers
-    pause_seconds: longest pause within a body, or while a reply of known length is read
-    idle_seconds: if there are too many connections, one that was idle for this long is closed for a new one
-    last_seconds, last_bytes: time and size up to which the rest of a refused request is received and dropped, because
-        a peer whose connection is closed while it writes does not read the reply
-    stop_seconds: how long a reply may take when the server stops
-    buffered_bytes: a reply pauses while more than this waits in the write buffer
+    connections: maximum number of open connections
+    head_bytes: maximum size of the request line and all headers together
+    headers: maximum number of headers
+    head_seconds: maximum time from the start of the connection, or from the end of a reply, to the end of the headers
+    pause_seconds: longest pause while the client sends a body, or reads a reply of known length
+    body_seconds: maximum time for a whole body
+    idle_seconds: if all connections are in use, a connection that was idle for this long is closed for a new one
+    last_seconds, last_bytes: after a refusal, the rest of the request is received and dropped up to this time and size,
+        because a client that still sends when the connection is closed never reads the reply
+    stop_seconds: when the server stops, open replies may take this long
+    buffered_bytes: a reply pauses while the client has not read more than this many bytes
     """
 
     connections: int = 1000
@@ -58,7 +61,7 @@ class Limits:
 
 
 class Refused(Exception):
-    """Raised to stop the parser. The reason is in the connection."""
+    """Raised to stop the parser. The connection holds the reason in `_refusal`."""
 
 
 class Shared:
@@ -71,7 +74,7 @@ class Shared:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection with limits."""
+    """One connection from a client, with limits."""
 
     def __init__(self, shared: Shared, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
@@ -81,9 +84,9 @@ class Connection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: Refusal | None = None
         self._received = 0
-        """Bytes received since the stage `head` or `over` began, without those of a body."""
+        """Bytes received since the stage `head` or `over` began, without the bytes of a body."""
         self._idle_since = inf
-        """Time since which the server waits for the peer to send or to read; infinite while it does not wait."""
+        """Since when the server waits for the client to send or to read; infinite while the server does not wait."""
 
     # -- beginning and end -----------------------------------------------------------------------------------------
 
@@ -102,7 +105,7 @@ class Connection(HttpToolsProtocol):
             transport.abort()
 
     def _make_room(self) -> bool:
-        """Return whether a new connection is allowed. Close the connection that is idle longest if necessary."""
+        """Return whether a new connection is allowed. If necessary, close the connection that was idle for longest."""
         if len(self.connections) < self.limits.connections:
             return True
         idle = min(cast("set[Connection]", self.connections), key=lambda other: other._idle_since)
@@ -118,7 +121,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Drop an incomplete request and limit the time of a reply, because the server stops."""
+        """Drop an incomplete request, and limit the time of a reply. The server calls this when it stops."""
         if self._stage == "body":
             self._drop_request()
             self.transport.close()
@@ -175,21 +178,21 @@ class Connection(HttpToolsProtocol):
         self._stage, self._idle_since = "reply", inf
 
     def _drop_input(self) -> None:
-        """Drop all further input, so that the connection ends with the current reply."""
+        """Drop all further input, so that the connection ends after the current reply."""
         self._stage, self._received = "over", 0
 
     # -- replies ---------------------------------------------------------------------------------------------------
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. Limit the time of its body, and announce in the reply if the connection ends."""
-        cycle, begun = self.cycle, self.loop.time()
+        """Answer a request, and limit the time for its body. The reply announces if the connection ends after it."""
+        cycle, started_at = self.cycle, self.loop.time()
 
         async def receive_in_time() -> Message:
             if not cycle.more_body:
                 return await receive()
             pause_ends = self.loop.time() + self.limits.pause_seconds
             try:
-                async with asyncio.timeout_at(min(pause_ends, begun + self.limits.body_seconds)):
+                async with asyncio.timeout_at(min(pause_ends, started_at + self.limits.body_seconds)):
                     return await receive()
             except TimeoutError:
                 self._refuse(LATE)
@@ -237,7 +240,7 @@ class Connection(HttpToolsProtocol):
             self._watch_reply()
 
     def _drop_request(self) -> bool:
-        """Notify the route that the client has disconnected. Return False if the reply has begun."""
+        """Tell the route to stop, as if the client had disconnected. Return False if the reply has begun."""
         if self.cycle is None or self.cycle.response_complete:
             return True
         self.cycle.disconnected = True
@@ -245,7 +248,7 @@ class Connection(HttpToolsProtocol):
         return not self.cycle.response_started
 
     def _end(self) -> None:
-        """End the output, and give the peer time to read it."""
+        """End the output, and give the client time to read it before the connection is closed."""
         self._drop_input()
         self._idle_since = time.monotonic()
         if not self.transport.is_closing():
@@ -272,7 +275,7 @@ class Connection(HttpToolsProtocol):
         self._start_timer(self.limits.pause_seconds, self._check_progress, self.transport.get_write_buffer_size())
 
     def _check_progress(self, unread_before: int) -> None:
-        """End the connection if the peer has neither read nor sent anything since the timer started."""
+        """End the connection if the client did not read the reply or send a request since the timer started."""
         unread = self.transport.get_write_buffer_size()
         if 0 < unread_before <= unread:
             self._log(UNREAD)
@@ -289,4 +292,4 @@ class Connection(HttpToolsProtocol):
     def _log(self, refusal: Refusal) -> None:
         peer = self.client[0] if self.client else "a peer"
         if self._shared.log.admits(peer, refusal.code):
-            logger.warning("refused %s: %d %s: %s", peer, *refusal)
+            logger.warning("refused a request from %s: %d %s: %s", peer, *refusal)

@@ -37,7 +37,7 @@ LONGEST_ECHO = 300
 
 
 def to_json(content: Any) -> bytes:
-    """Return JSON as bytes. Values of types that JSON does not have become text."""
+    """Return a value as JSON in bytes. An object of a type that JSON does not have becomes text."""
     return orjson.dumps(content, default=str, option=orjson.OPT_NON_STR_KEYS)
 
 
@@ -72,20 +72,20 @@ def find_status(error: Exception) -> int:
 
 
 def describe_problem(status: int, code: str, detail: str) -> dict[str, Any]:
-    """Return the members that every problem document has."""
+    """Return the fields that every problem document has."""
     title = HTTPStatus(status).phrase
     return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail, "field": None}
 
 
 def make_problem(error: MidwatchError, status: int | None = None) -> Problem:
-    """Return the reply for an error, which includes the error's own attributes."""
+    """Return the reply for an error. The reply includes the attributes of the error."""
     status = status or find_status(error)
     body = {**describe_problem(status, error.code, str(error)), **vars(error)}
     return Problem(body, status, headers=HEADERS.get(status))
 
 
 def explain_invalid(error: RequestValidationError) -> InvalidInput:
-    """Return the first error of a request as a MidwatchError."""
+    """Return the first validation error of a request as InvalidInput."""
     first = error.errors()[0]
     names = [str(part) for part in first["loc"][1:] if isinstance(part, str)]
     field = ".".join(names) or str(first["loc"][0])
@@ -93,12 +93,12 @@ def explain_invalid(error: RequestValidationError) -> InvalidInput:
     if first["type"] == "extra_forbidden":
         message = "unknown field; see the API page of the documentation"
     if first["type"] == "json_invalid":
-        field, message = "body", f"the body is not JSON: {(first.get('ctx') or {}).get('error', message)}"
+        field, message = "body", f"the body is not valid JSON: {(first.get('ctx') or {}).get('error', message)}"
     return InvalidInput(f"{field}: {message[:LONGEST_ECHO]}.", field=field)
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
-    """Reply to an error that a service raised."""
+    """Reply to a request that failed with a MidwatchError."""
     assert isinstance(error, MidwatchError)
     return make_problem(error)
 

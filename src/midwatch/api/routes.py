@@ -30,5 +30,5 @@ NOUNS = (
 
 
 def list_routes() -> list[BaseRoute]:
-    """Return the routes of all nouns. `include_router` would build each of them a second time."""
+    """Return the routes of all nouns. FastAPI's `include_router` would build each route a second time."""
     return [route for noun in NOUNS for route in noun.router.routes]

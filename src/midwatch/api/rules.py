@@ -16,12 +16,12 @@ router = APIRouter(prefix=PREFIX, tags=["rules"])
 
 @router.get("/rules", responses={200: {"model": RulePage}})
 async def list_rules(desk: DeskDep, actor: Caller, query: Annotated[RuleQuery, Query()]) -> Json:
-    """List rules, newest first; with `all` also revoked ones. Agents of running tasks may not do this."""
+    """List rules, newest first. With `all`, list revoked rules, too. Agents of running tasks may not do this."""
     rules = await desk.rules.list(revoked=query.all, limit=query.limit, actor=actor)
     return Json({"rules": [rule.snapshot() for rule in rules]})
 
 
 @router.delete("/rules/{rule_id}", responses={200: {"model": RuleInfo}})
 async def revoke(desk: DeskDep, actor: Caller, rule_id: str) -> Json:
-    """Revoke a rule. Its earlier answers stay valid."""
+    """Revoke a rule. Answers that the rule gave before stay valid."""
     return Json((await desk.rules.revoke(rule_id, actor=actor)).snapshot())

@@ -32,7 +32,7 @@ class Server(uvicorn.Server):
     def __init__(
         self, app: Starlette, stopping: asyncio.Event, listening: Callable[[], None], limits: Limits | None = None
     ) -> None:
-        """Prepare to serve. `listening` is called when requests are accepted; `stopping` ends the server."""
+        """Prepare to serve. The server calls `listening` when it accepts requests, and ends when `stopping` is set."""
         connection = partial(Connection, Shared(limits or Limits()))
         config = uvicorn.Config(
             app, http=cast("type[Connection]", connection), ws="none", lifespan="off", log_config=None,
@@ -59,24 +59,24 @@ class Server(uvicorn.Server):
 
 
 async def answer(desk: Desk, listener: socket.socket, stopping: asyncio.Event) -> None:
-    """Serve requests of agents for a desk without a server, until `stopping` is set."""
+    """Answer requests that the agents of a desk send, until `stopping` is set. For a desk without its own server."""
     await Server(create_app(desk), stopping, lambda: None, Limits(connections=MAX_AGENT_CONNECTIONS)).serve([listener])
 
 
 def listen(host: str, port: int, *, expose: bool = False, command: str = "midwatch up") -> socket.socket:
-    """Return the listening socket, or raise an error that suggests other options of `command`."""
+    """Return a socket that listens on this address. The error, if any, suggests other options of `command`."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if not expose and not ip_address(address[0]).is_loopback:
             raise BadConfig(
-                f"the setting host is {host}, which other machines can reach; to allow this, start the server with "
-                "`midwatch up --expose` or set expose = true; else remove the setting host."
+                f"the setting `host` is {host}, which other machines can reach; to allow this, start the server with "
+                "`midwatch up --expose` or set `expose = true`; to forbid it, remove the setting `host`."
             )
         listener = socket.create_server(address, family=family, backlog=2048)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small replies may wait 40 ms
         return listener
     except (socket.gaierror, UnicodeError):
-        raise BadConfig(f"the address {host!r} cannot be found; change the setting host.") from None
+        raise BadConfig(f"the address {host!r} cannot be found; change the setting `host`.") from None
     except OSError as problem:
         raise _explain(host, port, problem, command) from None
 
@@ -85,7 +85,7 @@ def _explain(host: str, port: int, problem: OSError, command: str) -> MidwatchEr
     if problem.errno == errno.EADDRINUSE:
         return PortInUse(f"port {port} on {host} is used by another program; choose another with `{command} --port N`.")
     reason = os.strerror(problem.errno) if problem.errno else str(problem)
-    return BadConfig(f"cannot listen on {host} port {port}: {reason}; choose another with `{command} --port N`.")
+    return BadConfig(f"cannot listen on {host} port {port}: {reason}; choose another port with `{command} --port N`.")
 
 
 def local_url(host: str, listener: socket.socket) -> str:

@@ -20,7 +20,7 @@ from midwatch.domain.event import EventFilter
 from midwatch.wire.sessions import Interruption, MessagePage, SentInfo, SessionInfo, SessionPage
 
 SLASH = "\x1f"
-"""Replaces a slash in a key while the router splits the path. No path of a request contains it."""
+"""The character that replaces a slash in a key while the router splits the path. Requests cannot contain it."""
 
 MAX_PAGE_CHARACTERS = 4_000_000
 
@@ -42,7 +42,7 @@ class Keys:
 
 
 async def key_of(key: str) -> str:
-    """Return the key in the path."""
+    """Return the key of the session in the path, with its slashes restored."""
     return key.replace(SLASH, "/")
 
 
@@ -59,12 +59,12 @@ async def list_sessions(desk: DeskDep, query: Annotated[SessionQuery, Query()]) 
 @router.post(
     "/sessions",
     status_code=201,
-    responses={201: {"model": SessionInfo}, 200: {"model": SessionInfo, "description": "It was open already."}},
+    responses={201: {"model": SessionInfo}, 200: {"model": SessionInfo, "description": "The session was open before."}},
 )
 async def create(desk: DeskDep, actor: Caller, body: SessionBody, idempotency_key: IdempotencyKey = None) -> Json:
     """Open a conversation with an agent, and send the first message.
 
-    If a session with that key, agent and directory is open already, it is returned.
+    If a session with the same key, agent and directory is open already, that session is returned.
     """
     view, created = await desk.sessions.begin(**body.model_dump(), idempotency_key=idempotency_key, actor=actor)
     return Json(view.snapshot(), 201 if created else 200)
@@ -92,9 +92,10 @@ async def messages(desk: DeskDep, key: Key, query: Annotated[MessageQuery, Query
 async def send(
     desk: DeskDep, actor: Caller, key: Key, body: MessageBody, idempotency_key: IdempotencyKey = None
 ) -> Json:
-    """Send a message: as a new task, which waits while another runs, or to the running turn.
+    """Send a message to a session: as a new task, which waits for the tasks before it, or into the running turn.
 
-    `mode` chooses; the `mode` of the reply reports which was used. The message is durable when the reply arrives.
+    `mode` chooses between the two. The `mode` of the reply reports what was done. The message is durable when the reply
+    arrives.
     """
     sent = await desk.sessions.say(
         key, body.text, body.mode, priority=body.priority, idempotency_key=idempotency_key, actor=actor
@@ -106,8 +107,8 @@ async def send(
 async def interrupt(desk: DeskDep, actor: Caller, key: Key, body: InterruptBody | None = None) -> Json:
     """End the running turn of a session. Waiting messages still run.
 
-    `abort` cancels the turn and pauses its automation or goal; `resume` in the reply is the command that resumes it.
-    `stop` lets the agent give a final answer.
+    The mode `abort` cancels the turn at once, and pauses the automation or goal of its task; `resume` in the reply is
+    the command that resumes this automation or goal. The mode `stop` lets the agent give a final answer.
     """
     body = body or InterruptBody()
     task_id = await desk.sessions.interrupt(key, body.mode, hint=body.hint, actor=actor)
@@ -138,7 +139,7 @@ async def live(
     still_allowed: StillAllowed,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Follow a conversation: its state, then its events, including unfinished texts."""
+    """Stream a conversation: its state, then its events, including the texts of unfinished messages."""
     which = EventFilter(session_key=key)
     batches = await watch(desk, which, resume_point(last_event_id, None))
     streams = request.app.state.streams

@@ -24,13 +24,13 @@ HEARTBEAT = b": still here\n\n"
 SEND_SECONDS = 2.0
 PIECE = 64 * 1024
 ABORT = "midwatch.abort"
-"""The key in the scope's extensions under which the server stores a function that aborts the connection."""
+"""The server stores a function that aborts the connection in the extensions of the ASGI scope, under this key."""
 KEPT_FRAMES = 1024
 LARGEST_KEPT = 64 * 1024
 LONGEST_TEXT = 2000
-"""Maximum characters of a text in a brief stream; the record has the whole text."""
+"""Maximum characters of a text in an event of a brief stream. The stored record has the whole text."""
 LONGEST_MESSAGE = 20_000
-"""Maximum characters of a message in the state of a session, and of a text in the state of a task."""
+"""Maximum characters of a message or a task's text in the state at the start of a stream about one session or task."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ Batches = AsyncGenerator[Sequence[Event | InitialView], None]
 class Shape(NamedTuple):
     """The format of the events of a stream.
 
-    A brief stream is for people who follow the work: long texts are cut. A scoped stream is about one task or session,
-    so its live events do not repeat the ids.
+    In a brief stream, which people read, long texts are cut. A scoped stream is about one task or session, so its live
+    events do not contain the id of the task or the key of the session.
     """
 
     brief: bool = False
@@ -52,7 +52,7 @@ LOG = Shape()
 
 
 def encode(event: Event, shape: Shape = LOG) -> bytes:
-    """Return one event as a frame. Only stored events have an id, so a client resumes after the last stored event."""
+    """Return an event as a frame. Only a stored event has an id, so a client resumes after the last stored event."""
     if not event.seq:  # live events are frequent and short, so they have as few fields as possible
         scope = {} if shape.scoped else {"task_id": event.task_id, "session_key": event.session_key}
         return b"event: %s\ndata: %s\n\n" % (event.kind.encode(), to_json({**scope, "payload": event.payload}))
@@ -70,7 +70,10 @@ def _shorten_payload(payload: Any, name: str) -> Any:
 
 
 def encode_state(shown: InitialView) -> bytes:
-    """Return the state as a frame. A client that reconnects sends the id of the frame and gets the missed events."""
+    """Return the state at the start of a stream as a frame.
+
+    A client that reconnects sends the id of the last frame, and gets the events that it missed.
+    """
     state = shown.state
     data = state.snapshot()
     partial = [{"message_id": p.message_id, "task_id": p.task_id, "text": p.text} for p in shown.partial]
@@ -88,7 +91,7 @@ def encode_state(shown: InitialView) -> bytes:
 
 
 def _shorten(records: Iterable[dict[str, Any]], longest: int) -> None:
-    """Cut the texts of messages and tasks. In a message, `cut` is the original length."""
+    """Cut the texts of messages and tasks. A cut message gets the field `cut`: the length of its whole text."""
     for record in records:
         for name in ("text", "prompt", "result", "error"):
             text = record.get(name)
@@ -105,7 +108,7 @@ class Streams:
         self.closing = False
         self.max_per_actor = max_per_actor
         self.heartbeat = HEARTBEAT_SECONDS
-        """Seconds after which an idle stream sends a heartbeat and checks that its client still has access."""
+        """Seconds between two heartbeats of a stream. Each time, the stream checks that its client still has access."""
         self._of_actor: Counter[str] = Counter()
         self._writers: set[asyncio.Task[None]] = set()
         self._frames: dict[tuple[str, Shape], bytes] = {}
@@ -114,7 +117,7 @@ class Streams:
         return len(self._writers)
 
     def frame(self, event: Event | InitialView, shape: Shape = LOG) -> bytes:
-        """Return the frame of an event, encoded once for all clients."""
+        """Return the frame of an event or a state. An event is encoded only once for all clients."""
         if isinstance(event, InitialView):
             return encode_state(event)
         key = (event.id, shape)
@@ -128,7 +131,7 @@ class Streams:
         return frame
 
     def add(self, writer: asyncio.Task[None], actor: str) -> None:
-        """Register a stream that has begun."""
+        """Register a stream that has begun; `writer` is the asyncio task that writes it."""
         self._writers.add(writer)
         self._of_actor[actor] += 1
         writer.add_done_callback(lambda _: self._remove(writer, actor))
@@ -140,7 +143,7 @@ class Streams:
             del self._of_actor[actor]
 
     def check_room(self, actor: str) -> None:
-        """Raise StoreUnavailable if the server stops, LimitReached if the actor has too many streams open."""
+        """Raise StoreUnavailable if the server is stopping, LimitReached if the actor has too many open streams."""
         if self.closing:
             raise StoreUnavailable("the server is stopping; connect again when it has restarted.")
         if self._of_actor[actor] >= self.max_per_actor:
@@ -167,7 +170,7 @@ class EventStream(Response):
         still_allowed: Callable[[], Awaitable[bool]],
         headers: Mapping[str, str] = HEADERS,
     ) -> None:
-        """Raise StoreUnavailable or LimitReached if the server has no room for the stream."""
+        """Prepare the stream. Raise StoreUnavailable or LimitReached if the server accepts no more streams."""
         streams.check_room(actor)
         self.status_code = 200
         self.background = None
@@ -184,16 +187,16 @@ class EventStream(Response):
         await send(make_chunk(HEARTBEAT))  # sends the headers now, so that the client knows it is connected
         writer = asyncio.create_task(self._write(send))
         revoked = asyncio.create_task(self._keep_alive(send))
-        gone = asyncio.create_task(wait_for_disconnect(receive))
+        disconnected = asyncio.create_task(wait_for_disconnect(receive))
         self._streams.add(writer, self._actor)
         try:
-            await asyncio.wait({writer, revoked, gone}, return_when="FIRST_COMPLETED")
+            await asyncio.wait({writer, revoked, disconnected}, return_when="FIRST_COMPLETED")
         finally:
-            ended = revoked.done()
-            for task in (writer, revoked, gone):
+            lost_access = revoked.done()
+            for task in (writer, revoked, disconnected):
                 task.cancel()
-            await asyncio.gather(writer, revoked, gone, return_exceptions=True)
-        if (ended and self._sending) or not await _send_in_time(send, make_chunk(b"", more=False)):
+            await asyncio.gather(writer, revoked, disconnected, return_exceptions=True)
+        if (lost_access and self._sending) or not await _send_in_time(send, make_chunk(b"", more=False)):
             abort = scope.get("extensions", {}).get(ABORT)
             if abort is not None:
                 abort["call"]()  # the client must not read the rest, or does not read it
@@ -220,12 +223,12 @@ class EventStream(Response):
                 if waiting:
                     await self._send(send, b"".join(waiting))
         except Exception:
-            logger.exception("an event stream ended because of an error")
+            logger.exception("an event stream ended because of an unexpected error")
         finally:
             await self._batches.aclose()
 
     async def _send(self, send: Send, body: bytes) -> None:
-        """Send the body in pieces, so that the unsent part stays small if the client reads slowly."""
+        """Send the encoded events in pieces, so that the unsent part stays small if the client reads slowly."""
         self._sending = True
         if len(body) <= 2 * PIECE:
             await send(make_chunk(body))
@@ -236,7 +239,7 @@ class EventStream(Response):
 
 
 async def _send_in_time(send: Send, message: Message) -> bool:
-    """Send a message; return False if the client does not read it in time."""
+    """Send a part of a reply. Return False if the client does not read it in time."""
     try:
         async with asyncio.timeout(SEND_SECONDS):
             await send(message)
@@ -246,7 +249,7 @@ async def _send_in_time(send: Send, message: Message) -> bool:
 
 
 def make_chunk(body: bytes, *, more: bool = True) -> Message:
-    """Return a piece of the reply."""
+    """Return a piece of the reply as an ASGI message. Without `more` it is the last piece."""
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 

@@ -1,4 +1,4 @@
-"""Routes of the system: health, readiness, metrics, settings, directories, alerts, routines."""
+"""Routes of the system: health, readiness, metrics, settings, directories, watchdog, routines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def health() -> Json:
 
 @router.get("/ready", responses={200: {"model": Ready}})
 async def ready(desk: DeskDep) -> Json:
-    """Report whether the database answers and tasks are accepted; 503 if not. Needs no token."""
+    """Report whether the database answers and tasks are accepted. If not, the status is 503. Needs no token."""
     await desk.system.check_ready()
     return Json({"status": "ready"})
 
@@ -58,7 +58,7 @@ async def settings(desk: DeskDep, actor: Caller) -> Json:
 
 @router.get("/directories", responses={200: {"model": Directories}})
 async def directories(desk: DeskDep, actor: Caller, query: Annotated[DirectoryQuery, Query()]) -> Json:
-    """Return the subdirectories of a directory on the server's machine, to choose where an agent works."""
+    """Return the subdirectories of a directory on the server's machine, to choose a working directory for an agent."""
     return Json(await desk.system.list_directories(query.path, query.hidden, actor=actor))
 
 
@@ -66,7 +66,7 @@ async def directories(desk: DeskDep, actor: Caller, query: Annotated[DirectoryQu
 async def watchdog(desk: DeskDep) -> Json:
     """Check for overdue, stuck and silent work now, and send notices.
 
-    `told` lists the alerts for which notices are sent now, `known` those that were reported before.
+    `told` lists the alerts for which notices are sent now, `known` the alerts that were reported before.
     """
     alerts = await desk.alerts.find()
     new = await desk.alerts.send()

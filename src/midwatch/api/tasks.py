@@ -23,7 +23,7 @@ router = APIRouter(prefix=PREFIX, tags=["tasks"])
 
 @router.post("/tasks", status_code=201, responses={201: {"model": TaskInfo}})
 async def submit(desk: DeskDep, actor: Caller, body: SubmitBody, idempotency_key: IdempotencyKey = None) -> Json:
-    """Submit a task. It is durable when the reply arrives."""
+    """Submit a task. The task is durable when the reply arrives."""
     fields = body.model_dump(exclude_defaults=True)  # so that equal requests have equal records
     if idempotency_key is not None and fields.get("idempotency_key") not in (None, idempotency_key):
         raise InvalidInput(

@@ -27,7 +27,7 @@ async def screen(desk: DeskDep, key: Key, query: Annotated[ScreenQuery, Query()]
 
 @router.post("/sessions/{key:path}/open", responses={200: {"model": ScreenInfo}})
 async def open_terminal(desk: DeskDep, key: Key) -> Json:
-    """Start the program of a session before its first message. Does nothing if the program runs already."""
+    """Start the program of a session's agent before the first message. Does nothing if the program runs already."""
     try:
         await desk.terminals.open(key)
     except AgentError as problem:
@@ -37,7 +37,7 @@ async def open_terminal(desk: DeskDep, key: Key) -> Json:
 
 @router.post("/sessions/{key:path}/keys", responses={200: {"model": KeysTyped}})
 async def press(desk: DeskDep, key: Key, body: KeysBody) -> Json:
-    """Type keys into the terminal, even while the agent works."""
+    """Type keys into a session's terminal, even while the agent works."""
     data = body.keys.encode()
     await desk.terminals.send_keys(key, data)
     return Json({"typed": len(data)})
@@ -45,6 +45,6 @@ async def press(desk: DeskDep, key: Key, body: KeysBody) -> Json:
 
 @router.post("/sessions/{key:path}/resize", responses={200: {"model": ScreenInfo}})
 async def resize(desk: DeskDep, key: Key, body: SizeBody) -> Json:
-    """Change the size of the terminal."""
+    """Change the size of a session's terminal."""
     await desk.terminals.resize(key, body.columns, body.rows)
     return Json((await desk.terminals.screenshot(key))._asdict())

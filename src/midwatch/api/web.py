@@ -1,6 +1,6 @@
-"""The web console: its files, read once into memory, and their security headers.
+"""The web console: serve its files, which are read once into memory, with security headers.
 
-The files contain no secret and need no token. All their data comes from the API, which requires a token.
+The files contain no secret and need no token. The console gets all data from the API, which requires a token.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-cache",
 }
-"""Headers in addition to those that the guard adds to every reply."""
+"""Headers of the console's files, in addition to the headers that the guard adds to every reply."""
 
 
 class Asset(NamedTuple):
@@ -47,7 +47,7 @@ class Asset(NamedTuple):
 
 
 def load(folder: Path = FOLDER) -> dict[str, Asset]:
-    """Return all files by their path below the folder. Only these are served, so no path leads to another file."""
+    """Return all files by their path below the folder. No other file is served."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix in TYPES and path.is_file())
     return {path.relative_to(folder).as_posix(): make_asset(path.read_bytes(), TYPES[path.suffix]) for path in paths}
 
@@ -76,7 +76,7 @@ def mount(app: FastAPI) -> None:
 
 
 def reply(request: Request, asset: Asset) -> Response:
-    """Return the file, or 304 if the browser has the same version."""
+    """Return the file, or status 304 if the browser has the same version of it."""
     headers = {**HEADERS, "etag": asset.etag}
     tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     if asset.etag in tags:

@@ -1,4 +1,4 @@
-"""Routes of worktrees: read, compare, merge, remove. The id is that of the worktree or of one of its tasks."""
+"""Routes of worktrees: read, compare, merge, remove. The id of one of its tasks also identifies a worktree."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ async def list_worktrees(desk: DeskDep, query: Annotated[WorktreeQuery, Query()]
 
 @router.get("/worktrees/{worktree_id}", responses={200: {"model": WorktreeInfo}})
 async def show(desk: DeskDep, worktree_id: str) -> Json:
-    """Return one worktree. Its changes are current if no task runs in it."""
+    """Return one worktree. The number of its changes is current only while no task runs in it."""
     return Json((await desk.worktrees.get(worktree_id)).snapshot())
 
 
 @router.get("/worktrees/{worktree_id}/diff", responses={200: {"model": WorktreeDiff}})
 async def diff(desk: DeskDep, actor: Caller, worktree_id: str, query: Annotated[DiffQuery, Query()]) -> Json:
-    """Return the diff of a worktree, with uncommitted and new files. Agents of running tasks may not do this."""
+    """Return the diff of a worktree, with uncommitted changes and new files. Agents of running tasks get no diff."""
     changes = await desk.worktrees.diff(worktree_id, query.limit, actor=actor)
     return Json({"id": worktree_id, "diff": changes.text, "truncated": changes.truncated})
 
 
 @router.post("/worktrees/{worktree_id}/merge", responses={200: {"model": WorktreeMerge}})
 async def merge(desk: DeskDep, actor: Caller, worktree_id: str) -> Json:
-    """Commit the open changes of a worktree, and merge its branch into its original branch."""
+    """Commit the uncommitted changes of a worktree, and merge its branch into the branch that it started from."""
     tree, merged = await desk.worktrees.merge(worktree_id, actor=actor)
     return Json({"worktree": tree.snapshot(), "commit": merged.commit, "into": tree.target, "how": merged.how})
 
 
 @router.post("/worktrees/{worktree_id}/remove", responses={200: {"model": WorktreeInfo}})
 async def remove(desk: DeskDep, actor: Caller, worktree_id: str, body: RemoveBody) -> Json:
-    """Remove the directory and branch of a worktree. If work would be lost, this needs `force`."""
+    """Remove the directory and the branch of a worktree. If work would be lost, `force` is required."""
     return Json((await desk.worktrees.remove(worktree_id, force=body.force, actor=actor)).snapshot())

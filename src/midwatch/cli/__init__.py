@@ -1,5 +1,5 @@
 """The command line. Modules here import large libraries inside functions, so that `midwatch --help` is fast.
 
-Imports every room below, but no store and no engine.
+Imports all packages below `cli`, but no store and no engine.
 Not here: rules of the product; a command uses the client.
 """

@@ -27,7 +27,7 @@ SWITCH = re.compile(r"^--(load-state|save-state)=(?:(true|t|1)|false|f|0)$", re.
 
 
 def flag(name: str, help_: str, *short: str, **more: Any) -> Any:
-    """Return an option that can also be set by an environment variable. `name` may be a pair like x/--no-x."""
+    """Return an option that an environment variable can also set. `name` may be a pair like `x/--no-x`."""
     variable = name.partition("/")[0].upper().replace("-", "_")
     return typer.Option(f"--{name}", *short, envvar=f"AGENTAPI_{variable}", help=help_, **more)
 
@@ -36,7 +36,7 @@ Agent = Annotated[list[str], typer.Argument(help="The agent's program and its ar
 Type = Annotated[str, flag("type", "Type of the agent. Default: by the program's name.", "-t")]
 Port = Annotated[int, flag("port", "Port on this machine; 0 chooses a free one.", "-p", min=0, max=65535)]
 PrintOpenapi = Annotated[bool, flag("print-openapi", "Print the OpenAPI document and exit.", "-P")]
-ChatBase = Annotated[str, flag("chat-base-path", "Path of the chat page, behind a proxy.", "-c")]
+ChatBase = Annotated[str, flag("chat-base-path", "Path of the chat page, if a proxy changes it.", "-c")]
 Width = Annotated[int, flag("term-width", "Columns of the terminal.", "-W")]
 Height = Annotated[int, flag("term-height", "Rows of the terminal.", "-H")]
 Hosts = Annotated[list[str] | None, flag("allowed-hosts", "Host names of the server, with commas; * for all.", "-a")]
@@ -49,10 +49,10 @@ PidFile = Annotated[str, flag("pid-file", "File for the process id.")]
 
 
 class ServerCommand(TyperCommand):
-    """A command that also accepts a switch in the format of agentapi: `--load-state=false`."""
+    """A command that also accepts switches in the format of coder/agentapi, such as `--load-state=false`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line."""
+        """Parse the command line, after the switches of coder/agentapi were rewritten."""
         end = args.index("--") if "--" in args else len(args)
         own = [SWITCH.sub(_rename_switch, argument) for argument in args[:end]]
         return super().parse_args(ctx, [*own, *args[end:]])
@@ -114,7 +114,7 @@ def attach(
 
 
 def print_address(url: str, as_json: bool) -> None:
-    """Print the address of the server."""
+    """Print the address of the server and of its chat page."""
     if as_json:
         emit({"url": url, "chat": f"{url}/chat", "pid": os.getpid()})
     else:
@@ -123,7 +123,7 @@ def print_address(url: str, as_json: bool) -> None:
 
 
 def find_type(name: str, program: str) -> str:
-    """Return the type of the agent, or raise BadConfig if the name is unknown."""
+    """Return the type of the agent, by default that of its program. Raise BadConfig if `name` is not a known type."""
     from midwatch.agents.terminal.format import NAMES, TYPES, find_agent_type
 
     if name and name not in (*TYPES, *NAMES):
@@ -132,33 +132,33 @@ def find_type(name: str, program: str) -> str:
 
 
 def find_path(name: str) -> Path | None:
-    """Return the absolute path of a file, or None for an empty name."""
+    """Return the absolute path of the file `name`, or None if `name` is empty."""
     return Path(name).expanduser().absolute() if name else None
 
 
 def check_size(option: str, size: int, least: int) -> int:
-    """Return the width or the height of the terminal, or raise BadConfig."""
+    """Return the width or the height of the terminal. Raise BadConfig if it is too small or too large."""
     if not least <= size <= MAX_SIZE:
         raise BadConfig(f"{option} must be at least {least} and at most {MAX_SIZE}.")
     return size
 
 
 def split_entries(values: list[str] | None, default: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the entries of a repeatable option whose values may contain commas."""
+    """Return the entries of a repeatable option. Each value may contain several entries, separated by commas."""
     if values is None:
         return default
     return tuple(entry for value in values for entry in value.split(",") if entry or value != "")
 
 
 def check_switch(option: str, value: bool | None, state_file: str) -> bool:
-    """Return whether the state is loaded, or saved. Raise BadConfig if this needs a missing --state-file."""
+    """Return the value of --load-state or --save-state. Raise BadConfig if it is set without --state-file."""
     if value and not state_file:
         raise BadConfig(f"{option} requires --state-file to be set")
     return bool(state_file) if value is None else value
 
 
 def read_stdin() -> str:
-    """Return standard input if it is a pipe or a file, else an empty text."""
+    """Return the text of standard input if it is a pipe or a file, else an empty text."""
     try:
         return "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Command `agents`: list the agents, test one, add one."""
+"""Command `agents`: list the agents, test an agent, add an agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(help="List agents and their problems.", invoke_without_command
 async def agents(
     desk: Desk,
     test: Annotated[
-        str | None, Option("--test", metavar="NAME", help="Run a short task with this agent and stream it.")
+        str | None, Option("--test", metavar="NAME", help="Run a short task with this agent and show it.")
     ] = None,
     as_json: AsJson = False,
 ) -> Reply | int:
@@ -48,7 +48,7 @@ NO_SERVER = "No server is running, so no agent works; start one with `midwatch u
 
 
 def make_row(agent: AgentInfo) -> tuple[object, ...]:
-    """Return an agent as a row."""
+    """Return an agent as a row of a table."""
     state = "problem" if agent.get("problem") else "live" if agent["live"] else "-"
     about = (agent.get(name) for name in ("problem", "why", "description", "command", "target"))
     what = next(filter(None, about), "") or ", ".join(capability["name"] for capability in agent["capabilities"])
@@ -60,9 +60,9 @@ def make_row(agent: AgentInfo) -> tuple[object, ...]:
 async def add(
     name: Annotated[str, Argument(help="Name for the agent: claude, codex, gemini, ...")],
     program: Annotated[
-        str | None, Option("--program", help="Known program, if NAME is different.", metavar="NAME")
+        str | None, Option("--program", help="Known program, if the agent gets another name.", metavar="NAME")
     ] = None,
-    way: Annotated[str | None, Option("--way", help="acp, headless, terminal or command. Default: the best.")] = None,
+    way: Annotated[str | None, Option("--way", help="How to run it: acp, headless, terminal or command.")] = None,
 ) -> Reply:
     """Add a known agent program to midwatch.toml, where you can edit it."""
     from midwatch.agents.profiles import build_section, explain_way, find_program, list_ways
@@ -73,12 +73,12 @@ async def add(
     profile = find_program(program or name)
     ways = list_ways(profile)
     if way is not None and way not in ways:
-        raise InvalidInput(f"{profile.name} cannot be run by {way} here; choose {' or '.join(ways)}.", field="way")
+        raise InvalidInput(f"{profile.name} cannot run as {way} here; choose --way {' or '.join(ways)}.", field="way")
     section = build_section(profile, way or ways[0])
     file = add_agent(home_path(), name, section)
     text = join(
         f"Added [agents.{name}] with kind {section['kind']} to {file}: {explain_way(profile, section['kind'])}.",
-        f"It is not installed yet: {profile.install}" if shutil.which(profile.name) is None else None,
-        f"A running server uses it after a restart. Test it with `midwatch agents --test {name}`.",
+        f"The program is not installed yet: {profile.install}" if shutil.which(profile.name) is None else None,
+        f"A running server uses the agent after a restart. Test it with `midwatch agents --test {name}`.",
     )
     return Reply({"file": str(file), "name": name, **section}, text)

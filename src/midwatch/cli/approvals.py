@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SUBJECT_LENGTH = 70
 HEADERS = ("ID", "STATUS", "AGENT", "KIND", "RISK", "AGE", "EXPIRES", "ASKED")
-Why = Annotated[str | None, Option("--why", help="Reason, sent to the agent.")]
+Why = Annotated[str | None, Option("--why", help="Reason, which the agent gets.")]
 Always = Annotated[bool, Option("--always", help="Create a rule from the answer; see `midwatch rules`.")]
 
 
@@ -25,7 +25,7 @@ Always = Annotated[bool, Option("--always", help="Create a rule from the answer;
 async def approvals(
     desk: Desk, status: Annotated[ApprovalStatus, Option("--status", "-s", help="Status of the questions.")] = "pending"
 ) -> Reply:
-    """List questions of agents. Default: those that wait for an answer."""
+    """List questions of agents. Default: the questions that wait for an answer."""
     questions = await desk.client.approvals(status, limit=500)
     hint = "Details: midwatch approval ID. Answer: midwatch approve ID or midwatch deny ID" if questions else None
     return Reply(
@@ -35,11 +35,11 @@ async def approvals(
 
 
 def make_row(question: ApprovalInfo) -> tuple[object, ...]:
-    """Return a question as a row."""
+    """Return a question as a row of a table."""
     expires = "-"
     if question["status"] == "pending":
-        left = (datetime.fromisoformat(question["expires_at"]) - datetime.now(UTC)).total_seconds()
-        expires = f"in {out.format_duration(max(0.0, left))}"
+        seconds_left = (datetime.fromisoformat(question["expires_at"]) - datetime.now(UTC)).total_seconds()
+        expires = f"in {out.format_duration(max(0.0, seconds_left))}"
     subject = question["command"] or ", ".join(question["paths"]) or question["question"]
     cells = out.values(question, "id", "status", "agent", "kind", "risk")
     return (*cells, out.format_age(question["created_at"]), expires, out.shorten(subject, SUBJECT_LENGTH))
@@ -53,7 +53,7 @@ async def approval(desk: Desk, approval_id: ApprovalId) -> Reply:
 
 
 def describe_question(question: ApprovalInfo) -> str:
-    """Return all details of a question, and its diff."""
+    """Return all details of a question and its diff as text."""
     left_out = question["diff_left_out"]
     return out.join(
         out.fields(
@@ -91,5 +91,5 @@ async def deny(desk: Desk, approval_id: ApprovalId, always: Always = False, why:
 
 
 def describe_answer(question: ApprovalInfo) -> Reply:
-    """Return the confirmation of an answer."""
+    """Return the reply of the command after a question was answered."""
     return Reply(question, f"{question['id']} {question['status']}: {out.clean(question['answer'] or '')}")

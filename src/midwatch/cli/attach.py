@@ -1,4 +1,4 @@
-"""Command `attach`: show a session's terminal. All keys go to the agent, also Ctrl-C; Ctrl-] leaves."""
+"""Command `attach`: show a session's terminal. All keys except Ctrl-] go to the agent, even Ctrl-C. Ctrl-] leaves."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Url = Annotated[str | None, Option("--url", "-u", help="Address of an agentapi s
 
 
 class View(NamedTuple):
-    """A screen to draw: rows with their escape sequences, and the position of the cursor."""
+    """A screen to draw: its rows with escape sequences, and the column and row of the cursor."""
 
     painted: str
     cursor: tuple[int, int] | None
 
 
 class SessionTerminal:
-    """The terminal of a session, even if its agent works on another machine."""
+    """The terminal of a session. The agent of the session may work on another machine."""
 
     def __init__(self, desk: Desk, key: str) -> None:
         self.name = key
@@ -52,7 +52,7 @@ class SessionTerminal:
         self._before: tuple[int, int] | None = None
 
     async def begin(self, columns: int, rows: int) -> None:
-        """Open the terminal with this size."""
+        """Open the terminal if it is closed, and set its size."""
         client = self._desk.client
         try:
             screen = await client.screen(self.name)
@@ -67,7 +67,7 @@ class SessionTerminal:
         return View(screen["styled"], (screen["cursor"][0], screen["cursor"][1]))
 
     async def changes(self) -> AsyncGenerator[None, None]:
-        """Yield after each change of the terminal, and once at the start, because it may have changed before."""
+        """Yield after each change of the terminal. May also yield once at the start."""
         events: AsyncGenerator[Any, None]
         if self._desk.runtime is None:
             events = self._desk.client.watch_session(self.name, kinds=CHANGE_KINDS, patience=PATIENCE_SECONDS)
@@ -79,21 +79,21 @@ class SessionTerminal:
                 yield None
 
     async def press(self, keys: str) -> None:
-        """Type keys."""
+        """Type keys into the terminal."""
         await self._desk.client.press(self.name, keys)
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Change the size."""
+        """Change the size of the terminal."""
         await self._desk.client.resize(self.name, columns, rows)
 
     async def end(self) -> None:
-        """Restore the size."""
+        """Restore the size that the terminal had before `begin`."""
         if self._before is not None:
             await self._desk.client.resize(self.name, *self._before)
 
 
 class ServerTerminal:
-    """The terminal of an agentapi server, of midwatch or another program. Its size does not change."""
+    """The terminal of an agentapi server, which may be another program than midwatch. Its size does not change."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
         self.name = url
@@ -104,7 +104,7 @@ class ServerTerminal:
     async def begin(self, columns: int, rows: int) -> None:
         reply = await self._http.get(f"{self.name}/status")
         if reply.json().get("transport", "pty") != "pty":
-            raise Conflict(f"the agent of {self.name} has no terminal.")
+            raise Conflict(f"the agent of {self.name} has no terminal; use the chat page {self.name}/chat.")
         self._rows = rows
 
     async def view(self) -> View:
@@ -129,15 +129,15 @@ class ServerTerminal:
         self._rows = rows
 
     async def end(self) -> None:
-        """Do nothing, because the size was not changed."""
+        """Do nothing, because the size of the terminal was not changed."""
 
 
 def attach(session: SessionKey = None, url: Url = None) -> None:
     """Show the terminal of a session and type into it. Ctrl-] leaves; the agent continues."""
     if (session is None) == (url is None):
-        raise InvalidInput("name a session, or an agentapi server with --url.", field="session")
+        raise InvalidInput("name either a session, or an agentapi server with --url.", field="session")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise BadConfig("attach needs a terminal; use `midwatch session send` to send messages to the agent.")
+        raise BadConfig("this command needs a terminal; use `midwatch session send` to send messages to the agent.")
     farewell = asyncio.run(
         attach_to_session(session) if session is not None else attach_to_server(complete_url(url or ""))
     )
@@ -146,18 +146,18 @@ def attach(session: SessionKey = None, url: Url = None) -> None:
 
 
 def complete_url(address: str) -> str:
-    """Return an address with a scheme; the default is http."""
+    """Return an address with its scheme. Add `http://` if it has none."""
     return (address if "://" in address else f"http://{address}").rstrip("/")
 
 
 async def attach_to_session(key: str) -> str | None:
-    """Attach to a session. Return the message to print at the end."""
+    """Show the terminal of a session until the user leaves. Return the message to print then, or None."""
     async with connect() as desk:
         return await Attachment(SessionTerminal(desk, key)).run()
 
 
 async def attach_to_server(url: str) -> str | None:
-    """Attach to an agentapi server. Return the message to print at the end."""
+    """Show the terminal of an agentapi server until the user leaves. Return the message to print then, or None."""
     import httpx2
 
     timeout = httpx2.Timeout(30.0, connect=5.0, read=READ_SECONDS)
@@ -165,11 +165,11 @@ async def attach_to_server(url: str) -> str | None:
         try:
             return await Attachment(ServerTerminal(http, url)).run()
         except (httpx2.TransportError, ValueError) as problem:
-            raise NotRunning(f"no agentapi server at {url}: {type(problem).__name__}; start one.") from None
+            raise NotRunning(f"no agentapi server answers at {url} ({type(problem).__name__}); start it.") from None
 
 
 class Attachment:
-    """The connection of this terminal to a remote one."""
+    """The connection between this terminal and the terminal of an agent."""
 
     def __init__(self, terminal: SessionTerminal | ServerTerminal) -> None:
         self._terminal = terminal
@@ -179,7 +179,7 @@ class Attachment:
         self._left: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> str | None:
-        """Show the terminal until the user leaves or it is closed. Return the message to print then."""
+        """Show the agent's terminal until it is closed or the user leaves. Return a message to print then, or None."""
         await self._terminal.begin(*available_size())
         self._changed.set()
         loop = asyncio.get_running_loop()
@@ -220,7 +220,7 @@ class Attachment:
             self._leave(None)
 
     async def _send_keys(self) -> None:
-        """Send the keys in order. An empty piece means that the window was resized."""
+        """Send the typed keys in order. An empty entry in the queue means that the window was resized."""
         while True:
             pieces = [await self._keys.get()]
             while not self._keys.empty():
@@ -237,16 +237,16 @@ class Attachment:
                 self._changed.set()
 
     async def _paint(self) -> None:
-        """Draw the terminal now and after each change."""
+        """Draw the agent's terminal now and after each change."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             view = await self._terminal.view()
             columns, rows = available_size()
             bar = BAR.format(f"{clean(self._terminal.name)}  Ctrl-] leaves"[: columns - 2])
-            place = f"\x1b[{view.cursor[1] + 1};{view.cursor[0] + 1}H\x1b[?25h" if view.cursor else ""
+            cursor = f"\x1b[{view.cursor[1] + 1};{view.cursor[0] + 1}H\x1b[?25h" if view.cursor else ""
             body = view.painted.replace("\r\n", "\x1b[K\r\n")
-            sys.stdout.write(f"{BEGIN_FRAME}{body}\x1b[0m\x1b[K\x1b[J\x1b[{rows + 1};1H{bar}{place}{END_FRAME}")
+            sys.stdout.write(f"{BEGIN_FRAME}{body}\x1b[0m\x1b[K\x1b[J\x1b[{rows + 1};1H{bar}{cursor}{END_FRAME}")
             sys.stdout.flush()
 
 
@@ -256,14 +256,14 @@ def split_keys(keys: str) -> list[str]:
 
 
 def available_size() -> tuple[int, int]:
-    """Return the columns and rows for the remote terminal. One row is used for the status bar."""
+    """Return the columns and rows for the agent's terminal. One row of the window is used for the status bar."""
     columns, lines = os.get_terminal_size(sys.stdout.fileno())
     return min(max(columns, MIN_COLUMNS), 1000), min(max(lines - 1, MIN_ROWS), 1000)
 
 
 @contextmanager
 def raw_mode() -> Iterator[None]:
-    """Switch this terminal to raw mode and its alternate screen, and back at the end."""
+    """Switch this terminal to raw mode and to its alternate screen. Switch back at the end of the `with` block."""
     before = termios.tcgetattr(sys.stdin.fileno())
     sys.stdout.write(ENTER_SCREEN)
     sys.stdout.flush()

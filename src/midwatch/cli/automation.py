@@ -26,7 +26,7 @@ RUN_HEADERS = ("TASK", "SCHEDULED", "STARTED", "TOOK", "OUTCOME", "TOKENS", "RES
 IMPORTED = {
     "made": "made",
     "changed": "changed",
-    "same": "skipped: no difference",
+    "same": "skipped: it is the same here",
     "deleted": "skipped: it is deleted here; restore it with `midwatch automation resume {id}`",
 }
 
@@ -34,7 +34,7 @@ app = group("Run prompts on a schedule.")
 
 
 def schedule_fields() -> tuple[type, ...]:
-    """Return the record whose fields are the schedule of an automation."""
+    """Return the record whose fields describe the schedule of an automation."""
     from midwatch.domain.automation import Times
 
     return (Times,)
@@ -51,7 +51,7 @@ def automation_fields() -> tuple[type, ...]:
 async def add(
     desk: Desk,
     prompt: opt.Prompt,
-    paused: Annotated[bool, Option("--paused", help="Create it paused.")] = False,
+    paused: Annotated[bool, Option("--paused", help="Create the automation paused.")] = False,
     **request: Any,
 ) -> Reply:
     """Create an automation. Exactly one of --cron, --every and --at is required."""
@@ -84,7 +84,7 @@ async def list_automations(
 
 
 def make_row(automation: AutomationInfo) -> tuple[object, ...]:
-    """Return an automation as a row."""
+    """Return an automation as a row of a table."""
     return (
         automation["id"],
         "running" if automation["running"] else automation["status"],
@@ -108,7 +108,7 @@ async def show(desk: Desk, automation_id: opt.AutomationId) -> Reply:
 
 @command(app, options=opt.FieldOptions(automation_fields, changes=True, zone=opt.NEW_ZONE))
 async def edit(automation_id: opt.AutomationId, revision: opt.Revision = None, **changes: Any) -> Reply:
-    """Change an automation. Only the options in the command change. An empty text removes a value: --route ''."""
+    """Change an automation. Fields without an option stay as they are. An empty text removes a value: --route ''."""
     if not changes:
         raise typer.BadParameter("nothing to change; add an option such as --cron or --prompt")
     async with connect() as desk:
@@ -137,10 +137,10 @@ async def resume(desk: Desk, automation_id: opt.AutomationId) -> Reply:
 async def run_now(
     desk: Desk,
     automation_id: opt.AutomationId,
-    wait: Annotated[bool, Option("--wait", "-w", help="Stream the run until it finishes.")] = False,
+    wait: Annotated[bool, Option("--wait", "-w", help="Show the run until it ends.")] = False,
     as_json: opt.AsJson = False,
 ) -> Reply | int:
-    """Run an automation now. The run counts toward --max-runs like any other run."""
+    """Run an automation now. This run counts toward --max-runs, too."""
     task = await desk.client.run_automation(automation_id)
     if wait:
         return await follow_task(desk, task["id"], as_json)
@@ -191,7 +191,7 @@ async def export(
     desk: Desk,
     ids: Annotated[list[str] | None, Argument(metavar="[ID]...", help="Default: all except deleted.")] = None,
 ) -> Reply:
-    """Print automations as JSON for `import`, in this home or another."""
+    """Print automations as JSON, for `midwatch automation import` in this home or another one."""
     content = {"automations": await desk.client.export_automations(ids or ())}
     return Reply(content, json.dumps(content, indent=2))
 
@@ -200,7 +200,7 @@ async def export(
 async def import_file(
     file: Annotated[str, Argument(metavar="FILE", help="File that `export` wrote; - reads standard input.")],
 ) -> Reply:
-    """Create the missing automations of a file and change different ones. If the file has an error, nothing changes."""
+    """Create the automations of a file that do not exist, and change those that differ. An error changes nothing."""
     exported = read_export(file)
     async with connect() as desk:
         imported = await desk.client.import_automations(exported)
@@ -209,16 +209,16 @@ async def import_file(
 
 
 def read_export(file: str) -> list[Any]:
-    """Return the automations in a file that `export` wrote."""
+    """Read the automations in a file that `midwatch automation export` wrote."""
     try:
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         automations = json.loads(text)["automations"]
     except OSError as problem:
-        raise InvalidInput(f"{file} cannot be read: {problem.strerror}.", field="file") from None
+        raise InvalidInput(f"{file} cannot be read: {problem.strerror}; check the path.", field="file") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         automations = None
     if not isinstance(automations, list):
-        raise InvalidInput(f"{file} was not written by `midwatch automation export`.", field="file")
+        raise InvalidInput(f"{file} is not a file of `midwatch automation export`; choose another file.", field="file")
     return automations
 
 
@@ -226,7 +226,7 @@ def read_export(file: str) -> list[Any]:
 
 
 def describe_next_runs(automation: AutomationInfo) -> str:
-    """Return the next runs, in the automation's zone."""
+    """Return the times of the next runs as lines, in the automation's time zone."""
     if automation["next_runs"]:
         return "\n".join(f"  {moment}" for moment in automation["next_runs"])
     reason = f", {automation['paused_why']}" if automation["paused_why"] else ""
@@ -241,7 +241,7 @@ def describe_schedule(automation: AutomationInfo) -> str:
 
 
 def describe_automation(automation: AutomationInfo) -> list[out.Field]:
-    """Return an automation as names and values for people."""
+    """Return the details of an automation as names and values, for people."""
     late = f" {out.format_duration(automation['missed_window'])}" if automation["missed"] == "once_within" else ""
     runs, most, jitter = automation["run_count"], automation["max_runs"], automation["jitter_seconds"]
     return [
@@ -270,7 +270,7 @@ def describe_automation(automation: AutomationInfo) -> list[out.Field]:
 
 
 def make_run_row(run: RunInfo) -> tuple[object, ...]:
-    """Return a run or a step as a row."""
+    """Return a run of an automation, or a step of a goal, as a row of a table."""
     used = run["usage"] or {}
     return (
         run["task_id"],

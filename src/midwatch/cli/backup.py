@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 ROWS_PER_NOTE = 50_000
 File = Annotated[Path, Argument(metavar="FILE", help="Backup file.")]
-Force = Annotated[bool, Option("--force", help="Replace an existing file or store.")]
-To = Annotated[str, Option("--to", metavar="URL", help="URL of an empty PostgreSQL: postgresql://user@host/name.")]
+Force = Annotated[bool, Option("--force", help="Replace an existing file or existing data.")]
+To = Annotated[str, Option("--to", metavar="URL", help="URL of an empty database: postgresql://user@host/name.")]
 
 
 @command()
@@ -36,21 +36,21 @@ async def backup(file: File, force: Force = False, as_json: AsJson = False) -> R
 
 @command()
 async def restore(file: File, force: Force = False, as_json: AsJson = False) -> Reply:
-    """Restore a backup into an empty store; --force replaces existing data. Stop all processes first."""
+    """Restore a backup into an empty database; --force replaces existing data. Stop all processes first."""
     from midwatch.runtime.backup import restore as read_backup
 
     copied = await read_backup(load_settings(), file, report_progress(as_json), force=force)
     text = join(
         f"Restored {describe_copy(copied)}.",
         f"The previous database was renamed to {copied.aside}." if copied.aside else None,
-        "Tasks that were running at the time of the backup follow their on_crash rule at the next start.",
+        "Tasks that were running at the time of the backup follow their `on_crash` rule at the next start.",
     )
     return Reply({"file": str(file), **summarise(copied)}, text)
 
 
 @command()
 async def migrate(to: To, as_json: AsJson = False) -> Reply:
-    """Copy this home's SQLite data to an empty PostgreSQL. Stop all processes first."""
+    """Copy this home's SQLite data to an empty PostgreSQL database. Stop all processes first."""
     from midwatch.desk.shared_database import without_password
     from midwatch.runtime.backup import migrate as copy_to_postgres
 
@@ -61,19 +61,19 @@ async def migrate(to: To, as_json: AsJson = False) -> Reply:
         f"CopyResult {describe_copy(copied)}.",
         f"Now set this in {settings.home / 'midwatch.toml'}, or as MIDWATCH_DB, on every machine (with the password):",
         f'  db = "{database}"',
-        "The SQLite file is unchanged. Without this setting midwatch still uses it.",
+        "The SQLite file is unchanged. Without the setting `db`, midwatch still uses the SQLite file.",
     )
     return Reply({"database": database, **summarise(copied)}, text)
 
 
 def describe_copy(copied: CopyResult) -> str:
-    """Return the number of copied rows as text."""
+    """Return the result of a copy as text for people."""
     parts = [f"{rows} {table}" for table, rows in copied.rows.items() if rows and table != "event_head"]
     return ", ".join([*parts, f"the log up to seq {copied.last_seq}"])
 
 
 def summarise(copied: CopyResult) -> dict[str, object]:
-    """Return the number of copied rows as JSON."""
+    """Return the result of a copy as JSON."""
     aside = {"aside": str(copied.aside)} if copied.aside else {}
     return {"rows": copied.rows, "last_seq": copied.last_seq, **aside}
 

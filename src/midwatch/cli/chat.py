@@ -1,4 +1,4 @@
-"""Command `chat`: a conversation in the terminal. Each typed line is sent, and answers are printed as they arrive."""
+"""Command `chat`: a conversation in the terminal. Each typed line is a message; answers are printed as they arrive."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ MESSAGES_SHOWN = 10
 HIDDEN = ("task_submitted", "task_started", "task_finished")
 QUIT = ("/quit", "/exit")
 MODES: Mapping[str, SendMode] = {"/now": "interrupt", "/then": "after_tool"}
-"""The delivery mode by the first word of a line for the running turn."""
+"""The mode of a message to the running turn, by the first word of the typed line."""
 HEARD = {
     "after_turn": "The message is queued.",
     "interrupt": "The agent gets the message at its next step.",
     "after_tool": "The agent gets the message when its tool has returned.",
 }
-"""When the agent gets a message, by mode."""
+"""The text that tells when the agent gets a message, by mode."""
 
 
 @command(work=True)
 async def chat(
     desk: Desk,
-    key: Annotated[str | None, Argument(metavar="KEY", help="Session to continue. Default: a new one.")] = None,
+    key: Annotated[str | None, Argument(metavar="KEY", help="Session to continue. Default: a new session.")] = None,
     agent: AgentName = None,
     workdir: Workdir = ".",
     worktree: Worktree = False,
@@ -55,8 +55,8 @@ async def chat(
 ) -> int:
     """Talk to an agent. Ctrl-C stops its answer; Ctrl-C again, Ctrl-D or /quit leaves.
 
-    While the agent works, messages are queued. /now TEXT reaches it at its next step, /then TEXT when its tool
-    has returned, and /stop asks for one closing answer.
+    While the agent works, messages are queued. With /now TEXT the agent gets the message at its next step, with
+    /then TEXT when its tool has returned. /stop asks the agent for a final answer.
 
     Without a server the agent works in this process.
     """
@@ -67,7 +67,7 @@ async def chat(
 async def open_session(
     client: Client, key: str | None, agent: str | None, workdir: str, title: str | None, worktree: bool
 ) -> SessionInfo:
-    """Return the session with this key, reopened if it is closed; without a key, a new session."""
+    """Return the session with this key; open it if it is closed or missing. Without a key, return a new session."""
     session = None
     if key is not None:
         with suppress(NotFound):
@@ -87,7 +87,7 @@ async def open_session(
 
 
 class Chat:
-    """The user's side of a conversation."""
+    """A conversation of the user at this terminal with an agent."""
 
     def __init__(self, desk: Desk, session: SessionInfo, as_json: bool) -> None:
         self._desk = desk
@@ -101,9 +101,9 @@ class Chat:
         self._question: tuple[str, list[str]] | None = None
         self._open: set[str] = set()
         self._ended: dict[str, str] = {}
-        """Status of the ended tasks. A task may end before the reply to its message arrives."""
+        """Status of each ended task. A task may end before this chat gets the reply to its message."""
         self._steers: set[str] = set()
-        """Messages that the running turn has not received yet."""
+        """Ids of messages that the running turn has not received yet."""
         self._sent: set[str] = set()
         self._sending = ""
         self._progress = asyncio.Event()
@@ -148,7 +148,7 @@ class Chat:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     async def _send_lines(self) -> None:
-        """Send the typed lines. At the end of a file or pipe, wait for the answers; at a terminal, leave at once."""
+        """Send the typed lines, and leave at the end of the input. For a file or a pipe, first wait for all answers."""
         async with aclosing(read_lines()) as typed:
             async for text in typed:
                 if self._interactive and text.strip() in QUIT:
@@ -191,7 +191,7 @@ class Chat:
             note(paint(HEARD[task["mode"]], "dim", sys.stderr))
 
     def _interrupt(self) -> None:
-        """Stop the running answer; leave if nothing runs or it is being stopped already."""
+        """Stop the running task. Leave the chat if no task runs or the task is being stopped already."""
         if self._running is None or self._stopping == self._running:
             self._leave(INTERRUPTED)
             return
@@ -204,7 +204,7 @@ class Chat:
             self._left.set_result(status)
 
     async def _cancel_open(self) -> None:
-        """Cancel the tasks of this chat that run in this process, because no other process continues them."""
+        """Cancel the open tasks of this chat, because they run in this process and no other process continues them."""
         for task_id in tuple(self._open):
             with suppress(Conflict):
                 await self._desk.client.cancel(task_id)
@@ -256,7 +256,7 @@ class Chat:
         self._show_prompt()
 
     def _show_other(self, event: EventInfo, text: str) -> None:
-        """Show a message that another person wrote in this session."""
+        """Show a message, if it was sent to this session from elsewhere."""
         own = {*self._open, *self._ended, *self._sent}
         if event["payload"]["message_id"] not in own and text != self._sending and not self._json:
             note(paint(clean(f"{event.get('actor') or 'somebody'} says: {text}"), "dim", sys.stderr))
@@ -274,15 +274,16 @@ class Chat:
 
 
 def report_failure(request: asyncio.Future[Any]) -> None:
-    """Print the error of a failed interruption."""
+    """Print the error if the request to interrupt the turn has failed."""
     if not request.cancelled() and request.exception() is not None:
         note(f"midwatch: {request.exception()}")
 
 
 async def read_lines() -> AsyncGenerator[str, None]:
-    """Yield the lines of standard input, without blank lines. A backslash at the end continues a line.
+    """Yield the lines of standard input, without blank lines. A line that ends with a backslash continues on the next.
 
-    A separate thread reads them. The program does not wait for it at the end, because it may wait for input forever.
+    A Python thread reads the lines. The program does not wait for this thread at the end, because the thread may wait
+    for input forever.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
@@ -295,15 +296,15 @@ async def read_lines() -> AsyncGenerator[str, None]:
             loop.call_soon_threadsafe(chunks.put_nowait, b"")
 
     threading.Thread(target=read, daemon=True).start()
-    rest, begun, ended = b"", "", False
+    partial_line, earlier_lines, ended = b"", "", False
     while not ended:
         chunk = await chunks.get()
         ended = not chunk
-        *whole, rest = (rest + (chunk or b"\n")).split(b"\n")
+        *whole, partial_line = (partial_line + (chunk or b"\n")).split(b"\n")
         for line in whole:
             text = line.decode("utf-8", "replace").rstrip("\r")
             if text.endswith("\\"):
-                begun += text[:-1] + "\n"
-            elif (begun + text).strip():
-                yield (begun + text).strip()
-                begun = ""
+                earlier_lines += text[:-1] + "\n"
+            elif (earlier_lines + text).strip():
+                yield (earlier_lines + text).strip()
+                earlier_lines = ""

@@ -24,7 +24,7 @@ async def cluster(desk: Desk) -> Reply:
 
 
 def make_row(process: ProcessInfo) -> tuple[object, ...]:
-    """Return a process as a row."""
+    """Return a process as a row of a table."""
     state = "dead" if not process["live"] else "leader" if process["leader"] else "live"
     age = process["heartbeat_age"]
     heartbeat = "by lock" if age is None else f"{format_duration(age)} ago"

@@ -1,4 +1,4 @@
-"""Turn an `async def` that returns a `Reply` into a command with connection, `--json` and exit status."""
+"""Turn an async function that returns a `Reply` into a command with a connection, `--json` and an exit status."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CONTEXT = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, anno
 class Reply(NamedTuple):
     """The result of a command.
 
-    `text` is a string, or a function that returns a string or prints by itself. `notice` is printed on standard error,
-    also with --json.
+    `data` is printed with --json, otherwise `text`: a string, or a function that returns a string or prints by itself.
+    `notice` is always printed on standard error. `status` is the exit status.
     """
 
     data: object
@@ -32,7 +32,7 @@ class Reply(NamedTuple):
     status: int = 0
 
     def print(self, as_json: bool) -> None:
-        """Print the data as JSON, or the text."""
+        """Print `data` as JSON or `text`, then `notice`."""
         if as_json:
             emit(self.data)
         else:
@@ -44,16 +44,17 @@ class Reply(NamedTuple):
 
 
 Work = Coroutine[Any, Any, Reply | int]
-"""A command's coroutine. It returns a reply, or an exit status if it has printed everything itself."""
+"""The coroutine of a command. It returns a reply, or an exit status if it has printed everything itself."""
 
 
 class Command(Generic[P]):
     """A command that typer can call.
 
-    The parameter `desk` of the function is not an option: the function gets a connection. With `work`, or if the option
-    of that name is set, this process runs tasks if there is no server. The keywords `**request` of the function stand
-    for `options`; they contain the options that were set. `--json` is added unless the function has the parameter
-    `as_json`. A `default` command runs when its group is called without a command.
+    - The parameter `desk` of the function is not an option: the function gets a connection.
+    - If `work` is true, or if `work` names an option that is set, this process runs tasks if there is no server.
+    - The keyword arguments `**request` of the function get the values of all `options` that were set.
+    - Every command has the option `--json`. The function gets its value only if it has the parameter `as_json`.
+    - A `default` command runs when its group is called without a command.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Command(Generic[P]):
 
     @cached_property
     def __signature__(self) -> inspect.Signature:
-        """Return the parameters from which typer creates options."""
+        """Return the parameters from which typer creates arguments and options."""
         parameters = [CONTEXT] if self._default else []
         own = inspect.signature(self._function, eval_str=True).parameters
         for parameter in own.values():
@@ -100,7 +101,7 @@ class Command(Generic[P]):
 
 
 class Decorator(Protocol):
-    """A function that turns a function into a command."""
+    """A decorator that turns an async function into a command."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Desk, P], Work], /) -> Command[P]: ...
@@ -124,7 +125,7 @@ def command(
 
 
 def group(summary: str) -> typer.Typer:
-    """Return an app for the commands of one noun. Without a command it prints its help."""
+    """Return a group for the commands of one noun. The group prints its help if it is called without a command."""
     app = typer.Typer(help=summary, invoke_without_command=True)
 
     @app.callback()

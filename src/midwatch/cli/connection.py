@@ -1,4 +1,4 @@
-"""Connect a command to the running server over HTTP or, without a server, to the store, with the same interface."""
+"""Connect a command to the running server over HTTP. Without a server, open the store with the same interface."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 HEALTH_SECONDS = 3.0
 PATIENCE_SECONDS = 30.0
-"""Seconds that a command that follows events waits for a stopped server to return."""
+"""If the server stops, a command that follows events waits this many seconds for the server to return."""
 
 
 class Desk:
-    """A connection. `server` is the server of this home; `runtime` is the open store if no server is running."""
+    """The connection of a command. `server` is the server of this home; without it, `runtime` has the open store."""
 
     def __init__(self, client: Client, home: Home, server: ServerInfo | None, runtime: Runtime | None) -> None:
         self.client = client
@@ -40,7 +40,7 @@ class Desk:
         return any(instance.role != "run" for instance in await self.runtime.living())
 
     async def warn_without_worker(self, consequence: str) -> str | None:
-        """Return a notice if no process runs tasks."""
+        """Return a notice with the `consequence` if no process runs tasks, else None."""
         if await self.has_worker():
             return None
         return f"No server is running, so {consequence}; start one with `midwatch up`."
@@ -48,7 +48,7 @@ class Desk:
     async def follow(
         self, after: int, *, live: bool = False, **which: Unpack[Which]
     ) -> AsyncGenerator[EventInfo, None]:
-        """Yield events as they happen, without end."""
+        """Yield the events after the seq `after`, then new events as they happen, without end."""
         if self.runtime is None:
             async with aclosing(self.client.follow(after, live=live, patience=PATIENCE_SECONDS, **which)) as events:
                 async for event in events:
@@ -56,11 +56,11 @@ class Desk:
             return
         from midwatch.domain.event import EventFilter
 
-        wanted = EventFilter(
+        event_filter = EventFilter(
             kinds=tuple(which.get("kinds", ())), task_id=which.get("task_id"), turn_id=which.get("turn_id"),
             session_key=which.get("session_key"), agent_id=which.get("agent"), actor=which.get("actor"),
         )  # fmt: skip
-        async for stored in self.runtime.bus.follow(after, wanted, live=live):
+        async for stored in self.runtime.bus.follow(after, event_filter, live=live):
             yield stored.snapshot()  # type: ignore[misc]  # a snapshot has the fields of EventInfo
 
 
@@ -70,14 +70,14 @@ def home_path() -> Path:
 
 
 def load_settings(**overrides: object) -> Settings:
-    """Return the settings of this home. Options of the command line override them."""
+    """Return the settings of this home. `overrides` are options of the command line that replace settings."""
     from midwatch.desk.config import Settings
 
     return Settings.load(home_path(), **{name: value for name, value in overrides.items() if value is not None})
 
 
 def find_server() -> ServerInfo | None:
-    """Return the running server of this home."""
+    """Return the running server of this home, or None."""
     from midwatch.base.home import Home
 
     home = Home(home_path())
@@ -86,12 +86,12 @@ def find_server() -> ServerInfo | None:
     except OSError as problem:
         raise HomeUnusable(
             f"the home directory {home.path} cannot be used: {problem.strerror}. "
-            "Make it writable, or choose another with MIDWATCH_HOME."
+            "Make it writable, or choose another directory with MIDWATCH_HOME."
         ) from None
 
 
 def find_remote_server() -> tuple[str, str] | None:
-    """Return the address and token of a remote server, if both are set in the environment."""
+    """Return the address and token of a remote server, or None if they are not set in the environment."""
     url, token = os.environ.get("MIDWATCH_URL"), os.environ.get("MIDWATCH_TOKEN")
     if not url or not token:
         return None
@@ -101,13 +101,13 @@ def find_remote_server() -> tuple[str, str] | None:
 
 
 def find_attempt_token() -> str | None:
-    """Return the token of the attempt whose agent runs this command, which then has the agent's permissions."""
+    """Return the token of the agent that runs this command, or None. The token limits what the command may do."""
     return os.environ.get("MIDWATCH_TOKEN") if os.environ.get("MIDWATCH_TASK") else None
 
 
 @asynccontextmanager
 async def connect(*, work: bool = False) -> AsyncIterator[Desk]:
-    """Connect to the running server, or open the store. With `work` and without a server, this process runs tasks."""
+    """Connect to the running server, or open the store. In the second case, with `work`, this process runs tasks."""
     from midwatch.base.home import Home
     from midwatch.client import Client
 
@@ -127,7 +127,7 @@ async def connect(*, work: bool = False) -> AsyncIterator[Desk]:
 
 
 async def is_answering(client: Client) -> bool:
-    """Return whether the server accepts requests. It may be stopping or suspended."""
+    """Return whether the server answers. A server that is stopping or suspended does not answer."""
     try:
         async with asyncio.timeout(HEALTH_SECONDS):
             await client.health()
@@ -137,7 +137,7 @@ async def is_answering(client: Client) -> bool:
 
 
 async def check_same_database(settings: Settings) -> None:
-    """Raise BadConfig if the running server of this home uses another database than the settings."""
+    """Raise BadConfig if the running server of this home uses another database than these settings."""
     from midwatch.client import Client
 
     try:
@@ -148,12 +148,12 @@ async def check_same_database(settings: Settings) -> None:
     except MidwatchError:
         return  # no server is running, it is stopping, or it has another version: nothing to compare
     if (store["kind"] == "postgres") != bool(settings.db):
-        raise BadConfig(f"the server of this home uses {store['path']}; use the same in the setting db or MIDWATCH_DB.")
+        raise BadConfig(f"the server of this home uses {store['path']}; use the same database in the setting `db`.")
 
 
 @asynccontextmanager
 async def open_store(*, work: bool) -> AsyncIterator[Desk]:
-    """Open the store of this home with the same interface as a server."""
+    """Open the store of this home, and connect to it with the same interface as to a server."""
     import httpx2
 
     from midwatch.api.app import create_app

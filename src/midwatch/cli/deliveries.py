@@ -1,4 +1,4 @@
-"""Commands of deliveries: list notices, send one again."""
+"""Commands of deliveries: list notices, send a failed notice again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def deliveries(
         (*values(notice, "id", "status", "channel", "notice", "attempts", "task_id"), shorten(notice["error"]))
         for notice in notices
     ]
-    empty = "No notices." if failed or task else "No notices. Get some with --route or the setting notify."
+    empty = "No notices." if failed or task else "No notices. To get some, use --route or the setting `notify`."
     hint = "Try again: midwatch redeliver ID" if any(n["status"] == "failed" for n in notices) else None
     return Reply({"deliveries": notices}, join(table(HEADERS, rows, empty), hint))
 

@@ -1,4 +1,4 @@
-"""Command `doctor`: check everything that midwatch needs, and suggest how to repair it."""
+"""Command `doctor`: check everything that midwatch needs, and suggest how to repair problems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOW_SPACE, NO_SPACE = 1_000_000_000, 50_000_000
 MOST_SKEW = 1.0
-"""Seconds by which this machine's clock may differ from the database's."""
+"""Seconds by which this machine's clock may differ from the database's clock."""
 RESTART = "restart it: `midwatch down`, then `midwatch up`"
 
 
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 @command()
 async def doctor() -> Reply:
-    """Check the installation. Exit status 1 if something is broken."""
+    """Check the installation. The exit status is 1 if something is broken."""
     findings = [finding async for finding in examine()]
     broken = any(finding.state == "bad" for finding in findings)
     checks = [finding._asdict() for finding in findings]
@@ -45,13 +45,13 @@ async def doctor() -> Reply:
 
 
 def describe(finding: Finding) -> str:
-    """Return a finding as a line."""
+    """Return a finding as one line of text."""
     remedy = f" → {finding.remedy}" if finding.remedy else ""
     return f"{paint_status(finding.state.ljust(4), finding.state)}  {finding.what}: {finding.told}{remedy}"
 
 
 async def examine() -> AsyncIterator[Finding]:
-    """Yield the results of all checks that are possible."""
+    """Run all checks that are possible here, and yield their results."""
     from midwatch.base.home import Home
     from midwatch.desk.config import Settings
 
@@ -92,7 +92,7 @@ def check_disk(home: Home) -> Finding:
 
 
 def check_token(home: Home) -> Finding:
-    """Check that only the file's owner can read the token."""
+    """Check that only the owner of the token file can read it."""
     mode = stat.S_IMODE(home.token_file.stat().st_mode)
     if mode & 0o077:
         return Finding("bad", "token", f"{home.token_file} has mode {mode:o}", f"chmod 600 {home.token_file}")
@@ -100,12 +100,12 @@ def check_token(home: Home) -> Finding:
 
 
 async def check_server(home: Home) -> AsyncIterator[Finding]:
-    """Check that a server runs, answers and has this version, and that its periodic work succeeds."""
+    """Check that a server runs, answers and has this version, and that its routines succeed."""
     from midwatch.client import Client
 
     server = find_server()
     if server is None and home.lock("up").is_taken():
-        yield Finding("warn", "server", "a server is starting", "check again in a moment")
+        yield Finding("warn", "server", "a server is starting", "run `midwatch doctor` again in a moment")
     elif server is None:
         yield Finding("warn", "server", "not running", "start it with `midwatch up`")
     if server is None:
@@ -131,14 +131,14 @@ async def check_server(home: Home) -> AsyncIterator[Finding]:
 
 
 def check_routine(routine: RoutineInfo, home: Home) -> Finding:
-    """Check that one kind of the server's periodic work succeeds."""
+    """Check that a routine of the server, which is background work at intervals, succeeds."""
     name, error = f"routine {routine['name']}", routine["last_error"]
     text = f"every {format_duration(routine['seconds'])}, {routine['runs']} times, {routine['failures']} failed"
     return Finding("warn", name, f"{text}; {error}", f"see {home.log_file}") if error else Finding("ok", name, text)
 
 
 def check_configuration(home: Home, settings: Settings) -> Finding:
-    """Return the source of the settings, and the number of agents and channels."""
+    """Return a finding with the source of the settings, and the number of agents and channels."""
     file = home.path / "midwatch.toml"
     text = f"{file}" if file.exists() else f"defaults; {file} does not exist"
     return Finding("ok", "configuration", f"{text}; {len(settings.agents)} agents, {len(settings.channels)} channels")
@@ -178,7 +178,7 @@ async def check_processes(runtime: Runtime) -> list[Finding]:
     if leader:
         findings.append(Finding("ok", "leader", leader))
     elif any(process["live"] for process in processes):
-        remedy = "check again in a few seconds, then read the logs"
+        remedy = "run `midwatch doctor` again in a few seconds; if it is still so, read the log files"
         findings.append(Finding("warn", "leader", "there is no leader", remedy))
     else:
         remedy = "start `midwatch up`, or `midwatch worker` on any machine"
@@ -207,7 +207,7 @@ async def check_database(runtime: Runtime) -> AsyncIterator[Finding]:
     else:
         yield Finding("ok", "database", ", ".join(f"{name} {value}" for name, value in facts.items()))
     for problem in await runtime.store.check():
-        yield Finding("bad", "database", problem, "copy the database file before you do anything else")
+        yield Finding("bad", "database", problem, "back up the database before you do anything else")
 
 
 async def check_shared_database(runtime: Runtime, facts: dict[str, object]) -> AsyncIterator[Finding]:
@@ -224,7 +224,7 @@ async def check_shared_database(runtime: Runtime, facts: dict[str, object]) -> A
         yield Finding("warn", "durability", "synchronous_commit is off: a crash may lose accepted tasks", remedy)
     skew = f"this machine's clock is {abs(clock.ahead):.3f} s {'behind' if clock.ahead > 0 else 'ahead'}"
     if abs(clock.ahead) > MOST_SKEW + clock.round_trip / 2:
-        remedy = "use NTP to set the clocks of all machines; times are wrong by this difference"
+        remedy = "set the clocks of all machines with NTP; until then times are wrong by this difference"
         yield Finding("warn", "clock", skew, remedy)
     else:
         yield Finding("ok", "clock", skew)

@@ -1,4 +1,4 @@
-"""Command `events`: read the log, or follow it."""
+"""Command `events`: print the log, or follow the log."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ async def events(
         Option("--kind", "-k", help="Only this kind. Repeatable; `tool_*` means all that begin with tool_."),
     ] = None,
     task: OfTask = None,
-    turn: Annotated[str | None, Option("--turn", metavar="ID", help="Only for this turn.")] = None,
-    session: Annotated[str | None, Option("--session", metavar="KEY", help="Only for this session.")] = None,
+    turn: Annotated[str | None, Option("--turn", metavar="ID", help="Only events of this turn.")] = None,
+    session: Annotated[str | None, Option("--session", metavar="KEY", help="Only events of this session.")] = None,
     agent: OfAgent = None,
     actor: Annotated[str | None, Option("--actor", help="Only events caused by this actor.")] = None,
-    live: Annotated[bool, Option("--live", help="With --follow: include deltas, which are never stored.")] = False,
+    live: Annotated[bool, Option("--live", help="With --follow: include live events, which are never stored.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Print stored events, oldest first. With --json, one object per line."""
+    """Print stored events, oldest first. With --json, print one JSON object per line."""
     if before is not None and (follow or after):
-        raise InvalidInput("--before cannot be used with --after or --follow; remove one of them.", field="before")
+        raise InvalidInput("--before cannot be used with --after or --follow; remove --before.", field="before")
     which: Which = {
         "kinds": check_kinds(kind or []), "task_id": task, "turn_id": turn, "session_key": session, "agent": agent,
         "actor": actor,
@@ -61,7 +61,7 @@ async def events(
 
 
 def check_kinds(kinds: list[str]) -> tuple[str, ...]:
-    """Return the kinds. Raise InvalidInput if a kind does not exist."""
+    """Return the event kinds as a tuple. Raise InvalidInput if a kind does not exist."""
     from difflib import get_close_matches
 
     from midwatch.domain.event import KINDS, kinds_of
@@ -78,13 +78,13 @@ def check_kinds(kinds: list[str]) -> tuple[str, ...]:
 
 
 async def print_stored(desk: Desk, after: int, which: Which, as_json: bool) -> int:
-    """Print the stored log. Return its last seq."""
+    """Print the stored events after `after`. Return the seq of the last event in the log."""
     position, last = after, None
     while True:
         try:
             page = await desk.client.events(position, **which)
         except Pruned as gone:
-            note(f"Events {position + 1} to {gone.oldest_seq - 1} were removed; see the settings [retention].")
+            note(f"Events {position + 1} to {gone.oldest_seq - 1} were removed; see the settings in [retention].")
             position = gone.oldest_seq - 1
             continue
         if last is None:
@@ -99,7 +99,7 @@ async def print_stored(desk: Desk, after: int, which: Which, as_json: bool) -> i
 
 
 async def print_before(desk: Desk, before: int, limit: int, which: Which, as_json: bool) -> None:
-    """Print the last events before a seq."""
+    """Print the last `limit` events before the seq `before`."""
     page = (await desk.client.events(before=before, limit=limit, **which))["events"]
     for event in page:
         print_event(event, as_json)

@@ -48,7 +48,7 @@ async def set_goal(
     tz: Zone = None,
     **request: Any,
 ) -> Reply:
-    """Set a goal. Its first step starts at once, or when its session starts. A scope has at most one open goal."""
+    """Set a goal. Its first step starts at once, or when its session begins. A scope has at most one open goal."""
     request = default_workdir(request) | parse_deadline(deadline, tz)
     async with connect() as desk:
         goal = await desk.client.create_goal(objective, request)
@@ -101,7 +101,7 @@ async def list_goals(
 async def edit(
     goal_id: opt.GoalId, deadline: Deadline = None, tz: Zone = None, revision: opt.Revision = None, **changes: Any
 ) -> Reply:
-    """Change the objective, deadline or limits. A running step is not affected."""
+    """Change the objective, deadline or limits of a goal. A running step is not affected."""
     changes |= parse_deadline(deadline, tz)
     if not changes:
         raise typer.BadParameter("nothing to change; add an option such as --deadline or --objective")
@@ -112,14 +112,14 @@ async def edit(
 
 @command(app)
 async def step(desk: Desk, goal_id: opt.GoalId) -> Reply:
-    """Start the next step now."""
+    """Start the next step of a goal now."""
     goal = await desk.client.step_goal(goal_id)
     return Reply(goal, f"{goal['id']} starts its next step now", await desk.warn_without_worker(NOT_PURSUED))
 
 
 @command(app)
 async def pause(desk: Desk, goal_id: opt.GoalId) -> Reply:
-    """Pause a goal and stop its running step. The deadline still counts."""
+    """Pause a goal and stop its running step. The deadline stays the same."""
     goal = await desk.client.pause_goal(goal_id)
     return Reply(goal, f"{goal['id']} is paused; resume it with `midwatch goal resume {goal['id']}`")
 
@@ -136,7 +136,7 @@ async def complete(
     goal_id: opt.OptionalGoalId = None,
     evidence: Annotated[str, Option("--evidence", help="Proof of completion; required from an agent.")] = "",
 ) -> Reply:
-    """Mark a goal as complete. If its own agent does this, the step must end and the verifier must agree."""
+    """Mark a goal as complete. If its agent does this, the step must also end, and the verifier must agree."""
     goal_id = goal_id or find_own_goal()
     async with connect() as desk:
         goal = await desk.client.complete_goal(goal_id, evidence)
@@ -153,7 +153,7 @@ async def delay(
         Argument(metavar="[ID] DURATION REASON", help=f"0, or 1m to 12h, and the reason. Default ID: ${opt.OWN_GOAL}."),
     ],
 ) -> Reply:
-    """Delay the next step: 0, or 1 minute to 12 hours."""
+    """Delay the next step of a goal by 1 minute to 12 hours, or by 0: no delay."""
     if len(words) not in (2, 3):
         raise InvalidInput('add how long and why: midwatch goal delay [ID] 30m "waits for the build".', field="delay")
     goal_id = words[0] if len(words) == 3 else find_own_goal()
@@ -166,7 +166,7 @@ async def delay(
 
 @command(app)
 async def clear(desk: Desk, goal_id: opt.GoalId) -> Reply:
-    """Stop and remove a goal. It cannot be restored."""
+    """Stop and remove a goal. The goal cannot be restored."""
     goal = await desk.client.clear_goal(goal_id)
     return Reply(goal, f"{goal['id']} is removed")
 
@@ -175,39 +175,39 @@ async def clear(desk: Desk, goal_id: opt.GoalId) -> Reply:
 
 
 def find_own_goal() -> str:
-    """Return the goal of the agent that runs this command."""
+    """Return the id of the goal of the agent that runs this command. Raise InvalidInput if there is none."""
     if goal_id := os.environ.get(opt.OWN_GOAL):
         return goal_id
-    raise InvalidInput("the id of the goal is missing; find it with `midwatch goal list`.", field="id")
+    raise InvalidInput("the id of the goal is missing; `midwatch goal list` shows the ids.", field="id")
 
 
 def parse_deadline(text: str | None, zone: str | None) -> dict[str, str]:
-    """Return the field `deadline` with the offset of its zone, so that the zone of the server does not matter."""
+    """Return the field `deadline` of a request. It has a UTC offset, so the server's time zone does not matter."""
     if text is None:
         return {}
     from midwatch.base.clock import SystemClock
     from midwatch.base.schedule import find_zone, host_zone, local_iso, parse_moment
 
-    place = find_zone(zone if zone is not None else host_zone()).key
-    return {"deadline": local_iso(parse_moment(text, SystemClock().now(), place), place)}
+    zone_key = find_zone(zone if zone is not None else host_zone()).key
+    return {"deadline": local_iso(parse_moment(text, SystemClock().now(), zone_key), zone_key)}
 
 
 # -- showing goals -----------------------------------------------------------------------------------------------------
 
 
 def describe_progress(goal: GoalInfo) -> str:
-    """Return the status and the deadline as one line."""
+    """Return the status and the deadline of a goal as one line."""
     words = {"waiting_for_session": "waits for its session to begin"}
     return f"{words.get(goal['status'], goal['status'])}, until {format_time(goal['deadline_at'])}"
 
 
 def skip_schedule(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a row without the column for the scheduled time, which steps do not have."""
+    """Return a row of a table without the second column, the scheduled time: steps have none."""
     return row[0], *row[2:]
 
 
 def describe_goal(goal: GoalInfo) -> list[Field]:
-    """Return a goal as names and values for people."""
+    """Return the details of a goal as names and values, for people."""
 
     def of(spent: object, most: object, limit: object) -> object:
         return f"{spent} of {most}" if limit else spent

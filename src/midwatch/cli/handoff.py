@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OPEN = frozenset({"pending", "accepted", "in_progress"})
 WAIT_SECONDS = 15.0
-"""Seconds that one request waits; then the next request continues to wait."""
+"""Maximum seconds that one request waits for the end of a handoff. Then the command sends the request again."""
 HEADERS = ("ID", "STATUS", "FROM", "TO", "AGE", "TOOK", "WHAT")
 
 HandoffId = Annotated[str, Argument(metavar="ID", help="Id of the handoff.")]
@@ -29,7 +29,7 @@ app = group("Hand work to another agent.")
 
 
 class Target(NamedTuple):
-    """The agent that gets the work, and the work."""
+    """The agent that gets the work, or None, and the instructions."""
 
     agent: str | None
     text: str
@@ -41,7 +41,7 @@ async def hand_over(
         list[str] | None,
         Argument(
             metavar="[AGENT] [TEXT]",
-            help="Agent, unless --type chooses one, and instructions; - reads standard input.",
+            help="Agent (optional with --type), and instructions; - reads standard input.",
         ),
     ] = None,
     task_type: Annotated[
@@ -58,23 +58,23 @@ async def hand_over(
     retries: Annotated[int, Option("--retries", min=0, max=20, help="Number of retries after a failure.")] = 0,
     priority: Annotated[int, Option("--priority", min=-100, max=100, help="From -100 to 100; higher runs first.")] = 0,
     workdir: Annotated[
-        str | None, Option("--workdir", help="Directory. Default: the task's, or the current one.")
+        str | None, Option("--workdir", help="Directory. Default: that of the task, or the current one.")
     ] = None,
-    wait: Annotated[bool, Option("--wait", help="Wait until it ends and print the answer.")] = False,
+    wait: Annotated[bool, Option("--wait", help="Wait until the handoff ends and print the answer.")] = False,
     key: Key = None,
     as_json: AsJson = False,
 ) -> Reply:
-    """Hand work to an agent. With --wait, exit status 0 only if the handoff is completed."""
+    """Hand work to an agent. With --wait, the exit status is 0 only if the handoff is completed."""
     optional_text = given is not None or from_task is not None
     target = parse_target(words or [], task_type, optional_text=optional_text)
     work = {"type": task_type or "", "input": parse_input(given), "priority": priority}
     inherits = workdir is None and (from_task is not None or find_attempt_token() is not None)
-    place = None if inherits else absolute_path(workdir or ".")
+    directory = None if inherits else absolute_path(workdir or ".")
     async with connect(work=wait) as desk:
         agent, text = await find_agent(desk, target) if optional_text and target.agent is None else target
         handoff = await desk.client.hand_over(
             agent, {**work, "description": text}, source_task=from_task, timeout=timeout, max_retries=retries,
-            workdir=place, wait=WAIT_SECONDS if wait else 0, key=key,
+            workdir=directory, wait=WAIT_SECONDS if wait else 0, key=key,
         )  # fmt: skip
         if wait or handoff["task_id"] is None:  # an earlier handoff with this key may have been refused
             return await wait_for_end(desk, handoff, as_json)
@@ -82,7 +82,7 @@ async def hand_over(
 
 
 def describe_start(handoff: HandoffInfo, notice: str | None = None) -> Reply:
-    """Return the confirmation of a new handoff."""
+    """Return the reply of the command after a handoff was created."""
     return Reply(handoff, f"{handoff['id']} handed to {handoff['to_agent_id']} as task {handoff['task_id']}", notice)
 
 
@@ -101,10 +101,10 @@ async def list_handoffs(
 
 
 def print_page(page: HandoffPage) -> None:
-    """Print handoffs as a table. If there are more, print on standard error how to list them."""
+    """Print handoffs as a table. If there are more handoffs, print on standard error how to list them."""
     out.say(out.table(HEADERS, [make_row(handoff) for handoff in page["handoffs"]], "No handoffs."))
     if page["next"]:
-        out.note(f"There are more: --before {page['next']}")
+        out.note(f"More: midwatch handoff list --before {page['next']}")
 
 
 @command(app)
@@ -131,7 +131,7 @@ async def retry(desk: Desk, handoff_id: HandoffId, key: Key = None) -> Reply:
 
 
 def parse_target(words: list[str], task_type: str | None, *, optional_text: bool) -> Target:
-    """Return the agent and the instructions from the arguments."""
+    """Parse the agent and the instructions from the arguments. Raise InvalidInput if something is missing."""
     if len(words) == 2:
         return Target(words[0], read_prompt(words[1]))
     if len(words) == 1 and task_type:
@@ -139,38 +139,38 @@ def parse_target(words: list[str], task_type: str | None, *, optional_text: bool
     if optional_text and len(words) == (0 if task_type else 1):
         return Target(words[0] if words else None, "")
     raise InvalidInput(
-        'name the agent and the work: midwatch handoff to AGENT "text", or --type TYPE "text"; '
+        'name the agent and the work: midwatch handoff to AGENT "text", or midwatch handoff to --type TYPE "text"; '
         "with --from-task or --input the text may be left out.",
         field="to",
     )
 
 
 async def find_agent(desk: Desk, target: Target) -> Target:
-    """Return the only word next to --type as the agent, if it is an agent's name and no text is required."""
+    """Return the target. If its text is the name of an agent, this agent is the target, without instructions."""
     names = {agent["name"] for agent in await desk.client.agents()} if target.text else set()
     return Target(target.text, "") if target.text in names else target
 
 
 def refuse_constant(word: str) -> None:
-    """Raise ValueError for NaN and Infinity, which are not JSON."""
+    """Raise ValueError. The JSON parser calls this for NaN and Infinity, which are not valid JSON."""
     raise ValueError(f"{word} is not a JSON number")
 
 
 def parse_input(text: str | None) -> Any:
-    """Return the value of --input."""
+    """Parse the JSON value of --input."""
     if text is None:
         return None
     try:
         return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as problem:
-        raise InvalidInput(f"--input is not JSON: {problem}; put a text in double quotes.", field="input") from None
+        raise InvalidInput(f"--input is not JSON ({problem}); put text in double quotes.", field="input") from None
 
 
 # -- showing handoffs --------------------------------------------------------------------------------------------------
 
 
 async def wait_for_end(desk: Desk, handoff: HandoffInfo, as_json: bool) -> Reply:
-    """Wait for the answer. Without --json, raise an error if the handoff failed."""
+    """Wait until the handoff has ended, and return its answer. Without --json, raise an error if it failed."""
     while handoff["status"] in OPEN:
         handoff = await desk.client.handoff(handoff["id"], WAIT_SECONDS)
     status = handoff["status"]
@@ -182,7 +182,7 @@ async def wait_for_end(desk: Desk, handoff: HandoffInfo, as_json: bool) -> Reply
 
 
 def format_value(value: object) -> str:
-    """Return a value as text: a string unchanged, any other value as JSON."""
+    """Return a string unchanged, None as an empty text, and any other value as JSON."""
     return value if isinstance(value, str) else "" if value is None else out.format_json(value)
 
 
@@ -192,7 +192,7 @@ def format_output(handoff: HandoffInfo) -> str:
 
 
 def format_late(handoff: HandoffInfo) -> str | None:
-    """Return a result that came after the end of the handoff, unless the task was only stopped."""
+    """Return the result that the task reported after the handoff had ended. Return None if the task was cancelled."""
     late = handoff["late"]
     if late is None or late["outcome"] == "cancelled":
         return None
@@ -200,12 +200,12 @@ def format_late(handoff: HandoffInfo) -> str | None:
 
 
 def format_took(handoff: HandoffInfo, missing: str = "-") -> str:
-    """Return how long a handoff took."""
+    """Return how long a handoff took as text, or `missing` if it has not ended."""
     return out.format_duration(out.measure(handoff["created_at"], handoff["completed_at"]), missing)
 
 
 def make_row(handoff: HandoffInfo) -> tuple[object, ...]:
-    """Return a handoff as a row."""
+    """Return a handoff as a row of a table."""
     work = handoff["task"]
     what = work["description"] or (work["input"] if isinstance(work["input"], str) else json.dumps(work["input"]))
     return (
@@ -219,7 +219,7 @@ def make_row(handoff: HandoffInfo) -> tuple[object, ...]:
 
 
 def describe_handoff(handoff: HandoffInfo) -> list[out.Field]:
-    """Return a handoff as names and values for people."""
+    """Return the details of a handoff as names and values, for people."""
     work = handoff["task"]
     refusals = "\n".join(f"{refusal['agent']}: {refusal['reason']}" for refusal in handoff["refusals"])
     failures = "\n".join(

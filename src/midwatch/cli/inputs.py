@@ -1,4 +1,4 @@
-"""Convert arguments into values of requests: prompts, budgets, directories, JSON."""
+"""Convert arguments of commands into values of requests: prompts, budgets, directories, JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Text = TypeVar("Text", str, str | None)
 
 
 def read_prompt(prompt: Text) -> Text:
-    """Return the prompt; `-` reads standard input. Invalid UTF-8 is replaced."""
+    """Return the prompt. If it is `-`, read standard input instead, and replace invalid UTF-8."""
     if prompt is None:
         return prompt
     text = sys.stdin.buffer.read().decode("utf-8", "replace") if prompt == "-" else prompt
@@ -21,19 +21,19 @@ def read_prompt(prompt: Text) -> Text:
 
 
 def absolute_path(directory: str) -> str:
-    """Return the absolute path of a directory, because a server has another current directory."""
+    """Return the absolute path of a directory. A relative path would be wrong for a server, which runs elsewhere."""
     return os.path.abspath(os.path.expanduser(directory))  # noqa: PTH100,PTH111 - keeps symlinks
 
 
 def parse_budget(budget: str | None) -> dict[str, object] | None:
-    """Return a budget as a value of a request."""
+    """Convert the text of --budget to the budget of a request."""
     from midwatch.domain.budget import Budget
 
     return None if budget is None else Budget.parse(budget).data()
 
 
 def parse_policy(text: str) -> dict[str, Any]:
-    """Return the approval rules of an automation, parsed from JSON."""
+    """Parse the JSON of --approvals, the approval rules of an automation."""
     try:
         policy = json.loads(text)
     except (ValueError, RecursionError):
@@ -44,7 +44,7 @@ def parse_policy(text: str) -> dict[str, Any]:
 
 
 def default_workdir(request: dict[str, Any]) -> dict[str, Any]:
-    """Add the current directory to a request, unless it has a directory or a session, which has its own."""
+    """Add the current directory to a request, unless the request names a directory or a session."""
     if request.get("workdir") or request.get("session_key"):
         return request
     return {**request, "workdir": absolute_path(".")}

@@ -1,4 +1,4 @@
-"""The program `midwatch`. Exit status: 0 done, 1 failed, else the `exit_status` of the error (see docs/cli.md)."""
+"""The program `midwatch`. The exit status is 0 for success, 1 for failure, or that of the error (see docs/cli.md)."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ async def version() -> Reply:
 
 
 def find_version() -> str:
-    """Return the version of the installed package."""
+    """Return the version of midwatch."""
     return __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit."""
+    """Run the command in the arguments and exit the process."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a text file, unless it was replaced
     sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
@@ -78,18 +78,18 @@ def execute(arguments: list[str]) -> int:
 
 
 def select_command(full: typer.Typer, arguments: list[str]) -> typer.Typer:
-    """Return the app with only the command in the arguments, because reading the options of all commands is slow."""
+    """Return an app with only the command that the arguments name, because creating all commands is slow."""
     if COMPLETION in os.environ:
         return full
-    alone, word = copy(full), arguments[0] if arguments else ""
-    alone.registered_commands = [info for info in full.registered_commands if find_name(info) == word]
-    alone.registered_groups = [copy(info) for info in full.registered_groups if info.name == word]
+    alone, name = copy(full), arguments[0] if arguments else ""
+    alone.registered_commands = [info for info in full.registered_commands if find_name(info) == name]
+    alone.registered_groups = [copy(info) for info in full.registered_groups if info.name == name]
     if not alone.registered_commands and not alone.registered_groups:  # the help shows only the names of groups
         alone.registered_commands = full.registered_commands
         alone.registered_groups = [copy(info) for info in full.registered_groups]
     for info in alone.registered_groups:
         assert info.typer_instance is not None
-        if info.name == word:
+        if info.name == name:
             info.typer_instance = select_command(info.typer_instance, arguments[1:])
         elif info.name not in arguments:
             info.typer_instance = copy(info.typer_instance)
@@ -98,7 +98,7 @@ def select_command(full: typer.Typer, arguments: list[str]) -> typer.Typer:
 
 
 def find_name(info: CommandInfo) -> str:
-    """Return the name of a command on the command line."""
+    """Return the name that a command has on the command line."""
     return info.name or typer.main.get_command_name(getattr(info.callback, "__name__", ""))
 
 
@@ -113,7 +113,7 @@ def report_error(code: str, message: str, as_json: bool) -> None:
 
 
 def report_unexpected(error: Exception, as_json: bool) -> int:
-    """Print a bug of midwatch as one line, and write the details to the log."""
+    """Print an unexpected error as one line, and write its traceback to the log file. Return the exit status."""
     if os.environ.get("MIDWATCH_DEBUG"):
         traceback.print_exc()
         return UNEXPECTED

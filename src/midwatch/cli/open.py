@@ -22,7 +22,7 @@ NO_SERVER = "the web console needs a server, and none is running here; start one
 async def open(
     print_only: Annotated[bool, Option("--print", help="Only print the link.")] = False,
 ) -> Reply:
-    """Open the web console in a browser and sign in. The link works once, within ten minutes."""
+    """Open the web console in a browser and sign in. The link works only once, within ten minutes."""
     if find_remote_server() is None and find_server() is None:
         raise NotRunning(NO_SERVER)
     async with connect() as desk:
@@ -33,7 +33,7 @@ async def open(
 
 
 def show_link(url: str, print_only: bool) -> None:
-    """Print the link and open a graphical browser, if there is one. A browser in the terminal is not opened."""
+    """Print the link, and open it in a graphical browser, if there is one. A text browser is not opened."""
     say(url)
     note("The link signs one browser in. It works once, within ten minutes.")
     if print_only:

@@ -18,12 +18,12 @@ AutomationStatus = Literal["active", "paused", "deleted", "all"]
 GoalStatus = Literal["waiting_for_session", "active", "paused", "complete", "timeout", "all"]
 
 OWN_GOAL = "MIDWATCH_GOAL"
-"""The variable in an agent's environment that names the goal it works on."""
+"""The environment variable that tells an agent the id of the goal that it works on."""
 
 # -- every command -----------------------------------------------------------------------------------------------------
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
-Db = Annotated[str | None, Option("--db", metavar="URL", help="URL of a shared PostgreSQL. Default: the setting db.")]
+Db = Annotated[str | None, Option("--db", metavar="URL", help="URL of a PostgreSQL database. Default: setting db.")]
 
 # -- ids ---------------------------------------------------------------------------------------------------------------
 
@@ -56,13 +56,13 @@ BudgetText = Annotated[
 ]
 Priority = Annotated[int, Option("--priority", help="From -100 to 100; higher runs first.")]
 Key = Annotated[str | None, Option("--key", help="Idempotency key: the same key and options create one task.")]
-Revision = Annotated[int | None, Option("--revision", help="Change it only if it has this revision.")]
+Revision = Annotated[int | None, Option("--revision", help="Change the record only if it has this revision.")]
 
 # -- options that are generated from the fields of a record ------------------------------------------------------------
 
 
 class Flag(NamedTuple):
-    """The differences between an option and its field: names, help, default, and the function that parses it."""
+    """How an option differs from its field: its names, help and default, and the function that parses its value."""
 
     names: str = ""
     help: str = ""
@@ -87,19 +87,20 @@ FLAGS = {
     "workdir": Flag(read=absolute_path),
     "zone": Flag("--tz", metavar="ZONE"),
 }
-"""Options that differ from their field, by the name of the field in requests."""
-SESSION_WORKDIR = Flag(help="Directory. Default: the session's, else the current one.", read=absolute_path)
-NEW_ZONE = Flag("--tz", help="IANA time zone. Default: unchanged.", metavar="ZONE")
+"""Options that differ from their field. The keys are the names of the fields in requests."""
+SESSION_WORKDIR = Flag(help="Directory. Default: that of the session, else the current one.", read=absolute_path)
+NEW_ZONE = Flag("--tz", help="New IANA time zone.", metavar="ZONE")
 WITHOUT_OPTION = frozenset(
     {"max_attempts", "next_run_at", "resume_thread_id", "scope_id", "scope_kind", "source_message_id"}
 )
 
 
 class FieldOptions:
-    """The options that set the fields of records; with `changes`, the options that change existing records.
+    """The options that set the fields of new records; with `changes`, the options that change existing records.
 
-    `definitions` returns the records. It is called only when the options are needed, because importing them is slow.
-    A field with its own argument or option in the command is left out. `flags` replace entries of `FLAGS`.
+    The function `definitions` returns the classes of the records. It is called only when the options are needed,
+    because importing the classes is slow. If a command defines an argument or option for a field itself, no option is
+    generated for this field. `flags` replace entries of `FLAGS`.
     """
 
     def __init__(self, definitions: Callable[[], tuple[type, ...]], *, changes: bool = False, **flags: Flag) -> None:
@@ -117,16 +118,16 @@ class FieldOptions:
 
     @cached_property
     def _defaults(self) -> dict[str, Any]:
-        """Return the values that replace an empty text. Only records have them."""
+        """Return the defaults of the fields. If an option is an empty text, the field is set to its default."""
         records = filter(is_dataclass, self._definitions())
         return {field.request_name: field.default for field, _ in inputs(*records) if field.default is not REQUIRED}
 
     def parameters(self, own: Collection[str]) -> list[Parameter]:
-        """Return the options as parameters, without those that the command defines itself."""
+        """Return the options as parameters of a function. `own` are the parameters that the command defines itself."""
         return [self._parameter(name, field) for name, field in self._fields.items() if name not in own]
 
     def read(self, name: str, value: Any) -> Any:
-        """Return the value for a request. An empty text removes a value."""
+        """Convert the value of the option `name` for a request. An empty text becomes the default of the field."""
         if isinstance(value, list):
             return [part for part in value if part.strip()]
         if value == "" and name in self._defaults:
@@ -135,7 +136,7 @@ class FieldOptions:
         return read(value) if read else value
 
     def take(self, values: dict[str, Any], own: Collection[str]) -> dict[str, Any]:
-        """Remove the options from the values of a command, and return those that were set as a request."""
+        """Remove the values of these options from `values`, and return those that were set, as fields of a request."""
         typed = {name: values.pop(name) for name in self._fields if name in values and name not in own}
         unset = (None,) if self._changes else (None, False)
         return {name: self.read(name, value) for name, value in typed.items() if value not in unset}
@@ -154,7 +155,7 @@ class FieldOptions:
 
 
 def _option_type(field: Field, given: Input) -> Any:
-    """Return the type of an option: text, unless its field is a number, a choice, a flag or a list."""
+    """Return the type of an option: text, unless the field is a number, a choice, a flag or a list."""
     first = given.takes or field.type
     first = next(iter(get_args(first))) if type(None) in get_args(first) else first
     if get_origin(first) is tuple:

@@ -18,7 +18,7 @@ STATUS_COLOUR = {
 }  # fmt: skip
 CELL_LENGTH = 60
 BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that change the direction of the text after them."""
+"""Characters that change the direction of the text that follows."""
 
 Field = tuple[str, object]
 
@@ -34,13 +34,13 @@ def note(text: str) -> None:
 
 
 def emit(content: Any) -> None:
-    """Print one JSON object on a line of its own."""
+    """Print a value as JSON on one line."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(json.dumps(content, ensure_ascii=not utf8, default=str))
 
 
 def paint(text: str, colour: str | None, stream: TextIO | None = None) -> str:
-    """Return `text` in a colour if the stream is a terminal with colours."""
+    """Return `text` in a colour if `stream` is a terminal with colours, else unchanged."""
     stream = stream or sys.stdout
     plain = not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if plain or not colour else f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
@@ -52,7 +52,7 @@ def paint_status(text: str, status: str) -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str = "") -> str:
-    """Return rows in aligned columns with coloured statuses, or `empty` if there are none."""
+    """Return a table with aligned columns and coloured statuses, or `empty` if there are no rows."""
     if not rows and empty:
         return empty
     cells = [[shorten(value) for value in row] for row in rows]
@@ -65,7 +65,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str =
 
 
 def fields(pairs: Sequence[Field]) -> str:
-    """Return names and values, one pair per line, without unknown values."""
+    """Return names and values as text, one pair per line. Pairs without a value are left out."""
     rows = [(name, clean(str(value))) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in rows), default=0)
     indented = "\n" + " " * (width + 2)
@@ -73,7 +73,7 @@ def fields(pairs: Sequence[Field]) -> str:
 
 
 def pick(record: Mapping[str, Any], *names: str, **renamed: str) -> list[Field]:
-    """Return values of a record as fields, with the same or new names. Times are local; unknown ones are left out."""
+    """Return fields of a record as names and values; `renamed` maps a new name to a field. Times become local times."""
     labels = {name: name for name in names} | renamed
     return [
         (label.replace("_", " "), format_time(record[name], "") if name.endswith("_at") else record[name])
@@ -82,24 +82,24 @@ def pick(record: Mapping[str, Any], *names: str, **renamed: str) -> list[Field]:
 
 
 def values(record: Mapping[str, object], *names: str) -> list[object]:
-    """Return values of a record as cells of a row."""
+    """Return these fields of a record as cells of a row."""
     return [record[name] for name in names]
 
 
 def join(*parts: str | None) -> str:
-    """Join texts with line breaks, without those that are None."""
+    """Join texts with line breaks. Texts that are None are left out."""
     return "\n".join(part for part in parts if part is not None)
 
 
 def clean(text: str) -> str:
-    """Return `text` without control characters. The text may be from an agent and could control the terminal."""
+    """Return `text` without control characters, because a text from an agent could otherwise control the terminal."""
     return "".join(
         char for char in text if char in "\n\t" or ((char.isprintable() or ord(char) > 0x9F) and char not in BIDI)
     )
 
 
 def clean_for_terminal(text: str) -> str:
-    """Return `text` cleaned if standard output is a terminal, else as it is."""
+    """Return `text` without control characters if standard output is a terminal, else unchanged."""
     return clean(text) if sys.stdout.isatty() else text
 
 
@@ -115,19 +115,19 @@ def format_json(value: object) -> str:
 
 
 def format_changes(files: int | None, added: int | None, removed: int | None) -> str:
-    """Return the number of changed files and lines of a worktree."""
+    """Return the numbers of changed files and of added and removed lines as text."""
     if files is None:
         return "unknown"
     return f"{files} file{'' if files == 1 else 's'} +{added} -{removed}" if files else "no changes"
 
 
 def suggest_merge(worktree_id: str) -> str:
-    """Return the commands that show and merge a worktree."""
+    """Return the commands that show and merge a worktree, as a line to print."""
     return f"Then: midwatch worktree diff {worktree_id} | midwatch worktree merge {worktree_id}"
 
 
 def format_time(moment: str | None, missing: str = "-") -> str:
-    """Return an ISO time as local time."""
+    """Return an ISO time as local time, or `missing` if it is None."""
     return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else missing
 
 
@@ -156,7 +156,7 @@ def format_duration(duration: float | None, missing: str = "-") -> str:
 
 
 def format_money(dollars: float | None) -> str:
-    """Return dollars, with four decimals below one dollar."""
+    """Return an amount in dollars as text, with four decimals if it is below one dollar."""
     if dollars is None:
         return "-"
     return f"${dollars:.2f}" if dollars >= 1 or not dollars else f"${dollars:.4f}"

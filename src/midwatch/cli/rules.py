@@ -38,6 +38,6 @@ async def rules(desk: Desk, revoked: Annotated[bool, Option("--all", help="Inclu
 
 @command(app)
 async def revoke(desk: Desk, rule_id: Annotated[str, Argument(metavar="ID", help="Id of the rule.")]) -> Reply:
-    """Revoke a rule. Agents will ask its question again."""
+    """Revoke a rule. Agents will ask a person again instead."""
     rule = await desk.client.revoke_rule(rule_id)
     return Reply(rule, f"{rule['id']} revoked: {rule['text']}")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 UP_SECONDS = 30.0
 DOWN_SECONDS = 30.0
 EXIT_SECONDS = 2.0
-"""Seconds that the process may take to exit after it has released the home."""
+"""Seconds that the server's process may take to exit after it has released the home."""
 POLL_SECONDS = 0.05
 MAX_LOG_BYTES = 10_000_000
 
@@ -58,7 +58,7 @@ def up(
 
 
 def welcome(info: ServerInfo, runtime: Runtime) -> str:
-    """Return the address of the server, and the next commands to try."""
+    """Return the text that the server prints at its start: its address, and the next commands to try."""
     from midwatch.desk.shared_database import without_password
 
     ready = sorted(name for name, agent in runtime.agents.items() if not agent.describe().get("problem"))
@@ -74,7 +74,7 @@ def welcome(info: ServerInfo, runtime: Runtime) -> str:
         f"  {program} open          the console in the browser",
         f"  {program} status        running tasks and what needs attention",
         f"  {program} events -f     all events as they happen",
-        "Ctrl-C stops the server. Its next start runs pending tasks, and interrupted tasks as on_crash says.",
+        "Ctrl-C stops the server. Its next start runs pending tasks; `on_crash` decides about interrupted tasks.",
     )
 
 
@@ -89,7 +89,7 @@ def describe_exposure(info: ServerInfo, settings: Settings, program: str = "midw
 
 
 def find_addresses(info: ServerInfo, settings: Settings) -> list[str]:
-    """Return the addresses of the server for other machines."""
+    """Return the addresses at which other machines reach the server; none if it is not exposed."""
     from urllib.parse import urlsplit
 
     from midwatch.runtime.serve import list_addresses
@@ -111,9 +111,9 @@ def start_detached(settings: Settings, port: int | None, db: str | None, expose:
 
     home = Home(home_path())
     home.prepare()
-    if other := find_server():
+    if running := find_server():
         raise AlreadyRunning(
-            f"a midwatch server already serves {home.path} (pid {other.pid}, {other.url}); "
+            f"a midwatch server already serves {home.path} (pid {running.pid}, {running.url}); "
             "stop it with `midwatch down`, or set MIDWATCH_HOME."
         )
     log_start, child = spawn(home, port, db, expose)
@@ -131,7 +131,7 @@ def start_detached(settings: Settings, port: int | None, db: str | None, expose:
 
 
 def spawn(home: Home, port: int | None, db: str | None, expose: bool) -> tuple[int, subprocess.Popen[bytes]]:
-    """Start the server as a process. Return the position in the log where its lines begin, and the process."""
+    """Start the server as a process. Return the position in the log file where its lines begin, and the process."""
     command = [sys.executable, "-m", "midwatch.cli.main", "up"]
     env = {**os.environ, "MIDWATCH_DB": db} if db else None  # not an argument, because all users can read those
     if port is not None:
@@ -147,12 +147,12 @@ def spawn(home: Home, port: int | None, db: str | None, expose: bool) -> tuple[i
                 command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
     except OSError as problem:
-        raise HomeUnusable(f"the log {home.log_file} cannot be written: {problem.strerror}.") from None
+        raise HomeUnusable(f"{home.log_file} cannot be written: {problem.strerror}; check its permissions.") from None
     return log_start, child
 
 
 async def wait_for_server(home: Home, child: subprocess.Popen[bytes]) -> ServerInfo | None:
-    """Wait until the server answers; return None if it has ended."""
+    """Wait until the server answers. Return None if its process has ended, raise NotRunning after a timeout."""
     from midwatch.client import Client
 
     deadline = time.monotonic() + UP_SECONDS
@@ -169,22 +169,22 @@ async def wait_for_server(home: Home, child: subprocess.Popen[bytes]) -> ServerI
 
 
 def last_line(log: Path, start: int) -> str:
-    """Return the last line of the log after a position."""
+    """Return the last line of the log file after the position `start`."""
     with log.open("rb") as file:
         file.seek(start)
         lines = file.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else f"it wrote nothing to the log; see {log}."
+    return lines[-1] if lines else f"it wrote nothing to {log}; start it without --detach."
 
 
 @command()
 async def down() -> Reply:
-    """Stop the server. Running tasks are interrupted and continue at its next start."""
+    """Stop the server. Running tasks are interrupted, and continue when the server starts again."""
     from midwatch.base.home import Home
 
     home = Home(home_path())
     server = find_server()
     if server is None:
-        advice = "it is starting; try again" if home.lock("up").is_taken() else "nothing to stop"
+        advice = "a server is starting; try again" if home.lock("up").is_taken() else "there is nothing to stop"
         raise NotRunning(f"no midwatch server answers for {home.path}; {advice}.")
     try:
         os.kill(server.pid, signal.SIGTERM)
@@ -199,7 +199,7 @@ async def down() -> Reply:
 
 
 async def wait_while(condition: Callable[[], bool], patience: float) -> bool:
-    """Wait while a condition is true; return False after a timeout."""
+    """Wait while a condition is true. Return False if it is still true after `patience` seconds."""
     deadline = time.monotonic() + patience
     while condition():
         if time.monotonic() > deadline:

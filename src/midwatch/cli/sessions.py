@@ -29,10 +29,10 @@ SessionTitle = Annotated[str | None, Option("--title", help="Title.")]
 
 HEARD = {
     "after_turn": "{0} is queued in {1}",
-    "interrupt": "{0} gets it at its next step",
-    "after_tool": "{0} gets it when its tool has returned",
+    "interrupt": "{0} gets the message at its next step",
+    "after_tool": "{0} gets the message when its tool has returned",
 }
-"""When the agent gets a message, by mode: {0} is the task that answers, {1} the session."""
+"""The text that tells when the agent gets a message, by mode. {0} is the task that answers, {1} the session."""
 
 
 app = group("Talk to an agent from a script: new, show, send, interrupt, restart, close.")
@@ -68,7 +68,7 @@ async def new(
     workdir: Workdir = ".",
     worktree: Worktree = False,
     title: SessionTitle = None,
-    key: Annotated[str | None, Option("--key", help="Key, such as chat:42. Default: a new one.")] = None,
+    key: Annotated[str | None, Option("--key", help="Key, such as chat:42. Default: a new key.")] = None,
     prompt: Annotated[str | None, Option("--prompt", help="First message.")] = None,
 ) -> Reply:
     """Open a session and print its key."""
@@ -102,15 +102,15 @@ async def send(
     desk: Desk,
     key: SessionName,
     text: Annotated[str, Argument(metavar="TEXT", help="Message; - reads standard input.", callback=read_prompt)],
-    wait: Annotated[bool, Option("--wait", "-w", help="Stream the answer until it is complete.")] = False,
+    wait: Annotated[bool, Option("--wait", "-w", help="Show the answer until it is complete.")] = False,
     mode: Annotated[
-        SendMode, Option("--mode", "-m", help="When a busy agent gets the message.", show_default=True)
+        SendMode, Option("--mode", "-m", help="When an agent that is working gets the message.", show_default=True)
     ] = "after_turn",
     priority: Priority = 0,
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> Reply | int:
-    """Send a message to a session. If the agent is busy, --mode chooses when it gets the message."""
+    """Send a message to a session. If the agent is working, --mode chooses when it gets the message."""
     task = await desk.client.send(key, text, mode=mode, priority=priority, idempotency_key=idempotency_key)
     if wait:
         return await follow_task(desk, task["id"], as_json)
@@ -139,9 +139,9 @@ async def interrupt(
 
 @command(app)
 async def restart(desk: Desk, key: SessionName) -> Reply:
-    """End the agent's process of a session. The next message starts a new one."""
+    """Restart a session: end its agent's process. The next message starts a new process."""
     session = await desk.client.restart_session(key)
-    text = f"{key} starts a new process with its next message, which continues the conversation if the agent can."
+    text = f"The next message to {key} starts a new process. It continues the conversation if the agent can do this."
     return Reply(session, text)
 
 
@@ -154,7 +154,7 @@ async def close(desk: Desk, key: SessionName) -> Reply:
 
 
 async def find_worktree(client: Client, session: SessionInfo) -> WorktreeInfo | None:
-    """Return the worktree of a closed session, if it still exists."""
+    """Return the worktree of a closed session, or None if it does not exist any more."""
     if session["worktree"] is None:
         return None
     with suppress(NotFound):
@@ -164,10 +164,10 @@ async def find_worktree(client: Client, session: SessionInfo) -> WorktreeInfo | 
 
 
 def describe_left(tree: WorktreeInfo) -> str:
-    """Return the path and changes of a kept worktree, and the next commands."""
+    """Return the path and changes of a worktree that still exists, and the next commands."""
     changes = out.format_changes(tree["files"], tree["added"], tree["removed"])
-    left = f"Its worktree {tree['id']} is kept in {tree['path']}, on {tree['branch']}: {changes}"
-    return out.join(left, out.suggest_merge(tree["id"]))
+    text = f"Its worktree {tree['id']} is kept in {tree['path']}, on {tree['branch']}: {changes}"
+    return out.join(text, out.suggest_merge(tree["id"]))
 
 
 async def read_messages(client: Client, key: str, after: int = 0) -> list[MessageInfo]:
@@ -182,7 +182,7 @@ async def read_messages(client: Client, key: str, after: int = 0) -> list[Messag
 
 
 def describe_session(session: SessionInfo) -> list[out.Field]:
-    """Return a session as names and values for people."""
+    """Return the details of a session as names and values, for people."""
     return [
         *out.pick(session, "key", "status", "title", "agent", "workdir", "worktree"),
         *out.pick(session, thread="thread_id", runs="running_task"),

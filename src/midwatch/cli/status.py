@@ -22,12 +22,12 @@ HEADS = {
     "no_agent": ("No running process has the agent of these tasks (midwatch agents):", "agent"),
     "deliveries": ("Notices that could not be sent (midwatch redeliver ID):", "error"),
 }
-"""The kinds of attention, each with its headline and the field that explains it."""
+"""The kinds of records that need attention, each with its headline and the field that is printed."""
 
 
 @command()
 async def status(desk: Desk) -> Reply:
-    """Show the number of tasks by status, and what needs attention."""
+    """Show the number of tasks by status, and what needs a person's attention."""
     counts = await desk.client.summary()
     has_worker = await desk.has_worker()
     attention = await find_attention(desk, has_worker)
@@ -72,7 +72,7 @@ async def find_attention(desk: Desk, has_worker: bool) -> dict[str, list[dict[st
 
 
 def group_by_status(records: Sequence[Mapping[str, object]], key: str, *statuses: str) -> dict[str, list[object]]:
-    """Return the keys of the records with each status."""
+    """Return, for each status, the values of the field `key` of the records with this status."""
     return {status: [record[key] for record in records if record["status"] == status] for status in statuses}
 
 
@@ -90,7 +90,7 @@ async def list_pending(desk: Desk) -> list[TaskInfo]:
 
 
 def select(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return the fields with these names."""
+    """Return a record with only these fields."""
     return {name: record[name] for name in names}
 
 
@@ -101,7 +101,7 @@ def describe_group(noun: str, group: Mapping[str, list[object]]) -> str:
 
 
 def describe_attention(attention: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Return the attention list as text, with a few lines of each kind."""
+    """Return the lines about the records that need attention, only a few of each kind."""
     lines: list[str] = []
     for name, (head, why) in HEADS.items():
         items = attention[name]

@@ -38,7 +38,7 @@ SUBMISSION = opt.FieldOptions(
 
 @command(work=True, options=SUBMISSION)
 async def run(desk: Desk, prompt: opt.Prompt, as_json: opt.AsJson = False, **request: Any) -> int:
-    """Submit a task and stream it until it ends. Exit status 0 only if it is done.
+    """Submit a task and show it until it ends. The exit status is 0 only if the task is done.
 
     Without a server the task runs in this process.
     """
@@ -58,15 +58,15 @@ async def submit(desk: Desk, prompt: opt.Prompt, **request: Any) -> Reply:
 async def tasks(
     status: opt.Statuses = None,
     agent: opt.OfAgent = None,
-    session: Annotated[str | None, Option("--session", help="Only in this session.")] = None,
-    creator: Annotated[str | None, Option("--creator", help="Only submitted by this actor.")] = None,
+    session: Annotated[str | None, Option("--session", help="Only tasks of this session.")] = None,
+    creator: Annotated[str | None, Option("--creator", help="Only tasks that this actor submitted.")] = None,
     before: Annotated[str | None, Option("--before", metavar="ID", help="Only submitted before this task.")] = None,
     limit: opt.Limit = 20,
 ) -> Reply:
     """List tasks, newest first."""
     if before is not None and not re.fullmatch(r"t_[0-9a-f]+", before):
         raise InvalidInput(
-            f"--before must be the id of a task, such as the last one of a list; got {before!r}.", field="before"
+            f"--before must be the id of a task, such as the last task of a list; got {before!r}.", field="before"
         )
     async with connect() as desk:
         page = await desk.client.list(
@@ -96,7 +96,7 @@ async def show(desk: Desk, task_id: opt.TaskId) -> Reply:
 
 
 def describe_task(task: TaskInfo) -> list[out.Field]:
-    """Return a task as names and values for people."""
+    """Return the details of a task as names and values, for people."""
     tokens = task["tokens_used"]
     cost = (task["usage"] or {}).get("cost_usd")
     return [
@@ -120,7 +120,7 @@ def describe_task(task: TaskInfo) -> list[out.Field]:
 
 
 def describe_budget(task: TaskInfo) -> str | None:
-    """Return the budget of a task, and its known usage."""
+    """Return the budget of a task, and how much of it is used, as text. Return None without a budget."""
     from midwatch.domain.budget import NAMES, Budget, format_amount, spending_of
 
     spent, most = spending_of(task["budget"], task["usage"]), Budget.from_record(task["budget"])._asdict()
@@ -155,7 +155,7 @@ async def suggest_next(desk: Desk, task: TaskInfo) -> list[str]:
         return [out.suggest_merge(task["worktree"]["id"])]
     if task["wait"] == "approval":
         return [
-            f"It asks: {out.clean(approval['question'])}\n"
+            f"The agent asks: {out.clean(approval['question'])}\n"
             f"Answer: midwatch approve {approval['id']} or midwatch deny {approval['id']}"
             for approval in await desk.client.approvals()
             if approval["task_id"] == task["id"]
@@ -183,7 +183,7 @@ async def cancel(desk: Desk, task_id: opt.TaskId) -> Reply:
 async def retry(task_id: opt.TaskId, budget: opt.BudgetText = None) -> Reply:
     """Retry a failed or cancelled task as a new task that continues its work.
 
-    The usage of earlier tries counts: if the budget is used up, set a larger one with --budget.
+    The usage of earlier tries counts, too. If the budget is used up, set a larger budget with --budget.
     """
     more = parse_budget(budget)
     async with connect() as desk:

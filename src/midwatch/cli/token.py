@@ -23,15 +23,15 @@ async def create(
     desk: Desk,
     name: Annotated[str, Option("--name", help="Name of the token, such as ci.")],
     role: Annotated[str, Option("--role", help="viewer (read), operator (run tasks) or owner (everything).")],
-    actor: Annotated[str | None, Option("--actor", help="Actor of its requests. Default: the token's name.")] = None,
+    actor: Annotated[str | None, Option("--actor", help="Actor of the token's requests. Default: its name.")] = None,
 ) -> Reply:
-    """Create a token. Its secret is printed once and never stored."""
+    """Create a token. The secret is printed only once and is not stored."""
     token = await desk.client.create_token(name, role, actor)
     return Reply(token, lambda: print_token(token))
 
 
 def print_token(token: NewToken) -> None:
-    """Print the secret, and on standard error how to use it."""
+    """Print the secret of a new token, and on standard error how to use it."""
     note(f"Token {token['name']} ({token['id']}) for {token['actor']}, role {token['role']}. It is shown only once:")
     say(token["secret"])
     note("Use it: `Authorization: Bearer TOKEN`, or MIDWATCH_URL and MIDWATCH_TOKEN in the environment of a client.")
@@ -39,7 +39,7 @@ def print_token(token: NewToken) -> None:
 
 @command(app, "list")
 async def list_tokens(desk: Desk) -> Reply:
-    """List tokens of programs and browsers. Revoked and expired ones are listed for a week."""
+    """List tokens of programs and browsers. Revoked and expired tokens are listed for a week."""
     tokens = await desk.client.tokens()
     rows = [
         (
@@ -58,6 +58,6 @@ async def list_tokens(desk: Desk) -> Reply:
 async def revoke(
     desk: Desk, key: Annotated[str, Argument(metavar="NAME|ID", help="Name or id of the token.")]
 ) -> Reply:
-    """Revoke a token and sign out its browsers."""
+    """Revoke a token, and sign out all browsers that signed in with it."""
     token = await desk.client.revoke_token(key)
     return Reply(token, f"Revoked {token['name']} ({token['id']}).")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Part(StrEnum):
-    """The ways to group rows, like `midwatch.domain.usage.By`. Typer does not accept a list of literals."""
+    """The ways to group rows, as in `midwatch.domain.usage.By`. Typer needs an enum for a repeatable option."""
 
     actor = "actor"
     agent = "agent"
@@ -40,10 +40,10 @@ async def usage(
     ] = "24h",
     until: Annotated[
         str | None,
-        Option("--until", metavar="SPAN|TIME", help="End, in the same format; 1d is a day ago. Default: now."),
+        Option("--until", metavar="SPAN|TIME", help="End, like --since; 1d is a day ago. Default: now."),
     ] = None,
     by: Annotated[
-        list[Part] | None, Option("--by", help="Group by this. Repeatable. Default: actor and agent.")
+        list[Part] | None, Option("--by", help="Group by this field. Repeatable. Default: actor and agent.")
     ] = None,
 ) -> Reply:
     """Show the cost of tasks that have ended."""
@@ -55,7 +55,7 @@ async def usage(
 
 
 def describe_usage(used: UsageInfo) -> str:
-    """Return usage as a table, and a note about missing figures."""
+    """Return a usage report as a table, with a note about tasks that did not report their usage."""
     since = f"Since {format_time(used['since'])}"
     if not used["rows"]:
         return join(since, "No task has ended in this period.")
@@ -76,7 +76,7 @@ def describe_usage(used: UsageInfo) -> str:
 
 
 def parse_moment(text: str, now: datetime, option: str = "since") -> datetime:
-    """Parse a span before now, or a time, which is local unless it has a zone."""
+    """Parse a span such as 7d, which means 7 days before `now`, or a time. A time without a zone is local."""
     from midwatch.base.durations import seconds
 
     try:
@@ -92,7 +92,7 @@ def parse_moment(text: str, now: datetime, option: str = "since") -> datetime:
 
 
 def format_figures(used: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the figures of one row; - means unknown."""
+    """Return the numbers of one row as cells."""
     counts = values(used, "tasks", "done", "failed", "cancelled")
     tokens = values(used, "input_tokens", "output_tokens")
     return (*counts, format_duration(used["seconds"]), *tokens, format_money(used["cost_usd"]))

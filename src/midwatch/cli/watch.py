@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 PATIENCE = 2.0
-"""Seconds after which the command prints why the task has not started."""
+"""If the task has not started after this many seconds, the command prints why."""
 STOP_SECONDS = 20.0
-"""Seconds that an interrupted command waits until an agent of this process has ended."""
+"""After Ctrl-C, the command waits up to this many seconds until the agent in this process has ended."""
 ARGUMENTS_LENGTH = 80
 MAIN_ARGUMENTS = ("command", "cmd", "file_path", "filePath", "path", "pattern", "query", "url")
-"""Arguments that describe a tool call, the most important first."""
+"""Names of tool arguments that describe a call best, the most important first."""
 
 
 class Watch:
-    """A display of the events of one task. If standard output is not a terminal, it gets only the result."""
+    """A display of the events of one task. If standard output is not a terminal, only the result is printed there."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -38,7 +38,7 @@ class Watch:
         self._mid_line = False
 
     def show(self, event: EventInfo) -> None:
-        """Show one event if it is useful for a person."""
+        """Print one event if it is useful for a person."""
         if self._quiet:
             return
         payload = event["payload"]
@@ -51,7 +51,7 @@ class Watch:
             note(paint(clean(text), "dim", sys.stderr))
 
     def end(self, task: TaskInfo, *, chatting: bool = False) -> None:
-        """Show the status of the ended task, and its result if it was not printed yet. A chat shows only the result."""
+        """Print the result of a task, unless it was printed before, and the status. A chat skips the status `done`."""
         self._end_line()
         if self._quiet:
             return
@@ -99,7 +99,7 @@ class Watch:
 
 
 def describe_event(kind: str, payload: dict[str, Any], event: EventInfo) -> str | None:
-    """Return an event as text, or None if it is not useful for a person."""
+    """Return an event as text, or None if the event is not useful for a person."""
     match kind:
         case "task_submitted":
             return f"{event['task_id']} submitted to {payload['agent']}"
@@ -134,7 +134,7 @@ def describe_event(kind: str, payload: dict[str, Any], event: EventInfo) -> str 
 
 
 def describe_call(call: dict[str, Any]) -> str:
-    """Return a tool call as text: its command or file, else its title, else all its arguments."""
+    """Return a tool call as text: the most important argument, else the title, else all arguments."""
     arguments = call.get("arguments")
     main = (arguments.get(name) for name in MAIN_ARGUMENTS) if isinstance(arguments, dict) else ()
     title = call.get("title") if call.get("title") != call["tool"] else None
@@ -142,7 +142,7 @@ def describe_call(call: dict[str, Any]) -> str:
 
 
 def describe_end(task: TaskInfo) -> str:
-    """Return the last line about a task."""
+    """Return the last line that is printed about a task: its status, and what to do next."""
     if task["status"] == "done":
         tokens = f", {task['tokens_used']} tokens" if task["tokens_used"] is not None else ""
         tree = task.get("worktree")
@@ -158,7 +158,7 @@ def describe_end(task: TaskInfo) -> str:
 
 
 async def follow_task(desk: Desk, task_id: str, as_json: bool) -> int:
-    """Show a task until it ends; with `as_json`, only its end. Return the exit status: 0 if the task is done."""
+    """Show a task until it ends. With `as_json`, print only the ended task. Return the exit status: 0 if it is done."""
     status = await watch_task(desk, task_id, quiet=as_json)
     task = await desk.client.get(task_id)
     while task["transferred_to"]:
@@ -169,7 +169,7 @@ async def follow_task(desk: Desk, task_id: str, as_json: bool) -> int:
 
 
 async def watch_task(desk: Desk, task_id: str, *, quiet: bool) -> int | None:
-    """Show a task until it ends. Return an exit status if the user interrupts the command before."""
+    """Show a task until it ends, and return None. If the user interrupts the command before, return an exit status."""
     interrupted = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -197,7 +197,7 @@ async def watch_task(desk: Desk, task_id: str, *, quiet: bool) -> int | None:
 
 @asynccontextmanager
 async def start_tasks(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
-    """Start tasks, and cancel those that still run at the end."""
+    """Start asyncio tasks. At the end of the `with` block, cancel those that still run."""
     tasks = [asyncio.create_task(part) for part in work]
     try:
         yield tasks
@@ -216,7 +216,7 @@ async def explain_wait(desk: Desk, task_id: str) -> None:
 
 
 async def show_events(desk: Desk, task_id: str, watch: Watch) -> None:
-    """Show the events of a task until it has ended, and then those of a task that continues its work."""
+    """Show the events of a task until the task has ended. If another task continues the work, show its events, too."""
     following: str | None = task_id
     while following is not None:
         task_id = following

@@ -29,7 +29,7 @@ Slots = Annotated[int | None, Option("--slots", min=1, max=10_000, help="Tasks a
 
 
 def worker(db: Db = None, agents: Agents = None, slots: Slots = None, as_json: AsJson = False) -> None:
-    """Run tasks of a shared PostgreSQL until stopped."""
+    """Run tasks of a shared PostgreSQL database until the worker is stopped."""
     import uvloop
 
     from midwatch.runtime.serve import write_log
@@ -46,7 +46,7 @@ def worker(db: Db = None, agents: Agents = None, slots: Slots = None, as_json: A
 
 
 async def run_worker(settings: Settings, only: list[str] | None, as_json: bool) -> None:
-    """Run tasks until a signal arrives; then interrupt running tasks, so that others continue them."""
+    """Run tasks until a signal arrives. Then interrupt the running tasks, so that other processes continue them."""
     from midwatch.runtime.runtime import Runtime
     from midwatch.runtime.serve import on_signals
 
@@ -59,7 +59,7 @@ async def run_worker(settings: Settings, only: list[str] | None, as_json: bool) 
 
 
 def describe_worker(runtime: Runtime) -> Reply:
-    """Return the id of the worker, its database and its agents."""
+    """Return the text that a worker prints at its start: its id, its database and its agents."""
     from midwatch.desk.shared_database import without_password
 
     assert runtime.settings.db is not None

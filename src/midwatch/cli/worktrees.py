@@ -28,7 +28,7 @@ app = group("Show, merge or remove a worktree and its changes.")
 async def worktrees(
     desk: Desk,
     status: Annotated[
-        WorktreeStatus | None, Option("--status", "-s", help="Status to list. Default: existing ones.")
+        WorktreeStatus | None, Option("--status", "-s", help="Status to list. Default: those that still exist.")
     ] = None,
     before: Annotated[str | None, Option("--before", metavar="ID", help="Only created before this worktree.")] = None,
     limit: Limit = 20,
@@ -57,10 +57,10 @@ async def show(desk: Desk, worktree_id: WorktreeId) -> Reply:
 
 
 def describe_tree(tree: WorktreeInfo) -> list[out.Field]:
-    """Return a worktree as names and values for people."""
+    """Return the details of a worktree as names and values, for people."""
     return [
         *out.pick(tree, "id", "status", "branch", "path", "repository"),
-        ("merges into", tree["target"] or "no branch; merge it by hand"),
+        ("merges into", tree["target"] or "no branch; merge the worktree by hand"),
         ("base", tree["base"]),
         ("changes", out.format_changes(tree["files"], tree["added"], tree["removed"])),
         ("uncommitted", "yes" if tree["dirty"] else None),
@@ -75,7 +75,7 @@ async def diff(
     worktree_id: WorktreeId,
     limit: Annotated[int, Option("--limit", min=1, max=MAX_DIFF, help="Maximum size in bytes.")] = 1_000_000,
 ) -> Reply:
-    """Print the changes in a worktree, including uncommitted and new files."""
+    """Print the diff of a worktree, with uncommitted changes and new files."""
     changes = await desk.client.worktree_diff(worktree_id, limit)
     return Reply(changes, lambda: print_diff(changes, limit))
 
@@ -84,12 +84,12 @@ def print_diff(changes: WorktreeDiff, limit: int) -> None:
     """Print a diff unchanged, so that git can apply it."""
     sys.stdout.write(out.clean_for_terminal(changes["diff"]))
     if changes["truncated"]:
-        out.note(f"\nThere is more; see it with --limit {min(10 * limit, MAX_DIFF)}.")
+        out.note(f"\nThe diff is longer; print more of it with --limit {min(10 * limit, MAX_DIFF)}.")
 
 
 @command(app)
 async def merge(desk: Desk, worktree_id: WorktreeId) -> Reply:
-    """Commit the open changes of a worktree, and merge its branch into its original branch."""
+    """Commit the uncommitted changes of a worktree, and merge its branch into the branch that it started from."""
     merged = await desk.client.merge_worktree(worktree_id)
     branch, into = merged["worktree"]["branch"], merged["into"]
     if merged["how"] == "nothing":
@@ -103,8 +103,8 @@ async def merge(desk: Desk, worktree_id: WorktreeId) -> Reply:
 async def remove(
     desk: Desk,
     worktree_id: WorktreeId,
-    force: Annotated[bool, Option("--force", help="Remove it even if work would be lost.")] = False,
+    force: Annotated[bool, Option("--force", help="Remove the worktree even if work would be lost.")] = False,
 ) -> Reply:
-    """Remove a worktree's directory and branch."""
+    """Remove the directory and the branch of a worktree."""
     tree = await desk.client.remove_worktree(worktree_id, force=force)
     return Reply(tree, f"{tree['id']} is removed: {tree['path']} and {tree['branch']}")

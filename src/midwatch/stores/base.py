@@ -1,4 +1,4 @@
-"""The methods of a store: each runs one verb in one transaction. The ports in `midwatch.domain` document them."""
+"""The methods of a store: each runs one verb in one transaction. See the ports in `midwatch.domain`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from midwatch.stores.verbs import (
 
 
 class VerbStore(VerbRunner):
-    """Implements `midwatch.domain.store.Store`: each method runs a verb."""
+    """A store that implements `midwatch.domain.store.Store`: each method runs a verb."""
 
     submit = write(task.submit)
     claim = write(task.claim)

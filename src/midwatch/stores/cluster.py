@@ -1,4 +1,7 @@
-"""Verbs only for PostgreSQL: the processes that share it, its clock and its job queue; and a check of its address."""
+"""Verbs only for PostgreSQL: list the processes that share the database, read its clock, clean its job queue.
+
+This module also checks the address of the database.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from midwatch.domain.instance import DEAD_SECONDS, Instance
 from midwatch.stores.postgres_tx import PostgresTx
 from midwatch.stores.runner import VerbRunner
 
-FORM = "write it as postgresql://user:password@host:5432/name, special characters of the password as %XX"
+FORM = "write it as postgresql://user:password@host:5432/name; write special characters of the password as %XX"
 
 
 class ProcessState(NamedTuple):
@@ -26,9 +29,9 @@ class ProcessState(NamedTuple):
 
 
 class DatabaseClock(NamedTuple):
-    """The seconds by which the database's clock is ahead of this machine's, and the round trip of the query.
+    """The seconds by which the database's clock is ahead of this machine's clock, and the duration of the query.
 
-    The difference is only as exact as the round trip.
+    The first number may be wrong by up to half of the duration.
     """
 
     ahead: float
@@ -46,7 +49,7 @@ async def list_processes(store: VerbRunner) -> dict[str, ProcessState]:
 
 
 async def read_clock(store: VerbRunner) -> DatabaseClock:
-    """Compare the clocks. Use the fastest of a few queries."""
+    """Compare the clock of the database with the clock of this machine, with the fastest of a few queries."""
     return min([await store.read(_compare_clocks) for _ in range(3)], key=lambda clock: clock.round_trip)
 
 
@@ -58,14 +61,14 @@ def _compare_clocks(tx: PostgresTx) -> DatabaseClock:
 
 
 def check_address(url: str) -> None:
-    """Raise BadConfig for an invalid address. The error shows no part of it, because it contains a password."""
+    """Raise BadConfig if an address is not valid. The error shows no part of the address, which may hold a password."""
     try:
         parts = conninfo_to_dict(url)
     except psycopg.Error:
-        raise BadConfig(f"setting db: this is not a valid address; {FORM}.") from None
+        raise BadConfig(f"the setting `db` is not a valid address; {FORM}.") from None
     ports = str(parts.get("port") or "0").split(",")
     if "@" in str(parts.get("host", "")) or not all(port.isdigit() for port in ports if port):
-        raise BadConfig(f"setting db: the host or port is not valid; {FORM}.")
+        raise BadConfig(f"the host or port in the setting `db` is not valid; {FORM}.")
 
 
 # -- verbs of `midwatch.engines.queue_upkeep.SharedStore` --------------------------------------------------------

@@ -1,7 +1,7 @@
-"""The PostgreSQL store: runs the same verbs in a few threads, each with its own connection.
+"""The PostgreSQL store: runs the same verbs as SQLite, in a few Python threads, each with its own connection.
 
-Event numbers come from one row. Every transaction with events locks it with its last statements, so the numbers are
-consecutive and in the order of commits. NOTIFY reports a commit to other processes.
+The numbers of events come from one row. Every transaction with events locks this row just before its commit, so the
+numbers are consecutive and in the order of commits. NOTIFY reports a commit to other processes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ SCHEMA_LOCK = 7_305_002
 RECONNECT_SECONDS = 0.5
 LISTEN_SECONDS = 5.0
 UNSURE_SECONDS = 15.0
-"""Seconds that the store tries to find out whether a commit succeeded after its reply was lost."""
+"""If the reply to a commit is lost, the store tries for this many seconds to find out whether the commit succeeded."""
 PAUSE_SECONDS = 0.003
-"""Seconds between two reports. Commits of other processes within this time are reported together."""
+"""Seconds between two reports to listeners. Commits of other processes within this time are reported together."""
 CONNECTION_OPTIONS: Mapping[str, Any] = {
     "options": "-c idle_in_transaction_session_timeout=2000 -c lock_timeout=10000 -c jit=off "
     "-c enable_seqscan=off -c enable_sort=off",
@@ -61,11 +61,11 @@ CONNECTION_OPTIONS: Mapping[str, Any] = {
 because the planner may assume that a table that has just grown is small."""
 OURS = "midwatch verbs"
 AGAIN = (pg.UniqueViolation, pg.SerializationFailure, pg.DeadlockDetected)
-"""Errors because another transaction was faster. After its commit, the same verb succeeds if it is repeated."""
+"""Errors that occur because another transaction was faster. If the verb is repeated, it usually succeeds."""
 
 
 def connect(url: str) -> Connection:
-    """Return a connection that commits each statement. Each statement is prepared when it is first used."""
+    """Return a connection in autocommit mode that prepares each statement when it is first used."""
     options = {**CONNECTION_OPTIONS, "application_name": OURS}
     return psycopg.connect(url, autocommit=True, prepare_threshold=0, **options)
 
@@ -94,7 +94,7 @@ class PostgresStore(VerbStore):
     async def open(cls, url: str, hint: Hint | None = None) -> PostgresStore:
         """Connect, and create or upgrade the tables. Raise StoreError if the database cannot be used.
 
-        `hint` notifies the engine of each claimable task, within the transaction.
+        Each transaction calls `hint` with the tasks that may now be claimed, so that the engine learns of them.
         """
         try:
             await asyncio.to_thread(prepare, url)
@@ -121,9 +121,10 @@ class PostgresStore(VerbStore):
             connection.close()
 
     def _submit(self, op: Op) -> None:
-        """Start a verb in a thread.
+        """Start a verb in a Python thread.
 
-        Waiting verbs about tasks are committed together, because commits with events cannot run at the same time.
+        Most verbs about tasks wait in a queue, and one transaction runs all that wait: two transactions with events
+        cannot commit at the same time.
         """
         if _runs_alone(op):
             self._writers.submit(self._serve, [op])
@@ -137,7 +138,7 @@ class PostgresStore(VerbStore):
     # -- in the threads ------------------------------------------------------------------------------------------
 
     def _connection(self) -> Connection:
-        """Return this thread's own connection."""
+        """Return the connection of the current Python thread; open it if necessary."""
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             try:
@@ -148,9 +149,10 @@ class PostgresStore(VerbStore):
         return connection
 
     def _drop(self, connection: Connection, problem: psycopg.Error) -> bool:
-        """Close a connection after an error, and return whether it was lost.
+        """Close a connection after an error, and return whether the connection was lost.
 
-        The driver may fail because of the loss before it detects it. Then the error does not come from the server.
+        The driver does not always mark a lost connection as closed. An error without an SQL state does not come from
+        the server, so it also means that the connection was lost.
         """
         lost = connection.closed or problem.sqlstate is None
         connection.close()
@@ -188,7 +190,7 @@ class PostgresStore(VerbStore):
         self._report(answers, commit)
 
     def _write(self, group: list[Op]) -> tuple[list[Answer], Commit]:
-        """Run verbs in a transaction. Repeat it if another process was faster or the connection was lost."""
+        """Run verbs in a transaction. Repeat the transaction if another one was faster or the connection was lost."""
         for tries_left in reversed(range(TRIES)):
             connection = self._connection()
             tx, answers, last_seq = PostgresTx(connection, self._statements), list[Answer](), self._last_seq
@@ -200,7 +202,7 @@ class PostgresStore(VerbStore):
                     raise
                 if not tries_left:
                     name = problem.diag.constraint_name or problem
-                    raise Conflict(f"a record with this key already exists ({name}); read it and retry.") from problem
+                    raise Conflict(f"a record with this key already exists ({name}); read it, then retry.") from problem
             except psycopg.Error as problem:
                 lost = self._drop(connection, problem)
                 if lost and tx.committing and self._was_committed(tx, last_seq, problem):
@@ -210,7 +212,7 @@ class PostgresStore(VerbStore):
         raise AssertionError
 
     def _transaction(self, tx: PostgresTx, group: list[Op], answers: list[Answer]) -> Commit:
-        """Run the transaction once. An error is raised after the pipeline, which would otherwise log further errors."""
+        """Run the transaction once. Raise an error only after the pipeline has ended, which prevents further errors."""
         head = None
         problem: BaseException | None = None
         try:
@@ -236,9 +238,10 @@ class PostgresStore(VerbStore):
         return Commit(frozenset(tx.topics), event.number(tx.events, row[0]))
 
     def _was_committed(self, tx: PostgresTx, last_seq: int, problem: psycopg.Error) -> bool:
-        """Return whether a commit whose reply was lost succeeded: then its events are stored.
+        """Return whether a commit whose reply was lost has succeeded: if so, its events are stored.
 
-        A transaction without events can be repeated. The lock of the head waits for commits that still run.
+        For a transaction without events return False, because it can be repeated. The query first locks the row
+        `event_head`, and so waits for commits that still run.
         """
         if not tx.events:
             return False
@@ -256,7 +259,7 @@ class PostgresStore(VerbStore):
     # -- other processes -----------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Report commits of other processes. After a lost connection, report that everything may have changed."""
+        """Report commits of other processes. After each new connection, report that everything may have changed."""
         warned = False
         while not self._closed.is_set():
             try:
@@ -272,7 +275,7 @@ class PostgresStore(VerbStore):
                         self._report_foreign([notify.payload for notify in connection.notifies(timeout=0)])
             except psycopg.Error as problem:
                 if not warned:
-                    log.warning("commits of other processes are reported late: %s", explain(problem, self.url))
+                    log.warning("commits of other processes are noticed late: %s", explain(problem, self.url))
                 warned = True
                 self._closed.wait(RECONNECT_SECONDS)
 
@@ -293,12 +296,12 @@ class PostgresStore(VerbStore):
         return await self.read(_describe, self.url)
 
     async def check(self) -> list[str]:
-        """Return problems: the head of the log must match its last event. PostgreSQL checks everything else."""
+        """Return the problems of the log. Everything else is checked by PostgreSQL itself."""
         return await self.read(_check)
 
 
 def _run(tx: PostgresTx, op: Op) -> Answer:
-    """Run a verb. If it fails before it has written anything, the other verbs of its group continue."""
+    """Run a verb. If the verb fails before it has written anything, the other verbs of its group can continue."""
     written, events, hints, topics = tx.written, len(tx.events), len(tx.hints), set(tx.topics)
     try:
         return Answer(op, op.verb(tx, *op.args), None)
@@ -311,14 +314,14 @@ def _run(tx: PostgresTx, op: Op) -> Answer:
 
 
 def _runs_alone(op: Op) -> bool:
-    """Return whether a verb needs its own transaction, because groups of such verbs could deadlock."""
+    """Return whether a verb needs its own transaction. Groups of such verbs could deadlock."""
     if op.verb is task.submit:
         return bool(op.args[0].cause == "message")
     return op.verb is not change_verbs.apply or bool(op.args[0].messages or op.args[0].sessions)
 
 
 def _task_id(op: Op) -> str:
-    """Return the task that a verb locks. A group locks tasks in the order of their ids."""
+    """Return the id of the task that a verb locks. Groups are sorted by these ids, so that they cannot deadlock."""
     if op.verb is task.submit:
         return str(op.args[0].id)
     changes: Changes = op.args[0]
@@ -333,24 +336,24 @@ def _read_snapshot(tx: PostgresTx, verb: Callable[..., T], *args: Any) -> T:
 
 
 def explain(problem: Exception, url: str) -> StoreError:
-    """Return a database error as a message with a remedy, without the password."""
-    place = hide_password(url)
+    """Return an error of the database as a StoreError that says what to do. It never contains the password."""
+    address = hide_password(url)
     text = " ".join(str(problem).split()).rstrip(".") or type(problem).__name__
     if isinstance(problem, pg.InsufficientPrivilege):
-        return StoreUnavailable(f"{place}: no permission ({text}); grant it, or use another user.")
+        return StoreUnavailable(f"{address}: the user has no permission ({text}); grant it, or use another user.")
     if isinstance(problem, pg.DiskFull):
-        return StoreUnavailable(f"{place}: its disk is full; free some space. Everything stored before is safe.")
+        return StoreUnavailable(f"the disk of {address} is full; free some space. Everything stored before is safe.")
     if isinstance(problem, pg.ReadOnlySqlTransaction):
-        return StoreUnavailable(f"{place} is read-only; use the address of the primary server.")
+        return StoreUnavailable(f"{address} is read-only; use the address of the primary server.")
     if isinstance(problem, pg.LockNotAvailable | pg.QueryCanceled):
-        return StoreUnavailable(f"{place} is busy: {text}. Try again.")
+        return StoreUnavailable(f"{address} is busy: {text}. Try again.")
     if isinstance(problem, psycopg.ProgrammingError | psycopg.DataError):
-        return StoreError(f"{place} refused a statement: {text}. Is it a midwatch database of this version?")
-    return StoreUnavailable(f"{place} cannot be reached: {text}. Check the address, the user and the server.")
+        return StoreError(f"{address} refused a statement: {text}. Check the address, then restart midwatch.")
+    return StoreUnavailable(f"{address} cannot be reached: {text}. Check the address, the user and the server.")
 
 
 def hide_password(url: str) -> str:
-    """Return the address without its password."""
+    """Return the address of a database without the password."""
     try:
         parts = conninfo_to_dict(url)
     except psycopg.Error:
@@ -387,7 +390,7 @@ def read_version(connection: Connection) -> int:
     assert tables is not None
     if tables[0] is None:
         if tables[1] is not None:
-            raise StoreCorrupt("the database has tables of another program; use an empty database or schema.")
+            raise StoreCorrupt("the database has a table `tasks` of another program; use an empty database or schema.")
         return 0
     row = connection.execute("SELECT max(version) FROM midwatch_schema").fetchone()
     return int(row[0]) if row and row[0] is not None else 0
@@ -411,7 +414,7 @@ def _describe(tx: PostgresTx, url: str) -> dict[str, object]:
 
 
 def _check(tx: PostgresTx) -> list[str]:
-    """Return problems: the head of the log must match its last event."""
+    """Return a problem if `event_head` is missing or behind the last event."""
     row = tx.connection.execute("SELECT last_seq, (SELECT max(seq) FROM events) FROM event_head").fetchone()
     if row is None:
         return ["event_head is empty"]

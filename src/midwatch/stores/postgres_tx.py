@@ -1,4 +1,4 @@
-"""A transaction on PostgreSQL: a statement whose result no verb needs is sent without waiting for the reply."""
+"""A transaction on PostgreSQL. It waits for the reply to a statement only if a verb needs the result."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from midwatch.stores.verbs.tx import Params, Tx
 
 Connection = psycopg.Connection[Row]
 Due = tuple[str, int]
-"""An agent, and when one of its tasks may be claimed."""
+"""An agent, and the time from which one of its tasks may be claimed."""
 
 CHANNEL = "midwatch"
 CLAIM_LOCK = 7_305_001
 CLAIM_STEP = 100
-"""Number of further tasks that a claim reads at a time if the first ones were not enough."""
+"""If the first tasks that a claim reads are not enough, it reads this many more at a time."""
 
 
 def translate(statement: str) -> str:
-    """Return a statement in the format of psycopg."""
+    """Return a statement with its parameters in the format of psycopg."""
     return re.sub(r"(?<![:\w]):(\w+)", r"%(\1)s", statement.replace("%", "%%")).replace("?", "%s")
 
 
 def load_statements() -> dict[str, str]:
-    """Return all statements. Transactions run concurrently, so some statements must lock the rows that they read."""
+    """Return all statements by name.
+
+    Transactions run concurrently, so some statements must lock the rows that they read.
+    """
     statements = load(POSTGRES)
     statements["task.fenced"] += " FOR NO KEY UPDATE"
     statements["session.status"] += " FOR SHARE"  # a concurrent close waits, and then sees the new task
@@ -48,7 +51,10 @@ LISTED = re.compile(r"(NOT )?IN \((SELECT (?:jsonb_array_elements_text\(CAST\(:\
 
 
 def _compare_array(match: re.Match[str]) -> str:
-    """Return a comparison with an array instead of a list. For a list the planner would sort all pending tasks."""
+    """Return a comparison with an array instead of a subquery.
+
+    With a subquery the planner would sort all pending tasks.
+    """
     return f"{'<> ALL' if match[1] else '= ANY'} (ARRAY({match[2]}))"
 
 
@@ -69,16 +75,16 @@ NOTIFY = "SELECT pg_notify(%s, %s)"
 
 
 def _encode(events: list[Event]) -> str:
-    """Return events as JSON for APPEND."""
+    """Return events as JSON for the statement `APPEND`."""
     rows = []
-    for place, event in enumerate(events, 1):
+    for number, event in enumerate(events, 1):
         row = {name: replace_nul(value) for name, value in event._asdict().items() if value is not None}
-        rows.append({**row, "place": place, "payload": dump_payload(event.payload)})
+        rows.append({**row, "place": number, "payload": dump_payload(event.payload)})
     return dump_payload(rows)
 
 
 def clean(params: Params) -> Any:
-    """Return values without NUL characters, which PostgreSQL does not store."""
+    """Return the parameters with each NUL character replaced, because PostgreSQL cannot store it."""
     if isinstance(params, tuple):
         return tuple(map(replace_nul, params))
     return {name: replace_nul(value) for name, value in params.items()}
@@ -88,10 +94,10 @@ Hint = Callable[[Connection, list[Due]], None]
 
 
 class PostgresTx(Tx):
-    """An open transaction.
+    """An open transaction on PostgreSQL.
 
-    Statements are sent without waiting for earlier replies. It waits for a reply if a verb reads the result, and for
-    all replies when it commits.
+    The transaction sends statements without waiting for earlier replies. It waits for replies only if a verb needs a
+    result, and at the commit.
     """
 
     def __init__(self, connection: Connection, statements: Mapping[str, str]) -> None:
@@ -99,9 +105,9 @@ class PostgresTx(Tx):
         self.connection = connection
         self.hints: list[Due] = []
         self.written = 0
-        """Number of statements sent that change something."""
+        """Number of statements sent that may have changed data."""
         self.committing = False
-        """Whether the commit may have been sent. After that only the database knows whether it succeeded."""
+        """Whether COMMIT may have been sent. If it was sent, only the database knows whether the commit succeeded."""
         self.pipeline: psycopg.Pipeline | None = None
         self._gates: list[psycopg.Cursor[Row]] = []
         self._ended_alone: set[str] = set()
@@ -146,8 +152,8 @@ class PostgresTx(Tx):
     def commit(self, sender: str, hint: Hint | None) -> psycopg.Cursor[Row] | None:
         """Send the hints, store the events with their numbers, notify other processes, commit.
 
-        The last three are sent together, because assigning numbers blocks every other transaction. If there are
-        events, the returned cursor has the last number.
+        The last three statements are sent together, because all other transactions with events wait while the numbers
+        are assigned. If there are events, the returned cursor contains the number of the last event.
         """
         self.committing = True
         if self._gates:
@@ -173,7 +179,7 @@ class PostgresTx(Tx):
         return cursor
 
     def _wait(self) -> None:
-        """Wait for all replies. The transaction is then idle for the server, which ends it if it stays idle."""
+        """Wait for all replies. Then the transaction is idle, and the server ends it if it stays idle too long."""
         if self.pipeline is not None:
             self.pipeline.sync()
 
@@ -191,9 +197,9 @@ class PostgresTx(Tx):
         return cursor.rowcount
 
     def _update_task(self, query: str, params: Params) -> int:
-        """Update a task. Remember an ended task for which no other task can have waited.
+        """Update a task, and return the number of changed rows.
 
-        Such a task has a private session and shares its directory.
+        Remember a task that ended and had its own session and no reserved directory: no other task can wait for it.
         """
         cursor = self.connection.execute(f"{query} RETURNING gate_key, dir_key", clean(params))
         self._wait()
@@ -205,9 +211,10 @@ class PostgresTx(Tx):
         return len(rows)
 
     def _claimable(self, params: Mapping[str, Any]) -> Iterator[Row]:
-        """Yield locked rows one by one, because a claim rarely reads more tasks than it claims.
+        """Yield the rows of the tasks that may be claimed, and lock these rows.
 
-        Only one claim runs at a time, so that order, limits and gates are correct.
+        Few rows are read at a time, because a claim rarely needs more tasks than it claims. Only one claim runs at a
+        time, so that order, limits and gates are correct.
         """
         self._lock("%s", CLAIM_LOCK)
         after, limit = FIRST, min(params["free"], CLAIM_STEP)

@@ -1,6 +1,6 @@
 """Heartbeat, leases and leadership of a process on PostgreSQL, based on the database's clock.
 
-A separate connection is used, so that a process with a busy event loop or pool is not considered dead.
+The heartbeat has its own connection, so that a process with a busy event loop or busy threads does not seem dead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STOPPED_SECONDS = 2.0
 
 
 class PostgresPulse:
-    """Implements `midwatch.domain.instance.Pulse` for one process."""
+    """The heartbeat of one process. It implements `midwatch.domain.instance.Pulse`."""
 
     def __init__(self, url: str, instance_id: str) -> None:
         self._url = url

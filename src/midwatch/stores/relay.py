@@ -1,7 +1,7 @@
-"""The relay on PostgreSQL: sends messages between processes by LISTEN and NOTIFY, on one connection in one thread.
+"""The relay on PostgreSQL: sends messages between processes by LISTEN and NOTIFY, in one Python thread.
 
-A notification is limited to 8 kB, so a message is split into numbered chunks. PostgreSQL delivers them in order and
-loses none while the connection lasts. A gap in the numbers means that chunks were lost.
+A notification is limited to 8 kB, so a message is split into numbered chunks. PostgreSQL delivers the chunks in order
+and loses none while the connection is open. A gap in the numbers means that chunks were lost.
 """
 
 from __future__ import annotations
@@ -43,12 +43,15 @@ MOST_WAITING = 1000
 MOST_SENDERS = 1000
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
 DESK = "SELECT oid FROM pg_namespace WHERE nspname = current_schema()"
-"""Reads the id of the schema. A database may have several desks, each in its own schema with its own channels."""
+"""The query for the id of the schema. A database may have several desks, each with its own schema and channels."""
 NOTIFY = "SELECT pg_notify(channel, chunk) FROM unnest(%s::text[], %s::text[]) AS notes (channel, chunk)"
 
 
 class Chunk(NamedTuple):
-    """A part of a message. `run` is a connection of the sender; `number` counts the sender's messages to a channel."""
+    """A part of a message.
+
+    `run` identifies the connection of the sender. `number` counts the sender's messages to a channel.
+    """
 
     sender: str
     run: str
@@ -69,7 +72,7 @@ class Chunk(NamedTuple):
 
 
 def split_message(sender: str, run: str, number: int, body: str) -> Iterator[Chunk]:
-    """Split a message into chunks. Its text is ASCII, so it can be split anywhere."""
+    """Split the text `body` of a message into chunks. The text is ASCII, so it can be split anywhere."""
     room = MAX_CHUNK_BYTES - len(Chunk(sender, run, number, MOST_PARTS, MOST_PARTS, "").line())
     parts = max(1, -(-len(body) // room))
     for part in range(parts):
@@ -85,7 +88,7 @@ class Assembly:
         self._parts: list[str] = []
 
     def add(self, chunk: Chunk) -> tuple[str | None, bool]:
-        """Add a chunk. Return the message that it completes, or None, and whether chunks were lost."""
+        """Add a chunk. Return the message if this was its last chunk, else None; and whether chunks were lost."""
         lost = False
         if chunk.run != self._run:
             lost = self._run is not None  # the sender has reconnected; messages between are lost
@@ -112,7 +115,7 @@ class _Outgoing(NamedTuple):
 
 
 class PostgresRelay:
-    """Implements `midwatch.domain.relay.Relay` for the process with this id."""
+    """The relay of the process `id`. It implements `midwatch.domain.relay.Relay`."""
 
     def __init__(self, url: str, id_: str) -> None:
         self.id = id_
@@ -248,11 +251,11 @@ class PostgresRelay:
         try:
             body = json.dumps([item.topic, item.data])
         except (TypeError, ValueError) as problem:
-            log.error("a message about %s cannot be sent: %s", item.topic, problem)
+            log.error("a message about %s is not sent to other processes: %s", item.topic, problem)
             return []
         chunks = list(split_message(self.id, self._run, self._numbers[item.to] + 1, body))
         if len(chunks) > MOST_PARTS:
-            log.error("a message about %s cannot be sent: it has %d bytes", item.topic, len(body))
+            log.error("a message about %s is not sent to other processes: %d bytes are too many", item.topic, len(body))
             return []
         self._numbers[item.to] += 1
         return [(self._channel(item.to), chunk.line()) for chunk in chunks]
@@ -274,10 +277,10 @@ class PostgresRelay:
             if whole is not None:
                 self._call_on_loop(self._deliver, chunk.sender, *json.loads(whole))
         except (ValueError, TypeError) as problem:
-            log.warning("a malformed message was ignored: %s", problem)
+            log.warning("a malformed message from another process was ignored: %s", problem)
 
     def _drop(self) -> None:
-        """Drop all unsent messages, and end the flushes that wait for them."""
+        """Drop all unsent messages, and let every waiting `flush` return."""
         flushed: list[asyncio.Future[None]] = []
         with suppress(IndexError):
             while True:
@@ -298,8 +301,8 @@ class PostgresRelay:
         if listener is not None and not self._closed.is_set():
             try:
                 listener(sender, data)
-            except (KeyError, TypeError, ValueError, AttributeError) as problem:  # from another version
-                log.warning("a message about %s from %s was ignored: %r", topic, sender, problem)
+            except (KeyError, TypeError, ValueError, AttributeError) as problem:  # the sender has another version
+                log.warning("unexpected message about %s from process %s was ignored: %r", topic, sender, problem)
 
 
 def _call(listeners: list[Callable[..., None]], *args: Any) -> None:

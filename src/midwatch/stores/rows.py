@@ -33,25 +33,25 @@ R = TypeVar("R")
 Row = tuple[Any, ...]
 
 TASK_JSON = 5
-"""The last fields of a task, which are stored as JSON."""
+"""Number of the last fields of a task, which are stored as JSON."""
 NO_JSON = (None,) * TASK_JSON
 PAYLOAD = Event._fields.index("payload")
 DEEPEST = 50
-"""Maximum nesting of a payload. Deeper values are stored as text."""
+"""Maximum number of nested levels of a payload. Deeper values are stored as text."""
 
 loads = orjson.loads
 
 
 def dumps(value: Any) -> str:
-    """Return a value as JSON text, or raise InvalidInput."""
+    """Return a value as JSON text. Raise InvalidInput if this is not possible."""
     try:
         return orjson.dumps(value, default=_simplify).decode()
     except TypeError as problem:
-        raise InvalidInput(f"this value cannot be stored as JSON: {problem}.") from None
+        raise InvalidInput(f"this value cannot be stored as JSON ({problem}); use only JSON types.") from None
 
 
 def dump_payload(payload: Any) -> str:
-    """Return an event's payload as JSON text. It never fails: values that are not JSON become text."""
+    """Return an event's payload as JSON text. This never fails: a value that JSON does not support becomes text."""
     try:
         return orjson.dumps(payload, default=_simplify).decode()
     except Exception:
@@ -88,7 +88,7 @@ def _to_text(value: Any) -> str:
 
 
 def replace_nul(value: Any) -> Any:
-    """Return the value without NUL characters, which PostgreSQL does not store."""
+    """Return the value; in a text, replace each NUL character, because PostgreSQL cannot store it."""
     return value.replace("\0", "\ufffd") if isinstance(value, str) and "\0" in value else value
 
 
@@ -101,7 +101,7 @@ def _load_choices(text: str) -> tuple[Choice, ...]:
 
 
 def _loader(kind: Any) -> Callable[[Any], Any] | None:
-    """Return the function that reads a column of this type, or None if the value needs no conversion."""
+    """Return the function that converts a column to this type, or None if the value needs no conversion."""
     for part in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
         if part is bool:
             return bool
@@ -113,7 +113,7 @@ def _loader(kind: Any) -> Callable[[Any], Any] | None:
 
 
 def _loaders(record: type) -> dict[str, Callable[[Any], Any]]:
-    """Return the functions that read the columns of a record that need a conversion."""
+    """Return the functions that convert the columns of a record, by column. Columns without conversion are left out."""
     kinds = get_type_hints(record)
     loaders = {name: _loader(kinds[name]) for name in COLUMNS[record]}
     return {name: load for name, load in loaders.items() if load is not None}
@@ -143,7 +143,7 @@ def get_values(record: Any) -> dict[str, Any]:
 
 
 def encode(noun: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a record as the database stores them."""
+    """Return the values of a record's fields as the database stores them."""
     as_json, encoded = JSON_COLUMNS[noun], dict(values)
     for name, value in values.items():
         if name in as_json:
@@ -154,13 +154,13 @@ def encode(noun: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encode_task(task: Task) -> Row:
-    """Return the values of `midwatch.stores.sql.INSERT_TASK`."""
+    """Return the parameters of the statement `midwatch.stores.sql.INSERT_TASK` for a task."""
     tail = (value if value is None else dumps(value) for value in task[-TASK_JSON:])
     return (*task[:-TASK_JSON], *tail, task.rank)
 
 
 def decode_task(row: Row) -> Task:
-    """Return the task of a row."""
+    """Convert a row of the database to a task."""
     if row[-TASK_JSON:] == NO_JSON:
         return Task._make(row)
     decoded = (value if value is None else loads(value) for value in row[-TASK_JSON:])
@@ -168,12 +168,12 @@ def decode_task(row: Row) -> Task:
 
 
 def decode_event(row: Row) -> Event:
-    """Return the event of a row."""
+    """Convert a row of the database to an event."""
     return Event._make((*row[:PAYLOAD], loads(row[PAYLOAD]), *row[PAYLOAD + 1 :]))
 
 
 def encode_event(event: Event) -> Row:
-    """Return the values of the statement `event.append`."""
+    """Return the parameters of the statement `event.append` for an event."""
     return (*event[:PAYLOAD], dump_payload(event.payload), *event[PAYLOAD + 1 :])
 
 
@@ -196,5 +196,5 @@ DECODERS: Mapping[type, Callable[[Row], Any]] = {
 
 
 def decode(record: type[R], row: Row) -> R:
-    """Return the record of a row."""
+    """Convert a row of the database to a record of this type."""
     return cast(R, DECODERS[record](row))

@@ -1,4 +1,4 @@
-"""Run verbs: each in one transaction, in a thread; return the result to the caller and report the commit to listeners.
+"""Run each verb in one transaction in a Python thread, return its result, and report the commit to listeners.
 
 A verb is a function `verb(tx, ...)`. `read`, `peek`, `snapshot` and `write` turn a verb into a method of a store. The
 method has the verb's signature without the transaction, and returns the verb's result.
@@ -25,7 +25,7 @@ log = logging.getLogger("midwatch.store")
 
 
 class Op(NamedTuple):
-    """A verb to run, and the future of its caller."""
+    """A verb to run, with its arguments, and the future that gets its result."""
 
     verb: Callable[..., Any]
     args: tuple[Any, ...]
@@ -58,12 +58,12 @@ class VerbRunner(ABC):
         return await future
 
     async def read(self, verb: Callable[..., T], *args: Any) -> T:
-        """Run `verb(tx, *args)`, which only reads, on everything committed so far."""
+        """Run `verb(tx, *args)`, which must only read. It sees everything that was committed before."""
         self._check_open()
         return await self._loop.run_in_executor(self._readers, self._read, verb, args)
 
     async def snapshot(self, verb: Callable[..., T], *args: Any) -> T:
-        """Run a verb with several queries, which only reads. All queries see the same snapshot."""
+        """Run a verb that only reads, with several queries. All queries see the same snapshot of the database."""
         return await self.read(verb, *args)
 
     async def peek(self, verb: Callable[..., T], *args: Any) -> T:
@@ -75,21 +75,21 @@ class VerbRunner(ABC):
 
     @abstractmethod
     def _submit(self, op: Op) -> None:
-        """Start a verb in a thread that writes."""
+        """Start a verb in a Python thread that may write."""
 
     @abstractmethod
     def _read(self, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
-        """Run a verb that only reads, in a thread."""
+        """Run a verb that only reads. This method is called in a Python thread for readers."""
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise StoreUnavailable("the store is closed.")
+            raise StoreUnavailable("the store is closed; open it again.")
 
     def _report(self, answers: list[Answer], commit: Commit | None) -> None:
-        """Pass the answers of verbs and the commit from a thread to the event loop."""
+        """Pass the answers of verbs, and their commit, from the current Python thread to the event loop."""
         for op, _, problem in answers:
             if problem is not None and not isinstance(problem, MidwatchError):
-                log.error("verb %s failed", getattr(op.verb, "__name__", op.verb), exc_info=problem)
+                log.error("the verb %s of the store failed", getattr(op.verb, "__name__", op.verb), exc_info=problem)
         with suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._resolve, answers, commit)
 
@@ -116,17 +116,17 @@ def write(verb: Verb[P, T]) -> Method[P, T]:
 
 
 def read(verb: Verb[P, T]) -> Method[P, T]:
-    """Make a method that runs a verb with one query."""
+    """Make a method that runs a verb that only reads, with one query."""
     return _method("read", verb)
 
 
 def peek(verb: Verb[P, T]) -> Method[P, T]:
-    """Make a method that runs a verb with one query for one record by its key."""
+    """Make a method that runs a verb that reads one record by its key."""
     return _method("peek", verb)
 
 
 def snapshot(verb: Verb[P, T]) -> Method[P, T]:
-    """Make a method that runs a verb with several queries, which all see the same snapshot."""
+    """Make a method that runs a verb that only reads, with several queries. All queries see the same snapshot."""
     return _method("snapshot", verb)
 
 

@@ -1,9 +1,13 @@
-"""SQL statements: those in `queries/*.sql`, and inserts and guarded updates that are built from the records.
+"""SQL statements: those in `queries/*.sql`, and the inserts and guarded updates that this module builds.
 
-A query file contains named statements: a comment line `-- name: purpose` and the statement below it. A parameter is
-written `:name`. Braces are replaced: `{task}` and other records by the columns of the record, other names by the
-statement in `part.sql`, `{list:x}` by the rows of a JSON list, `{number:x.y}` and `{text:x.y}` by the member y of the
-JSON object in column x, `{by:x}` by a hint to use the index x.
+A query file contains named statements: a comment line `-- name: purpose`, and the statement below it. A parameter is
+written `:name`. These words in braces are replaced:
+
+- `{task}` and the names of other records: the columns of the record
+- any other name: the statement with this name in `part.sql`
+- `{list:x}`: a subquery that returns the items of the JSON list in the parameter x
+- `{number:x.y}` and `{text:x.y}`: the member y of the JSON object in column x
+- `{by:x}`: a hint that SQLite must use the index x
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ SUBSTITUTIONS = {
 
 
 Dialect = Mapping[str, str]
-"""The replacements of `{list:x}`, `{by:x}`, `{number:x.y}` and `{text:x.y}` for each kind of database."""
+"""The replacements of `{list:x}`, `{by:x}`, `{number:x.y}` and `{text:x.y}` for one kind of database."""
 
 SQLITE: Dialect = {
     "list": "(SELECT value FROM json_each(:{}))",
@@ -50,9 +54,9 @@ POSTGRES: Dialect = {
 
 
 def _read_files(*folder: str) -> dict[str, str]:
-    """Return the SQL files of a folder by name, in order."""
-    place = resources.files("midwatch.stores").joinpath(*folder)
-    texts = {file.name.removesuffix(".sql"): file.read_text() for file in place.iterdir() if file.name.endswith(".sql")}
+    """Return the texts of the SQL files in a folder, by file name and in the order of these names."""
+    path = resources.files("midwatch.stores").joinpath(*folder)
+    texts = {file.name.removesuffix(".sql"): file.read_text() for file in path.iterdir() if file.name.endswith(".sql")}
     return dict(sorted(texts.items()))
 
 
@@ -65,12 +69,12 @@ def check_schema(place: str, version: int, newest: int) -> None:
     """Raise SchemaTooNew if a newer version of midwatch has written the database."""
     if version > newest:
         raise SchemaTooNew(
-            f"{place} was written by a newer midwatch (schema {version}, this one knows {newest}); upgrade midwatch."
+            f"{place} was written by a newer midwatch (schema {version}; this one supports {newest}); upgrade midwatch."
         )
 
 
 def load(dialect: Dialect) -> dict[str, str]:
-    """Return all statements by `noun.name`."""
+    """Return the statements of all query files. Their keys have the form `noun.name`."""
     statements: dict[str, str] = {}
     for noun, text in _read_files("queries").items():
         for block in re.split(r"^-- (?=\w+: )", text, flags=re.M)[1:]:
@@ -86,18 +90,21 @@ def load(dialect: Dialect) -> dict[str, str]:
 
 TASK_COLUMNS = (*COLUMNS_OF["task"], "rank")
 INSERT_TASK = f"INSERT INTO tasks ({', '.join(TASK_COLUMNS)}) VALUES ({', '.join('?' for _ in TASK_COLUMNS)})"  # noqa: S608
-"""With parameters by position, because named ones are slower and tasks are written often."""
+"""The statement that inserts a task. Tasks are written often, and parameters by position are faster than named ones."""
 
 
 @cache
 def build_insert(noun: str) -> str:
-    """Return the statement that inserts a whole record."""
+    """Return the statement that inserts a record with all its fields."""
     return f"INSERT INTO {TABLES[noun]} ({SUBSTITUTIONS[noun]}) VALUES ({SUBSTITUTIONS[f'{noun}_params']})"  # noqa: S608
 
 
 @cache
 def build_update(noun: str, changed: tuple[str, ...], guarded: tuple[tuple[str, bool], ...]) -> str:
-    """Return the statement that updates one record if its guards are true. A guard is (column, is null)."""
+    """Return the statement that updates one record if its guards are true.
+
+    A guard is a column and whether the column must be NULL; if not, it must equal the parameter `guard_` + column.
+    """
     columns = COLUMNS_OF[noun]
     assert all(name in columns for name in (*changed, *(name for name, _ in guarded))), (noun, changed, guarded)
     sets = ", ".join(f"{name} = :{name}" for name in changed)

@@ -1,7 +1,7 @@
-"""The SQLite store: one writer thread that commits waiting verbs in groups, and several reader threads.
+"""The SQLite store: one Python thread that writes waiting verbs in groups, and several Python threads that read.
 
-Every group is one transaction with `synchronous = FULL`, so a change is on disk before its caller gets the result. A
-failed verb is rolled back without the others, and only its caller gets the error.
+Every group is one transaction with `synchronous = FULL`, so a change is on disk before its caller gets the result. If a
+verb fails, only its own changes are rolled back, and only its caller gets the error.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ T = TypeVar("T")
 APPLICATION_ID = 0x6D696477  # "midw": marks files of midwatch
 GROUP = 256
 LOOK_SECONDS = 0.5
-"""Seconds between two checks of the writer whether another process has committed. They are short, so that a cancelled
-agent ends within a second."""
+"""Seconds between two checks whether another process has committed. The time is short, so that an agent that another
+process cancels ends within a second."""
 BUSY_SECONDS = 5.0
 """Seconds that the store waits for a lock of another program."""
 READERS = 2
@@ -38,7 +38,7 @@ MEMORY = ":memory:"
 
 
 class SqliteTx(Tx):
-    """A transaction on one connection. The embedded engine needs no hints, because commits wake it."""
+    """An open transaction on SQLite. It sends no hints to the engine, because each commit wakes the engine."""
 
     def __init__(self, connection: sqlite3.Connection, statements: Mapping[str, str]) -> None:
         super().__init__(statements)
@@ -62,7 +62,7 @@ class SqliteTx(Tx):
 
 
 class _NeedsSavepoints(Exception):
-    """Raised when a verb failed after it had written something."""
+    """Raised when a verb of a group without savepoints failed after it had written something."""
 
 
 class SqliteStore(VerbStore):
@@ -86,7 +86,7 @@ class SqliteStore(VerbStore):
 
     @classmethod
     async def open(cls, path: Path | str) -> SqliteStore:
-        """Open the file; create or upgrade it if necessary. Raise StoreError if it cannot be used."""
+        """Open the database file; create or upgrade it if necessary. Raise StoreError if the file cannot be used."""
         return cls(path)
 
     async def close(self) -> None:
@@ -125,7 +125,7 @@ class SqliteStore(VerbStore):
     # -- reader threads ------------------------------------------------------------------------------------------
 
     def _reader(self) -> sqlite3.Connection:
-        """Return this thread's own connection, which cannot write."""
+        """Return the connection of the current Python thread, which can only read; open it if necessary."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = _connect(self.path, self._busy_seconds)
@@ -149,7 +149,7 @@ class SqliteStore(VerbStore):
 
     def _serve(self) -> None:
         """Commit waiting verbs in groups, and check for commits of other processes at intervals."""
-        seen, pause = self._data_version(), self._look_seconds
+        last_version, pause = self._data_version(), self._look_seconds
         looked = time.monotonic()
         while True:
             group, more = self._gather(max(0.0, looked + pause - time.monotonic()))
@@ -162,12 +162,12 @@ class SqliteStore(VerbStore):
                 looked = time.monotonic()
                 self._gone = self._identity is not None and _identity(self.path) != self._identity
                 version = self._data_version()
-                if version != seen:
-                    seen = version
+                if version != last_version:
+                    last_version = version
                     self._report([], Commit(EVERY_TOPIC, (), foreign=True))
 
     def _gather(self, patience: float) -> tuple[list[Op], bool]:
-        """Return waiting verbs, at most one group, and False if the store is being closed."""
+        """Wait up to `patience` seconds for verbs. Return one group of them, and False if the store is being closed."""
         group: list[Op] = []
         try:
             op = self._queue.get(timeout=patience) if patience else self._queue.get_nowait()
@@ -187,13 +187,13 @@ class SqliteStore(VerbStore):
             return -1
 
     def _commit(self, group: list[Op]) -> None:
-        """Commit all verbs in one transaction.
+        """Run all verbs of a group in one transaction, and commit it.
 
-        A savepoint needs two more statements per verb. So savepoints are used only after a verb that had written
-        something failed: then the group is rolled back and runs again with savepoints.
+        First the group runs without savepoints, because a savepoint costs two statements per verb. If a verb fails
+        after it has written something, the whole group is rolled back and runs again with savepoints.
         """
         if self._gone:
-            error = StoreUnavailable(f"{self.path} was removed or replaced; stop this process and check its home.")
+            error = StoreUnavailable(f"{self.path} was removed or replaced; stop this process, then put the file back.")
             self._report([Answer(op, None, error) for op in group], None)
             return
         try:
@@ -234,7 +234,7 @@ class SqliteStore(VerbStore):
             del tx.events[events:]
             tx.topics = topics
             if isinstance(problem, sqlite3.IntegrityError):
-                problem = Conflict(f"a record with this key already exists ({problem}); read it and retry.")
+                problem = Conflict(f"a record with this key already exists ({problem}); read it, then retry.")
             answer = Answer(op, None, problem)
         if savepoint:
             self._connection.execute("RELEASE verb")
@@ -245,25 +245,25 @@ class SqliteStore(VerbStore):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:
-            log.exception("the transaction could not be rolled back")
+            log.exception("a transaction of the store could not be rolled back")
 
 
 def translate(problem: sqlite3.Error, path: str) -> StoreError:
-    """Return a database error as a message with a remedy."""
+    """Return an error of SQLite as a StoreError that says what to do."""
     text = str(problem)
     if "disk is full" in text:
         return StoreUnavailable(f"the disk is full: free some space for {path}; everything stored before is safe.")
     if "locked" in text or "busy" in text:
         return StoreUnavailable(f"{path} is locked by another program; stop that program or try again.")
     if "readonly" in text or "unable to open" in text:
-        return StoreUnavailable(f"{path} cannot be written: check its permissions and those of its directory.")
+        return StoreUnavailable(f"{path} cannot be written; check the permissions of the file and of its directory.")
     if isinstance(problem, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text):
         return StoreCorrupt(f"{path} is damaged ({text}); restore a backup, or move the file away to start empty.")
-    return StoreUnavailable(f"{path} cannot be read or written: {text}. Check its disk, then try again.")
+    return StoreUnavailable(f"{path} cannot be read or written: {text}. Check the disk, then try again.")
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return the identity of the file; None for a store in memory or a missing file."""
+    """Return the device and inode of the database file; None for a store in memory or a missing file."""
     try:
         stat = Path(path).stat()
     except OSError:
@@ -282,7 +282,7 @@ def _connect(path: str, busy_seconds: float) -> sqlite3.Connection:
 
 
 def open_database(path: str, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
-    """Return a connection for the writer, with the newest schema."""
+    """Open or create a database file, migrate it to the newest schema, and return a connection that can write."""
     try:
         if path != MEMORY:
             Path(path).touch(mode=0o600, exist_ok=True)
@@ -297,7 +297,7 @@ def open_database(path: str, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Conn
             raise
     except OSError as problem:
         raise StoreUnavailable(
-            f"{path} cannot be opened: {problem.strerror}; check the path and its permissions."
+            f"{path} cannot be opened: {problem.strerror}; check the path and the permissions."
         ) from None
     except sqlite3.Error as problem:
         raise translate(problem, path) from None
@@ -305,7 +305,7 @@ def open_database(path: str, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Conn
 
 
 def _migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Migrate the file to the newest schema in one transaction."""
+    """Migrate the database file to the newest schema in one transaction."""
     migrations = load_migrations("sqlite")
     newest = migrations[-1][0]
     if read_version(connection, path, newest) == newest:
@@ -322,19 +322,19 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
 
 
 def read_version(connection: sqlite3.Connection, path: str, newest: int) -> int:
-    """Return the version of the file's schema. Raise StoreError if it is not midwatch's or too new."""
+    """Return the version of the file's schema. Raise StoreError if another program or a newer midwatch wrote it."""
     # In this order, because another process may create the tables and the mark meanwhile, in one transaction.
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     mark = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if mark != APPLICATION_ID and tables:
-        raise StoreCorrupt(f"{path} is not a midwatch database; move it away, or choose another home.")
+        raise StoreCorrupt(f"{path} is not a midwatch database; move the file away, or choose another home.")
     check_schema(path, version, newest)
     return version
 
 
 def _split(script: str) -> Iterable[str]:
-    """Return the statements of a script."""
+    """Return the single statements of an SQL script."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

@@ -1,7 +1,8 @@
-"""Copy all tables from one database to another in one transaction, and compare the rows of the copy.
+"""Copy all tables from one database to another in one transaction, and compare the rows of the copy with the original.
 
 A side is one of the two databases, with an open transaction: all reads see one snapshot, and all writes are committed
-together at the end of the block. One of the two sides is always SQLite, which provides the list of tables and columns.
+together at the end of the `with` block. One of the two sides is always SQLite; it provides the names of all tables and
+columns.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 Tables = Mapping[str, tuple[str, ...]]
 """The columns of each table."""
 OnProgress = Callable[[str, int], None]
-"""Called with a table and the number of its rows that are copied so far."""
+"""A function that is called with a table and the number of its rows that are copied so far."""
 
 LEFT_OUT = frozenset({"instances"})
-"""Tables that are not copied: a process belongs to its own database."""
+"""Tables that are not copied. A process belongs only to the database that it uses."""
 HEAD = "event_head"
 REPORT_EVERY = 1000
 ROWS_PER_FETCH = 100  # few, because a row may have megabytes
@@ -35,7 +36,7 @@ MASK = 2**64 - 1
 
 
 class Tally(NamedTuple):
-    """The number of rows of a table, and a checksum that does not depend on their order."""
+    """The number of rows of a table, and a checksum that does not depend on the order of the rows."""
 
     rows: int
     mark: int
@@ -46,11 +47,11 @@ class Side(ABC):
 
     @abstractmethod
     def rows(self, table: str, columns: tuple[str, ...]) -> Generator[Row, None, None]:
-        """Yield all rows."""
+        """Yield these columns of all rows of a table."""
 
     @abstractmethod
     def fill(self, table: str, columns: tuple[str, ...], rows: Iterable[Row]) -> None:
-        """Add rows."""
+        """Add rows to a table."""
 
     @abstractmethod
     def run(self, statement: str) -> list[Row]:
@@ -61,12 +62,12 @@ class Side(ABC):
         return row
 
     def empty(self, tables: Tables) -> bool:
-        """Return whether this database has no data."""
+        """Return whether this database has no rows in these tables, and an empty log."""
         filled = (self.run(f"SELECT 1 FROM {name} LIMIT 1") for name in tables if name != HEAD)  # noqa: S608
         return self.last_seq() == 0 and not any(filled)
 
     def clear(self, tables: Tables) -> None:
-        """Remove all rows."""
+        """Remove all rows of these tables."""
         for name in tables:
             self.run(f"DELETE FROM {name}")  # noqa: S608 - names from our own schema
 
@@ -75,9 +76,9 @@ class Side(ABC):
         return int(self.run("SELECT last_seq FROM event_head")[0][0])
 
     def forget_processes(self) -> None:
-        """Clear the process groups of running tasks.
+        """Clear the process ids that are stored with running tasks. Call this for a copy.
 
-        In the copy these processes count as ended. They get no signal, because they may still run for the original.
+        The processes may still work for the original database, so midwatch must not end them because of the copy.
         """
         self.run("UPDATE tasks SET host = NULL, pgid = NULL, pgid_mark = NULL WHERE status = 'running'")
 
@@ -90,7 +91,7 @@ class SqliteSide(Side):
         self._path = path
 
     def tables(self) -> Tables:
-        """Return the tables to copy."""
+        """Return the tables to copy, with their columns."""
         names = [row[0] for row in self.run("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
         copied = [name for name in names if name not in LEFT_OUT and not name.startswith("sqlite_")]
         return {name: tuple(row[1] for row in self.run(f"PRAGMA table_info({name})")) for name in copied}
@@ -135,13 +136,13 @@ class PostgresSide(Side):
         return tuple(map(replace_nul, row))
 
     def lock(self, tables: Tables) -> None:
-        """Block writes of other transactions until the end."""
+        """Lock the tables: other transactions cannot write to them until this transaction ends."""
         self.run(f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE")
 
 
 @contextmanager
 def _open(path: str) -> Iterator[sqlite3.Connection]:
-    """Open a SQLite file with the newest schema."""
+    """Open a SQLite file, and migrate it to the newest schema."""
     with closing(open_database(path)) as connection:
         try:
             yield connection
@@ -151,7 +152,7 @@ def _open(path: str) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def sqlite_side(path: str, *, alone: bool) -> Iterator[SqliteSide]:
-    """Open a transaction on a SQLite file. `alone` blocks writes of other processes; it is required for writing."""
+    """Open a transaction on a SQLite file. To write, pass `alone`: then other processes cannot write meanwhile."""
     with _open(path) as connection:
         connection.execute("BEGIN IMMEDIATE" if alone else "BEGIN")
         yield SqliteSide(connection, path)
@@ -166,7 +167,7 @@ def open_backup(file: Path) -> Iterator[SqliteSide]:
 
 
 def is_sound(path: str) -> bool:
-    """Return whether the check of SQLite finds no error in the file. A missing file is fine."""
+    """Return whether SQLite finds no damage in a database file. For a missing file return True."""
     try:
         with closing(open_database(path)) as connection:
             return _has_no_fault(connection)
@@ -179,13 +180,13 @@ def _has_no_fault(connection: sqlite3.Connection) -> bool:
 
 
 def seal(path: str) -> None:
-    """Write everything into the one file, so that it is complete without the other files of SQLite."""
+    """Write the changes in SQLite's journal into the database file, so that this one file is complete."""
     with _open(path) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
 
 
 def unseal(file: Path, path: str) -> None:
-    """Copy a backup to `path`, check it and migrate it to the newest schema."""
+    """Copy the backup `file` to `path`. Check the copy, and migrate it to the newest schema."""
     with _read_backup(file) as connection, closing(sqlite3.connect(path)) as target:
         connection.backup(target)
         if not _has_no_fault(target):
@@ -198,7 +199,7 @@ def _read_backup(file: Path) -> Iterator[sqlite3.Connection]:
     try:
         connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
     except sqlite3.Error as problem:
-        raise StoreError(f"{file} cannot be read: {problem}.") from None
+        raise StoreError(f"{file} cannot be read: {problem}. Check the path and the permissions.") from None
     with closing(connection):
         try:
             mark, version = (
@@ -214,12 +215,12 @@ def _read_backup(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _refuse(file: Path) -> StoreCorrupt:
-    return StoreCorrupt(f"{file} is not a backup of midwatch, or it is damaged; choose another file.")
+    return StoreCorrupt(f"{file} is not a backup of midwatch, or the file is damaged; choose another file.")
 
 
 @contextmanager
 def postgres_side(url: str, *, writes: bool) -> Iterator[PostgresSide]:
-    """Open a transaction on a PostgreSQL database with midwatch's tables; without `writes`, a read-only snapshot."""
+    """Open a transaction on a PostgreSQL database with midwatch's tables. Without `writes` it can only read."""
     import psycopg
 
     from midwatch.stores.postgres import CONNECTION_OPTIONS, explain
@@ -236,7 +237,10 @@ def postgres_side(url: str, *, writes: bool) -> Iterator[PostgresSide]:
 
 
 def copy(source: Side, target: Side, tables: Tables, on_progress: OnProgress) -> dict[str, Tally]:
-    """Replace all rows of `target` with those of `source`. Raise StoreCorrupt if the copy differs."""
+    """Replace all rows of `target` with the rows of `source`. Raise StoreCorrupt if the rows then differ.
+
+    Return the number of rows and the checksum of each table.
+    """
     target.clear(tables)
     copied = {}
     for table, columns in tables.items():
@@ -249,7 +253,7 @@ def copy(source: Side, target: Side, tables: Tables, on_progress: OnProgress) ->
 
 
 def compare(side: Side, tables: Tables, wanted: Mapping[str, Tally]) -> None:
-    """Raise StoreCorrupt unless the tables of `side` have exactly the expected rows."""
+    """Raise StoreCorrupt if the rows of a table do not match the number and checksum in `wanted`."""
     for table, columns in tables.items():
         counter = _Counter(table, lambda _table, _rows: None)
         with closing(side.rows(table, columns)) as rows:
@@ -257,13 +261,13 @@ def compare(side: Side, tables: Tables, wanted: Mapping[str, Tally]) -> None:
                 pass
         if counter.tally() != wanted[table]:
             raise StoreCorrupt(
-                f"the copy of table {table} differs ({counter.rows} of {wanted[table].rows} rows); "
+                f"the copy of table {table} differs from the original ({counter.rows} of {wanted[table].rows} rows); "
                 "nothing was changed; try again."
             )
 
 
 class _Counter:
-    """Counts the rows of an iterator, and sums their checksums."""
+    """A counter of the rows that pass through `count`, and of the sum of their checksums."""
 
     def __init__(self, table: str, on_progress: OnProgress) -> None:
         self.rows = 0

@@ -1,4 +1,4 @@
-"""Access to a server without tokens: its host names, and the sites whose pages may read its replies."""
+"""Access to a server without tokens: the host names of the server, and the sites whose pages may read its replies."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ORIGINS = ("http://localhost:3284", "http://localhost:3000", "http://localhost:3
 
 
 def check_hosts(hosts: Sequence[str]) -> tuple[str, ...]:
-    """Return the host names of a server in lower case and without brackets, or raise InvalidInput."""
+    """Return the host names of a server in lower case and without brackets. Raise InvalidInput if one is not valid."""
     return _check_entries("allowed hosts", hosts, _parse_host)
 
 
 def check_origins(origins: Sequence[str]) -> tuple[str, ...]:
-    """Return the sites whose pages may read replies as scheme://host[:port], or raise InvalidInput."""
+    """Return the allowed sites in the form `scheme://host[:port]`. Raise InvalidInput if one is not valid."""
     return _check_entries("allowed origins", origins, _parse_origin)
 
 
@@ -73,18 +73,18 @@ class Rules(NamedTuple):
     origins: tuple[str, ...]
 
     def allows_host(self, host: str) -> bool:
-        """Return whether a host header, which may have a port, holds a name of the server."""
+        """Return whether a host header holds an allowed host name. The header may contain a port."""
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         return "*" in self.hosts or name.lower() in self.hosts
 
     def allows_origin(self, origin: str) -> bool:
-        """Return whether pages of a site may read replies."""
+        """Return whether pages of this site may read replies of the server."""
         patterns = (re.escape(allowed).replace(r"\*", ".*") for allowed in self.origins)
         return any(re.fullmatch(pattern, origin.lower(), re.DOTALL) for pattern in patterns)
 
     @property
     def frames(self) -> str:
-        """Return the sites that may embed a page of this server."""
+        """Return the sites that may show a page of this server in a frame."""
         return "*" if "*" in self.origins else " ".join(("'self'", *self.origins))
 
 
@@ -92,7 +92,7 @@ class Gate:
     """Middleware that checks the host and the origin of each request before a route gets it."""
 
     def __init__(self, app: ASGIApp, rules: Rules, context: Mapping[str, Any]) -> None:
-        """Set the rules. `context` is added to the scope of each allowed request."""
+        """Set the rules. `context` is added to the ASGI scope of each allowed request."""
         self._app = app
         self._rules = rules
         self._context = context

@@ -1,6 +1,7 @@
-"""The routes of the agentapi surface, at the paths that its clients expect.
+"""The routes of agentapi, at the paths that clients of agentapi expect.
 
-`create_standalone` serves them for one conversation, without tokens; `mount` serves them for each session of a server.
+`create_standalone` serves the routes for one session, without tokens. `mount` serves the routes for each session of a
+server.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ FindFollower = Callable[[str], Awaitable[SessionFollower]]
 
 
 class Place(NamedTuple):
-    """The session of a request, and the addresses of its chat page and of the HTTP interface of the console."""
+    """The key of the session, the address of its chat page, and the address of the API that the chat page uses."""
 
     key: str
     chat: str
@@ -57,13 +58,13 @@ class Place(NamedTuple):
 
 
 async def find_place(request: Request) -> Place:
-    """Return the place in the scope of a request."""
+    """Return the `Place` that is stored in the ASGI scope of a request."""
     place: Place = request.scope[PLACE]
     return place
 
 
 async def find_follower(request: Request) -> SessionFollower:
-    """Return the follower of the session, or raise NotFound."""
+    """Return the follower of the session that the request names. Raise NotFound if there is no such session."""
     find: FindFollower = request.app.state.find_follower
     return await find((await find_place(request)).key)
 
@@ -89,7 +90,7 @@ async def get_status(request: Request, follower: Follower) -> Response:
     "/messages", operation_id="get-messages", summary="Get messages", response_model=bodies.MessagesResponseBody
 )
 async def get_messages(request: Request, follower: Follower) -> Response:
-    """Return the conversation."""
+    """Return all messages of the conversation."""
     messages = [
         bodies.Message(id=message.id, content=message.message, role=message.role, time=message.time)
         for message in follower.feed.messages
@@ -116,7 +117,7 @@ async def post_message(
     except (InvalidInput, Conflict, AgentError) as problem:
         raise refuse_message(find_status(problem), str(problem)) from None
     except NoReaction as problem:
-        log.warning("session %s: %s", follower.key, problem)
+        log.warning("the agent of session %s did not react to a message: %s", follower.key, problem)
         raise refuse_message(504, TIMED_OUT, str(problem)) from None
     return reply(request, bodies.MessageResponseBody(ok=True))
 
@@ -136,20 +137,20 @@ async def upload(request: Request, follower: Follower, file: Annotated[UploadedF
     status_code=200, responses={200: {"content": {"text/event-stream": {"schema": describe.EVENTS}}}},
 )  # fmt: skip
 async def get_events(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
-    """Stream the state of the conversation as events, then every change."""
+    """Stream the current state of the conversation as events, then an event for every change."""
     events = follower.feed.follow(*bodies.EVENTS)
     return EventStream(events, request.app.state.streams, encode_event, who.name, still_allowed, STREAM_HEADERS)
 
 
 @pages.get("/internal/screen")
 async def get_screen(request: Request, follower: Follower, who: Caller, still_allowed: StillAllowed) -> Response:
-    """Stream the screen of the terminal."""
+    """Stream the current screen of the terminal, then every new screen."""
     events = follower.feed.follow(bodies.ScreenUpdateBody)
     return EventStream(events, request.app.state.streams, encode_event, who.name, still_allowed, STREAM_HEADERS)
 
 
 def describe_surface(version: str) -> dict[str, Any]:
-    """Return the OpenAPI document, in version 3.1.0 or 3.0.3."""
+    """Return the OpenAPI document of agentapi. `version` is that of OpenAPI: 3.1.0 or 3.0.3."""
     return describe.describe_routes(router.routes, version)
 
 
@@ -179,7 +180,7 @@ async def get_docs() -> Response:
 @pages.get("/schemas")
 @pages.get("/schemas/{name:path}")
 async def get_schema(request: Request, name: str = "") -> Response:
-    """Return the schema with this name, or null. It refers to other schemas by their address."""
+    """Return the JSON schema with this name, or null. References to other schemas are addresses on this server."""
     if not name.endswith(".json"):
         raise HTTPException(404)
     text = json.dumps(describe.describe_bodies().get(name.removesuffix(".json")))
@@ -204,7 +205,7 @@ async def get_openapi(request: Request) -> Response:
 
 
 def create_surface(desk: Desk, streams: Streams, find_follower: FindFollower, chat: Chat, uploads: Uploads) -> FastAPI:
-    """Return the app with all routes. The scope of each request must hold its Place and its actor."""
+    """Return the app with all routes of agentapi. The ASGI scope of each request must hold a `Place` and the actor."""
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=NO_TELEMETRY,
         exception_handlers={**HANDLERS},
@@ -216,7 +217,7 @@ def create_surface(desk: Desk, streams: Streams, find_follower: FindFollower, ch
 
 
 def create_standalone(desk: Desk, follower: SessionFollower, rules: Rules, chat_base: str, uploads: Uploads) -> FastAPI:
-    """Return the app of `midwatch agentapi server`."""
+    """Return the app of `midwatch agentapi server`, which serves one session without tokens."""
 
     async def find_follower(key: str) -> SessionFollower:
         return follower
@@ -230,7 +231,7 @@ def create_standalone(desk: Desk, follower: SessionFollower, rules: Rules, chat_
 
 
 def mount(app: FastAPI, desk: Desk, unexpected: Callable[[Request, Exception], Awaitable[Response]]) -> None:
-    """Add the agentapi routes of every session to the app, behind its guard. `unexpected` replies after a bug."""
+    """Add the agentapi routes of every session to `app`. If a bug makes a request fail, `unexpected` replies to it."""
     surface = create_surface(desk, app.state.streams, SessionFollowers(desk).find, Chat(), Uploads())
     surface.add_exception_handler(Exception, unexpected)
 

@@ -1,4 +1,4 @@
-"""The bodies of requests, replies and events of agentapi: one model each, which checks, writes and describes it."""
+"""The bodies of requests, replies and events of agentapi. A model checks, writes and describes each body."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from midwatch.base.clock import SECOND, iso
 
 
 def rfc3339(when: int) -> str:
-    """Return a time in the format of RFC 3339; whole seconds have no fraction."""
+    """Return a time in microseconds in the format of RFC 3339. The fraction is left out if it is zero."""
     text = iso(when) or ""
     return text.replace(".000000", "") if when % SECOND == 0 else text.rstrip("Z").rstrip("0") + "Z"
 
 
 def check_text(text: str) -> str:
-    """Return the text. Raise ValueError if it has half of a surrogate pair, which UTF-8 cannot encode."""
+    """Return the text. Raise ValueError if the text has half of a surrogate pair, which UTF-8 cannot encode."""
     text.encode()
     return text
 
@@ -73,12 +73,12 @@ class MessageRequestBody(LinkedBody):
 
     @property
     def text(self) -> str:
-        """Return the content to send: keystrokes unchanged, a message without blanks at its start and end."""
+        """Return the content to send. Keystrokes are unchanged; a message loses blanks at its start and end."""
         return self.content if self.type == "raw" else self.content.strip(BLANK)
 
 
 class StatusResponseBody(LinkedBody):
-    """What the agent does now."""
+    """The status of the agent, its type, and the connection to it."""
 
     status: Status
     agent_type: AgentType
@@ -122,7 +122,7 @@ class ErrorDetail(Body):
 
 
 class ErrorModel(LinkedBody):
-    """A problem document."""
+    """A problem document: the reply to a request that failed."""
 
     title: str = Field(default_factory=str, description="The HTTP status in words.")
     status: Int64 = Field(default_factory=int, description="The HTTP status.")
@@ -133,14 +133,14 @@ class ErrorModel(LinkedBody):
 
 
 class EventBody(Body):
-    """An event of a stream. Its `long_field` is cut if the event is too long."""
+    """An event of a stream. If the event is too long, the text in the field named by `long_field` is cut."""
 
     event: ClassVar[str]
     long_field: ClassVar[str | None] = None
 
     @property
     def subject(self) -> Hashable:
-        """Return the subject of the event. A later event with the same subject replaces this one."""
+        """Return what the event is about. A later event with the same subject replaces this event."""
         return self.event
 
 
@@ -161,7 +161,7 @@ class MessageUpdateBody(EventBody):
 
 
 class StatusChangeBody(EventBody):
-    """What the agent does now."""
+    """A new status of the agent."""
 
     event = "status_change"
 

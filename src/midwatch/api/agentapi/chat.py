@@ -16,14 +16,14 @@ class Chat:
     """The files of the console, served at the address of the chat page."""
 
     def __init__(self, frames: str = "'none'") -> None:
-        """Load the files. `frames` are the sites that may embed the page."""
+        """Load the files. `frames` are the sites that may show the page in a frame."""
         self._files = load()
         self._page = self._files.pop("index.html")
         self._policy = POLICY.replace("frame-ancestors 'none'", f"frame-ancestors {frames}")
         self._framed = frames != "'none'"
 
     def reply(self, request: Request, name: str, key: str, base: str, api: str) -> Response:
-        """Return the page, one of its files, or 404. `base` and `api` are the paths of the page and the interface."""
+        """Return the chat page or one of its files, or 404. `base` and `api` are the paths of the page and the API."""
         if name in PAGES:
             body = write_page(self._page.body.decode(), key, base.rstrip("/"), api).encode()
             response = reply(request, make_asset(body, self._page.type))
@@ -39,6 +39,6 @@ class Chat:
 
 
 def write_page(console: str, key: str, base: str, api: str) -> str:
-    """Return the page of the console with the key of the session and the paths that the page needs."""
+    """Return the chat page: the page of the console with the key of the session and the paths that the page needs."""
     start = f'<html data-session="{escape(key)}" data-surface="{escape(base)}/.." data-api="{escape(api)}"'
     return console.replace('"/web/', f'"{escape(base)}/').replace("<html", start, 1)

@@ -26,7 +26,7 @@ NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
 
 
 class Console:
-    """The app of the chat page."""
+    """The app that answers the API requests of the chat page."""
 
     def __init__(self, desk: Desk, key: str, streams: Streams) -> None:
         self._app = app = FastAPI(
@@ -39,7 +39,7 @@ class Console:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(Request(scope, receive), MAX_BODY)
         if len(body) > MAX_BODY:
-            raise Refusal(413, f"the body is larger than {MAX_BODY} bytes; send less")
+            raise Refusal(413, f"the body is larger than {MAX_BODY} bytes; send a smaller one")
         await self._app(scope, replay(body, receive), send)
 
 
@@ -47,22 +47,22 @@ class Console:
 
 
 async def check_path(request: Request) -> None:
-    """Check the session that the path names."""
+    """Raise NotFound if the path names another session."""
     _check(request, request.path_params["key"])
 
 
 async def check_query(request: Request) -> None:
-    """Check the session that the query names. Refuse a query without a session: it would return all sessions."""
+    """Raise NotFound if the query names another session, or none: then the reply would be about all sessions."""
     _check(request, "".join(request.query_params.getlist("session_key")))
 
 
 async def check_approval(request: Request, desk: DeskDep) -> None:
-    """Check the session of an approval."""
+    """Raise NotFound if the approval is about another session."""
     _check(request, (await desk.approvals.get(request.path_params["approval_id"])).session_key)
 
 
 async def check_task(request: Request, desk: DeskDep) -> None:
-    """Check the session of a task."""
+    """Raise NotFound if the task belongs to another session."""
     _check(request, (await desk.tasks.get(request.path_params["task_id"])).session_key)
 
 

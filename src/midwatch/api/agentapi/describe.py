@@ -1,6 +1,7 @@
-"""The OpenAPI document of the agentapi surface.
+"""The OpenAPI document of agentapi.
 
-FastAPI describes the routes and pydantic the bodies. Both are adapted to the style of huma, the library of agentapi.
+FastAPI describes the routes, and pydantic describes the bodies. Both descriptions are adapted to the style of huma, the
+library that coder/agentapi uses.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def refer_to(model: type) -> dict[str, str]:
 
 
 def describe_event(body: type[bodies.EventBody]) -> dict[str, Any]:
-    """Return the schema of one kind of events."""
+    """Return the schema of one kind of event."""
     properties = {"data": refer_to(body), "event": {"const": body.event, "type": "string"}}
     required = sorted(properties)
     return {"properties": properties, "required": required, "title": f"Event {body.event}", "type": "object"}
@@ -73,7 +74,7 @@ def describe_bodies() -> dict[str, Any]:
 
 
 def describe_routes(routes: Sequence[BaseRoute], version: str) -> dict[str, Any]:
-    """Return the OpenAPI document of the routes, in version 3.1.0 or 3.0.3."""
+    """Return the OpenAPI document of the routes. `version` is that of OpenAPI: 3.1.0 or 3.0.3."""
     document = get_openapi(
         title="AgentAPI", version=__version__, openapi_version=version, description=DESCRIPTION, routes=routes
     )
@@ -92,7 +93,7 @@ def describe_routes(routes: Sequence[BaseRoute], version: str) -> dict[str, Any]
 
 
 def write_page(document: dict[str, Any]) -> str:
-    """Return a page that lists the routes of a document."""
+    """Return an HTML page that lists the routes of an OpenAPI document."""
     rows = "".join(
         f"<tr><td><code>{method.upper()} {escape(path)}</code></td><td>{escape(operation['summary'])}</td></tr>"
         for path, operations in sorted(document["paths"].items())

@@ -1,8 +1,8 @@
 """The feed of one conversation: its state, and each change as an event for its readers.
 
-An event is sent for each changed message, and for a status or a screen that differs from the last one. A new reader
-first gets the whole state. A slow reader stays connected: of several unread events with the same subject it gets only
-the newest.
+An event is sent when a message, the status or the screen has changed, and for each error. A new reader first gets the
+whole state. A slow reader stays connected: if several unread events have the same subject, the reader gets only the
+newest of them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from midwatch.api.agentapi import bodies
 from midwatch.domain.session import MAX_ERRORS
 
 MAX_WAITING = 1024
-"""Number of unread events of a reader above which an older event with the same subject is dropped."""
+"""If a reader has more unread events than this, all but the newest event of each subject are dropped."""
 REPLACED = (bodies.MessageUpdateBody, bodies.ScreenUpdateBody)
-"""Kinds of events of which only the last is sent if several with the same subject wait in a row."""
+"""Kinds of events that replace the last unread event if both have the same subject."""
 LARGEST_FRAME = 120 * 1024
-"""Maximum bytes of an event. Clients read at most 128 KiB of an event."""
+"""Maximum bytes of an encoded event. Clients of agentapi read at most 128 KiB of an event."""
 CUT = "\n[cut; GET /messages has the whole text]"
 GO_ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 STREAM_HEADERS = {
@@ -77,26 +77,26 @@ class Feed:
     # -- changes -----------------------------------------------------------------------------------------------------
 
     def emit_messages(self, messages: Sequence[bodies.MessageUpdateBody]) -> None:
-        """Set the conversation, and send each message that is new or has changed."""
+        """Set the messages of the conversation, and send each message that is new or has changed to the readers."""
         for message, before in zip_longest(messages, self.messages[: len(messages)]):
             if message is not before and message != before:  # most are the same object, which compares fast
                 self._send(message)
         self.messages = tuple(messages)
 
     def emit_status(self, status: bodies.AgentStatus) -> None:
-        """Set the status of the agent, and send it if it has changed."""
+        """Set the status of the agent. If it has changed, send it to the readers."""
         if status != self.status:
             self.status = status
             self._send(self._status_change())
 
     def emit_screen(self, screen: str) -> None:
-        """Set the screen of the terminal, and send it if it has changed."""
+        """Set the screen of the terminal. If it has changed, send it to the readers."""
         if screen != self.screen:
             self.screen = screen
             self._send(self._screen_update())
 
     def emit_error(self, message: str, level: bodies.ErrorLevel, time: int) -> None:
-        """Send an error, and keep the last errors for later readers."""
+        """Send an error to the readers, and keep the last errors for later readers."""
         error = bodies.ErrorBody(message=message, level=level, time=time)
         self.errors = (*self.errors, error)[-MAX_ERRORS:]
         self._send(error)
@@ -119,7 +119,7 @@ class Feed:
     # -- readers -----------------------------------------------------------------------------------------------------
 
     async def follow(self, *kinds: type[bodies.EventBody]) -> AsyncGenerator[list[bodies.EventBody], None]:
-        """Yield the state as events of these kinds, then every change. End when the feed is closed."""
+        """Yield the current state as events of these kinds, then every change. End when the feed is closed."""
         reader = Reader(kinds, self._max_waiting)
         self._readers.add(reader)
         try:
@@ -138,13 +138,13 @@ class Feed:
         return [*self.messages, self._status_change(), self._screen_update(), *self.errors]
 
     def close(self) -> None:
-        """End every reader after its unread events."""
+        """Close the feed. Each reader still gets its unread events, then `follow` ends."""
         self._closed = True
         self._wake_readers()
 
 
 def encode_event(event: bodies.EventBody) -> bytes:
-    """Return an event as a frame of a stream, cut if it is too long for clients."""
+    """Return an event as a frame of a stream. Cut the longest text if the event is too long for clients."""
     data = _to_json(event)
     size = LARGEST_FRAME
     while len(data) > LARGEST_FRAME and event.long_field is not None:

@@ -24,14 +24,14 @@ from midwatch.live.bus import InitialView
 PAGE = 500
 PUBLISH_SECONDS = 0.1
 PUBLISH_CHARACTERS = 40_000
-"""Characters per second that are sent of an unfinished message. Each update contains the whole message, so a long
-message is updated less often."""
+"""Maximum characters per second that are sent for an unfinished message. Each update contains the whole message, so a
+long message is updated less often."""
 FIRST_PAUSE, LAST_PAUSE = 0.05, 0.5
-"""Seconds between two polls of a terminal that is not ready; the pause grows from the first to the last."""
+"""Seconds between two polls of a terminal until its agent waits for input: the shortest and the longest pause."""
 REACTION_SECONDS = 20.0
 MAX_FOLLOWERS = 100
 GREETING = ""
-"""The id of the first message: the first screen of the agent."""
+"""The id of the first message, which shows the first screen of the agent."""
 
 log = logging.getLogger("midwatch.agentapi")
 
@@ -42,7 +42,7 @@ class NoReaction(Exception):
 
 @dataclass(slots=True)
 class Turn:
-    """The progress of one task of the session."""
+    """The progress of the turn of one task."""
 
     begun: bool = False
     reacted: bool = False
@@ -51,22 +51,22 @@ class Turn:
 
 
 class SessionFollower:
-    """A follower of one session. `feed` holds what clients see."""
+    """A follower of one session. Its `feed` holds the state that clients see."""
 
     def __init__(
         self, desk: Desk, session: Session, *, kind: str, needs_terminal: bool = False, resumed: bool = False
     ) -> None:
-        """Prepare to follow a session whose agent is of this kind; `start` begins to follow it.
+        """Prepare to follow a session; `start` begins. `kind` is the kind of the session's agent.
 
-        With `needs_terminal` the agent waits for input only if its terminal is open. A `resumed` conversation begins
-        with its old messages, not with a greeting.
+        With `needs_terminal`, the status is `stable` only while the terminal is open. With `resumed`, the conversation
+        begins with its old messages, not with the first screen.
         """
         self.key = session.key
         self.transport: Transport = "pty" if kind == "terminal" else "acp"
         self.feed = Feed(_find_agent_type(desk, session))
         self.program_ended = asyncio.Event()
         self.exit: tuple[int | None, str] | None = None
-        """Exit code and last screen of the program, if it ended while it worked."""
+        """Exit code and last screen of the agent's program, if the program ended during a turn."""
         self._desk = desk
         self._needs_terminal = needs_terminal
         self._messages: dict[str, MessageUpdateBody] = {}
@@ -90,7 +90,7 @@ class SessionFollower:
     # -- start and end -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Follow the session; return when its state is loaded."""
+        """Start to follow the session. Return when the state of the session is loaded."""
         batches = await watch(self._desk, EventFilter(session_key=self.key), None)
         loaded = asyncio.Event()
 
@@ -102,7 +102,7 @@ class SessionFollower:
                             await self._handle(event)
                         loaded.set()
             except StoreError as problem:
-                log.warning("session %s is no longer followed: %s", self.key, problem)
+                log.warning("agentapi clients get no more events of session %s: %s", self.key, problem)
             finally:
                 loaded.set()
                 self.feed.close()
@@ -132,15 +132,16 @@ class SessionFollower:
     # -- requests of clients -----------------------------------------------------------------------------------------
 
     async def open_terminal(self) -> None:
-        """Start the program in the terminal, or raise AgentError."""
+        """Start the agent's program in its terminal. Raise AgentError if this fails."""
         await self._desk.terminals.open(self.key)
         self._was_open = True
         self._poll_now.set()
 
     async def send_message(self, text: str, *, actor: str | None = None) -> None:
-        """Send a message and wait until the agent reacts.
+        """Send a message, and wait until the agent reacts or some time has passed.
 
-        Raise Conflict if the agent does not wait for input, NoReaction if it does not react, AgentError if it fails.
+        Raise Conflict if the agent does not wait for input. If the turn fails before the agent reacts, raise NoReaction
+        for an agent in a terminal, AgentError for another agent.
         """
         if not clean(text):
             raise InvalidInput("message must not be empty", field="content")
@@ -162,12 +163,12 @@ class SessionFollower:
             raise AgentError(turn.error) if self._screenshot is None else NoReaction(turn.error)
 
     async def type_keys(self, keys: str) -> None:
-        """Type into the terminal, even while the agent works."""
+        """Type keys into the terminal, even while the agent works."""
         await self._desk.terminals.send_keys(self.key, keys.encode())
         self._poll_now.set()
 
     async def wait_until_stable(self) -> None:
-        """Wait until the agent waits for input."""
+        """Return when the agent waits for input."""
         await self._wait_until(lambda: self.feed.status == "stable" and not self._sending)
 
     async def _wait_until(self, reached: Callable[[], bool]) -> None:
@@ -220,7 +221,7 @@ class SessionFollower:
         self._update_status()
 
     async def _load(self, shown: InitialView) -> None:
-        """Load the state of the session: at the start, and after events were lost."""
+        """Take over the state of the session: at the start, and again after events were lost."""
         state = shown.state
         assert isinstance(state, SessionState)
         while page := await self._desk.sessions.messages(self.key, self._last_number, PAGE):
@@ -241,7 +242,7 @@ class SessionFollower:
         self._update_status()
 
     def _find_turn(self, task_id: str | None) -> Turn:
-        """Return the turn of a task. It is stored only if it begins while a message is being sent."""
+        """Return the turn of a task. The turn is remembered only while `send_message` runs."""
         return self._turns.setdefault(task_id, Turn()) if task_id and self._sending else Turn()
 
     # -- messages ----------------------------------------------------------------------------------------------------
@@ -258,14 +259,14 @@ class SessionFollower:
         self._poll_now.set()
 
     def _set_greeting(self, screen: str, time: int) -> None:
-        """Use the screen as the first message until a user sends a message."""
+        """Use the screen as the text of the first message, until a user sends a message."""
         if self._greets and len(self._messages) == 1:
             text = format_agent_message(self.feed.agent_type, screen, "").rstrip(BLANK)
             self._set_message(GREETING, "agent", text, time)
             self._publish_soon(len(text))
 
     def _extend_draft(self, message_id: str, offset: int, text: str) -> None:
-        """Add text to an unfinished message. Skip it if text before it is missing: the whole message comes later."""
+        """Add a text to an unfinished message. If earlier text is missing, skip it: the whole message comes later."""
         draft = self._drafts.get(message_id, "")
         if offset <= len(draft):
             self._drafts[message_id] = draft[:offset] + text
@@ -289,7 +290,7 @@ class SessionFollower:
     # -- status ------------------------------------------------------------------------------------------------------
 
     def _update_status(self) -> None:
-        """Compute the status, and wake the tasks that wait for a change."""
+        """Compute the status of the agent, and wake all calls of `_wait_until`."""
         ready = self._screenshot.status == "idle" if self._screenshot is not None else not self._needs_terminal
         stable = not self._open_tasks and not self._sending and (ready or self.transport != "pty")
         if stable and self._publishing is not None:
@@ -301,7 +302,7 @@ class SessionFollower:
         changed.set()
 
     async def _poll_terminal(self) -> None:
-        """Read the screen after each possible change, and repeatedly until the agent waits for input."""
+        """Read the terminal after each possible change, and repeatedly until the agent waits for input."""
         pause = FIRST_PAUSE
         while True:
             self._poll_now.clear()
@@ -320,21 +321,21 @@ class SessionFollower:
             return
         before = self._screenshot
         try:
-            self._screenshot = shot = await self._desk.terminals.screenshot(self.key)
+            self._screenshot = screenshot = await self._desk.terminals.screenshot(self.key)
         except MidwatchError:
-            self._screenshot = shot = None
-        if shot is not None:
+            self._screenshot = screenshot = None
+        if screenshot is not None:
             self._was_open = True
-            self.feed.emit_screen(shot.text)
-            self._set_greeting(shot.text, self._desk.clock.now())
+            self.feed.emit_screen(screenshot.text)
+            self._set_greeting(screenshot.text, self._desk.clock.now())
         elif self._was_open and not self._open_tasks:
             self.program_ended.set()
-        if (shot and (shot.status, shot.evidence)) != (before and (before.status, before.evidence)):
+        if (screenshot and (screenshot.status, screenshot.evidence)) != (before and (before.status, before.evidence)):
             self._update_status()
 
 
 class SessionFollowers:
-    """The followers of all sessions that clients have requested."""
+    """The followers of the sessions that clients have requested, by key."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -342,7 +343,7 @@ class SessionFollowers:
         self._starting = asyncio.Lock()
 
     async def find(self, key: str) -> SessionFollower:
-        """Return the follower of a session; start it if necessary. Raise NotFound if the session does not exist."""
+        """Return the follower of a session; start one if necessary. Raise NotFound if the session does not exist."""
         follower = self._find_started(key)
         if follower is None:
             async with self._starting:
@@ -362,7 +363,7 @@ class SessionFollowers:
         return follower
 
     async def _make_room(self) -> None:
-        """Close followers without readers while there are too many, but never the newest."""
+        """While there are too many followers, close the oldest without readers. Never close the newest follower."""
         for key, follower in list(self._followers.items())[:-1]:
             if len(self._followers) <= MAX_FOLLOWERS:
                 return
@@ -372,7 +373,7 @@ class SessionFollowers:
 
 
 async def find_kind(desk: Desk, session: Session) -> str:
-    """Return the kind of a session's agent. For an agent in another process, check whether it has a terminal."""
+    """Return the kind of a session's agent. For an agent in another process, return "terminal" or an empty text."""
     agent = desk.agents.get(session.agent)
     if agent is not None:
         return agent.kind

@@ -19,7 +19,7 @@ RETRY_AFTER = {409: {"retry-after": "1"}, 503: {"retry-after": "2"}, 504: {"retr
 
 
 class Refusal(Exception):
-    """Raised to refuse a request: the HTTP status, the reason, and each error in the request."""
+    """Raised to refuse a request. It holds the HTTP status, the reason, and each error in the request."""
 
     def __init__(self, status: int, detail: str, *errors: ErrorDetail) -> None:
         super().__init__(detail)
@@ -35,7 +35,7 @@ def describe_error(message: str, location: str = "", value: Any = None) -> Error
 
 
 def refuse_message(status: int, reason: str, *more: str) -> Refusal:
-    """Return the refusal of a message that was not sent. Clients parse the reason; `more` is for people."""
+    """Return the error for a message that was not sent. Clients parse `reason`; the texts in `more` are for people."""
     reasons = (f"failed to send message: {reason}", *more)
     return Refusal(status, UNEXPECTED, *(describe_error(text) for text in reasons))
 
@@ -60,7 +60,7 @@ def reply_text(text: str, status: int) -> Response:
 
 
 async def handle_refusal(request: Request, error: Exception) -> Response:
-    """Return the problem document of a refusal."""
+    """Reply to a refused request with a problem document."""
     assert isinstance(error, Refusal)
     body = {"title": HTTPStatus(error.status).phrase, "status": error.status, "detail": error.detail}
     errors = {"errors": list(error.errors)} if error.errors else {}
@@ -68,7 +68,7 @@ async def handle_refusal(request: Request, error: Exception) -> Response:
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
-    """Return the problem document of a MidwatchError."""
+    """Reply to a request that failed with a MidwatchError with a problem document."""
     return await handle_refusal(request, Refusal(find_status(error), str(error)))
 
 

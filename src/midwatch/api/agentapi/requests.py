@@ -1,4 +1,4 @@
-"""Messages of agentapi clients: read and check the body; errors have the wording of agentapi."""
+"""Read and check the messages that agentapi clients send. The errors have the wording of coder/agentapi."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLAWS = {
     "string_type": "expected string",
     "literal_error": 'expected value to be one of "user, raw"',
 }
-"""The texts of agentapi, by kind of pydantic's errors."""
+"""The error texts of coder/agentapi, by the type of the error in pydantic."""
 
 
 async def read_message(request: Request) -> MessageRequestBody:
@@ -31,7 +31,7 @@ async def read_message(request: Request) -> MessageRequestBody:
 
 
 def parse_message(body: bytes, media: str | None) -> MessageRequestBody:
-    """Return a message from its JSON, or raise Refusal."""
+    """Parse the JSON of a message. Raise Refusal if it is not valid. `media` is the content type."""
     if len(body) >= LARGEST_BODY:
         raise Refusal(413, f"request body is too large limit={LARGEST_BODY} bytes")
     if not body:
@@ -51,7 +51,7 @@ def parse_message(body: bytes, media: str | None) -> MessageRequestBody:
 
 
 def explain_bad_json(problem: Exception) -> str:
-    """Return why a text is not JSON, with the error texts of Go's parser."""
+    """Return why a text is not JSON, in the words of the JSON parser of Go."""
     if not isinstance(problem, json.JSONDecodeError):
         return "invalid UTF-8 in JSON input" if isinstance(problem, UnicodeDecodeError) else "exceeded max depth"
     if problem.pos >= len(problem.doc.rstrip()):

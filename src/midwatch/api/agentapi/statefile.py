@@ -1,4 +1,4 @@
-"""The files of `midwatch agentapi server`: the conversation for its next start, and its process id."""
+"""The files of `midwatch agentapi server`: one with the conversation for the next start, one with the process id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_BAD_FILES = 1000
 
 
 def parse_time(value: Any) -> Any:
-    """Return a time from a state file in microseconds."""
+    """Convert a time of a state file to microseconds."""
     return int(datetime.fromisoformat(value).timestamp() * SECOND) if isinstance(value, str) else value
 
 
@@ -43,7 +43,7 @@ class State(BaseModel):
     initial_prompt_sent: bool = False
 
     def to_json(self) -> str:
-        """Return the text of a state file."""
+        """Return the state as the text of a state file."""
         return self.model_dump_json() + "\n"
 
 
@@ -52,7 +52,7 @@ class UnusableState(Exception):
 
 
 def parse_state(data: bytes) -> State:
-    """Return the state in a file, or raise UnusableState."""
+    """Parse the content of a state file. Raise UnusableState if it is not valid."""
     try:
         fields = json.loads(data.decode())
         version = fields.get("version", 0)
@@ -73,7 +73,7 @@ class StateFile:
         self._text = ""
 
     def load(self) -> State:
-        """Return the state, or an empty state if there is no file. Raise UnusableState if the file cannot be used."""
+        """Read the state; it is empty if there is no file. Raise UnusableState if the file cannot be used."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -90,13 +90,13 @@ class StateFile:
         return state
 
     def _rename_bad_file(self) -> str:
-        """Rename the file. Return a text that reports the new name, or why the renaming failed."""
+        """Rename the unusable file. Return a text that tells the new name, or why the file could not be renamed."""
         names = (f"{self.path.name}.bad-{number}" for number in range(1, MAX_BAD_FILES))
-        other = next((path for path in map(self.path.with_name, names) if not path.exists()), None)
+        new_path = next((path for path in map(self.path.with_name, names) if not path.exists()), None)
         try:
-            if other is not None:
-                self.path.rename(other)
-                return f"the file is kept as {other}"
+            if new_path is not None:
+                self.path.rename(new_path)
+                return f"the file is kept as {new_path}"
             reason = "too many files were renamed before"
         except OSError as problem:
             reason = str(problem.strerror)
@@ -104,7 +104,7 @@ class StateFile:
         return f"the file could not be renamed ({reason}) and will not be written"
 
     def save(self, state: State) -> None:
-        """Write the state if it has changed. Raise OSError if it cannot be written."""
+        """Write the state to the file if the state has changed. Raise OSError if the file cannot be written."""
         text = state.to_json()
         if text == self._text or not self._writable:
             return
@@ -120,14 +120,14 @@ class StateFile:
 
 
 def choose_prompt(prompt: str, state: State) -> State:
-    """Return the state with the initial prompt. Only a prompt that differs from the stored one is sent."""
+    """Return the state with `prompt` as its initial prompt. A prompt that is not the stored one is marked as unsent."""
     if not prompt or prompt == state.initial_prompt:
         return state
     return state.model_copy(update={"initial_prompt": prompt, "initial_prompt_sent": False})
 
 
 def claim_pid_file(path: Path) -> None:
-    """Write the id of this process, or raise AlreadyRunning. Overwrite the file of a process that has ended."""
+    """Write the id of this process to a file. Raise AlreadyRunning if the file has the id of another live process."""
     pid = _read_pid(path)
     if pid > 0 and pid != os.getpid() and _is_running(pid):
         raise AlreadyRunning(f"another instance is already running with PID {pid} (PID file: {path})")
@@ -136,7 +136,7 @@ def claim_pid_file(path: Path) -> None:
         with os.fdopen(os.open(path, PRIVATE, 0o600), "w") as file:
             file.write(f"{os.getpid()}\n")
     except OSError as problem:
-        raise HomeUnusable(f"the PID file {path} cannot be written: {problem.strerror}.") from None
+        raise HomeUnusable(f"{path} cannot be written: {problem.strerror}; choose another --pid-file.") from None
 
 
 def release_pid_file(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files that clients upload for the agent. The server deletes them when it stops."""
+"""Files that clients upload for the agent. The server deletes these files when it stops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_FORM_BYTES = MAX_FILE_BYTES + 64 * 1024
 MAX_NAME_BYTES = 200
 MAX_BOUNDARY = 70
 PARAMETER = re.compile(r'([^=]*)=\s*(?:"([^"\\]*(?:\\.[^"\\]*)*)"?[^;]*|([^;]*));?', re.DOTALL)
-"""A parameter of a header. A quoted value may contain semicolons and escaped quotes."""
+"""Matches a parameter of a header. A quoted value may contain semicolons and escaped quotes."""
 
 
 class UploadedFile(NamedTuple):
@@ -33,7 +33,7 @@ class UploadedFile(NamedTuple):
 
 
 class Uploads:
-    """A temporary folder for the files of one server, created with the first file."""
+    """A temporary folder for the uploaded files of one server. It is created with the first file."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -41,13 +41,13 @@ class Uploads:
         self._remove_folder: weakref.finalize[..., Uploads] | None = None
 
     async def keep(self, file: UploadedFile) -> str:
-        """Write a file and return its path. The same file is written only once."""
+        """Write a file and return its path. A file with the same name and content is written only once."""
         if self._size + len(file.content) > MAX_TOTAL_BYTES:
-            raise Refusal(507, "the uploads of this server are at their limit; restart it, or send a smaller file")
+            raise Refusal(507, "the server's space for uploads is full; restart the server, or send a smaller file")
         try:
             return await asyncio.to_thread(self._write, file)
         except OSError as problem:
-            raise Refusal(507, f"the file could not be written: {problem.strerror}") from None
+            raise Refusal(507, f"the file could not be written: {problem.strerror}; check the server's disk") from None
 
     def _write(self, file: UploadedFile) -> str:
         if self._folder is None:
@@ -63,7 +63,7 @@ class Uploads:
         return str(path)
 
     def close(self) -> None:
-        """Remove all files."""
+        """Remove all uploaded files."""
         if self._remove_folder is not None:
             self._remove_folder()
 
@@ -80,7 +80,7 @@ async def read_upload(request: Request) -> UploadedFile:
 
 
 def parse_upload(body: bytes, media: str | None) -> UploadedFile:
-    """Return the file in a form, or raise Refusal."""
+    """Return the file in the body of a form. Raise Refusal if the form is not valid."""
     kind, _, parameters = (media or "").partition(";")
     if kind.strip().lower() != "multipart/form-data":
         raise refuse_form("request Content-Type isn't multipart/form-data")
@@ -130,7 +130,7 @@ def parse_parameters(text: str) -> dict[str, str]:
 
 
 def clean_file_name(path: str) -> str:
-    """Return the last part of a path from a client, or raise Refusal if it is not a file name."""
+    """Return the last part of a path that a client sent. Raise Refusal if this part is not a valid file name."""
     name = "".join(char for char in path.rpartition("/")[2] if char.isprintable())
     name = name.encode()[-MAX_NAME_BYTES:].decode(errors="ignore")
     if name in ("", ".", ".."):
@@ -139,10 +139,10 @@ def clean_file_name(path: str) -> str:
 
 
 def refuse_large_file() -> Refusal:
-    """Return the refusal of a file above the limit."""
+    """Return the error for a file that is larger than 10 MB."""
     return Refusal(400, "file size exceeds 10MB limit")
 
 
 def refuse_form(reason: str) -> Refusal:
-    """Return the refusal of a form that cannot be read."""
+    """Return the error for a form that cannot be read."""
     return Refusal(422, INVALID, describe_error(f"cannot read multipart form: {reason}", "body"))

@@ -1,1 +1,1 @@
-"""Verbs: business steps as functions of a transaction, the same for every store."""
+"""Verbs: functions that read or change records within a transaction. They are the same for every store."""

@@ -1,4 +1,4 @@
-"""Alerts: read and record when each was last sent."""
+"""Alerts: read and record when each alert was last sent."""
 
 from __future__ import annotations
 

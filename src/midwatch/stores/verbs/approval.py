@@ -1,4 +1,4 @@
-"""Approvals: read. `changes.apply` writes them."""
+"""Approvals: read, list. `changes.apply` writes approvals."""
 
 from __future__ import annotations
 

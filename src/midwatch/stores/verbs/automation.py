@@ -1,4 +1,4 @@
-"""Automations: read, list, find those that are due. `changes.apply` writes them."""
+"""Automations: read, list, find due automations, prune. `changes.apply` writes automations."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def list_(
     tx: Tx, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20
 ) -> list[Automation]:
     kind, name = scope or (None, None)
-    wanted = dumps(statuses or ("active", "paused"))
-    return tx.find_all(Automation, "automation.list", scope_kind=kind, scope_id=name, statuses=wanted, limit=limit)
+    shown = dumps(statuses or ("active", "paused"))
+    return tx.find_all(Automation, "automation.list", scope_kind=kind, scope_id=name, statuses=shown, limit=limit)
 
 
 def list_due(tx: Tx, now: int, limit: int = 64) -> list[Automation]:

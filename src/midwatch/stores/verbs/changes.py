@@ -1,4 +1,4 @@
-"""Write a step: check the fence, write guarded updates, new records, messages, deliveries and events."""
+"""Write the changes of a step: check the fence; write guarded updates, new records, messages, deliveries and events."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def insert(tx: Tx, record: Record) -> None:
 
 
 def add_deliveries(tx: Tx, deliveries: tuple[Delivery, ...]) -> None:
-    """Store notices. Existing ones are not changed."""
+    """Store new deliveries. A delivery that is stored already is not changed."""
     for delivery in deliveries:
         tx.run("channel.add", get_values(delivery))
         tx.topics.add("delivery")
 
 
 def _checks_fence(update: Update, fence: Fence) -> bool:
-    """Return whether the guard of the update checks the fence, too."""
+    """Return whether the guard of an update already checks that the attempt of the fence still runs."""
     guard = update.guard
     return update.id == fence.task_id and guard.get("status") == "running" and guard.get("attempt") == fence.attempt
 
 
 def check_fence(tx: Tx, fence: Fence) -> None:
-    """Raise LeaseLost unless the attempt still owns its task."""
+    """Raise LeaseLost unless the attempt that the fence names still runs."""
     if tx.row("task.fenced", {"id": fence.task_id, "attempt": fence.attempt}) is None:
         raise LeaseLost(fence.task_id, fence.attempt)
 
@@ -81,7 +81,7 @@ STATES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
 
 
 def _check_transition(update: Update) -> None:
-    """Raise Conflict if the transitions of the noun do not allow this change of status."""
+    """Raise Conflict if a record of this noun cannot change from its status to the new status."""
     if "status" not in update.fields or update.noun not in STATES:
         return
     before, after = update.guard["status"], update.fields["status"]
@@ -101,7 +101,7 @@ def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
     if tx.statement(sql, params) != 1:
         if fence is not None:
             check_fence(tx, fence)
-        raise Conflict(f"{update.noun} {update.id} changed meanwhile; read it again and retry.")
+        raise Conflict(f"{update.noun} {update.id} was changed meanwhile; read it again, then try again.")
     if update.noun != "task":
         tx.topics.add(update.noun)
         return
@@ -113,7 +113,7 @@ def _update(tx: Tx, update: Update, fence: Fence | None) -> None:
 
 
 def add_messages(tx: Tx, messages: tuple[Message, ...]) -> dict[str, list[tuple[str, int]]]:
-    """Store messages. Return the new texts by message id, each with the message's number."""
+    """Store messages. Return, for each message id, the texts that are new, each with its number in the session."""
     new: dict[str, list[tuple[str, int]]] = {}
     for message in messages:
         texts = new.setdefault(message.id, [])
@@ -123,7 +123,7 @@ def add_messages(tx: Tx, messages: tuple[Message, ...]) -> dict[str, list[tuple[
 
 
 def _number(events: Iterable[Event], new: Mapping[str, list[tuple[str, int]]]) -> Iterator[Event]:
-    """Yield the events. Events of messages get the messages' numbers; those without a new text are left out."""
+    """Yield the events. An event about a message gets the message's number, or is skipped if its text is not new."""
     for event in events:
         name = event.payload.get("message_id") if event.kind == "message_update" else None
         if name is None or name not in new:
@@ -133,5 +133,5 @@ def _number(events: Iterable[Event], new: Mapping[str, list[tuple[str, int]]]) -
 
 
 def _is_closed(tx: Tx, key: str | None) -> bool:
-    """Return whether a session is closed. The end of a turn does not change the status of a closed session."""
+    """Return whether the session with this key is closed. A closed session gets no more events `status_change`."""
     return tx.value(str, "session.status", key=key) == "closed"

@@ -1,4 +1,4 @@
-"""Deliveries: read. `changes.apply` writes them."""
+"""Deliveries: read, list. `changes.apply` writes deliveries."""
 
 from __future__ import annotations
 

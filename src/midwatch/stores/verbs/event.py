@@ -1,4 +1,4 @@
-"""Events: append with consecutive seqs, read, prune."""
+"""Events: append with consecutive seqs, read, prune. Also the cursors: the last seq that each reader has handled."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from midwatch.stores.rows import PAYLOAD, decode_event, dumps, encode_event
 from midwatch.stores.verbs.tx import Tx
 
 MOST_READ = 4_000_000
-"""Maximum characters of payload in one page, so that a few long texts do not fill the memory of a reader."""
+"""Maximum characters of all payloads in one page, so that long texts do not fill the memory of the process."""
 PRUNE_STEP = 10_000
 """Maximum number of events removed in one transaction, so that pruning does not block other work for long."""
 
 
 def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
-    """Store `events` and return them with their seqs, as the last step of a transaction."""
+    """Store `events` and return them with their seqs. Call this just before the commit."""
     numbered = number(events, tx.value(int, "event.take_seqs", count=len(events)) or 0)
     tx.run_many("event.append", map(encode_event, numbered))
     return numbered
@@ -24,11 +24,11 @@ def append(tx: Tx, events: list[Event]) -> tuple[Event, ...]:
 def number(events: list[Event], last_seq: int) -> tuple[Event, ...]:
     """Return the events with consecutive seqs, of which the last is `last_seq`."""
     first = last_seq - len(events) + 1
-    return tuple(event._replace(seq=first + place) for place, event in enumerate(events))
+    return tuple(event._replace(seq=first + index) for index, event in enumerate(events))
 
 
 def _params(which: EventFilter) -> dict[str, Any]:
-    """Return the parameters of a filter, without the task."""
+    """Return the SQL parameters of a filter, except its task."""
     kinds = parse_kinds(which.kinds)
     return {
         "any_kind": not which.kinds, "kinds": dumps(sorted(kinds.names)), "beginnings": dumps(kinds.beginnings),

@@ -1,4 +1,4 @@
-"""Goals: read, list, find those that are due, delete. `changes.apply` writes them."""
+"""Goals: read, list, find due goals, delete. `changes.apply` writes goals."""
 
 from __future__ import annotations
 

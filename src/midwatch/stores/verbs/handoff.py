@@ -1,4 +1,4 @@
-"""Handoffs: read, list, find those that are due or abandoned. `changes.apply` writes them."""
+"""Handoffs: read, list, count, find due or abandoned handoffs, prune. `changes.apply` writes handoffs."""
 
 from __future__ import annotations
 

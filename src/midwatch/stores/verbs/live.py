@@ -1,4 +1,4 @@
-"""Sessions with an open agent in a process: hold, release, restart, list."""
+"""Sessions whose agent stays open in a process between tasks: hold, release, restart, list."""
 
 from __future__ import annotations
 

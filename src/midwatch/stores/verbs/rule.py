@@ -1,4 +1,4 @@
-"""Rules: read. `changes.apply` writes them."""
+"""Rules: read, list. `changes.apply` writes rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions and their messages: open, close, read. `changes.apply` writes those of tasks and messages."""
+"""Sessions and their messages: open, close, read. `changes.apply` writes messages and the changes that tasks make."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from midwatch.stores.rows import Row, decode, get_values
 from midwatch.stores.verbs.tx import Tx
 
 ACTIVITY = 3
-"""The number of columns after those of the session: running task, its wait, number of waiting tasks."""
+"""The number of columns after the columns of the session: id of the running task, its wait, number of waiting tasks."""
 
 
 def get(tx: Tx, key: str) -> Session | None:
@@ -30,7 +30,7 @@ def list_(tx: Tx, limit: int = 50, before: str | None = None) -> list[View]:
 
 
 def open_(tx: Tx, session: Session, events: tuple[Event, ...]) -> bool:
-    """Open a session. Return False if it is open already, also by a request at the same time."""
+    """Open a session. Return False if it is open already, or if another request opens it at the same time."""
     opened = tx.row("session.open", get_values(session)) is not None
     if opened:
         tx.events.extend(events)

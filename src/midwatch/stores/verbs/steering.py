@@ -1,4 +1,4 @@
-"""Messages for running turns: send, read. `changes.apply` writes their delivery to the turn."""
+"""Messages for running turns: send, read. When the agent gets a message, `changes.apply` records this."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def list_queued(tx: Tx, task_id: str) -> list[Steer]:
 
 
 def _find_sent(tx: Tx, wanted: Steer) -> SendResult | None:
-    """Return the result of an earlier message of the actor with the same key, or None."""
+    """Return the result of the message that the actor sent before with the same idempotency key, or None."""
     first = tx.find(Steer, "steer.find_key", actor=wanted.actor or "", key=wanted.idempotency_key)
     if first is None:
         return None
     if (first.session_key, first.mode, first.text) != (wanted.session_key, wanted.mode, wanted.text):
         raise KeyReused(wanted.idempotency_key or "", f"message {first.id}")
-    found = task.get(tx, first.became or first.task_id)
-    return SendResult(found, first) if found else None
+    its_task = task.get(tx, first.became or first.task_id)
+    return SendResult(its_task, first) if its_task else None
 
 
 def _attach(tx: Tx, wanted: Steer) -> SendResult | None:
@@ -55,7 +55,7 @@ def _attach(tx: Tx, wanted: Steer) -> SendResult | None:
     waiting = list_queued(tx, running.id)
     alike = [steer for steer in waiting if (steer.mode == "stop") == (wanted.mode == "stop")]
     if len(alike) >= MOST_QUEUED:
-        raise LimitReached(f"{MOST_QUEUED} messages wait for this turn already; send this one later or after the turn.")
+        raise LimitReached(f"{MOST_QUEUED} messages already wait for the running turn; send this message later.")
     steer = replace(wanted, task_id=running.id, number=number)
     apply(tx, attach_steer(steer, running, len(waiting), steer.created_at))
     return SendResult(running, steer)

@@ -45,12 +45,12 @@ def submit(tx: Tx, task: Task, max_open: int | None = None, max_of_actor: int | 
 
 
 def find_key(tx: Tx, creator: str | None, key: str) -> Task | None:
-    """Return the task that its creator submitted with this key, or None."""
+    """Return the task that this creator submitted with this idempotency key, or None."""
     return tx.find(Task, "task.find_key", creator=creator or "", key=key)
 
 
 def check_open(tx: Tx, key: str) -> bool:
-    """Return whether the session exists. Raise Conflict if it is closed."""
+    """Return whether the session with this key exists. Raise Conflict if the session is closed."""
     status = tx.value(str, "session.status", key=key)
     if status == "closed":
         raise Conflict(f"session {key} is closed; to open it again, create it with the same key.")
@@ -60,7 +60,7 @@ def check_open(tx: Tx, key: str) -> bool:
 def _check_limit(count: int | None, most: int, tasks: str, setting: str) -> None:
     if (count or 0) >= most:
         raise LimitReached(
-            f"{most} {tasks} are open already; wait until some have ended, cancel some, or raise the setting {setting}."
+            f"{most} {tasks} are open already; wait until some end, cancel some, or raise the setting `{setting}`."
         )
 
 
@@ -76,7 +76,7 @@ def claim(tx: Tx, request: ClaimRequest, now: int) -> Claims:
 
 
 class _Search:
-    """Chooses the tasks to claim: in claim order, but fairly if several actors wait and slots are scarce."""
+    """A search for tasks to claim: in claim order, but fair if tasks of several actors wait and slots are scarce."""
 
     def __init__(self, tx: Tx, request: ClaimRequest, now: int) -> None:
         self.free_slots = FreeSlots(request)
@@ -87,7 +87,10 @@ class _Search:
         }  # fmt: skip
 
     def choose_in_order(self) -> tuple[list[Task], Task | None]:
-        """Return tasks in claim order, and the first contested task, for which fairness decides."""
+        """Return the next tasks in claim order, up to the first contested task; and that task, or None.
+
+        A task is contested if tasks of several actors want its slot. `choose_fairest` decides which task gets it.
+        """
         free_slots, chosen, gates, places = self.free_slots, list[Task](), set[str](), set[str | None]()
         agents = free_slots.agents()
         for row in self._tx.rows("task.claimable", {**self._terms, "agents": dumps(agents)}):
@@ -107,7 +110,7 @@ class _Search:
         return chosen, None
 
     def choose_fairest(self, contested: Task) -> Task | None:
-        """Return the task that gets the slot: the contested task, or the first task of another actor."""
+        """Return the task that gets the slot, or None: the contested task, or the first task of another actor."""
         actors = [actor for actor in self._actors if not self.free_slots.full(actor)]
         wide = self.free_slots.full(contested.actor) or self.free_slots.scarce(None, len(actors))
         agents = self.free_slots.agents() if wide else [contested.agent]
@@ -129,7 +132,7 @@ class _Search:
 
 
 def _claim_task(tx: Tx, task: Task, request: ClaimRequest, now: int) -> Claim | None:
-    """Set the task to running. Return None if it was cancelled meanwhile."""
+    """Set a task to running. Return None if the task was cancelled meanwhile."""
     token = _make_token(task.id, task.attempt + 1)
     running = task._replace(
         status="running", attempt=task.attempt + 1, lease_owner=request.owner, host=request.host, started_at=now,
@@ -149,7 +152,7 @@ _SECRET = secrets.token_bytes(32)
 
 
 def _make_token(task_id: str, attempt: int) -> str:
-    """Return a secret for one attempt. It is derived from a secret of this process, which is fast."""
+    """Return the token of an attempt. It is computed from a secret of this process, because this is fast."""
     digest = hashlib.blake2b(f"{task_id}/{attempt}".encode(), key=_SECRET, digest_size=24)
     return attempt_token(task_id, digest.hexdigest())
 
@@ -215,7 +218,7 @@ def prune(tx: Tx, before: int, keep: int) -> int:
     return len(ids)
 
 
-def sum_usage(tx: Tx, asked: UsageQuery) -> list[UsageRow]:
-    params: dict[str, Any] = {part: part in asked.by for part in PARTS}
-    params |= {"since": asked.since, "until": asked.until, "session_key": asked.session_key}
+def sum_usage(tx: Tx, query: UsageQuery) -> list[UsageRow]:
+    params: dict[str, Any] = {part: part in query.by for part in PARTS}
+    params |= {"since": query.since, "until": query.until, "session_key": query.session_key}
     return [UsageRow(*row[:5], *map(int, row[5:12]), *row[12:]) for row in tx.rows("task.usage", params)]

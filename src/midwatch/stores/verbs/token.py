@@ -1,4 +1,4 @@
-"""Tokens: recognise, read, prune. `changes.apply` writes them."""
+"""Tokens: find by secret, read, list, count, prune. `changes.apply` writes tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of turns: read. `changes.apply` writes them."""
+"""Steps of turns: read. `changes.apply` writes steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tx: an open transaction, with the operations of a verb."""
+"""Tx: an open transaction, with the operations that a verb may use."""
 
 from __future__ import annotations
 
@@ -44,10 +44,13 @@ class Tx(ABC):
         """Run a statement that `midwatch.stores.sql` has built, and return the number of changed rows."""
 
     def hint(self, agent: str, due_at: int) -> None:  # noqa: B027 - not every engine needs hints
-        """Notify the engine that a task of `agent` may be claimed at `due_at`, unless the commit itself wakes it."""
+        """Notify the engine that a task of `agent` may be claimed from `due_at` on.
+
+        This does nothing if every commit wakes the engine.
+        """
 
     def unblock(self, task_id: str) -> None:  # noqa: B027
-        """Notify the engine that this task waits or has ended, so that another task of its gate may be claimed."""
+        """Notify the engine that this task does not run now, so that another task with the same gate may be claimed."""
 
     def find(self, record: type[R], name: str, /, **params: Any) -> R | None:
         """Return the record in the first row of a named query, or None."""
@@ -59,6 +62,6 @@ class Tx(ABC):
         return [decode(record, row) for row in self.rows(name, params)]
 
     def value(self, kind: type[R], name: str, /, **params: Any) -> R | None:
-        """Return the first value of the first row of a named query, or None. `kind` is its type."""
+        """Return the first value of the first row of a named query, or None. `kind` is the type of the value."""
         row = self.row(name, params)
         return None if row is None else cast(R | None, row[0])

@@ -1,4 +1,4 @@
-"""The state at the start of a stream. These verbs must run on one snapshot of the database."""
+"""The state of a task, a session or the desk at the start of a stream. Each verb must run on one snapshot."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from midwatch.stores.verbs.tx import Tx
 
 
 def read_task(tx: Tx, task_id: str) -> TaskState | None:
-    found = task.get(tx, task_id)
-    return None if found is None else TaskState(event.read_bounds(tx).last_seq, found, event.find_last(tx, task_id))
+    record = task.get(tx, task_id)
+    return None if record is None else TaskState(event.read_bounds(tx).last_seq, record, event.find_last(tx, task_id))
 
 
 def read_session(tx: Tx, key: str) -> SessionState | None:

@@ -1,4 +1,4 @@
-"""Worktrees: read, list, prune. `changes.apply` writes them."""
+"""Worktrees: read, list, prune. `changes.apply` writes worktrees."""
 
 from __future__ import annotations
 
