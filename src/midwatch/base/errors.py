@@ -1,7 +1,8 @@
 """Every error that midwatch raises on purpose; docs/errors.md lists them as a table.
 
-A message says what happened, then what to do. `code` never changes, so programs should compare it; `exit_status` is the
-exit status of a command that fails with the error. A class that sets neither has those of its base class.
+A message says what happened, then what to do. `code` never changes, so programs should compare it. `exit_status` is the
+exit status of a command that fails with the error. A class that does not set `code` and `exit_status` inherits them
+from its base class.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class MidwatchError(Exception):
 
 
 class InvalidInput(MidwatchError, code="invalid_input", exit_status=2):
-    """The request has a value that is not valid; `field` names it, if it is known."""
+    """The request has a value that is not valid; `field` names the wrong field, if it is known."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -46,7 +47,7 @@ LISTS = {
     "token": "token list", "automation": "automation list", "goal": "goal list", "worktree": "worktrees",
     "handoff": "handoff list",
 }  # fmt: skip
-"""The command that lists each noun."""
+"""For each noun, the command that lists its records."""
 
 
 class NotFound(MidwatchError, code="not_found", exit_status=3):
@@ -71,7 +72,7 @@ class Pruned(NotFound, code="pruned"):
 
 
 class Conflict(MidwatchError, code="conflict", exit_status=4):
-    """The state of the record does not allow this, or the record was changed at the same time."""
+    """The state of the record does not allow the change, or the record was changed at the same time."""
 
 
 class AlreadyFinished(Conflict, code="already_finished"):
@@ -102,11 +103,11 @@ class LimitReached(MidwatchError, code="limit_reached", exit_status=5):
 
 
 class Unauthorized(MidwatchError, code="unauthorized", exit_status=6):
-    """The request has no token, or a wrong one."""
+    """The request has no token, or a wrong token."""
 
 
 class Forbidden(MidwatchError, code="forbidden", exit_status=6):
-    """The role of the caller does not allow this."""
+    """The role of the caller does not allow the request."""
 
 
 class ForeignOrigin(Forbidden, code="foreign_origin"):
@@ -118,7 +119,7 @@ class WrongHost(Forbidden, code="wrong_host"):
 
 
 class LeaseLost(MidwatchError, code="lease_lost"):
-    """The attempt does not own its task any more, so its write was refused."""
+    """The attempt does not own its task any more, so what the attempt wanted to write was refused."""
 
     def __init__(self, task_id: str, attempt: int) -> None:
         super().__init__(f"attempt {attempt} of task {task_id} no longer owns it; its write was refused.")
@@ -151,7 +152,7 @@ class AlreadyRunning(MidwatchError, code="already_running", exit_status=4):
 
 
 class NotRunning(MidwatchError, code="not_running", exit_status=8):
-    """No server runs, and this needs one."""
+    """The command needs a running server, and no server runs."""
 
 
 class PortInUse(MidwatchError, code="port_in_use", exit_status=4):
@@ -171,7 +172,10 @@ class TransientError(AgentError, code="transient_error"):
 
 
 class UsageLimit(AgentError, code="usage_limit"):
-    """The usage limit of a provider is reached; if `resets_at` is known, the task waits until then and continues."""
+    """The usage limit of a provider is reached.
+
+    If `resets_at` is known, the task waits until this time and then continues.
+    """
 
     def __init__(self, message: str, *, resets_at: int | None = None) -> None:
         super().__init__(message)
@@ -191,7 +195,7 @@ class HandoffLimit(LimitReached, code="handoff_limit"):
 
 
 class HandoffError(AgentError, code="handoff_error"):
-    """A handoff ended without an answer; `handoff` is its id, if there is a record."""
+    """A handoff ended without an answer; `handoff` is the id of the handoff, if a record was stored."""
 
     def __init__(self, message: str, handoff: str | None = None) -> None:
         super().__init__(message)
@@ -207,7 +211,7 @@ class HandoffDisabled(HandoffError, code="handoff_disabled"):
 
 
 class HandoffRefused(HandoffError, code="handoff_refused"):
-    """The target agent, or every possible one, rejected the handoff."""
+    """The target agent rejected the handoff, or every agent that could take the work rejected it."""
 
 
 class HandoffOverdue(HandoffError, code="handoff_overdue"):

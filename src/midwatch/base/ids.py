@@ -14,9 +14,9 @@ _last = (0, 0)
 
 
 def new_id(prefix: str, now: int) -> str:
-    """Return a short id that sorts by the time of its creation. It is not a secret.
+    """Return a short id that sorts by the time of its creation; it is not a secret.
 
-    It has 11 hex digits of milliseconds and 12 random hex digits. Within one millisecond the random part grows by
+    The id has 11 hex digits of milliseconds and 12 random hex digits. Within one millisecond the random part grows by
     random steps, so that the ids of one process keep their order.
     """
     global _last

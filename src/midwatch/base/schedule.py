@@ -37,7 +37,7 @@ MIN_EVERY, MAX_EVERY = 60, 3650 * 86400
 """Limits of an interval, in seconds: one minute to ten years."""
 MAX_CRON = 1000
 COUNTED = 1000
-"""The most missed runs that are counted."""
+"""Missed runs are counted only up to this number."""
 
 ALIASES = {
     "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
@@ -51,7 +51,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND, _DAY = timedelta(microseconds=1), timedelta(days=1)
 LAST = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _NO_ZONE = re.compile(r"(posix|right)/|(localtime|posixrules|Factory)$")
-"""Files in the directory of the zones that are no zones, or that count leap seconds."""
+"""Names of files in the zone directory that are not time zones, or that count leap seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Schedule:
         cron: str | None = None,
         anchor: int | None = None,
     ) -> Schedule:
-        """Check the values and return the schedule. It may be a moment in the past, without a next run."""
+        """Check the values and return the schedule. A moment may be in the past; the schedule then has no next run."""
         names = [name for name, value in (("at", at), ("every", every), ("cron", cron)) if value is not None]
         if len(names) != 1:
             got = " and ".join(names) or "none"
@@ -130,7 +130,7 @@ class Schedule:
 
 
 def next_run_at(schedule: Schedule, after: int) -> int | None:
-    """Return the first run after a moment, or None if there is none."""
+    """Return the first run after the moment `after`, or None if the schedule has no more runs."""
     return next(_runs(schedule, after), None)
 
 
@@ -176,12 +176,12 @@ def _cron_runs(fields: str, zone: ZoneInfo, after: int) -> Iterator[int]:
 
 
 def _times_of_day(walls: Iterable[datetime], zone: ZoneInfo) -> Iterator[int]:
-    """Yield one run for each wall time, whatever the clock does."""
+    """Yield one run for each wall time, even if the clock skips or repeats this wall time."""
     return (_resolve(wall, zone) for wall in walls)
 
 
 def _real_minutes(walls: Iterable[datetime], zone: ZoneInfo) -> Iterator[int]:
-    """Yield a run for each real minute: a repeated wall time counts twice, a skipped one not at all."""
+    """Yield a run for each real minute: a repeated wall time yields two runs, a skipped wall time yields none."""
     repeated: deque[int] = deque()
     for wall in walls:
         first, second = _readings(wall, zone)
@@ -211,17 +211,23 @@ def _local(moment: int, zone: ZoneInfo) -> datetime:
 
 
 def _wall(moment: int, zone: ZoneInfo) -> datetime:
-    """Return the time that the zone's clock shows, without the zone."""
+    """Return the wall time that a clock in the zone shows at this moment, without zone information."""
     return _local(moment, zone).replace(tzinfo=None, fold=0)
 
 
 def _readings(wall: datetime, zone: ZoneInfo) -> tuple[int, int]:
-    """Return the two moments at which the zone's clock shows `wall`. If it never does, the first is the later one."""
+    """Return the two moments at which a clock in the zone shows `wall`; usually both are equal.
+
+    If the clock skips `wall`, the first moment is later than the second.
+    """
     return _moment(wall.replace(tzinfo=zone)), _moment(wall.replace(tzinfo=zone, fold=1))
 
 
 def _resolve(wall: datetime, zone: ZoneInfo) -> int:
-    """Return when the zone's clock shows `wall`: the first time if twice, the moment of the jump if never."""
+    """Return the moment when a clock in the zone shows `wall`.
+
+    If the clock shows `wall` twice, this is the first time. If the clock skips `wall`, it is the moment of the jump.
+    """
     first, second = _readings(wall, zone)
     if first <= second:
         return first
@@ -231,7 +237,7 @@ def _resolve(wall: datetime, zone: ZoneInfo) -> int:
 
 
 def local_iso(moment: int, zone: str) -> str:
-    """Return a moment as ISO 8601 in a zone, with its offset."""
+    """Return a moment as ISO 8601 in a zone, with the zone's offset from UTC."""
     return _local(moment, find_zone(zone)).isoformat()
 
 
@@ -259,7 +265,7 @@ def parse_moment(text: str, now: int, zone: str) -> int:
 
 
 def _at_clock(match: re.Match[str], now: int, zone: ZoneInfo) -> int:
-    """Return the moment of a time of day: on the named day, or else the next time the clock shows it."""
+    """Return the moment of a time of day: on the day that the text names, or else the next time it occurs."""
     day, hour, minute, second = match[1], int(match[2]), int(match[3]), int(match[4] or 0)
     first = _wall(now, zone).replace(hour=hour, minute=minute, second=second, microsecond=0)
     if day in ("today", "tomorrow"):
@@ -294,7 +300,10 @@ def _zone(name: str) -> ZoneInfo | None:
 
 
 def _close_zones(name: str) -> list[str]:
-    """Return similar names: the same name in upper or lower case, a city, or a name with a typing error."""
+    """Return names of zones that are similar to `name`.
+
+    These are the same name in upper or lower case, names of the same city, and names that `name` may be misspelt from.
+    """
     wanted = name[:80].strip().lower().replace(" ", "_")
     known = {zone.lower(): zone for zone in sorted(_zones())}
     if same := [zone for low, zone in known.items() if wanted in (low, low.rpartition("/")[2])]:
@@ -308,7 +317,10 @@ def _zones() -> frozenset[str]:
 
 
 def host_zone(environ: Mapping[str, str] = os.environ, etc: Path = Path("/etc")) -> str:
-    """Return the zone of this machine, from the variable TZ, /etc/timezone or the link /etc/localtime; else UTC."""
+    """Return the time zone of this machine.
+
+    It is taken from the variable TZ, from /etc/timezone, or from the link /etc/localtime; without these it is UTC.
+    """
     return next((name for name in _host_names(environ, etc) if _zone(name)), "UTC")
 
 
@@ -321,7 +333,7 @@ def _host_names(environ: Mapping[str, str], etc: Path) -> Iterator[str]:
 
 
 def _below_zoneinfo(path: str) -> str:
-    """Return the name of the zone in the path of its file; other text is returned as it is."""
+    """Return the name of a zone from the path of the zone's file; a text that is no such path is returned as it is."""
     return re.sub(r"^.*/zoneinfo/(?:(?:posix|right)/)?", "", path)
 
 
@@ -408,7 +420,7 @@ def _reads(cron: str) -> bool:
 
 
 def _span(every: int) -> str:
-    """Return seconds as a duration that can be read again: 1d, 1h30m."""
+    """Return a number of seconds as text that `seconds` can read again, such as 1d or 1h30m."""
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, every = divmod(every, size)

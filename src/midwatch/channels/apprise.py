@@ -16,7 +16,7 @@ from midwatch.wire.fields import Options
 
 TITLE_SHOWN = 120
 KIND_OF = {"done": "success", "failed": "failure", "timed_out": "failure", "asked": "warning"}
-"""The types of notices for services that show types in colours; all other notices are `info`."""
+"""The apprise type of each notice, which some services show as a colour; all other notices are `info`."""
 
 _LOGGERS = ("apprise", "urllib3.connectionpool")
 
@@ -49,7 +49,7 @@ class AppriseChannel(SendOnly):
             raise BadConfig(f"{setting}: apprise does not know this kind of address; see docs/channels.md.")
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Send the notice to the delivery's target if that is a URL, else to the configured services."""
+        """Send the notice to the delivery's target if the target is a URL, else to the configured services."""
         service = self._service
         if delivery.target and "://" in delivery.target:
             service = self._services((delivery.target,))
@@ -69,7 +69,7 @@ class AppriseChannel(SendOnly):
             raise self._failure("the service did not accept the notice; check its address and whether it runs")
 
     def _services(self, urls: tuple[str, ...]) -> Any:
-        """Return the services behind `urls`, or None if one of them is not known."""
+        """Return the services that `urls` address, or None if apprise does not know one of the addresses."""
         service = self._library.Apprise()
         with silence_loggers(*_LOGGERS):
             known = all(service.add(url) for url in urls)
@@ -77,7 +77,7 @@ class AppriseChannel(SendOnly):
 
 
 def _load() -> Any:
-    """Import the library and load its services. It takes a moment, so it is done before the first notice."""
+    """Import the library and load its services. This takes a moment, so it is done before the first notice."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it imports modules that Python 3.13 removes
         import apprise

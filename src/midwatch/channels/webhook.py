@@ -85,7 +85,7 @@ class WebhookChannel(SendOnly):
         self._client: httpx2.AsyncClient | None = None
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Post the notice to the delivery's target if that is an address, else to the configured address."""
+        """Post the notice to the delivery's target if the target is an address, else to the configured address."""
         target = delivery.target if delivery.target and is_address(delivery.target) else None
         url = target or self._options.url
         if url is None:
@@ -116,7 +116,10 @@ class WebhookChannel(SendOnly):
         return headers
 
     async def _post(self, url: str, content: bytes, headers: dict[str, str]) -> int:
-        """Post the content and return the status. The body of the answer is not read, since it may have no end."""
+        """Post the content and return the HTTP status.
+
+        The body of the answer is not read, because it may be endless.
+        """
         import httpx2
 
         timeout = self._options.timeout
@@ -138,7 +141,7 @@ class WebhookChannel(SendOnly):
 
 
 def body(delivery: Delivery) -> str:
-    """Return the JSON text to post. It is the same at every attempt."""
+    """Return the JSON text to post. The text is the same at every attempt of a delivery."""
     data = {"delivery_id": delivery.id, "task_id": delivery.task_id, "notice": delivery.notice, "text": delivery.text}
     kind = delivery.notice.partition(":")[0]
     return json.dumps({"type": f"task.{kind}", "timestamp": iso(delivery.created_at), "data": data})

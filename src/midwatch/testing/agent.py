@@ -24,7 +24,7 @@ Step = Callable[[Turn], Awaitable[Any]]
 
 
 def say(text: str) -> Step:
-    """Emit a complete message; it is the result if this is the last step."""
+    """Emit a complete message. If this is the last step, the message is the result of the turn."""
 
     async def step(turn: Turn) -> str:
         await turn.emit(MessageUpdate(message_id=message_id(turn), role="agent", message=text))
@@ -44,7 +44,7 @@ def emit(payload: Payload) -> Step:
 
 
 def tool(name: str, arguments: Any = None, result: str = "", *, is_error: bool = False) -> Step:
-    """Emit the start and the end of a tool's use."""
+    """Emit the two events that a tool was started and has ended."""
 
     async def step(turn: Turn) -> None:
         await turn.emit(ToolExecStart(tool=name, arguments=arguments, tool_call_id=name))
@@ -54,7 +54,10 @@ def tool(name: str, arguments: Any = None, result: str = "", *, is_error: bool =
 
 
 def ask(question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Step:
-    """Ask, wait, and return the choice, or the status of the question if there is no choice."""
+    """Ask a question, wait for the answer, and return the choice.
+
+    If the answer has no choice, return the status of the question.
+    """
 
     async def step(turn: Turn) -> str:
         answer = await turn.ask(question, choices, expires=expires)
@@ -64,7 +67,7 @@ def ask(question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: flo
 
 
 def save(progress: Any) -> Step:
-    """Save progress."""
+    """Save `progress` for a later attempt."""
     return lambda turn: turn.save_progress(progress)
 
 
@@ -97,7 +100,7 @@ def wait_for(event: asyncio.Event) -> Step:
 
 
 def raise_(problem: BaseException) -> Step:
-    """Fail with this error."""
+    """Fail with the error `problem`."""
 
     async def step(turn: Turn) -> None:
         raise problem
@@ -122,10 +125,11 @@ def result(
 
 
 class ScriptedAgent:
-    """An agent that performs its steps in every turn, one after the other, and records sessions, turns and interrupts.
+    """An agent that performs its steps in every turn, one after the other.
 
-    A step is any `async def step(turn)`. An interrupt cancels the running step, unless its mode is in `deaf_to`. With
-    `lasting` its conversations stay open between turns.
+    It records sessions, turns and interrupts. A step is any `async def step(turn)`. An interrupt cancels the running
+    step, unless the mode of the interrupt is in `deaf_to`. With `lasting` the conversations of the agent stay open
+    between turns.
     """
 
     kind = "scripted"
@@ -156,7 +160,7 @@ class ScriptedAgent:
         return _LastingConversation(self) if self.lasting else _ScriptedConversation(self)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the number of steps."""
+        """Return the number of steps in the script."""
         return {"target": f"a script of {len(self._steps)} steps"}
 
     async def perform(self, prompt: str, turn: Turn) -> Any:
