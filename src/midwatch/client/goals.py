@@ -16,7 +16,7 @@ class GoalCalls(Transport):
     """The client's calls about goals."""
 
     async def goals(self, status: str = "", *, limit: int = 20) -> Sequence[GoalInfo]:
-        """Return goals with this status, newest first; `all` returns every goal."""
+        """Return goals with this status, newest first; without a status return all goals."""
         return await self._get("/goals", "goals", status=status, limit=limit)
 
     async def goal(self, goal_id: str) -> GoalInfo:

@@ -1,4 +1,4 @@
-"""Risk: a hint for people who answer questions, computed from the question. It decides nothing."""
+"""Risk: how dangerous the answer yes would be, as a hint for people. It is computed and decides nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from midwatch.domain.commandline import argv_of
 
 ORDER: tuple[Risk, ...] = ("low", "medium", "high")
 RISKS: dict[str, Risk] = {"read": "low", "search": "low", "think": "low", "delete": "high"}
-"""The risk of a kind of tool; other kinds have medium risk."""
+"""The risk of each kind of tool; kinds that are not listed have medium risk."""
 DANGEROUS = frozenset({
     "sudo", "doas", "su", "rm", "rmdir", "shred", "dd", "mkfs", "fdisk", "mount", "umount", "shutdown", "reboot",
     "halt", "kill", "killall", "pkill", "chmod", "chown", "chgrp", "crontab", "systemctl", "launchctl", "iptables",
@@ -28,9 +28,10 @@ SENDS = re.compile(r"\b(?:post|put|patch|upload|uploads|send|sends)\b", re.IGNOR
 
 
 def hint(question: Question, root: str | None = None) -> Risk | None:
-    """Return the risk of a yes: low, medium or high, and not below the risk that the agent reports.
+    """Return how dangerous the answer yes would be: low, medium or high.
 
-    For a question that is not about a tool, return the risk that the agent reports, or None.
+    The result is never below the risk that the agent reports. For a question that is not about a tool, it is the risk
+    that the agent reports, or None.
     """
     if question.kind == "choice":
         return question.risk

@@ -142,7 +142,10 @@ class Bus:
         self._wake_readers()
 
     def _remember(self, events: Sequence[Event]) -> None:
-        """Keep events in the tail, which must have no holes; a pruned log may have some."""
+        """Keep recent events in memory, in the tail.
+
+        The tail must have no holes: if a pruned log has a hole before an event, the earlier events are dropped.
+        """
         whole = events[-1].seq - events[0].seq + 1 == len(events)
         if whole and (not self._tail or events[0].seq == self._tail[-1].seq + 1):
             self._tail.extend(events)
