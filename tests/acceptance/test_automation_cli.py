@@ -410,8 +410,8 @@ async def test_commands_use_the_goal_from_the_environment(either: Desk) -> None:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 BAD_INPUT = [
-    (2, ("automation", "add", "x"), "exactly one of at, every and cron"),
-    (2, ("automation", "add", "x", "--every", "1h", "--cron", "@daily"), "exactly one of at, every and cron"),
+    (2, ("automation", "add", "x"), "exactly one of `at`, `every` and `cron`"),
+    (2, ("automation", "add", "x", "--every", "1h", "--cron", "@daily"), "exactly one of `at`, `every` and `cron`"),
     (2, ("automation", "add", "x", "--every", "10s"), "60s"),
     (2, ("automation", "add", "x", "--every", "soon"), "90s, 10m"),
     (2, ("automation", "add", "x", "--cron", "0 0 30 2 *"), "never runs"),

@@ -350,7 +350,7 @@ async def test_max_runs_below_the_count_is_refused_and_equal_pauses(
     made = await automations.create("x", every=3600)
     await fire_due(store, clock, made)
     await end_and_fire_again(store, clock, made.id)
-    with pytest.raises(InvalidInput, match="already had more runs"):
+    with pytest.raises(InvalidInput, match="raise it"):
         await automations.patch(made.id, {"max_runs": 1})
     spent = await automations.patch(made.id, {"max_runs": 2})
     assert (spent.status, spent.paused_why, spent.next_run_at) == ("paused", SPENT, None)

@@ -34,7 +34,7 @@ class UnknownAgent(InvalidInput, code="unknown_agent"):
 
     def __init__(self, agent: str, known: list[str], advice: str | None = None) -> None:
         offered = ", ".join(sorted(known)) or "none"
-        remedy = advice or "Add it under [agents.NAME] in midwatch.toml, or list them with `midwatch agents`."
+        remedy = advice or "Add it under [agents.NAME] in midwatch.toml, or list all agents with `midwatch agents`."
         super().__init__(f"no agent is called {agent!r}; known agents: {offered}. {remedy}", field="agent")
 
 
@@ -66,7 +66,7 @@ class Pruned(NotFound, code="pruned"):
     def __init__(self, after: int, oldest_seq: int) -> None:
         MidwatchError.__init__(
             self,
-            f"events {after + 1} to {oldest_seq - 1} were deleted because they are old; read after {oldest_seq - 1}.",
+            f"events {after + 1} to {oldest_seq - 1} were deleted because of age; read events after {oldest_seq - 1}.",
         )
         self.oldest_seq = oldest_seq
 
@@ -122,7 +122,7 @@ class LeaseLost(MidwatchError, code="lease_lost"):
     """The attempt does not own its task any more, so what the attempt wanted to write was refused."""
 
     def __init__(self, task_id: str, attempt: int) -> None:
-        super().__init__(f"attempt {attempt} of task {task_id} no longer owns it; its write was refused.")
+        super().__init__(f"attempt {attempt} does not own task {task_id} any more, so its write was refused.")
         self.task_id = task_id
         self.attempt = attempt
 
@@ -172,10 +172,7 @@ class TransientError(AgentError, code="transient_error"):
 
 
 class UsageLimit(AgentError, code="usage_limit"):
-    """The usage limit of a provider is reached.
-
-    If `resets_at` is known, the task waits until this time and then continues.
-    """
+    """The usage limit of a provider is reached; if `resets_at` is known, the task waits until then and continues."""
 
     def __init__(self, message: str, *, resets_at: int | None = None) -> None:
         super().__init__(message)

@@ -162,7 +162,7 @@ class Home:
         other = self.server()
         who = f"pid {other.pid}, {other.url}" if other else "it is starting"
         raise AlreadyRunning(
-            f"a midwatch server already serves {self.path} ({who}); stop it with `midwatch down`, or set MIDWATCH_HOME."
+            f"a midwatch server already serves {self.path} ({who}); run `midwatch down`, or set another MIDWATCH_HOME."
         )
 
 

@@ -19,4 +19,4 @@ def load_kind(section: str, kind: str, kinds: Mapping[str, str]) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as problem:
-        raise BadConfig(f"{section}.kind: {kind!r} cannot be loaded ({problem}); correct it.") from problem
+        raise BadConfig(f"{section}.kind: {kind!r} cannot be loaded ({problem}); correct the name.") from problem

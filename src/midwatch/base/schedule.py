@@ -83,7 +83,7 @@ class Schedule:
         names = [name for name, value in (("at", at), ("every", every), ("cron", cron)) if value is not None]
         if len(names) != 1:
             got = " and ".join(names) or "none"
-            raise InvalidInput(f"give exactly one of at, every and cron; got {got}.", field="schedule")
+            raise InvalidInput(f"set exactly one of `at`, `every` and `cron`; got {got}.", field="schedule")
         find_zone(zone)
         if at is not None:
             return cls(zone=zone, at=_check_moment(at, "at"))
@@ -91,7 +91,7 @@ class Schedule:
             return cls(zone=zone, cron=_check_cron(cron))
         assert every is not None
         if anchor is None:
-            raise InvalidInput("an interval needs an anchor, the moment it is counted from.", field="anchor")
+            raise InvalidInput("an interval needs an `anchor`: the moment it is counted from.", field="anchor")
         return cls(zone=zone, every=_check_interval(every), anchor=_check_moment(anchor, "anchor"))
 
     @classmethod
@@ -99,12 +99,12 @@ class Schedule:
         """Read a schedule as `snapshot` writes it."""
         known = ("zone", "at", "every", "cron", "anchor")
         if wrong := [name for name in data if name not in known]:
-            raise InvalidInput(f"a schedule has no {wrong[0]!r}; it has {', '.join(known)}.", field="schedule")
+            raise InvalidInput(f"a schedule has no {wrong[0]!r}; its fields are {', '.join(known)}.", field="schedule")
         for name in ("zone", "cron"):
             if not isinstance(data.get(name, ""), str | None):
-                raise InvalidInput(f"{name} of a schedule is text; got {data[name]!r}.", field=name)
+                raise InvalidInput(f"`{name}` of a schedule must be text; got {data[name]!r}.", field=name)
         if not data.get("zone"):
-            raise InvalidInput("a schedule needs a zone, such as Europe/Berlin or UTC.", field="zone")
+            raise InvalidInput("a schedule needs a `zone`, such as Europe/Berlin or UTC.", field="zone")
         zone = str(data["zone"])
         at, anchor = (_moment_of(data.get(name), zone, name) for name in ("at", "anchor"))
         return cls.make(zone=zone, at=at, every=data.get("every"), cron=data.get("cron"), anchor=anchor)
@@ -342,7 +342,7 @@ def _below_zoneinfo(path: str) -> str:
 
 def _check_moment(moment: int, field: str) -> int:
     if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment < LAST:
-        raise InvalidInput(f"{field} must be between the years 1970 and 9998; got {moment!r}.", field=field)
+        raise InvalidInput(f"`{field}` must be between the years 1970 and 9998; got {moment!r}.", field=field)
     return moment
 
 
@@ -352,7 +352,7 @@ def _moment_of(text: Any, zone: str, field: str) -> int | None:
     try:
         datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        raise InvalidInput(f"{field} is a time such as 2026-03-29T09:00+02:00; got {text!r}.", field=field) from None
+        raise InvalidInput(f"`{field}` must be a time like 2026-03-29T09:00Z; got {text!r}.", field=field) from None
     return parse_moment(text, 0, zone)
 
 
@@ -360,10 +360,10 @@ def _check_interval(length: float | str) -> int:
     try:
         every = seconds(str(length) if isinstance(length, bool) else length)
     except (InvalidInput, OverflowError, TypeError):
-        raise InvalidInput(f"every is a duration such as 90m, 24h or 7d; got {length!r}.", field="every") from None
+        raise InvalidInput(f"`every` must be a duration such as 90m or 7d; got {length!r}.", field="every") from None
     if not MIN_EVERY <= every <= MAX_EVERY or every != int(every):
         raise InvalidInput(
-            f"every is one minute to ten years, in whole seconds; got {length!r}. The shortest is 60s.", field="every"
+            f"`every` must be from one minute to ten years, in whole seconds; got {length!r}.", field="every"
         )
     return int(every)
 
@@ -372,7 +372,7 @@ def _check_cron(text: str) -> str:
     """Return a cron expression with single spaces; raise InvalidInput if it is not valid."""
     cron = " ".join(text.split())
     if len(cron) > MAX_CRON:
-        raise InvalidInput(f"a cron expression has {MAX_CRON} characters at most.", field="cron")
+        raise InvalidInput(f"a cron expression must have at most {MAX_CRON} characters.", field="cron")
     if cron.startswith("@"):
         cron = cron.lower()
         if cron not in ALIASES:
@@ -386,7 +386,7 @@ def _check_cron(text: str) -> str:
 def _alias_remedy(cron: str) -> str:
     known = ", ".join(ALIASES)
     if cron.startswith("@every"):
-        return "cron has no @every; use an interval of at least 60s instead: set every."
+        return "cron has no @every; use an interval instead: set `every` to at least 60s."
     if cron.startswith("@reboot"):
         return f"cron has no @reboot here, because a schedule depends on time only; use one of {known}."
     return f"cron has no alias {cron[:80]!r}; use one of {known}, or five fields."
@@ -396,9 +396,9 @@ def _alias_remedy(cron: str) -> str:
 def _find_cron_fault(cron: str) -> str | None:
     fields = cron.split()
     if "=" in cron:
-        return "names a zone; set the zone with its own field, and write five fields here."
+        return "names a zone; set the field `zone` instead, and write only five fields here."
     if len(fields) == 6:
-        return "has six fields; write five, minute hour day month weekday. There are no seconds."
+        return "has six fields; write five: minute hour day month weekday. There is no field for seconds."
     if len(fields) != 5:
         return f"has {len(fields)} field{'s' * (len(fields) != 1)}; write five: minute hour day month weekday."
     never = "never runs: no date fits within 50 years; check day, month and weekday."
@@ -408,7 +408,7 @@ def _find_cron_fault(cron: str) -> str | None:
         if _reads(" ".join((*fields[:3], "*", fields[4]))) and _reads(" ".join((*fields[:2], "*", *fields[3:]))):
             return never  # each field is valid, but no month has such a day
         part = str(error).lower().removeprefix("bad ")
-        return f"has a bad {part}; write five fields, minute hour day month weekday, such as 0 9 * * 1-5."
+        return f"has a bad {part}; write five fields: minute hour day month weekday, such as 0 9 * * 1-5."
 
 
 def _reads(cron: str) -> bool:

@@ -31,7 +31,7 @@ class AppriseOptions(Options):
     @classmethod
     def _check(cls, urls: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if urls and info.data.get("url"):
-            raise ValueError("write url or urls, not both")
+            raise ValueError("write `url` or `urls`, not both")
         return urls
 
 
@@ -66,7 +66,7 @@ class AppriseChannel(SendOnly):
                 body_format="text",
             )
         if not sent:  # the library's own message may contain the address
-            raise self._failure("the service did not accept the notice; check its address and whether it runs")
+            raise self._failure("the service did not accept the notice; check its address, and that the service runs")
 
     def _services(self, urls: tuple[str, ...]) -> Any:
         """Return the services that `urls` address, or None if apprise does not know one of the addresses."""

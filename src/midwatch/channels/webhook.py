@@ -70,9 +70,9 @@ class WebhookOptions(Options):
             if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
                 raise ValueError("write names and values as plain ASCII on one line")
             if name.lower() in _OURS or name.lower().startswith("webhook-"):
-                raise ValueError(f"{name} is set by midwatch; leave it out")
+                raise ValueError(f"midwatch itself sets the header {name}; remove it")
         if headers and not info.data.get("url"):
-            raise ValueError("headers are sent to url only, and url is missing; set it")
+            raise ValueError("`headers` are sent only to `url`, which is missing; set `url`")
         return headers
 
 
@@ -96,7 +96,7 @@ class WebhookChannel(SendOnly):
         if 200 <= status < 300:
             return
         permanent = 400 <= status < 500 and status not in TEMPORARY
-        remedy = "; check its address and what it accepts" if permanent else ""
+        remedy = "; check the receiver's address and what it accepts" if permanent else ""
         raise self._failure(f"the receiver answered {status}{remedy}", permanent=permanent)
 
     async def close(self) -> None:
@@ -133,11 +133,11 @@ class WebhookChannel(SendOnly):
                     async with self._client.stream("POST", url, content=content, headers=headers) as response:
                         return response.status_code
         except (TimeoutError, httpx2.TimeoutException):
-            raise self._failure(f"no answer within {timeout:g} s") from None
+            raise self._failure(f"the receiver gave no answer within {timeout:g} s; check that it runs") from None
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
-            raise self._failure("the address cannot be used; correct it", permanent=True) from None
+            raise self._failure("the address of the receiver is not valid; correct it", permanent=True) from None
         except (httpx2.HTTPError, OSError) as problem:  # its message may contain the address; report its class
-            raise self._failure(f"the receiver cannot be reached ({type(problem).__name__})") from None
+            raise self._failure(f"the receiver cannot be reached ({type(problem).__name__}); check it") from None
 
 
 def body(delivery: Delivery) -> str:

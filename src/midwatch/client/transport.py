@@ -121,7 +121,7 @@ class Transport:
 def quote_key(key: str) -> str:
     """Return `key` with special characters quoted, as one part of a path."""
     if not key or key in (".", ".."):
-        raise InvalidInput(f"{key!r} cannot be an id; list the records to find the right one.", field="id")
+        raise InvalidInput(f"{key!r} cannot be an id; list the records to find the right id.", field="id")
     return quote(key, safe="", errors="replace")
 
 
@@ -166,7 +166,7 @@ def error_of(response: httpx2.Response) -> MidwatchError:
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
         return MidwatchError(
-            f"the server answered {response.status_code} without an error of midwatch; check its address."
+            f"the reply {response.status_code} does not come from midwatch; check the address of the server."
         )
     kind = BY_CODE.get(code, MidwatchError)
     error = kind.__new__(kind, detail)  # the arguments of the class are not known here, only its message

@@ -24,11 +24,7 @@ from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.task import Outcome
 
 Interrupt = Literal["stop", "terminate", "kill"]
-"""How to interrupt a turn.
-
-`stop` asks the agent to end the turn (a cancel request, SIGINT), `terminate` sends SIGTERM, and `kill` sends SIGKILL.
-Signals go to the whole process group.
-"""
+"""`stop` asks the agent to end the turn; `terminate` and `kill` send SIGTERM or SIGKILL to its process group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -223,7 +223,7 @@ def _build(task: Task, question: Question, now: int, always: Pattern | None) -> 
     choices = _offer_choices(question, pattern, task.agent)
     if not question.text.strip() or not 1 <= len(question.choices) <= MAX_CHOICES:
         raise InvalidInput(
-            f"the question is empty or has too many choices; ask with 1 to {MAX_CHOICES} choices.", field="question"
+            f"a question must have a text and from 1 to {MAX_CHOICES} choices; ask again with both.", field="question"
         )
     diff = None if question.diff is None else question.diff.encode("utf-8", "replace")
     return Approval(

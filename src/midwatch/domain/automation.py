@@ -138,7 +138,7 @@ class Automation:
     def times(self) -> Schedule:
         """Return the schedule; raise InvalidInput if it cannot be used, for example because its zone is unknown."""
         if not isinstance(self.schedule, Mapping):
-            raise InvalidInput("its schedule cannot be read; set a new one.", field="schedule")
+            raise InvalidInput("the schedule of the automation cannot be read; set a new schedule.", field="schedule")
         return Schedule.from_data(self.schedule)
 
     @property
@@ -234,9 +234,9 @@ def normalise(automation: Automation) -> Automation:
 def check_scope(record: Any) -> None:
     """Raise InvalidInput if the scope or the `manage_mode` of an automation or a goal is not valid."""
     refuse_first(
-        ("scope_kind", record.scope_kind not in get_args(ScopeKind), "the scope must be user or chat."),
-        ("scope_id", not record.scope_id, "the scope has no id; name its user or chat."),
-        ("manage_mode", record.manage_mode not in get_args(ManageMode), "use creator_only or scope_all."),
+        ("scope_kind", record.scope_kind not in get_args(ScopeKind), "`scope_kind` must be user or chat."),
+        ("scope_id", not record.scope_id, "`scope_id` is empty; name the user or chat."),
+        ("manage_mode", record.manage_mode not in get_args(ManageMode), "it must be creator_only or scope_all."),
     )
 
 
@@ -248,15 +248,15 @@ def validate(automation: Automation) -> None:
         ("prompt", not automation.prompt, "the prompt is empty; describe what the agent should do."),
         ("title", len(automation.title) > MAX_TITLE, f"the title must have at most {MAX_TITLE} characters."),
         ("title", not (automation.title or "x").isprintable(), "the title must be one line of text."),
-        ("status", automation.status not in TRANSITIONS, "the status must be active, paused or deleted."),
-        ("max_runs", automation.max_runs < 0, "max_runs must be above 0, or 0 for no limit."),
-        ("run_count", automation.run_count < 0, "run_count must be 0 or more."),
-        ("max_runs", 0 < automation.max_runs < automation.run_count, "it already had more runs; raise max_runs."),
-        ("missed", automation.missed not in get_args(Missed), "missed must be skip, once or once_within."),
-        ("missed_window", not 0 < automation.missed_window < math.inf, "missed_window must be above 0 seconds."),
-        ("jitter", not 0 <= automation.jitter_seconds <= 86400, "jitter must be from 0 seconds to a day."),
-        ("worktree", automation.worktree and not automation.fresh, "runs with a worktree must be fresh; set fresh."),
-        ("quiet", automation.quiet is not None and not automation.quiet.strip(), "quiet is empty; write some text."),
+        ("status", automation.status not in TRANSITIONS, "`status` must be active, paused or deleted."),
+        ("max_runs", automation.max_runs < 0, "`max_runs` must be above 0, or 0 for no limit."),
+        ("run_count", automation.run_count < 0, "`run_count` must be 0 or more."),
+        ("max_runs", 0 < automation.max_runs < automation.run_count, "`max_runs` is below `run_count`; raise it."),
+        ("missed", automation.missed not in get_args(Missed), "`missed` must be skip, once or once_within."),
+        ("missed_window", not 0 < automation.missed_window < math.inf, "`missed_window` must be above 0 seconds."),
+        ("jitter", not 0 <= automation.jitter_seconds <= 86400, "`jitter` must be from 0 seconds to a day."),
+        ("worktree", automation.worktree and not automation.fresh, "`worktree` needs `fresh`; set both."),
+        ("quiet", automation.quiet is not None and not automation.quiet.strip(), "`quiet` is empty; write some text."),
         ("tags", len(automation.tags) > MAX_TAGS, f"there are too many tags; use at most {MAX_TAGS}."),
         ("tags", long_tag, "a tag must have 1 to 50 printable characters."),
     )
@@ -498,7 +498,7 @@ def resume_automation(automation: Automation, now: int, actor: str | None) -> Ch
     over = OVER if following is None else SPENT if automation.exhausted else None
     if over and automation.status != "deleted":
         what, field = ("set a new schedule", "schedule") if over is OVER else ("raise max_runs", "max_runs")
-        raise InvalidInput(f"{over}; {what} with `midwatch automation edit`.", field=field)
+        raise InvalidInput(f"automation not resumed: {over}; {what} with `midwatch automation edit`.", field=field)
     fields: dict[str, Any] = {"status": "paused" if over else "active", "paused_why": over, "deleted_at": None}
     if not over:
         fields |= {"consecutive_failures": 0, "next_run_at": following}

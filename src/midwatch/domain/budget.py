@@ -90,9 +90,9 @@ class Budget(NamedTuple):
         if data is None:
             return cls()
         if not isinstance(data, Mapping):
-            raise InvalidInput("a budget is an object such as {'tokens': 200000, 'usd': 1.5}.", field=field)
+            raise InvalidInput("a budget must be an object such as {'tokens': 200000, 'usd': 1.5}.", field=field)
         if unknown := sorted(str(name) for name in set(data) - set(NAMES)):
-            raise InvalidInput(f"a budget has no {unknown[0]}; it has {', '.join(NAMES)}.", field=field)
+            raise InvalidInput(f"a budget has no {unknown[0]}; its fields are {', '.join(NAMES)}.", field=field)
         limits = {name: _limit(name, value, field) for name, value in data.items() if value is not None}
         return cls(**limits)
 

@@ -44,7 +44,7 @@ class Route(NamedTuple):
         """Read a route from a text such as `channel` or `channel:target`."""
         name, _, target = text.strip().partition(":")
         if not name:
-            raise InvalidInput("a route is `channel` or `channel:target`, such as console.", field="route")
+            raise InvalidInput("a route must be `channel` or `channel:target`, such as console.", field="route")
         return cls(name, target or None)
 
 

@@ -45,10 +45,7 @@ class ClaimRequest(NamedTuple):
     agents: Mapping[str, int]
     own_only: bool = False
     leave: frozenset[str] = frozenset()
-    """Agents that another live process serves.
-
-    For these agents, only tasks that `owner` itself submitted are claimed.
-    """
+    """Agents that another live process serves: for them, only tasks that `owner` submitted are claimed."""
     shares: Shares = Shares()
 
 

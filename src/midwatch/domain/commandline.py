@@ -18,10 +18,7 @@ PLAIN = re.compile(
         (?: [ \t]+ (?!=)(?:[A-Za-z0-9_@%+=:,./-] | '[^'\t]*' | "[^"\t$`\\!]*")+ )*""",
     re.VERBOSE,
 )
-"""A command that every shell understands in the same way.
-
-It has no operator, redirection, substitution, glob, tilde, brace or escape.
-"""
+"""A command that all shells read alike: without operator, redirection, substitution, glob, tilde, brace or escape."""
 SHELL = re.compile(r"(?:(?:/usr|/usr/local|/opt/homebrew)?/bin/)?(?:ba|z|da|k)?sh")
 RUNS = (("-c",), ("-lc",), ("-cl",), ("-l", "-c"))
 JOINED = re.compile(r"\\\r?\n")

@@ -45,10 +45,7 @@ MOST_ERRORS = 5
 MOST_ALIKE = 3
 """After this many steps with the same text and without a tool, the goal counts as stuck in a loop."""
 LAST_SECONDS = 3600.0
-"""How long the last task of a goal may run after the deadline.
-
-This task is the wrap-up, or the verification of a claim that was made before the deadline.
-"""
+"""How long a wrap-up, or the verification of a claim from before the deadline, may run after the deadline."""
 MAX_OBJECTIVE = 20_000
 OBJECTIVE_SHOWN = 200
 TEXT_SHOWN = 500
@@ -242,12 +239,12 @@ def validate(goal: Goal) -> None:
     check_scope(goal)
     refuse_first(
         ("objective", not goal.objective, "the objective is empty; describe what to reach."),
-        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"the objective is too long; the limit is {MAX_OBJECTIVE}."),
-        ("status", goal.status not in TRANSITIONS, f"the status must be one of: {', '.join(TRANSITIONS)}."),
-        ("max_steps", goal.max_steps < 0, "max_steps must be above 0, or 0 for no limit."),
-        ("max_tokens", goal.max_tokens < 0, "max_tokens must be above 0, or 0 for no limit."),
-        ("max_seconds", goal.max_seconds < 0, "max_seconds must be above 0, or 0 for no limit."),
-        ("max_usd", not 0 <= goal.max_usd <= MOST, "max_usd must be above 0, or 0 for no limit."),
+        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"write an objective of up to {MAX_OBJECTIVE} characters."),
+        ("status", goal.status not in TRANSITIONS, f"`status` must be one of: {', '.join(TRANSITIONS)}."),
+        ("max_steps", goal.max_steps < 0, "`max_steps` must be above 0, or 0 for no limit."),
+        ("max_tokens", goal.max_tokens < 0, "`max_tokens` must be above 0, or 0 for no limit."),
+        ("max_seconds", goal.max_seconds < 0, "`max_seconds` must be above 0, or 0 for no limit."),
+        ("max_usd", not 0 <= goal.max_usd <= MOST, "`max_usd` must be above 0, or 0 for no limit."),
         ("deadline", goal.deadline_at <= goal.created_at, "the deadline is in the past; choose a later one."),
         ("deadline", goal.deadline_at >= LAST, "the deadline must be before the year 9999; choose an earlier one."),
     )
@@ -493,7 +490,7 @@ def delay_goal(goal: Goal, now: int, seconds: float, reason: str, actor: str | N
     if goal.status != "active":
         raise Conflict(f"goal {goal.id} is {goal.status}; only an active goal can be delayed, so resume it first.")
     if goal.work == "wrap_up" and now >= goal.deadline_at:
-        raise Conflict(f"goal {goal.id} is past its deadline, and this is its last step; finish it now.")
+        raise Conflict(f"goal {goal.id} cannot be delayed after its deadline; finish its last step now.")
     if seconds and not SHORTEST_DELAY <= seconds <= LONGEST_DELAY:
         raise InvalidInput("a delay must be 0, or from 1 minute to 12 hours.", field="duration")
     if not reason.strip():

@@ -39,11 +39,7 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "cancelled": frozenset(),
     "expired": frozenset(),
 }
-"""The statuses that can follow each status.
-
-A pending handoff stays pending when another agent is tried. A handoff in progress stays in progress when its task is
-retried.
-"""
+"""A handoff stays pending while another agent is tried, and stays in progress while its task is retried."""
 OPEN: frozenset[Status] = frozenset({"pending", "accepted", "in_progress"})
 TIMEOUT_SECONDS = 300.0
 MAX_INPUT = 1_000_000
@@ -79,7 +75,10 @@ class HandoffTask:
 
 
 class Link(NamedTuple):
-    """One agent in a chain, and the handoff that brought the work to it; None for the first."""
+    """One agent in a chain of handoffs, and the handoff that brought the work to this agent.
+
+    The first agent has no handoff: None.
+    """
 
     agent: Annotated[str, Example("lead")]
     handoff: str | None = None
@@ -135,10 +134,7 @@ class Handoff(JsonRecord):
     session_key: str | None = None
     creator: str | None = None
     owner: Hidden[str | None] = None
-    """The process that prepares the handoff.
-
-    If this process dies before the task of the handoff exists, the handoff fails.
-    """
+    """The process that prepares the handoff. If it dies before the task exists, the handoff fails."""
     retry_of: str | None = None
     awaited: Hidden[bool] = False
     """Whether the source waits for the answer; the handoff is cancelled if the source ends first."""
@@ -299,13 +295,13 @@ def check_chain(chain: Sequence[Link], to: str, total: int, limits: Limits) -> N
         raise InvalidInput(f"agent {to!r} cannot hand over to itself; choose another agent.", field="to")
     way = " → ".join(link.agent for link in (*chain, Link(to)))
     if len(chain) > limits.depth:
-        raise HandoffLimit(f"the work was handed over {limits.depth} times in a row ({way}); finish it here.")
+        raise HandoffLimit(f"the work was handed over {limits.depth} times in a row ({way}); finish the work yourself.")
     if total >= limits.total:
-        raise HandoffLimit(f"{limits.total} handoffs came from one task, which is the limit; finish the work here.")
+        raise HandoffLimit(f"{limits.total} handoffs came from one task, which is the limit; finish the work yourself.")
     caller = chain[-2].agent if len(chain) > 1 else None
     seen = sum(link.agent == to for link in chain)
     if to != caller and seen > limits.revisits:
-        raise HandoffLimit(f"agent {to!r} already had this work ({way}); choose another agent, or finish it here.")
+        raise HandoffLimit(f"agent {to!r} already had this work ({way}); choose another agent, or finish it yourself.")
 
 
 def latest_handoff(chain: Sequence[Link]) -> str | None:
@@ -356,18 +352,18 @@ def check(request: HandoffTask, context: HandoffContext, timeout: float, max_ret
     if not isinstance(timeout, int | float) or not 0 < timeout <= YEAR:
         raise InvalidInput("the timeout of a handoff must be above 0 seconds and at most a year.", field="timeout")
     if not isinstance(max_retries, int) or not 0 <= max_retries <= MAX_RETRIES:
-        raise InvalidInput(f"max_retries must be from 0 to {MAX_RETRIES}.", field="max_retries")
+        raise InvalidInput(f"`max_retries` must be from 0 to {MAX_RETRIES}.", field="max_retries")
     if not isinstance(request, HandoffTask) or not isinstance(context, HandoffContext):
         raise InvalidInput("the work must be a HandoffTask, and its context a HandoffContext.", field="task")
     if not isinstance(request.type, str) or not isinstance(request.description, str):
-        raise InvalidInput("type and description of the work must be text.", field="task")
+        raise InvalidInput("`type` and `description` of the work must be text.", field="task")
     if not isinstance(request.priority, int) or not -PRIORITY <= request.priority <= PRIORITY:
         raise InvalidInput(f"the priority must be from -{PRIORITY} to {PRIORITY}.", field="task")
     try:
         text = json.dumps([request.data(), context.data()], ensure_ascii=False, allow_nan=False)
         empty = not request.words().strip()
     except (TypeError, ValueError, RecursionError) as problem:
-        raise InvalidInput(f"the work and its context must be JSON: {problem}.", field="task") from None
+        raise InvalidInput(f"the work and its context must be JSON data: {problem}.", field="task") from None
     if empty:
         raise InvalidInput("the handoff is empty; give it a description or an input.", field="task")
     if len(text) > MAX_INPUT:
@@ -376,9 +372,9 @@ def check(request: HandoffTask, context: HandoffContext, timeout: float, max_ret
             field="task",
         )
     if not is_plain(text) or NUL in text.replace(r"\\", ""):
-        raise InvalidInput("the work or its context contains a NUL or half a character; send plain text.", field="task")
+        raise InvalidInput("the work or its context has a NUL or a broken character; send plain text.", field="task")
     if any(not isinstance(message.get("role"), str) for message in context.messages):
-        raise InvalidInput("each message of the context needs a role.", field="context")
+        raise InvalidInput("each message of the context needs a `role`.", field="context")
 
 
 def check_texts(texts: Mapping[str, Any]) -> None:

@@ -105,10 +105,10 @@ async def apply_filter(chosen: InputFilter | None, data: HandoffInputData) -> Ha
     if inspect.isawaitable(result):
         result = await result
     if not isinstance(result, HandoffInputData):
-        raise TypeError(f"it returned {type(result).__name__} instead of HandoffInputData")
+        raise TypeError(f"the filter returned {type(result).__name__} instead of HandoffInputData")
     for message in result.visible_messages():
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise TypeError("it returned a message that is no object with a role")
+            raise TypeError("the filter returned a message that is not an object with a `role`")
     return result.change(remove_system)
 
 
@@ -144,7 +144,7 @@ def last(count: int) -> InputFilter:
     A tool result at the beginning is removed, because the message with its call is missing.
     """
     if count < 0:
-        raise ValueError("the number of messages cannot be negative")
+        raise ValueError("`count` must be 0 or more")
 
     def keep(data: HandoffInputData) -> HandoffInputData:
         before = data.input_history + data.pre_handoff

@@ -76,20 +76,14 @@ class Actor(NamedTuple):
     token: Token | None = None
     """The token of the actor; None if the actor uses the owner's token file or was named by a proxy."""
     task: Task | None = None
-    """If the actor is an agent, its running task.
-
-    The agent may read, and may send signals about this task.
-    """
+    """If the actor is an agent, its running task. An agent may read, and may send signals about this task."""
 
 
 OWNER = Actor("owner", "owner")
 """The owner, whose token is the file in the home directory."""
 AnyActor = Actor | str | None
-"""The actor of a call to a service.
-
-The role of an `Actor` is checked. A name or None stands for a program of the owner, which may do everything; the name
-is the person for whom the program works.
-"""
+"""The actor of a call to a service. The role of an `Actor` is checked. A name or None is a program of the owner, which
+may do everything; the name is the person for whom the program works."""
 
 
 def actor_name(actor: AnyActor) -> str | None:

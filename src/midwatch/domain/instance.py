@@ -29,10 +29,7 @@ class Instance(JsonRecord):
     slots: Annotated[int, Example(64)]
     started_at: int
     terms: Hidden[Mapping[str, Sequence[Any]]] = field(default_factory=dict)
-    """The terms of the process's agents, by name.
-
-    Another process needs them when it submits a task to one of these agents.
-    """
+    """The terms of the process's agents, by name; other processes need them to submit tasks to these agents."""
 
 
 class InstanceStore(Protocol):

@@ -23,10 +23,7 @@ Default = Literal["ask", "allow", "deny"]
 
 TOOLS = tuple(kind for kind in get_args(QuestionKind) if kind != "choice")
 TARGETED = frozenset({"read", "edit", "delete", "move"})
-"""Kinds of tools that work on files.
-
-A question about such a tool that names no path is unclear, so no rule may allow it.
-"""
+"""Kinds of tools that work on files; if a question names no file, it is unclear what a yes would allow."""
 MOST_PATTERNS = 200
 MOST_PATHS = 200
 """The greatest number of files in a question that rules check; a question with more files goes to a person."""
@@ -51,18 +48,18 @@ class Pattern(NamedTuple):
     def from_data(cls, data: Any, effect: Effect) -> Pattern:
         """Read a pattern from settings or an automation, or raise InvalidInput."""
         if not isinstance(data, Mapping) or not data or set(data) - {"kind", "command", "path"}:
-            raise _wrong('a rule must be a table of kind, command and path, such as {command = "git log *"}.')
+            raise _wrong('a rule must be a table of `kind`, `command` and `path`, such as {command = "git log *"}.')
         pattern = cls(**data)
         if any(value is not None and not (isinstance(value, str) and 0 < len(value) <= LONGEST) for value in pattern):
-            raise _wrong(f"kind, command and path must be texts of up to {LONGEST} characters.")
+            raise _wrong(f"`kind`, `command` and `path` must be texts of up to {LONGEST} characters.")
         if pattern.kind is not None and pattern.kind not in TOOLS:
-            raise _wrong(f"{pattern.kind!r} is no kind of tool; the kinds are: {', '.join(TOOLS)}.")
+            raise _wrong(f"{pattern.kind!r} is not a kind of tool; the kinds are: {', '.join(TOOLS)}.")
         if pattern.command is not None and CommandPattern.parse(pattern.command) is None:
-            raise _wrong(f"{pattern.command!r} is not one plain command, with * or ** at its end if more may follow.")
+            raise _wrong(f"{pattern.command!r} is not one plain command; to allow more arguments, end it with * or **.")
         if pattern.path is not None:
             _check_glob(pattern.path, effect)
         if effect == "allow" and pattern.path is not None and pattern.kind is None:
-            raise _wrong(f"a rule that allows the path {pattern.path!r} needs a kind of tool; set kind.")
+            raise _wrong(f"a rule that allows the path {pattern.path!r} needs a kind of tool; set `kind`.")
         return pattern
 
     def data(self) -> dict[str, str]:
@@ -135,15 +132,15 @@ class Policy:
     def from_data(cls, data: Any) -> Policy:
         """Read a policy from settings or an automation, or raise InvalidInput."""
         if not isinstance(data, Mapping) or set(data) - {"default", "allow", "deny", "expires"}:
-            raise _wrong("approvals must be a table of default, allow, deny and expires.")
+            raise _wrong("`approvals` must be a table of `default`, `allow`, `deny` and `expires`.")
         default, expires = data.get("default"), data.get("expires")
         if default not in (None, *get_args(Default)):
-            raise _wrong("the default must be ask, deny or allow.")
+            raise _wrong("`default` must be ask, deny or allow.")
         if isinstance(expires, bool) or not isinstance(expires, str | int | float | None):
-            raise _wrong("expires must be a duration, such as 90m.")
+            raise _wrong("`expires` must be a duration, such as 90m.")
         lasts = None if expires is None else seconds(expires)
         if lasts is not None and not 0 < lasts <= YEAR:
-            raise _wrong("expires must be above 0 seconds and at most a year.")
+            raise _wrong("`expires` must be above 0 seconds and at most a year.")
         return cls(default, _patterns(data, "allow"), _patterns(data, "deny"), lasts)
 
     def data(self) -> dict[str, Any]:
@@ -205,7 +202,7 @@ def _check_glob(glob: str, effect: Effect) -> None:
 def _patterns(data: Mapping[str, Any], effect: Effect) -> tuple[Pattern, ...]:
     rules = data.get(effect) or ()
     if isinstance(rules, str | Mapping) or not isinstance(rules, Sequence) or len(rules) > MOST_PATTERNS:
-        raise _wrong(f"{effect} must be a list of up to {MOST_PATTERNS} rules.")
+        raise _wrong(f"`{effect}` must be a list of up to {MOST_PATTERNS} rules.")
     return tuple(Pattern.from_data(rule, effect) for rule in rules)
 
 

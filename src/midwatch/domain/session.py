@@ -60,12 +60,13 @@ def check_key(key: str, field: str = "session_key") -> str:
     key = key.strip()
     if not key or len(key) > MAX_KEY or not key.isprintable() or key in (".", ".."):  # no URL can contain them
         raise InvalidInput(
-            f"a session key is 1 to {MAX_KEY} printable characters, such as chat:42; got {key[:40]!r}.",
+            f"a session key must be 1 to {MAX_KEY} printable characters, such as chat:42; got {key[:40]!r}.",
             field=field,
         )
     if key.startswith(PRIVATE):
         raise InvalidInput(
-            f"keys that begin with {PRIVATE} are the private sessions of tasks; choose another.", field=field
+            f"session keys that begin with {PRIVATE} are for private sessions of tasks; choose another key.",
+            field=field,
         )
     return key
 

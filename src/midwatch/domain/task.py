@@ -113,10 +113,7 @@ class Task(NamedTuple):
     internal_key: Hidden[str | None] = None
     transferred_to: str | None = None
     steers: Hidden[int] = 0
-    """The number of messages that people sent to turns of this task.
-
-    A step that ends the task fails if another message has arrived.
-    """
+    """How many messages people sent to turns of this task. A step that ends the task fails if this has changed."""
     progress: Hidden[Any] = None
     budget: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
@@ -206,7 +203,7 @@ class Task(NamedTuple):
 
 
 LISTED_TEXT, RUN_TEXT = 2000, 500
-"""The most characters of a text in lists, and in histories."""
+"""The greatest length of a text in lists of tasks, and in lists of runs or steps, in characters."""
 WAITS = {
     "delay": "waits for its time",
     "backoff": "waits before the next try",
@@ -339,9 +336,9 @@ class TaskStore(Protocol):
         """
 
     async def prune_tasks(self, before: int, keep: int) -> int:
-        """Remove tasks completed before `before`, and the oldest beyond `keep`, and return how many.
+        """Remove tasks that ended before the time `before`, and the oldest beyond `keep` tasks; return how many.
 
-        Their deliveries and approvals are removed, too.
+        The deliveries and approvals of these tasks are removed, too.
         """
 
 

@@ -89,10 +89,7 @@ class Exchange:
         self._changed = asyncio.Event()
         self._peers: dict[str, _Peer] = {}
         self._sources: dict[str, deque[_Batch]] = {}
-        """The processes whose live events can be shown here.
-
-        Their batches wait until the stored events that come before them are shown.
-        """
+        """Processes whose live events can be shown here, with batches that wait for stored events."""
         self._online = self._stopped = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
         relay.on_connect(self._handle_connect)
@@ -279,7 +276,7 @@ class Exchange:
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        log.error("live events are not exchanged: %r", task.exception())
+        log.error("live events are not exchanged with other processes: %r", task.exception())
 
 
 def _groups(events: list[Event]) -> Iterator[list[Event]]:

@@ -123,7 +123,7 @@ class Subscription:
             if now - self._logged_at >= PAUSE_SECONDS:  # not a line for each of many events
                 self._logged_at = now
                 log.warning(
-                    "subscription %s failed at event %s, %d times so far", self.name, event.kind, self.failed,
+                    "subscription %s failed at event %s; failures so far: %d", self.name, event.kind, self.failed,
                     exc_info=problem,
                 )  # fmt: skip
 
@@ -298,10 +298,10 @@ class Subscriptions:
         in a queue and the others are dropped.
         """
         if not name or name in self._subscriptions:
-            raise InvalidInput(f"the name {name!r} is empty or taken; choose another name.", field="name")
+            raise InvalidInput(f"the name {name!r} is empty or in use; choose another name.", field="name")
         if durable and live:
             raise InvalidInput(
-                "live events are not stored, so they cannot be repeated; choose durable or live.", field="live"
+                "live events are not stored, so they cannot be repeated; choose `durable` or `live`.", field="live"
             )
         position = (await self._store.read_log_bounds()).last_seq
         about = (name, handler, which, self._clock, seconds, self._bus, self._pause)

@@ -218,7 +218,7 @@ class TurnSpans:
                 plain = {f"midwatch.{k}": v for k, v in event.payload.items() if isinstance(v, str | int | float)}
                 self._span.add_event(f"midwatch.{event.kind}", plain, event.time * 1000)
         except Exception:
-            log.exception("an event %s could not be written to telemetry", event.kind)
+            log.exception("an event of the kind %s could not be written to telemetry", event.kind)
 
     def lose(self, now: int) -> None:
         """End the spans, because another process has the task now."""
