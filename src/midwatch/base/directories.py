@@ -10,8 +10,8 @@ def directory_of(workdir: str) -> str:
 
     Two tasks that work in the same repository may disturb each other.
     """
-    place = Path(workdir).expanduser().resolve()
-    return str(next((parent for parent in (place, *place.parents) if (parent / ".git").exists()), place))
+    path = Path(workdir).expanduser().resolve()
+    return str(next((parent for parent in (path, *path.parents) if (parent / ".git").exists()), path))
 
 
 def is_directory(path: str) -> bool:

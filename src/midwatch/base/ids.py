@@ -20,7 +20,7 @@ def new_id(prefix: str, now: int) -> str:
     random steps, so that the ids of one process keep their order.
     """
     global _last
-    at, (before, rest) = now // 1000, _last
-    rest = rest + 1 + _random.getrandbits(24) if at == before else _random.getrandbits(47)
-    _last = at, rest
-    return f"{prefix}_{at:011x}{rest:012x}"
+    at, (before, tail) = now // 1000, _last
+    tail = tail + 1 + _random.getrandbits(24) if at == before else _random.getrandbits(47)
+    _last = at, tail
+    return f"{prefix}_{at:011x}{tail:012x}"

@@ -97,9 +97,9 @@ class Schedule:
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Schedule:
         """Read a schedule as `snapshot` writes it."""
-        known = ("zone", "at", "every", "cron", "anchor")
-        if wrong := [name for name in data if name not in known]:
-            raise InvalidInput(f"a schedule has no {wrong[0]!r}; its fields are {', '.join(known)}.", field="schedule")
+        names = ("zone", "at", "every", "cron", "anchor")
+        if wrong := [name for name in data if name not in names]:
+            raise InvalidInput(f"a schedule has no {wrong[0]!r}; its fields are {', '.join(names)}.", field="schedule")
         for name in ("zone", "cron"):
             if not isinstance(data.get(name, ""), str | None):
                 raise InvalidInput(f"`{name}` of a schedule must be text; got {data[name]!r}.", field=name)
@@ -249,16 +249,16 @@ _IN = re.compile(r"in (.*[a-z])")
 
 def parse_moment(text: str, now: int, zone: str) -> int:
     """Read a moment as people write it; text without a zone is in `zone`. The moment may be in the past."""
-    place = find_zone(zone)
+    zone_info = find_zone(zone)
     compact = " ".join(text.lower().split())
     try:
         if match := _IN.fullmatch(compact):
             moment = now + round(seconds(match[1]) * SECOND)
         elif match := _CLOCK.fullmatch(compact):
-            moment = _at_clock(match, now, place)
+            moment = _at_clock(match, now, zone_info)
         else:
             date = datetime.fromisoformat(compact.upper())
-            moment = _moment(date) if date.tzinfo else _resolve(date, place)
+            moment = _moment(date) if date.tzinfo else _resolve(date, zone_info)
     except (ValueError, OverflowError, InvalidInput):
         raise InvalidInput(f"{text[:80]!r} is not a time; write one of: {FORMS}.", field="at") from None
     return _check_moment(moment, "at")
@@ -304,11 +304,11 @@ def _close_zones(name: str) -> list[str]:
 
     These are the same name in upper or lower case, names of the same city, and names that `name` may be misspelt from.
     """
-    wanted = name[:80].strip().lower().replace(" ", "_")
-    known = {zone.lower(): zone for zone in sorted(_zones())}
-    if same := [zone for low, zone in known.items() if wanted in (low, low.rpartition("/")[2])]:
+    typed = name[:80].strip().lower().replace(" ", "_")
+    zones = {zone.lower(): zone for zone in sorted(_zones())}
+    if same := [zone for low, zone in zones.items() if typed in (low, low.rpartition("/")[2])]:
         return same[:3]
-    return [known[low] for low in difflib.get_close_matches(wanted, known, n=3, cutoff=0.7)]
+    return [zones[low] for low in difflib.get_close_matches(typed, zones, n=3, cutoff=0.7)]
 
 
 @cache
@@ -384,12 +384,12 @@ def _check_cron(text: str) -> str:
 
 
 def _alias_remedy(cron: str) -> str:
-    known = ", ".join(ALIASES)
+    aliases = ", ".join(ALIASES)
     if cron.startswith("@every"):
         return "cron has no @every; use an interval instead: set `every` to at least 60s."
     if cron.startswith("@reboot"):
-        return f"cron has no @reboot here, because a schedule depends on time only; use one of {known}."
-    return f"cron has no alias {cron[:80]!r}; use one of {known}, or five fields."
+        return f"cron has no @reboot here, because a schedule depends on time only; use one of {aliases}."
+    return f"cron has no alias {cron[:80]!r}; use one of {aliases}, or five fields."
 
 
 @lru_cache(maxsize=1024)

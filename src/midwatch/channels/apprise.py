@@ -57,11 +57,11 @@ class AppriseChannel(SendOnly):
                 raise self._failure("apprise does not know the target's address; correct the route", permanent=True)
         if service is None:
             raise self._failure(f"there is no address; set channels.{self.name}.url", permanent=True)
-        title, _, rest = delivery.text.strip().partition("\n")
+        title, _, details = delivery.text.strip().partition("\n")
         with silence_loggers(*_LOGGERS):
             sent = await service.async_notify(
-                title=cut(title, TITLE_SHOWN) if rest else "",
-                body=rest or title,
+                title=cut(title, TITLE_SHOWN) if details else "",
+                body=details or title,
                 notify_type=KIND_OF.get(delivery.notice.partition(":")[0], "info"),
                 body_format="text",
             )
@@ -72,8 +72,8 @@ class AppriseChannel(SendOnly):
         """Return the services that `urls` address, or None if apprise does not know one of the addresses."""
         service = self._library.Apprise()
         with silence_loggers(*_LOGGERS):
-            known = all(service.add(url) for url in urls)
-        return service if known else None
+            all_known = all(service.add(url) for url in urls)
+        return service if all_known else None
 
 
 def _load() -> Any:

@@ -111,7 +111,7 @@ class EventCalls(Transport):
 
         A frame of a live event gets the task and the session that the query names.
         """
-        known = {"seq": 0, "task_id": query.get("task_id"), "session_key": query.get("session_key")}
+        ids = {"seq": 0, "task_id": query.get("task_id"), "session_key": query.get("session_key")}
         limits = httpx2.Timeout(30.0, connect=5.0, read=QUIET_SECONDS)
         headers = {"accept": "text/event-stream"} | ({} if after is None else {"last-event-id": str(after)})
         async with self._http.sse(
@@ -126,7 +126,7 @@ class EventCalls(Transport):
             async for message in source:
                 frame = orjson.loads(message.data)
                 stored = message.event == "state" or "seq" in frame
-                yield {**({} if stored else known), "kind": message.event, **frame}
+                yield {**({} if stored else ids), "kind": message.event, **frame}
 
 
 def query_of(which: Which) -> dict[str, Any]:

@@ -52,12 +52,12 @@ class Transport:
 
         Raise NotRunning if no server runs for this home.
         """
-        place = Home(Path(home).expanduser().absolute())
-        server = place.server()
+        directory = Home(Path(home).expanduser().absolute())
+        server = directory.server()
         if server is None:
-            raise NotRunning(f"no midwatch server serves {place.path}; start one with `midwatch up`.")
+            raise NotRunning(f"no midwatch server serves {directory.path}; start one with `midwatch up`.")
 
-        return cls(server.url, token or place.token(), locate=lambda: getattr(place.server(), "url", None))
+        return cls(server.url, token or directory.token(), locate=lambda: getattr(directory.server(), "url", None))
 
     async def __aenter__(self) -> Self:
         return self

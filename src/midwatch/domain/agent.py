@@ -108,7 +108,7 @@ class Question:
     @classmethod
     def plain(cls, text: str, choices: tuple[str, ...]) -> Question:
         """Return a question whose first choice means yes, and whose other choices mean no."""
-        options = (Choice(name, "reject_once" if place else "allow_once") for place, name in enumerate(choices))
+        options = (Choice(name, "reject_once" if index else "allow_once") for index, name in enumerate(choices))
         return cls(text=text, choices=tuple(options))
 
 
@@ -412,8 +412,8 @@ class AgentTerms(NamedTuple):
 
     def dir_key(self, workdir: str | None) -> str | None:
         """Return the directory that only this task may use, or None if the task may share its directory."""
-        place = workdir or self.workdir
-        return directory_of(place) if self.exclusive and place else None
+        directory = workdir or self.workdir
+        return directory_of(directory) if self.exclusive and directory else None
 
     def budget_of(self, limits: Budget) -> dict[str, Any] | None:
         """Return the budget of a task: the limits of the task, and the agent's limits for amounts without a limit."""

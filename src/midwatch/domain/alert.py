@@ -78,20 +78,20 @@ class Alert(NamedTuple):
 def check_running(task: Task, last: Event | None, now: int, silent_seconds: float = SILENT_SECONDS) -> list[Alert]:
     """Return the alerts about a running task."""
     alerts = []
-    begun = task.started_at or task.created_at
-    worked, name = (now - begun) / SECOND, cut(task.prompt, 80)
+    started = task.started_at or task.created_at
+    worked, name = (now - started) / SECOND, cut(task.prompt, 80)
     if task.wait is None and task.timeout_seconds and worked >= task.timeout_seconds + GRACE_SECONDS:
         text = (
             f"Stuck: {name}\n{task.id} has run for {duration(worked)}, its timeout is {duration(task.timeout_seconds)}."
         )
-        alerts.append(_about_task(task, "stuck", text, begun))
-    heard = last.time if last is not None else begun
-    quiet = (now - heard) / SECOND
+        alerts.append(_about_task(task, "stuck", text, started))
+    last_at = last.time if last is not None else started
+    quiet = (now - last_at) / SECOND
     if quiet >= silent_seconds:
         asks = task.wait == "approval"
         waits = "It waits for an answer; see `midwatch approvals`." if asks else "It does not wait for an answer."
         text = f"Silent: {name}\n{task.id} has emitted no event for {duration(quiet)}. {waits}"
-        alerts.append(_about_task(task, "silent", text, heard))
+        alerts.append(_about_task(task, "silent", text, last_at))
     return alerts
 
 
@@ -134,12 +134,12 @@ def write_alerts(alerts: Iterable[Alert], now: int) -> tuple[list[SentAlert], Ch
     The step writes an event for each alert, and a delivery if the alert has a route.
     """
     sent, events, deliveries = [], [], list[Delivery]()
-    for one in alerts:
-        sent.append(SentAlert(id=one.id, told_at=now))
-        payload = WatchdogAlert(subject=one.subject, alert=one.kind, text=one.text, since=iso(one.since) or "")
+    for alert in alerts:
+        sent.append(SentAlert(id=alert.id, told_at=now))
+        payload = WatchdogAlert(subject=alert.subject, alert=alert.kind, text=alert.text, since=iso(alert.since) or "")
         about: Mapping[str, str | None] = {
-            "session_key": one.session_key, "task_id": one.task_id, "agent_id": one.agent,
+            "session_key": alert.session_key, "task_id": alert.task_id, "agent_id": alert.agent,
         }  # fmt: skip
         events.append(event(payload, now, **about))
-        deliveries += notify(one.route, one.subject, f"alert:{one.kind}:{now}", one.text, now)
+        deliveries += notify(alert.route, alert.subject, f"alert:{alert.kind}:{now}", alert.text, now)
     return sent, Changes(events=tuple(events), deliveries=tuple(deliveries))

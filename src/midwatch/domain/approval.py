@@ -78,8 +78,8 @@ class Approval:
 
     def snapshot(self, *, whole: bool = False) -> dict[str, Any]:
         """Return the approval as JSON shows it; with `whole` also its diff."""
-        kept = len((self.diff or "").encode())
-        shown = {"diff": self.diff if whole else None, "diff_left_out": (self.diff_bytes or 0) - kept}
+        stored_bytes = len((self.diff or "").encode())
+        shown = {"diff": self.diff if whole else None, "diff_left_out": (self.diff_bytes or 0) - stored_bytes}
         return {**to_json(self), **shown}
 
 
@@ -249,10 +249,10 @@ def _offer_choices(question: Question, pattern: Pattern | None, agent: str) -> t
     if question.kind in ("choice", "switch_mode"):
         return choices
     once = {choice.allows for choice in choices if choice.kind not in ALWAYS}
-    kept = tuple(choice for choice in choices if choice.kind not in ALWAYS or choice.allows not in once)
-    if pattern is None or not any(choice.allows for choice in kept):
-        return kept
-    return kept + tuple(Choice(describe_rule(effect, pattern, agent), kind) for kind, effect in ALWAYS.items())
+    offered = tuple(choice for choice in choices if choice.kind not in ALWAYS or choice.allows not in once)
+    if pattern is None or not any(choice.allows for choice in offered):
+        return offered
+    return offered + tuple(Choice(describe_rule(effect, pattern, agent), kind) for kind, effect in ALWAYS.items())
 
 
 def _request_payload(approval: Approval) -> ApprovalRequested:

@@ -341,8 +341,8 @@ def _skip_run(automation: Automation, now: int, following: int | None, missed: A
     if following is None:
         fields |= {"status": "paused", "paused_why": OVER}
         events.append(event_about(automation, AutomationPaused(automation_id=automation.id, why=OVER), now))
-        rest = f"{OVER}, and it did not run.\nRun it now: midwatch automation run {automation.id}"
-        notice = _notice(automation, rest, automation.id, now) if missed.reason == "late" else ()
+        text = f"{OVER}, and it did not run.\nRun it now: midwatch automation run {automation.id}"
+        notice = _notice(automation, text, automation.id, now) if missed.reason == "late" else ()
     return Changes(updates=(update_record(automation, now, **fields),), events=tuple(events), deliveries=notice)
 
 
@@ -456,10 +456,10 @@ def _pause_why(automation: Automation, ended: Task, fields: Mapping[str, Any]) -
 
 
 def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tuple[Delivery, ...]:
-    rest = f"Resume it: midwatch automation resume {automation.id}"
+    remedy = f"Resume it: midwatch automation resume {automation.id}"
     if ended.outcome == "lost":  # it has no next run that could be resumed
-        rest = f"Run it again: midwatch retry {ended.id}"
-    return _notice(automation, f"{why}. {cut(ended.error or '', RESULT_SHOWN)}".rstrip() + f"\n{rest}", ended.id, now)
+        remedy = f"Run it again: midwatch retry {ended.id}"
+    return _notice(automation, f"{why}. {cut(ended.error or '', RESULT_SHOWN)}".rstrip() + f"\n{remedy}", ended.id, now)
 
 
 def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[Delivery, ...]:

@@ -303,12 +303,12 @@ class Meter:
         A figure that the agent reported replaces the counted figure. Steps and time are included only if the task has a
         budget.
         """
-        kept: dict[str, Any] = {**self._reported, **(reported or {})}
+        figures: dict[str, Any] = {**self._reported, **(reported or {})}
         if "cost_usd" in self._reported and "cost_usd" not in (reported or {}):
-            kept["cost_usd"] = round(self._reported["cost_usd"], 9)
+            figures["cost_usd"] = round(self._reported["cost_usd"], 9)
         if self._limited:
-            kept |= {"steps": self._steps, "seconds": round(self._worked(), 3)}
-        return kept or None
+            figures |= {"steps": self._steps, "seconds": round(self._worked(), 3)}
+        return figures or None
 
 
 COUNTED_KINDS = ("turn_start", "llm_request", "llm_response", "tool_exec_start", "tool_exec_end", "approval_requested",

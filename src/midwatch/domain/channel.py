@@ -100,8 +100,8 @@ def end_text(notice: str, task_id: str, prompt: str, text: str, again: str | Non
     head = f"{notice.replace('_', ' ').capitalize()}: {cut(prompt, PROMPT_SHOWN)}"
     body = f"\n{cut(text, TEXT_SHOWN)}" if text else ""
     again = again or f"midwatch retry {task_id}"
-    rest = f"Full result: midwatch result {task_id}" if notice == "done" else f"Try again: {again}"
-    return f"{head}{body}\n{rest}"
+    last_line = f"Full result: midwatch result {task_id}" if notice == "done" else f"Try again: {again}"
+    return f"{head}{body}\n{last_line}"
 
 
 def backoff(attempts: int) -> float:

@@ -72,12 +72,12 @@ class CommandPattern(NamedTuple):
 
     def allows(self, argv: tuple[str, ...], inside: Callable[[str], bool]) -> bool:
         """Return whether `argv` is this command, and `inside` returns true for every path in the other arguments."""
-        rest = argv[len(self.words) :]
-        if argv[: len(self.words)] != self.words or (rest and not self.more):
+        others = argv[len(self.words) :]
+        if argv[: len(self.words)] != self.words or (others and not self.more):
             return False
-        if self.more == "*" and any(argument.startswith("-") for argument in rest):
+        if self.more == "*" and any(argument.startswith("-") for argument in others):
             return False
-        return all(inside(place) for argument in rest for place in places(argument))
+        return all(inside(path) for argument in others for path in places(argument))
 
     def may_be_in(self, parts: Sequence[Sequence[str]], argv: tuple[str, ...] | None) -> bool:
         """Return whether one of the `parts` could be this command, with other words before, between or after.
@@ -86,8 +86,8 @@ class CommandPattern(NamedTuple):
         """
         if (argv or ())[: len(self.words)] == self.words:
             return True
-        wanted = [part.casefold() for word in self.words for part in INSIDE.sub(" ", QUOTING.sub("", word)).split()]
-        return bool(wanted) and any(_in_order(wanted, [word.casefold() for word in part]) for part in parts)
+        pattern = [part.casefold() for word in self.words for part in INSIDE.sub(" ", QUOTING.sub("", word)).split()]
+        return bool(pattern) and any(_in_order(pattern, [word.casefold() for word in part]) for part in parts)
 
 
 def _in_order(wanted: list[str], words: list[str]) -> bool:

@@ -132,12 +132,12 @@ class Field(NamedTuple):
 @cache
 def fields_of(definition: type) -> Mapping[str, Field]:
     """Return the fields of a dataclass, a named tuple or a typed dictionary, by name."""
-    found = {}
+    fields = {}
     for name, hint in get_type_hints(definition, include_extras=True).items():
         if get_origin(hint) is not ClassVar:
             kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-            found[name] = Field(name, kind, _default(definition, name, kind), tuple(marks))
-    return found
+            fields[name] = Field(name, kind, _default(definition, name, kind), tuple(marks))
+    return fields
 
 
 def _default(definition: Any, name: str, kind: Any) -> Any:

@@ -306,8 +306,8 @@ def _remaining_budget(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
     If nothing remains, the task has no such limit: in this case only a verification or a wrap-up can begin, and only
     once.
     """
-    left = (goal.max_tokens - goal.tokens, goal.max_usd - goal.usd)
-    own = Budget(*(amount if amount > 0 else None for amount in left))
+    remaining = (goal.max_tokens - goal.tokens, goal.max_usd - goal.usd)
+    own = Budget(*(amount if amount > 0 else None for amount in remaining))
     return Budget.from_record(terms.budget).within(own).data()
 
 

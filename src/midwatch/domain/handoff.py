@@ -299,8 +299,8 @@ def check_chain(chain: Sequence[Link], to: str, total: int, limits: Limits) -> N
     if total >= limits.total:
         raise HandoffLimit(f"{limits.total} handoffs came from one task, which is the limit; finish the work yourself.")
     caller = chain[-2].agent if len(chain) > 1 else None
-    seen = sum(link.agent == to for link in chain)
-    if to != caller and seen > limits.revisits:
+    visits = sum(link.agent == to for link in chain)
+    if to != caller and visits > limits.revisits:
         raise HandoffLimit(f"agent {to!r} already had this work ({way}); choose another agent, or finish it yourself.")
 
 
@@ -341,8 +341,8 @@ def lend_directory(wanted: str | None, source: Task | None) -> str | None:
 
     If this is the directory of the source, the source lends it to one target at a time and waits meanwhile.
     """
-    held = source.dir_key if source is not None else None
-    if source is None or wanted is None or held is None or held.partition(LENT)[0] != wanted:
+    source_dir = source.dir_key if source is not None else None
+    if source is None or wanted is None or source_dir is None or source_dir.partition(LENT)[0] != wanted:
         return wanted
     return f"{wanted}{LENT}{source.id}"
 

@@ -49,8 +49,8 @@ class HandoffContext:
     @classmethod
     def from_data(cls, data: Mapping[str, Any] | None) -> HandoffContext:
         """Read the context from a record."""
-        known = dict(data or {})
-        return cls(**{**known, "messages": tuple(known.get("messages") or ())})
+        values = dict(data or {})
+        return cls(**{**values, "messages": tuple(values.get("messages") or ())})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

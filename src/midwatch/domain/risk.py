@@ -48,22 +48,22 @@ def hint(question: Question, root: str | None = None) -> Risk | None:
 def _outside(path: str, root: str | None) -> bool:
     if root is None:
         return path.startswith(("/", "~"))
-    place = os.path.normpath(Path(root) / path)
-    return path.startswith("~") or not f"{place}/".startswith(f"{os.path.normpath(root)}/")
+    full_path = os.path.normpath(Path(root) / path)
+    return path.startswith("~") or not f"{full_path}/".startswith(f"{os.path.normpath(root)}/")
 
 
 def _of_command(command: str | None) -> Risk:
     argv = argv_of(command or "")
     if argv is None:  # several commands, a redirection, or something that only a shell understands
         return "high"
-    program, rest = argv[0].rpartition("/")[2], argv[1:]
+    program, args = argv[0].rpartition("/")[2], argv[1:]
     dangerous = (
         program in DANGEROUS
-        or (INTERPRETERS.fullmatch(program) and any(INLINE.fullmatch(argument) for argument in rest))
-        or (program in LOADERS and any(UPLOADS.fullmatch(argument) for argument in rest))
-        or (program == "git" and FORCIBLE.intersection(rest) and any(FORCED.fullmatch(argument) for argument in rest))
-        or (program == "find" and any(argument.startswith(("-exec", "-ok", "-delete", "-fprint")) for argument in rest))
-        or PUBLISHES.intersection(rest)
-        or any(argument.startswith(("/", "~", "../")) or "/../" in argument for argument in rest)
+        or (INTERPRETERS.fullmatch(program) and any(INLINE.fullmatch(argument) for argument in args))
+        or (program in LOADERS and any(UPLOADS.fullmatch(argument) for argument in args))
+        or (program == "git" and FORCIBLE.intersection(args) and any(FORCED.fullmatch(argument) for argument in args))
+        or (program == "find" and any(argument.startswith(("-exec", "-ok", "-delete", "-fprint")) for argument in args))
+        or PUBLISHES.intersection(args)
+        or any(argument.startswith(("/", "~", "../")) or "/../" in argument for argument in args)
     )
     return "high" if dangerous else "medium"

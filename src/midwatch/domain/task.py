@@ -133,8 +133,8 @@ class Task(NamedTuple):
     @property
     def tokens_used(self) -> int | None:
         """Return the sum of the model's input and output tokens, or None if neither is known."""
-        known = [v for v in ((self.usage or {}).get(k) for k in ("input_tokens", "output_tokens")) if v is not None]
-        return sum(known) if known else None
+        counts = [v for v in ((self.usage or {}).get(k) for k in ("input_tokens", "output_tokens")) if v is not None]
+        return sum(counts) if counts else None
 
     @property
     def again(self) -> str:
@@ -398,9 +398,9 @@ def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
     """Return the delivery of the notice that the task ended, with the command for the next step."""
     if not task.route or task.outcome == "silent" or task.transferred_to:
         return ()
-    word = "timed_out" if task.outcome == "timeout" else task.status
-    text = end_text(word, task.id, task.prompt, task.result or task.error or "", task.again)
-    return make_notices(task, word, text, now)
+    notice = "timed_out" if task.outcome == "timeout" else task.status
+    text = end_text(notice, task.id, task.prompt, task.result or task.error or "", task.again)
+    return make_notices(task, notice, text, now)
 
 
 def has_conversation(task: Task) -> bool:

@@ -209,8 +209,8 @@ class Bus:
 
     def show_from(self, source: str | None, live: Event) -> None:
         self._live.note(live)
-        taken = [watcher.offer(live, source) for watcher in self._watchers]  # every watcher gets the event
-        if any(taken):
+        news = [watcher.offer(live, source) for watcher in self._watchers]  # every watcher gets the event
+        if any(news):
             self._wake_readers()
 
     def report_loss(self, source: str, dropped: int) -> None:
@@ -373,9 +373,9 @@ class _Watcher:
         return True
 
     def take(self, now: int) -> list[Event]:
-        taken = join_deltas(self.waiting)
+        events = join_deltas(self.waiting)
         self.waiting.clear()
         if self._dropped:
-            taken.append(new_event(Gap(dropped=self._dropped), now))
+            events.append(new_event(Gap(dropped=self._dropped), now))
             self._dropped = 0
-        return taken
+        return events

@@ -64,9 +64,9 @@ class _Peer:
             self.pending.append(live)
 
     def take(self) -> list[Event]:
-        taken = join_deltas(self.pending)
+        events = join_deltas(self.pending)
         self.pending, self.dropped, self._size = [], 0, 0
-        return taken
+        return events
 
 
 class _Batch(NamedTuple):
@@ -309,5 +309,5 @@ FILTER_FIELDS = tuple(field.name for field in fields(EventFilter))
 
 
 def _filter(plain: Mapping[str, Any]) -> EventFilter:
-    known = {name: plain[name] for name in FILTER_FIELDS if name in plain}
-    return EventFilter(**{**known, "kinds": tuple(known.get("kinds", ()))})
+    values = {name: plain[name] for name in FILTER_FIELDS if name in plain}
+    return EventFilter(**{**values, "kinds": tuple(values.get("kinds", ()))})

@@ -180,9 +180,9 @@ class _Following(Subscription):
 
     def _advance(self, event: Event) -> None:
         if event.kind == "gap":
-            gone = (event.payload["oldest_seq"] or 0) - 1 - self._position
-            self.dropped += max(0, gone)
-            self._position += max(0, gone)
+            missed = (event.payload["oldest_seq"] or 0) - 1 - self._position
+            self.dropped += max(0, missed)
+            self._position += max(0, missed)
         else:
             self._position = event.seq
 
@@ -331,8 +331,8 @@ class Subscriptions:
         tasks = self._tasks.pop(name)
         for task in tasks:
             task.cancel()
-        _, left = await asyncio.wait(tasks, timeout=self._stop_seconds)
-        if left:
+        _, running = await asyncio.wait(tasks, timeout=self._stop_seconds)
+        if running:
             log.warning("subscription %s does not end: its handler ignores the cancellation", name)
         await self._subscriptions.pop(name).finish()
 

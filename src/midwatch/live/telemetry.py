@@ -204,9 +204,9 @@ class TurnSpans:
         telemetry.ids.next_trace = trace_number(task.root_id or task.id)
         name, parent = f"invoke_agent {task.agent}", parent_of(task)
         self._span = telemetry.tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
-        place = self._span.get_span_context()
-        state = place.trace_state.to_header() or None
-        self.trace = Trace(f"{place.trace_id:032x}", f"{place.span_id:016x}", f"{int(place.trace_flags):02x}", state)
+        span = self._span.get_span_context()
+        state = span.trace_state.to_header() or None
+        self.trace = Trace(f"{span.trace_id:032x}", f"{span.span_id:016x}", f"{int(span.trace_flags):02x}", state)
 
     def record(self, event: Event) -> None:
         """Record an event of the turn. An error in telemetry does not affect the turn."""
@@ -360,10 +360,10 @@ def parent_of(task: Task) -> Any:
     """
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 
-    place, root = parse_trace(task.trace), None
-    if place is not None:
-        numbers = (int(place.trace_id, 16), int(place.span_id, 16))
-        flags, state = int(place.flags, 16), TraceState.from_header([place.state]) if place.state else None
+    trace, root = parse_trace(task.trace), None
+    if trace is not None:
+        numbers = (int(trace.trace_id, 16), int(trace.span_id, 16))
+        flags, state = int(trace.flags, 16), TraceState.from_header([trace.state]) if trace.state else None
     else:
         root = task.cause_id if task.cause == "goal" else task.root_id if task.parent_id else None
         if root is None:
@@ -439,8 +439,8 @@ def _exporters(signal: str) -> list[Any]:
     names = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp"
     exporters = []
     for name in (part.strip() for part in names.split(",")):
-        known = "otlp_proto_http" if name == "otlp" else name
-        matching = entry_points(group=f"opentelemetry_{signal}_exporter").select(name=known)
+        entry = "otlp_proto_http" if name == "otlp" else name
+        matching = entry_points(group=f"opentelemetry_{signal}_exporter").select(name=entry)
         if matching:
             exporters.append(next(iter(matching)).load()())
         elif name != "none":

@@ -44,8 +44,8 @@ def copy_of(definition: type, names: frozenset[str]) -> Callable[[type[Body]], t
     """
 
     def derive(base: type[Body]) -> type[Body]:
-        wanted = names - base.model_fields.keys()
-        fields = [field for name, field in fields_of(definition).items() if name in wanted]
+        missing = names - base.model_fields.keys()
+        fields = [field for name, field in fields_of(definition).items() if name in missing]
         return _extend(base, {field.name: _value(field, field.input or Input(""), None) for field in fields})
 
     return derive

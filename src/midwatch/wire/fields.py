@@ -41,6 +41,6 @@ class Options(BaseModel):
             first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
             setting = ".".join((section, *map(str, first["loc"])))
             if first["type"] == "extra_forbidden":
-                known = ", ".join(cls.model_fields) or "none"
-                raise BadConfig(f"{setting}: there is no such option; options of this kind: {known}.") from None
+                names = ", ".join(cls.model_fields) or "none"
+                raise BadConfig(f"{setting}: there is no such option; options of this kind: {names}.") from None
             raise BadConfig(f"{setting}: {first['msg'].removeprefix('Value error, ')}.") from None

@@ -53,8 +53,8 @@ class Event(NamedTuple):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the event as JSON shows it: without empty fields, and with the time as ISO 8601."""
-        known = {name: value for name, value in self._asdict().items() if value is not None}
-        return {**known, "task_id": self.task_id, "time": iso(self.time)}
+        shown = {name: value for name, value in self._asdict().items() if value is not None}
+        return {**shown, "task_id": self.task_id, "time": iso(self.time)}
 
 
 def event(payload: Payload, now: int, **meta: Any) -> Event:
