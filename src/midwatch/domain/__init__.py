@@ -1,5 +1,5 @@
-"""The nouns of midwatch, such as task, session and agent.
+"""The nouns, such as task and session: each has its record, its states, its pure steps and the port it needs.
 
-Each noun has its record, its states, its pure steps and the port that it needs. Imports `base`. Not here: reading files
-or the clock, SQL, services, third-party packages.
+Imports `base`.
+Not here: reading files or the clock, SQL, services, third-party packages.
 """

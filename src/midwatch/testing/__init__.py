@@ -1,6 +1,7 @@
 """Doubles for tests: agents that follow a script, a turn and a channel that record calls, a clock moved by hand.
 
-Imports `agents`, `domain` and `base`. Not here: helpers that only midwatch's own tests need.
+Imports `agents`, `domain` and `base`.
+Not here: helpers that only midwatch's own tests need.
 """
 
 from midwatch.testing.agent import (
