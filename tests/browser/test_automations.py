@@ -103,7 +103,7 @@ async def test_an_invalid_schedule_shows_its_error(desk: Desk) -> None:
     await expect(preview.locator("li")).to_have_count(1)
     await page.get_by_role("button", name="Every").click()
     await page.get_by_label("Interval").fill("5s")
-    await expect(preview).to_contain_text("The shortest is 60s")
+    await expect(preview).to_contain_text("must be from one minute")
     await page.get_by_label("Interval").fill("90m")
     await expect(preview.locator("li")).to_have_count(5)
     await page.get_by_role("button", name="Create automation").click()

@@ -237,7 +237,7 @@ async def test_a_lost_lease_stops_the_agent_and_its_late_result_is_recorded_once
 
     async def work(turn: Turn) -> str:
         await go.wait()
-        with pytest.raises(Exception, match="no longer owns"):
+        with pytest.raises(Exception, match="does not own"):
             await turn.save_progress("mine")
         return "too late"
 

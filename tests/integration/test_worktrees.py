@@ -155,7 +155,7 @@ async def test_the_turns_of_a_session_share_a_worktree_which_is_announced_and_re
 
 async def test_each_run_of_an_automation_has_its_own_worktree(desk: Runtime, repo: Path) -> None:
     fields = {"every": 3600, "workdir": str(repo), "worktree": True}
-    with pytest.raises(InvalidInput, match="must be fresh"):
+    with pytest.raises(InvalidInput, match="needs `fresh`"):
         await desk.automations.create("echo x >> x; cat x", **fields)
     with pytest.raises(InvalidInput, match="not in a git repository"):
         await desk.automations.create("x", **{**fields, "workdir": "/"}, fresh=True)

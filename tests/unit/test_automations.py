@@ -365,7 +365,7 @@ async def test_max_runs_below_the_count_is_refused_and_equal_pauses(
     automation = await automations.create("x", every=3600)
     await fire_due(store, clock, automation)
     await end_and_fire_again(store, clock, automation.id)
-    with pytest.raises(InvalidInput, match="already had more runs"):
+    with pytest.raises(InvalidInput, match="raise it"):
         await automations.patch(automation.id, {"max_runs": 1})
     spent = await automations.patch(automation.id, {"max_runs": 2})
     assert (spent.status, spent.paused_why, spent.next_run_at) == ("paused", SPENT, None)

@@ -52,7 +52,7 @@ def test_a_budget_is_read_back_unchanged(said: Any, kept: dict[str, Any] | None)
 INVALID: list[tuple[Any, str]] = [
     ("tokens=5", "an object"),
     ([1], "an object"),
-    ({"token": 5}, "has no token; it has tokens, usd, steps, seconds"),
+    ({"token": 5}, "has no token; its fields are tokens, usd, steps, seconds"),
     ({"before": {"tokens": 5}}, "has no before"),
     ({"tokens": 0}, "whole number above 0"),
     ({"tokens": -1}, "whole number"),

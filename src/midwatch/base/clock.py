@@ -1,6 +1,6 @@
 """Time, as a port: wall time for records, monotonic time for timeouts, and timers.
 
-Wall times are integer microseconds since the epoch, UTC, everywhere. Timeouts and grace periods are measured on the
+Every wall time is a number of microseconds since the epoch, in UTC. Timeouts and grace periods are measured on the
 monotonic clock, which stands still while the machine is suspended.
 """
 
@@ -18,13 +18,13 @@ LONGEST_NAP = 30.0
 
 
 class Timer(Protocol):
-    """A pending call; `cancel` makes it never happen."""
+    """A call that is planned for later; `cancel` prevents the call."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """Port: the time, and calls at a later time."""
+    """Port: the current time, and a way to call a function later."""
 
     def now(self) -> int:
         """Return the microseconds since the epoch, UTC."""
@@ -50,7 +50,7 @@ class SystemClock:
 
 
 def iso(when: int | None) -> str | None:
-    """Return a time as ISO 8601 in UTC, for people and JSON."""
+    """Return the time `when` as ISO 8601 in UTC, for people and JSON; None if `when` is None."""
     if when is None:
         return None
     moment = datetime.fromtimestamp(when // SECOND, UTC).replace(microsecond=when % SECOND)

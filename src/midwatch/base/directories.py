@@ -6,9 +6,12 @@ from pathlib import Path
 
 
 def directory_of(workdir: str) -> str:
-    """Return the repository that contains a directory, or else the directory; tasks in one repository may collide."""
-    place = Path(workdir).expanduser().resolve()
-    return str(next((parent for parent in (place, *place.parents) if (parent / ".git").exists()), place))
+    """Return the repository that contains `workdir`, or `workdir` itself if no repository contains it.
+
+    Two tasks that work in the same repository may disturb each other.
+    """
+    path = Path(workdir).expanduser().resolve()
+    return str(next((parent for parent in (path, *path.parents) if (parent / ".git").exists()), path))
 
 
 def is_directory(path: str) -> bool:

@@ -1,7 +1,8 @@
 """Every error that midwatch raises on purpose; docs/errors.md lists them as a table.
 
-A message says what happened, then what to do. `code` never changes, so programs should compare it; `exit_status` is the
-exit status of a command that fails with the error. A class that sets neither has those of its base class.
+A message says what happened, then what to do. `code` never changes, so programs should compare it. `exit_status` is the
+exit status of a command that fails with the error. A class that does not set `code` and `exit_status` inherits them
+from its base class.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class MidwatchError(Exception):
 
 
 class InvalidInput(MidwatchError, code="invalid_input", exit_status=2):
-    """The request has a value that is not valid; `field` names it, if it is known."""
+    """The request has a value that is not valid; `field` names the wrong field, if it is known."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -33,7 +34,7 @@ class UnknownAgent(InvalidInput, code="unknown_agent"):
 
     def __init__(self, agent: str, known: list[str], advice: str | None = None) -> None:
         offered = ", ".join(sorted(known)) or "none"
-        remedy = advice or "Add it under [agents.NAME] in midwatch.toml, or list them with `midwatch agents`."
+        remedy = advice or "Add it under [agents.NAME] in midwatch.toml, or list all agents with `midwatch agents`."
         super().__init__(f"no agent is called {agent!r}; known agents: {offered}. {remedy}", field="agent")
 
 
@@ -46,7 +47,7 @@ LISTS = {
     "token": "token list", "automation": "automation list", "goal": "goal list", "worktree": "worktrees",
     "handoff": "handoff list",
 }  # fmt: skip
-"""The command that lists each noun."""
+"""For each noun, the command that lists its records."""
 
 
 class NotFound(MidwatchError, code="not_found", exit_status=3):
@@ -65,13 +66,13 @@ class Pruned(NotFound, code="pruned"):
     def __init__(self, after: int, oldest_seq: int) -> None:
         MidwatchError.__init__(
             self,
-            f"events {after + 1} to {oldest_seq - 1} were deleted because they are old; read after {oldest_seq - 1}.",
+            f"events {after + 1} to {oldest_seq - 1} were deleted because of age; read events after {oldest_seq - 1}.",
         )
         self.oldest_seq = oldest_seq
 
 
 class Conflict(MidwatchError, code="conflict", exit_status=4):
-    """The state of the record does not allow this, or the record was changed at the same time."""
+    """The state of the record does not allow the change, or the record was changed at the same time."""
 
 
 class AlreadyFinished(Conflict, code="already_finished"):
@@ -102,11 +103,11 @@ class LimitReached(MidwatchError, code="limit_reached", exit_status=5):
 
 
 class Unauthorized(MidwatchError, code="unauthorized", exit_status=6):
-    """The request has no token, or a wrong one."""
+    """The request has no token, or a wrong token."""
 
 
 class Forbidden(MidwatchError, code="forbidden", exit_status=6):
-    """The role of the caller does not allow this."""
+    """The role of the caller does not allow the request."""
 
 
 class ForeignOrigin(Forbidden, code="foreign_origin"):
@@ -118,10 +119,10 @@ class WrongHost(Forbidden, code="wrong_host"):
 
 
 class LeaseLost(MidwatchError, code="lease_lost"):
-    """The attempt does not own its task any more, so its write was refused."""
+    """The attempt does not own its task any more, so what the attempt wanted to write was refused."""
 
     def __init__(self, task_id: str, attempt: int) -> None:
-        super().__init__(f"attempt {attempt} of task {task_id} no longer owns it; its write was refused.")
+        super().__init__(f"attempt {attempt} does not own task {task_id} any more, so its write was refused.")
         self.task_id = task_id
         self.attempt = attempt
 
@@ -151,7 +152,7 @@ class AlreadyRunning(MidwatchError, code="already_running", exit_status=4):
 
 
 class NotRunning(MidwatchError, code="not_running", exit_status=8):
-    """No server runs, and this needs one."""
+    """The command needs a running server, and no server runs."""
 
 
 class PortInUse(MidwatchError, code="port_in_use", exit_status=4):
@@ -191,7 +192,7 @@ class HandoffLimit(LimitReached, code="handoff_limit"):
 
 
 class HandoffError(AgentError, code="handoff_error"):
-    """A handoff ended without an answer; `handoff` is its id, if there is a record."""
+    """A handoff ended without an answer; `handoff` is the id of the handoff, if a record was stored."""
 
     def __init__(self, message: str, handoff: str | None = None) -> None:
         super().__init__(message)
@@ -207,7 +208,7 @@ class HandoffDisabled(HandoffError, code="handoff_disabled"):
 
 
 class HandoffRefused(HandoffError, code="handoff_refused"):
-    """The target agent, or every possible one, rejected the handoff."""
+    """The target agent rejected the handoff, or every agent that could take the work rejected it."""
 
 
 class HandoffOverdue(HandoffError, code="handoff_overdue"):

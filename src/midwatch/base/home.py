@@ -1,7 +1,7 @@
 """The home directory: the files of one desk, the locks of its processes, and the address of its server.
 
-A process shows that it is alive by holding a file lock. The lock ends with the process, whatever ended it. It does not
-depend on time, so a suspended process never counts as dead.
+A process shows that it is alive by holding a file lock. The system releases the lock when the process ends, for
+whatever reason. The lock does not depend on time, so a suspended process never counts as dead.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from pathlib import Path
 from midwatch.base.errors import AlreadyRunning, HomeUnusable
 
 OWNER_RETRY_SECONDS = 1.0
-"""How long a process tries to take a lock: another process may hold it for a moment, only to check it."""
+"""How long a process tries to take a lock, because another process may hold the lock briefly while it checks it."""
 
 
 class Lock:
-    """An exclusive lock on a file, held until `release` or the end of the process. Not inherited by child processes."""
+    """An exclusive lock on a file, held until `release` or the end of the process.
+
+    Child processes do not inherit the lock.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +37,7 @@ class Lock:
         return self._fd is not None
 
     def acquire(self, patience: float = 0.0) -> bool:
-        """Take the lock, try again for `patience` seconds, and return whether the lock was taken."""
+        """Take the lock, and return whether it was taken; try again for up to `patience` seconds."""
         if self._fd is not None:
             return True
         deadline = time.monotonic() + patience
@@ -52,7 +55,7 @@ class Lock:
             return True
 
     def release(self) -> None:
-        """Release the lock. Does nothing if it is not held."""
+        """Release the lock. Does nothing if this object does not hold the lock."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -76,7 +79,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """The running server of a home directory."""
+    """The process and the address of the running server of a home directory."""
 
     pid: int
     url: str
@@ -111,7 +114,10 @@ class Home:
             ) from None
 
     def token(self) -> str:
-        """Return the owner's token; the first call creates it, in a file that only its owner can read."""
+        """Return the owner's token.
+
+        The first call creates the token, in a file that only the owner of the file can read.
+        """
         with suppress(FileNotFoundError):
             if token := self.token_file.read_text().strip():
                 return token
@@ -133,7 +139,7 @@ class Home:
         return Lock(self.run / f"{name}.lock")
 
     def server(self) -> ServerInfo | None:
-        """Return the running server of this home, or None. The file of a dead server is ignored."""
+        """Return the running server of this home, or None. A file that a dead server left behind is ignored."""
         if not self.lock("up").is_taken():
             return None
         try:
@@ -148,7 +154,7 @@ class Home:
         scratch.replace(self.server_file)
 
     def claim_up(self, patience: float = OWNER_RETRY_SECONDS) -> Lock:
-        """Become the only server of this home; raise AlreadyRunning with the address of the other one."""
+        """Become the only server of this home; raise AlreadyRunning with the address if another server runs."""
         lock = self.lock("up")
         if lock.acquire(patience):
             self.server_file.unlink(missing_ok=True)
@@ -156,12 +162,12 @@ class Home:
         other = self.server()
         who = f"pid {other.pid}, {other.url}" if other else "it is starting"
         raise AlreadyRunning(
-            f"a midwatch server already serves {self.path} ({who}); stop it with `midwatch down`, or set MIDWATCH_HOME."
+            f"a midwatch server already serves {self.path} ({who}); run `midwatch down`, or set another MIDWATCH_HOME."
         )
 
 
 def boot_id() -> str:
-    """Return an id that changes with each start of the machine; empty if the system has none."""
+    """Return an id that changes with each start of the machine; return "" if the system has no such id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

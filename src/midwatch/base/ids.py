@@ -14,13 +14,13 @@ _last = (0, 0)
 
 
 def new_id(prefix: str, now: int) -> str:
-    """Return a short id that sorts by the time of its creation. It is not a secret.
+    """Return a short id that sorts by the time of its creation; it is not a secret.
 
-    It has 11 hex digits of milliseconds and 12 random hex digits. Within one millisecond the random part grows by
+    The id has 11 hex digits of milliseconds and 12 random hex digits. Within one millisecond the random part grows by
     random steps, so that the ids of one process keep their order.
     """
     global _last
-    at, (before, rest) = now // 1000, _last
-    rest = rest + 1 + _random.getrandbits(24) if at == before else _random.getrandbits(47)
-    _last = at, rest
-    return f"{prefix}_{at:011x}{rest:012x}"
+    at, (before, tail) = now // 1000, _last
+    tail = tail + 1 + _random.getrandbits(24) if at == before else _random.getrandbits(47)
+    _last = at, tail
+    return f"{prefix}_{at:011x}{tail:012x}"

@@ -14,9 +14,9 @@ def load_kind(section: str, kind: str, kinds: Mapping[str, str]) -> Any:
     path = kinds.get(kind, kind)
     module, colon, attribute = path.partition(":")
     if not colon:
-        known = ", ".join(sorted(kinds))
-        raise BadConfig(f"{section}.kind: there is no kind {kind!r}; use {known}, or package.module:Class.")
+        names = ", ".join(sorted(kinds))
+        raise BadConfig(f"{section}.kind: there is no kind {kind!r}; use {names}, or package.module:Class.")
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as problem:
-        raise BadConfig(f"{section}.kind: {kind!r} cannot be loaded ({problem}); correct it.") from problem
+        raise BadConfig(f"{section}.kind: {kind!r} cannot be loaded ({problem}); correct the name.") from problem

@@ -37,7 +37,7 @@ MIN_EVERY, MAX_EVERY = 60, 3650 * 86400
 """Limits of an interval, in seconds: one minute to ten years."""
 MAX_CRON = 1000
 COUNTED = 1000
-"""The most missed runs that are counted."""
+"""Missed runs are counted only up to this number."""
 
 ALIASES = {
     "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
@@ -51,7 +51,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND, _DAY = timedelta(microseconds=1), timedelta(days=1)
 LAST = (datetime(9999, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _NO_ZONE = re.compile(r"(posix|right)/|(localtime|posixrules|Factory)$")
-"""Files in the directory of the zones that are no zones, or that count leap seconds."""
+"""Names of files in the zone directory that are not time zones, or that count leap seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +79,11 @@ class Schedule:
         cron: str | None = None,
         anchor: int | None = None,
     ) -> Schedule:
-        """Check the values and return the schedule. It may be a moment in the past, without a next run."""
+        """Check the values and return the schedule. A moment may be in the past; the schedule then has no next run."""
         names = [name for name, value in (("at", at), ("every", every), ("cron", cron)) if value is not None]
         if len(names) != 1:
             got = " and ".join(names) or "none"
-            raise InvalidInput(f"give exactly one of at, every and cron; got {got}.", field="schedule")
+            raise InvalidInput(f"set exactly one of `at`, `every` and `cron`; got {got}.", field="schedule")
         find_zone(zone)
         if at is not None:
             return cls(zone=zone, at=_check_moment(at, "at"))
@@ -91,20 +91,20 @@ class Schedule:
             return cls(zone=zone, cron=_check_cron(cron))
         assert every is not None
         if anchor is None:
-            raise InvalidInput("an interval needs an anchor, the moment it is counted from.", field="anchor")
+            raise InvalidInput("an interval needs an `anchor`: the moment it is counted from.", field="anchor")
         return cls(zone=zone, every=_check_interval(every), anchor=_check_moment(anchor, "anchor"))
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Schedule:
         """Read a schedule as `snapshot` writes it."""
-        known = ("zone", "at", "every", "cron", "anchor")
-        if wrong := [name for name in data if name not in known]:
-            raise InvalidInput(f"a schedule has no {wrong[0]!r}; it has {', '.join(known)}.", field="schedule")
+        names = ("zone", "at", "every", "cron", "anchor")
+        if wrong := [name for name in data if name not in names]:
+            raise InvalidInput(f"a schedule has no {wrong[0]!r}; its fields are {', '.join(names)}.", field="schedule")
         for name in ("zone", "cron"):
             if not isinstance(data.get(name, ""), str | None):
-                raise InvalidInput(f"{name} of a schedule is text; got {data[name]!r}.", field=name)
+                raise InvalidInput(f"`{name}` of a schedule must be text; got {data[name]!r}.", field=name)
         if not data.get("zone"):
-            raise InvalidInput("a schedule needs a zone, such as Europe/Berlin or UTC.", field="zone")
+            raise InvalidInput("a schedule needs a `zone`, such as Europe/Berlin or UTC.", field="zone")
         zone = str(data["zone"])
         at, anchor = (_moment_of(data.get(name), zone, name) for name in ("at", "anchor"))
         return cls.make(zone=zone, at=at, every=data.get("every"), cron=data.get("cron"), anchor=anchor)
@@ -130,7 +130,7 @@ class Schedule:
 
 
 def next_run_at(schedule: Schedule, after: int) -> int | None:
-    """Return the first run after a moment, or None if there is none."""
+    """Return the first run after the moment `after`, or None if the schedule has no more runs."""
     return next(_runs(schedule, after), None)
 
 
@@ -176,12 +176,12 @@ def _cron_runs(fields: str, zone: ZoneInfo, after: int) -> Iterator[int]:
 
 
 def _times_of_day(walls: Iterable[datetime], zone: ZoneInfo) -> Iterator[int]:
-    """Yield one run for each wall time, whatever the clock does."""
+    """Yield one run for each wall time, even if the clock skips or repeats this wall time."""
     return (_resolve(wall, zone) for wall in walls)
 
 
 def _real_minutes(walls: Iterable[datetime], zone: ZoneInfo) -> Iterator[int]:
-    """Yield a run for each real minute: a repeated wall time counts twice, a skipped one not at all."""
+    """Yield a run for each real minute: a repeated wall time yields two runs, a skipped wall time yields none."""
     repeated: deque[int] = deque()
     for wall in walls:
         first, second = _readings(wall, zone)
@@ -211,17 +211,23 @@ def _local(moment: int, zone: ZoneInfo) -> datetime:
 
 
 def _wall(moment: int, zone: ZoneInfo) -> datetime:
-    """Return the time that the zone's clock shows, without the zone."""
+    """Return the wall time that a clock in the zone shows at this moment, without zone information."""
     return _local(moment, zone).replace(tzinfo=None, fold=0)
 
 
 def _readings(wall: datetime, zone: ZoneInfo) -> tuple[int, int]:
-    """Return the two moments at which the zone's clock shows `wall`. If it never does, the first is the later one."""
+    """Return the two moments at which a clock in the zone shows `wall`; usually both are equal.
+
+    If the clock skips `wall`, the first moment is later than the second.
+    """
     return _moment(wall.replace(tzinfo=zone)), _moment(wall.replace(tzinfo=zone, fold=1))
 
 
 def _resolve(wall: datetime, zone: ZoneInfo) -> int:
-    """Return when the zone's clock shows `wall`: the first time if twice, the moment of the jump if never."""
+    """Return the moment when a clock in the zone shows `wall`.
+
+    If the clock shows `wall` twice, this is the first time. If the clock skips `wall`, it is the moment of the jump.
+    """
     first, second = _readings(wall, zone)
     if first <= second:
         return first
@@ -231,7 +237,7 @@ def _resolve(wall: datetime, zone: ZoneInfo) -> int:
 
 
 def local_iso(moment: int, zone: str) -> str:
-    """Return a moment as ISO 8601 in a zone, with its offset."""
+    """Return a moment as ISO 8601 in a zone, with the zone's offset from UTC."""
     return _local(moment, find_zone(zone)).isoformat()
 
 
@@ -243,23 +249,23 @@ _IN = re.compile(r"in (.*[a-z])")
 
 def parse_moment(text: str, now: int, zone: str) -> int:
     """Read a moment as people write it; text without a zone is in `zone`. The moment may be in the past."""
-    place = find_zone(zone)
+    zone_info = find_zone(zone)
     compact = " ".join(text.lower().split())
     try:
         if match := _IN.fullmatch(compact):
             moment = now + round(seconds(match[1]) * SECOND)
         elif match := _CLOCK.fullmatch(compact):
-            moment = _at_clock(match, now, place)
+            moment = _at_clock(match, now, zone_info)
         else:
             date = datetime.fromisoformat(compact.upper())
-            moment = _moment(date) if date.tzinfo else _resolve(date, place)
+            moment = _moment(date) if date.tzinfo else _resolve(date, zone_info)
     except (ValueError, OverflowError, InvalidInput):
         raise InvalidInput(f"{text[:80]!r} is not a time; write one of: {FORMS}.", field="at") from None
     return _check_moment(moment, "at")
 
 
 def _at_clock(match: re.Match[str], now: int, zone: ZoneInfo) -> int:
-    """Return the moment of a time of day: on the named day, or else the next time the clock shows it."""
+    """Return the moment of a time of day: on the day that the text names, or else the next time it occurs."""
     day, hour, minute, second = match[1], int(match[2]), int(match[3]), int(match[4] or 0)
     first = _wall(now, zone).replace(hour=hour, minute=minute, second=second, microsecond=0)
     if day in ("today", "tomorrow"):
@@ -294,12 +300,15 @@ def _zone(name: str) -> ZoneInfo | None:
 
 
 def _close_zones(name: str) -> list[str]:
-    """Return similar names: the same name in upper or lower case, a city, or a name with a typing error."""
-    wanted = name[:80].strip().lower().replace(" ", "_")
-    known = {zone.lower(): zone for zone in sorted(_zones())}
-    if same := [zone for low, zone in known.items() if wanted in (low, low.rpartition("/")[2])]:
+    """Return names of zones that are similar to `name`.
+
+    These are the same name in upper or lower case, names of the same city, and names that `name` may be misspelt from.
+    """
+    typed = name[:80].strip().lower().replace(" ", "_")
+    zones = {zone.lower(): zone for zone in sorted(_zones())}
+    if same := [zone for low, zone in zones.items() if typed in (low, low.rpartition("/")[2])]:
         return same[:3]
-    return [known[low] for low in difflib.get_close_matches(wanted, known, n=3, cutoff=0.7)]
+    return [zones[low] for low in difflib.get_close_matches(typed, zones, n=3, cutoff=0.7)]
 
 
 @cache
@@ -308,7 +317,10 @@ def _zones() -> frozenset[str]:
 
 
 def host_zone(environ: Mapping[str, str] = os.environ, etc: Path = Path("/etc")) -> str:
-    """Return the zone of this machine, from the variable TZ, /etc/timezone or the link /etc/localtime; else UTC."""
+    """Return the time zone of this machine.
+
+    It is taken from the variable TZ, from /etc/timezone, or from the link /etc/localtime; without these it is UTC.
+    """
     return next((name for name in _host_names(environ, etc) if _zone(name)), "UTC")
 
 
@@ -321,7 +333,7 @@ def _host_names(environ: Mapping[str, str], etc: Path) -> Iterator[str]:
 
 
 def _below_zoneinfo(path: str) -> str:
-    """Return the name of the zone in the path of its file; other text is returned as it is."""
+    """Return the name of a zone from the path of the zone's file; a text that is no such path is returned as it is."""
     return re.sub(r"^.*/zoneinfo/(?:(?:posix|right)/)?", "", path)
 
 
@@ -330,7 +342,7 @@ def _below_zoneinfo(path: str) -> str:
 
 def _check_moment(moment: int, field: str) -> int:
     if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment < LAST:
-        raise InvalidInput(f"{field} must be between the years 1970 and 9998; got {moment!r}.", field=field)
+        raise InvalidInput(f"`{field}` must be between the years 1970 and 9998; got {moment!r}.", field=field)
     return moment
 
 
@@ -340,7 +352,7 @@ def _moment_of(text: Any, zone: str, field: str) -> int | None:
     try:
         datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        raise InvalidInput(f"{field} is a time such as 2026-03-29T09:00+02:00; got {text!r}.", field=field) from None
+        raise InvalidInput(f"`{field}` must be a time like 2026-03-29T09:00Z; got {text!r}.", field=field) from None
     return parse_moment(text, 0, zone)
 
 
@@ -348,10 +360,10 @@ def _check_interval(length: float | str) -> int:
     try:
         every = seconds(str(length) if isinstance(length, bool) else length)
     except (InvalidInput, OverflowError, TypeError):
-        raise InvalidInput(f"every is a duration such as 90m, 24h or 7d; got {length!r}.", field="every") from None
+        raise InvalidInput(f"`every` must be a duration such as 90m or 7d; got {length!r}.", field="every") from None
     if not MIN_EVERY <= every <= MAX_EVERY or every != int(every):
         raise InvalidInput(
-            f"every is one minute to ten years, in whole seconds; got {length!r}. The shortest is 60s.", field="every"
+            f"`every` must be from one minute to ten years, in whole seconds; got {length!r}.", field="every"
         )
     return int(every)
 
@@ -360,7 +372,7 @@ def _check_cron(text: str) -> str:
     """Return a cron expression with single spaces; raise InvalidInput if it is not valid."""
     cron = " ".join(text.split())
     if len(cron) > MAX_CRON:
-        raise InvalidInput(f"a cron expression has {MAX_CRON} characters at most.", field="cron")
+        raise InvalidInput(f"a cron expression must have at most {MAX_CRON} characters.", field="cron")
     if cron.startswith("@"):
         cron = cron.lower()
         if cron not in ALIASES:
@@ -372,21 +384,21 @@ def _check_cron(text: str) -> str:
 
 
 def _alias_remedy(cron: str) -> str:
-    known = ", ".join(ALIASES)
+    aliases = ", ".join(ALIASES)
     if cron.startswith("@every"):
-        return "cron has no @every; use an interval of at least 60s instead: set every."
+        return "cron has no @every; use an interval instead: set `every` to at least 60s."
     if cron.startswith("@reboot"):
-        return f"cron has no @reboot here, because a schedule depends on time only; use one of {known}."
-    return f"cron has no alias {cron[:80]!r}; use one of {known}, or five fields."
+        return f"cron has no @reboot here, because a schedule depends on time only; use one of {aliases}."
+    return f"cron has no alias {cron[:80]!r}; use one of {aliases}, or five fields."
 
 
 @lru_cache(maxsize=1024)
 def _find_cron_fault(cron: str) -> str | None:
     fields = cron.split()
     if "=" in cron:
-        return "names a zone; set the zone with its own field, and write five fields here."
+        return "names a zone; set the field `zone` instead, and write only five fields here."
     if len(fields) == 6:
-        return "has six fields; write five, minute hour day month weekday. There are no seconds."
+        return "has six fields; write five: minute hour day month weekday. There is no field for seconds."
     if len(fields) != 5:
         return f"has {len(fields)} field{'s' * (len(fields) != 1)}; write five: minute hour day month weekday."
     never = "never runs: no date fits within 50 years; check day, month and weekday."
@@ -396,7 +408,7 @@ def _find_cron_fault(cron: str) -> str | None:
         if _reads(" ".join((*fields[:3], "*", fields[4]))) and _reads(" ".join((*fields[:2], "*", *fields[3:]))):
             return never  # each field is valid, but no month has such a day
         part = str(error).lower().removeprefix("bad ")
-        return f"has a bad {part}; write five fields, minute hour day month weekday, such as 0 9 * * 1-5."
+        return f"has a bad {part}; write five fields: minute hour day month weekday, such as 0 9 * * 1-5."
 
 
 def _reads(cron: str) -> bool:
@@ -408,7 +420,7 @@ def _reads(cron: str) -> bool:
 
 
 def _span(every: int) -> str:
-    """Return seconds as a duration that can be read again: 1d, 1h30m."""
+    """Return a number of seconds as text that `seconds` can read again, such as 1d or 1h30m."""
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, every = divmod(every, size)

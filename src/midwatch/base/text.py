@@ -1,4 +1,4 @@
-"""Texts for people: cut between characters as a reader sees them."""
+"""Texts for people: shorten a text without cutting a visible character into pieces."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ LONGEST_CHARACTER = 64
 
 
 FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
-"""Two of these letters are one flag."""
+"""The letters of flags: two of these letters together are shown as one flag."""
 
 
 def cut(text: str, length: int) -> str:
-    """Return at most `length` characters and an ellipsis, never cut inside a visible character."""
+    """Return at most `length` characters of a text, with an ellipsis if it was cut.
+
+    A visible character, which may be several code points, is never cut into pieces.
+    """
     if len(text) <= length:
         return text
     end, furthest = length, max(0, length - LONGEST_CHARACTER)

@@ -1,4 +1,4 @@
-"""Trace context: the trace of another system that work belongs to, in the format of W3C Trace Context."""
+"""Trace context: work can belong to a trace of another system, in the format of W3C Trace Context."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_STATE = 512
 
 
 class Trace(NamedTuple):
-    """A place in a trace."""
+    """A position in a trace: the trace, and the span that new spans belong to."""
 
     trace_id: str
     span_id: str
@@ -26,13 +26,13 @@ class Trace(NamedTuple):
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables for a child process."""
+        """Return the environment variables that pass the trace on to a child process."""
         parent = {"TRACEPARENT": self.parent}
         return {**parent, "TRACESTATE": self.state} if self.state else parent
 
 
 def parse_trace(headers: Mapping[str, Any] | None) -> Trace | None:
-    """Return the place in a trace that the headers name, or None if they are missing or malformed."""
+    """Return the position in a trace that the headers name, or None if headers are missing or malformed."""
     match = PARENT.fullmatch(str(headers.get("traceparent"))) if headers else None
     return Trace(match[1], match[2], match[3], headers.get("tracestate")) if headers and match else None
 
@@ -46,9 +46,9 @@ def validate_trace(traceparent: str, tracestate: str = "") -> dict[str, str] | N
 
 
 def own_trace() -> dict[str, str]:
-    """Return the trace headers for a request of an agent, from the environment of the process."""
+    """Return the trace headers for a request that an agent sends, from the environment of this process."""
     return validate_trace(os.environ.get("TRACEPARENT", ""), os.environ.get("TRACESTATE", "")) or {}
 
 
 incoming: ContextVar[dict[str, str] | None] = ContextVar("incoming", default=None)
-"""The trace headers of the current request; its tasks store them."""
+"""The trace headers of the current request; tasks that the request creates store them."""

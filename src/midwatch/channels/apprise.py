@@ -16,7 +16,7 @@ from midwatch.wire.fields import Options
 
 TITLE_SHOWN = 120
 KIND_OF = {"done": "success", "failed": "failure", "timed_out": "failure", "asked": "warning"}
-"""The types of notices for services that show types in colours; all other notices are `info`."""
+"""The apprise type of each notice, which some services show as a colour; all other notices are `info`."""
 
 _LOGGERS = ("apprise", "urllib3.connectionpool")
 
@@ -31,7 +31,7 @@ class AppriseOptions(Options):
     @classmethod
     def _check(cls, urls: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if urls and info.data.get("url"):
-            raise ValueError("write url or urls, not both")
+            raise ValueError("write `url` or `urls`, not both")
         return urls
 
 
@@ -49,7 +49,7 @@ class AppriseChannel(SendOnly):
             raise BadConfig(f"{setting}: apprise does not know this kind of address; see docs/channels.md.")
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Send the notice to the delivery's target if that is a URL, else to the configured services."""
+        """Send the notice to the delivery's target if the target is a URL, else to the configured services."""
         service = self._service
         if delivery.target and "://" in delivery.target:
             service = self._services((delivery.target,))
@@ -57,27 +57,27 @@ class AppriseChannel(SendOnly):
                 raise self._failure("apprise does not know the target's address; correct the route", permanent=True)
         if service is None:
             raise self._failure(f"there is no address; set channels.{self.name}.url", permanent=True)
-        title, _, rest = delivery.text.strip().partition("\n")
+        title, _, details = delivery.text.strip().partition("\n")
         with silence_loggers(*_LOGGERS):
             sent = await service.async_notify(
-                title=cut(title, TITLE_SHOWN) if rest else "",
-                body=rest or title,
+                title=cut(title, TITLE_SHOWN) if details else "",
+                body=details or title,
                 notify_type=KIND_OF.get(delivery.notice.partition(":")[0], "info"),
                 body_format="text",
             )
         if not sent:  # the library's own message may contain the address
-            raise self._failure("the service did not accept the notice; check its address and whether it runs")
+            raise self._failure("the service did not accept the notice; check its address, and that the service runs")
 
     def _services(self, urls: tuple[str, ...]) -> Any:
-        """Return the services behind `urls`, or None if one of them is not known."""
+        """Return the services that `urls` address, or None if apprise does not know one of the addresses."""
         service = self._library.Apprise()
         with silence_loggers(*_LOGGERS):
-            known = all(service.add(url) for url in urls)
-        return service if known else None
+            all_known = all(service.add(url) for url in urls)
+        return service if all_known else None
 
 
 def _load() -> Any:
-    """Import the library and load its services. It takes a moment, so it is done before the first notice."""
+    """Import the library and load its services. This takes a moment, so it is done before the first notice."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it imports modules that Python 3.13 removes
         import apprise

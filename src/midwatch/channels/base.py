@@ -26,14 +26,14 @@ class SendOnly:
         return nullcontext()
 
     def listen(self) -> AsyncIterator[Mapping[str, Any]] | None:
-        """Return None, because nothing arrives."""
+        """Return None, because this channel receives nothing."""
         return None
 
     async def close(self) -> None:
         """Do nothing."""
 
     def _failure(self, why: str, *, permanent: bool = False) -> DeliveryError:
-        """Return the error of a notice that was not sent."""
+        """Return the error for a notice that was not sent."""
         return DeliveryError(f"channel {self.name}: {why}.", permanent=permanent)
 
 
@@ -50,7 +50,7 @@ _SILENT = _Silent()
 
 @contextmanager
 def silence_loggers(*loggers: str) -> Iterator[None]:
-    """Stop these loggers inside the block. They write addresses, which may contain secrets."""
+    """Drop the messages of these loggers inside the block. They contain addresses, which may contain secrets."""
     for name in loggers:
         logging.getLogger(name).addFilter(_SILENT)
     token = _unlogged.set(True)

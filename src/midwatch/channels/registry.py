@@ -30,11 +30,11 @@ def build(name: str, kind: str, options: Mapping[str, Any]) -> Channel:
         raise BadConfig(f"channels.{name}: {_explain_missing(kind, problem)}") from problem
     except Exception as problem:  # a class of another package: its message may contain the value of an option
         raise BadConfig(
-            f"channels.{name}: {kind} failed with {type(problem).__name__}; check its options."
+            f"channels.{name}: {kind} failed with {type(problem).__name__}; check the channel's options."
         ) from problem
 
 
 def _explain_missing(kind: str, problem: ImportError) -> str:
     if kind in EXTRAS:
         return f"{kind} needs a library that is not installed; run pip install 'midwatch[{EXTRAS[kind]}]'."
-    return f"{kind} needs {problem.name or 'a library'}, which is not installed; install it."
+    return f"{kind} needs {problem.name or 'a library'}, which is not installed; install this library."

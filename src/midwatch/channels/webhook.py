@@ -70,9 +70,9 @@ class WebhookOptions(Options):
             if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
                 raise ValueError("write names and values as plain ASCII on one line")
             if name.lower() in _OURS or name.lower().startswith("webhook-"):
-                raise ValueError(f"{name} is set by midwatch; leave it out")
+                raise ValueError(f"midwatch itself sets the header {name}; remove it")
         if headers and not info.data.get("url"):
-            raise ValueError("headers are sent to url only, and url is missing; set it")
+            raise ValueError("`headers` are sent only to `url`, which is missing; set `url`")
         return headers
 
 
@@ -85,7 +85,7 @@ class WebhookChannel(SendOnly):
         self._client: httpx2.AsyncClient | None = None
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Post the notice to the delivery's target if that is an address, else to the configured address."""
+        """Post the notice to the delivery's target if the target is an address, else to the configured address."""
         target = delivery.target if delivery.target and is_address(delivery.target) else None
         url = target or self._options.url
         if url is None:
@@ -96,7 +96,7 @@ class WebhookChannel(SendOnly):
         if 200 <= status < 300:
             return
         permanent = 400 <= status < 500 and status not in TEMPORARY
-        remedy = "; check its address and what it accepts" if permanent else ""
+        remedy = "; check the receiver's address and what it accepts" if permanent else ""
         raise self._failure(f"the receiver answered {status}{remedy}", permanent=permanent)
 
     async def close(self) -> None:
@@ -116,7 +116,10 @@ class WebhookChannel(SendOnly):
         return headers
 
     async def _post(self, url: str, content: bytes, headers: dict[str, str]) -> int:
-        """Post the content and return the status. The body of the answer is not read, since it may have no end."""
+        """Post the content and return the HTTP status.
+
+        The body of the answer is not read, because it may be endless.
+        """
         import httpx2
 
         timeout = self._options.timeout
@@ -130,15 +133,15 @@ class WebhookChannel(SendOnly):
                     async with self._client.stream("POST", url, content=content, headers=headers) as response:
                         return response.status_code
         except (TimeoutError, httpx2.TimeoutException):
-            raise self._failure(f"no answer within {timeout:g} s") from None
+            raise self._failure(f"the receiver gave no answer within {timeout:g} s; check that it runs") from None
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
-            raise self._failure("the address cannot be used; correct it", permanent=True) from None
+            raise self._failure("the address of the receiver is not valid; correct it", permanent=True) from None
         except (httpx2.HTTPError, OSError) as problem:  # its message may contain the address; report its class
-            raise self._failure(f"the receiver cannot be reached ({type(problem).__name__})") from None
+            raise self._failure(f"the receiver cannot be reached ({type(problem).__name__}); check it") from None
 
 
 def body(delivery: Delivery) -> str:
-    """Return the JSON text to post. It is the same at every attempt."""
+    """Return the JSON text to post. The text is the same at every attempt of a delivery."""
     data = {"delivery_id": delivery.id, "task_id": delivery.task_id, "notice": delivery.notice, "text": delivery.text}
     kind = delivery.notice.partition(":")[0]
     return json.dumps({"type": f"task.{kind}", "timestamp": iso(delivery.created_at), "data": data})

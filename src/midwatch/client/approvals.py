@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class ApprovalCalls(Transport):
-    """Approvals and rules."""
+    """The client's calls about approvals and rules."""
 
     async def approvals(self, status: str = "pending", limit: int = 50) -> Sequence[ApprovalInfo]:
-        """Return questions with this status, or `all`, newest first and without their diffs."""
+        """Return questions with this status, newest first and without their diffs; `all` returns every question."""
         return await self._get("/approvals", "approvals", status=status, limit=limit)
 
     async def approval(self, approval_id: str) -> ApprovalInfo:
@@ -25,12 +25,12 @@ class ApprovalCalls(Transport):
     async def approve(
         self, approval_id: str, choice: str | None = None, why: str | None = None, *, always: bool = False
     ) -> ApprovalInfo:
-        """Answer yes, or answer with a choice. With `always` the answer also creates a rule."""
+        """Answer a question with yes, or with a `choice`. With `always` the answer also creates a rule."""
         path = path_of("approval", approval_id, "approve")
         return await self._post(path, choice=choice, why=why, always=always or None)
 
     async def deny(self, approval_id: str, why: str | None = None, *, always: bool = False) -> ApprovalInfo:
-        """Answer no. With `always` the answer also creates a rule."""
+        """Answer a question with no. With `always` the answer also creates a rule."""
         return await self._post(path_of("approval", approval_id, "deny"), why=why, always=always or None)
 
     async def rules(self, *, all: bool = False, limit: int = 500) -> Sequence[RuleInfo]:

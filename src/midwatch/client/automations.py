@@ -13,28 +13,31 @@ if TYPE_CHECKING:
 
 
 class AutomationCalls(Transport):
-    """Automations."""
+    """The client's calls about automations."""
 
     async def automations(
         self, status: str = "", *, scope_kind: str | None = None, scope_id: str | None = None, limit: int = 20
     ) -> Sequence[AutomationInfo]:
-        """Return automations with this status, or `all`, newest first. Without a status, deleted ones are left out."""
+        """Return automations with this status, newest first; `all` returns every automation.
+
+        Without a status, deleted automations are left out.
+        """
         return await self._get(
             "/automations", "automations", status=status, scope_kind=scope_kind, scope_id=scope_id, limit=limit
         )
 
     async def automation(self, automation_id: str) -> AutomationInfo:
-        """Return one automation, also a deleted one."""
+        """Return one automation, even if it is deleted."""
         return await self._get(path_of("automation", automation_id))
 
     async def create_automation(self, prompt: str, wish: Mapping[str, Any]) -> AutomationInfo:
-        """Create an automation. Exactly one of `at`, `every` and `cron` sets its times."""
+        """Create an automation. Exactly one of `at`, `every` and `cron` in `wish` sets the times of its runs."""
         return await self._post("/automations", {"prompt": prompt, **wish})
 
     async def patch_automation(
         self, automation_id: str, wish: Mapping[str, Any], *, prompt: str | None = None, revision: int | None = None
     ) -> AutomationInfo:
-        """Change the given fields. Raise Conflict if the automation is not at `revision` any more."""
+        """Change the fields in `wish`. Raise Conflict if the automation's revision is not `revision` any more."""
         return await self._patch(path_of("automation", automation_id), wish, prompt=prompt, revision=revision)
 
     async def pause_automation(self, automation_id: str) -> AutomationInfo:
@@ -42,15 +45,15 @@ class AutomationCalls(Transport):
         return await self._post(path_of("automation", automation_id, "pause"))
 
     async def resume_automation(self, automation_id: str) -> AutomationInfo:
-        """Resume an automation, also a deleted one."""
+        """Resume an automation, even if it is deleted."""
         return await self._post(path_of("automation", automation_id, "resume"))
 
     async def run_automation(self, automation_id: str) -> TaskInfo:
-        """Run an automation now, besides its schedule."""
+        """Run an automation now, in addition to its schedule."""
         return await self._post(path_of("automation", automation_id, "run"))
 
     async def delete_automation(self, automation_id: str) -> AutomationInfo:
-        """Delete an automation. Resuming restores it within 30 days."""
+        """Delete an automation. For 30 days, `resume_automation` can restore it."""
         return await self._delete(path_of("automation", automation_id))
 
     async def automation_history(self, automation_id: str, limit: int = 20) -> Sequence[RunInfo]:
@@ -58,10 +61,16 @@ class AutomationCalls(Transport):
         return await self._get(path_of("automation", automation_id, "history"), "runs", limit=limit)
 
     async def export_automations(self, ids: Iterable[str] = ()) -> Sequence[AutomationInfo]:
-        """Return the automations with these ids, or all that are not deleted, as `import_automations` takes them."""
+        """Return automations in the form that `import_automations` takes.
+
+        Without `ids`, all automations that are not deleted are returned.
+        """
         return await self._get("/automations/export", "automations", id=list(ids))
 
     async def import_automations(self, automations: Sequence[Mapping[str, Any]]) -> Sequence[ImportInfo]:
-        """Create automations that do not exist and change those that differ: all of them, or none on an error."""
+        """Create automations that do not exist yet, and change automations that differ.
+
+        If one of them causes an error, nothing is changed.
+        """
         reply: Mapping[str, Sequence[ImportInfo]] = await self._post("/automations/import", automations=automations)
         return reply["automations"]

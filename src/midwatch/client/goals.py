@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class GoalCalls(Transport):
-    """Goals."""
+    """The client's calls about goals."""
 
     async def goals(self, status: str = "", *, limit: int = 20) -> Sequence[GoalInfo]:
-        """Return goals with this status, or all, newest first."""
+        """Return goals with this status, newest first; without a status return all goals."""
         return await self._get("/goals", "goals", status=status, limit=limit)
 
     async def goal(self, goal_id: str) -> GoalInfo:
@@ -24,13 +24,13 @@ class GoalCalls(Transport):
         return await self._get(path_of("goal", goal_id))
 
     async def create_goal(self, objective: str, wish: Mapping[str, Any] | None = None) -> GoalInfo:
-        """Set a goal. Its first step starts at once, or when its session has a thread."""
+        """Create a goal. Its first step starts at once, or as soon as the goal's session has a thread."""
         return await self._post("/goals", {"objective": objective, **(wish or {})})
 
     async def edit_goal(
         self, goal_id: str, wish: Mapping[str, Any], *, objective: str | None = None, revision: int | None = None
     ) -> GoalInfo:
-        """Change the given fields. Raise Conflict if the goal is not at `revision` any more."""
+        """Change the fields in `wish`. Raise Conflict if the goal's revision is not `revision` any more."""
         return await self._patch(path_of("goal", goal_id), wish, objective=objective, revision=revision)
 
     async def goal_steps(self, goal_id: str, limit: int = 20) -> Sequence[RunInfo]:
@@ -38,7 +38,7 @@ class GoalCalls(Transport):
         return await self._get(path_of("goal", goal_id, "steps"), "runs", limit=limit)
 
     async def step_goal(self, goal_id: str) -> GoalInfo:
-        """Start the next step now."""
+        """Start the next step of a goal now."""
         return await self._post(path_of("goal", goal_id, "step"))
 
     async def pause_goal(self, goal_id: str) -> GoalInfo:
@@ -52,12 +52,13 @@ class GoalCalls(Transport):
     async def complete_goal(self, goal_id: str, evidence: str = "") -> GoalInfo:
         """Mark a goal as complete.
 
-        If the goal's own agent calls this, the goal ends after the running step, if its verifier (if any) agrees.
+        If the agent of the goal calls this, the goal ends after the running step. If the goal has a verifier, the goal
+        ends only if the verifier agrees.
         """
         return await self._post(path_of("goal", goal_id, "complete"), evidence=evidence)
 
     async def delay_goal(self, goal_id: str, duration: float | str, reason: str) -> GoalInfo:
-        """Delay the next step: 0, or 1 minute to 12 hours."""
+        """Delay the next step of a goal by `duration`: 0, or from 1 minute to 12 hours."""
         return await self._post(path_of("goal", goal_id, "delay"), duration=duration, reason=reason)
 
     async def clear_goal(self, goal_id: str) -> GoalInfo:

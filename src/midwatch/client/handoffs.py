@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class HandoffCalls(Transport):
-    """Handoffs."""
+    """The client's calls about handoffs."""
 
     async def hand_over(
         self, to: str | None = None, task: Mapping[str, Any] | None = None, *, key: str | None = None, **wish: Any
     ) -> HandoffInfo:
-        """Hand work to an agent, or to the best one for the type of `task`.
+        """Hand work over to the agent `to`, or, without `to`, to the best agent for the type of `task`.
 
-        docs/handoffs.md lists the other fields. Calls with the same key make one handoff.
+        docs/handoffs.md lists the fields of `wish`. Several calls with the same `key` create only one handoff.
         """
         body = drop_none({"to": to, "task": task, **wish})
         return await self._post("/handoffs", body, idempotency_key=key)
@@ -33,17 +33,17 @@ class HandoffCalls(Transport):
         before: str | None = None,
         limit: int = 50,
     ) -> HandoffPage:
-        """Return a page of handoffs, newest first, of an agent or of a root task."""
+        """Return a page of handoffs, newest first; `agent` and `root` select those of an agent or of a root task."""
         return await self._get("/handoffs", status=list(status), agent=agent, root=root, before=before, limit=limit)
 
     async def handoff(self, handoff_id: str, wait: float = 0.0) -> HandoffInfo:
-        """Return one handoff. With `wait`, wait up to that many seconds until it has ended."""
+        """Return one handoff. With `wait`, first wait up to `wait` seconds for the end of the handoff."""
         return await self._get(path_of("handoff", handoff_id), wait=wait)
 
     async def cancel_handoff(self, handoff_id: str) -> HandoffInfo:
-        """Cancel a handoff and stop its task, wherever it runs."""
+        """Cancel a handoff and stop its task, in whatever process the task runs."""
         return await self._post(path_of("handoff", handoff_id, "cancel"))
 
     async def retry_handoff(self, handoff_id: str, key: str | None = None) -> HandoffInfo:
-        """Hand the same work to the same agent again. Calls with the same key make one new handoff."""
+        """Hand the same work to the same agent again. Several calls with the same `key` create only one handoff."""
         return await self._post(path_of("handoff", handoff_id, "retry"), idempotency_key=key)

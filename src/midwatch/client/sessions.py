@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SessionCalls(Transport):
-    """Sessions."""
+    """The client's calls about sessions."""
 
     async def sessions(self, *, before: str | None = None, limit: int = 50) -> SessionPage:
         """Return a page of sessions, the most recently used first."""
@@ -34,9 +34,10 @@ class SessionCalls(Transport):
         key: str | None = None,
         prompt: str | None = None,
     ) -> SessionInfo:
-        """Open a session with an agent, or return the open one with that key, agent and directory.
+        """Open a session with an agent, or return the open session with this `key`, agent and directory.
 
-        With `worktree` its turns share a git worktree of its own. `prompt` is the first message of a new session.
+        With `worktree` all turns of the session share a git worktree that no other session uses. `prompt` is the first
+        message of a new session.
         """
         where = {"workdir": workdir, "worktree": worktree or None}
         return await self._post("/sessions", drop_none(where), agent=agent, title=title, key=key, prompt=prompt)
@@ -44,7 +45,7 @@ class SessionCalls(Transport):
     async def messages(
         self, key: str, after: int = 0, *, limit: int = 500, html: bool = False
     ) -> Sequence[MessageInfo]:
-        """Return messages with a greater number than `after`, in order. `html` adds their texts as safe HTML."""
+        """Return messages whose number is greater than `after`, in order. `html` adds their texts as safe HTML."""
         return await self._get(session_path(key, "messages"), "messages", after=after, limit=limit, html=html)
 
     async def send(
@@ -56,23 +57,26 @@ class SessionCalls(Transport):
         priority: int | None = None,
         idempotency_key: str | None = None,
     ) -> SentInfo:
-        """Send a message to a session. It is durable when this returns.
+        """Send a message to a session. The message is stored when this method returns.
 
         The message becomes a task, which waits while another task of the session runs. With the mode interrupt or
-        after_tool it goes to the running turn instead. The `mode` of the reply is the mode that was used.
+        after_tool the message goes to the running turn instead. The `mode` of the reply is the mode that was used.
         """
         path = session_path(key, "messages")
         return await self._post(path, text=text, mode=mode, priority=priority, idempotency_key=idempotency_key)
 
     async def interrupt(self, key: str, mode: InterruptMode | None = None, *, hint: str | None = None) -> Interruption:
-        """End the running turn of a session: at once, or with the mode stop after one closing answer.
+        """End the running turn of a session: at once, or, with the mode `stop`, after one closing answer.
 
-        Waiting messages are not affected. The reply has the stopped task, and the command that resumes its work.
+        Waiting messages are not affected. The reply has the task of that turn, and the command that resumes the work.
         """
         return await self._post(session_path(key, "interrupt"), mode=mode, hint=hint)
 
     async def restart_session(self, key: str) -> SessionInfo:
-        """Stop the running turn of a session and end its agent's process. The next message starts a new one."""
+        """Stop the running turn of a session and end the process of its agent.
+
+        The next message starts a new process.
+        """
         return await self._post(session_path(key, "restart"))
 
     async def close_session(self, key: str) -> SessionInfo:

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 QUIET_SECONDS = 45.0
 """A stream that sends nothing for this long, not even a heartbeat, counts as lost."""
 PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-"""Seconds between tries to reach a lost server."""
+"""The pauses in seconds between attempts to connect to a lost server again; the last pause is repeated."""
 PAGE = 1000
 
 
 class Which(TypedDict, total=False):
-    """A filter of events: all given fields must match. The kind `tool_*` matches all kinds that begin with `tool_`."""
+    """A filter of events: every field that is set must match.
+
+    The kind `tool_*` matches all kinds that begin with `tool_`.
+    """
 
     kinds: Iterable[str]
     task_id: str | None
@@ -37,7 +40,7 @@ class Which(TypedDict, total=False):
 
 
 class EventCalls(Transport):
-    """Events."""
+    """The client's calls about events."""
 
     async def events(
         self, after: int | None = None, *, before: int | None = None, limit: int = PAGE, **which: Unpack[Which]
@@ -63,7 +66,7 @@ class EventCalls(Transport):
     async def watch_task(
         self, task_id: str, after: int | None = None, *, patience: float | None = None
     ) -> AsyncGenerator[TaskStateInfo | EventInfo, None]:
-        """Yield the state of a task, then its events as they happen, with live ones. See `watch_session`."""
+        """Yield the state of a task, then stored and live events of the task as they happen. See `watch_session`."""
         async with aclosing(self._frames({"task_id": task_id, "state": True}, after, patience)) as frames:
             async for frame in frames:
                 yield cast("TaskStateInfo | EventInfo", frame)
@@ -71,10 +74,10 @@ class EventCalls(Transport):
     async def watch_session(
         self, key: str, after: int | None = None, *, kinds: Iterable[str] = (), patience: float | None = None
     ) -> AsyncGenerator[SessionStateInfo | EventInfo, None]:
-        """Yield the state of a session (its kind is `state`), then its events as they happen, with live ones.
+        """Yield the state of a session, then stored and live events of the session as they happen.
 
-        `kinds` selects events; long texts are cut. With `after`, and after a lost connection, the missed events come
-        first, then the state again.
+        The state has the kind `state`. `kinds` selects events; long texts in events are cut. With `after`, and after a
+        lost connection, the missed events come first, then the state again.
         """
         query = {"session_key": key, "state": True, "kind": list(kinds)}
         async with aclosing(self._frames(query, after, patience)) as frames:
@@ -104,8 +107,11 @@ class EventCalls(Transport):
             self._move()
 
     async def _stream(self, query: Mapping[str, Any], after: int | None) -> AsyncGenerator[dict[str, Any] | None, None]:
-        """Yield None when connected, then the frames of one connection. Live frames get the ids in the query."""
-        known = {"seq": 0, "task_id": query.get("task_id"), "session_key": query.get("session_key")}
+        """Yield None when the stream is connected, then the frames of this one connection.
+
+        A frame of a live event gets the task and the session that the query names.
+        """
+        ids = {"seq": 0, "task_id": query.get("task_id"), "session_key": query.get("session_key")}
         limits = httpx2.Timeout(30.0, connect=5.0, read=QUIET_SECONDS)
         headers = {"accept": "text/event-stream"} | ({} if after is None else {"last-event-id": str(after)})
         async with self._http.sse(
@@ -120,17 +126,17 @@ class EventCalls(Transport):
             async for message in source:
                 frame = orjson.loads(message.data)
                 stored = message.event == "state" or "seq" in frame
-                yield {**({} if stored else known), "kind": message.event, **frame}
+                yield {**({} if stored else ids), "kind": message.event, **frame}
 
 
 def query_of(which: Which) -> dict[str, Any]:
-    """Return a filter as a query."""
+    """Return a filter as the parameters of a query."""
     query = drop_none(which)
     return {"kind": list(query.pop("kinds", ())), **query}
 
 
 def position(frame: Mapping[str, Any], after: int | None) -> int | None:
-    """Return the position of a reader that was at `after` and has read this frame."""
+    """Return the new position of a reader whose position was `after` and who has now read `frame`."""
     if frame["kind"] == "state":
         return int(frame["as_of_seq"])
     if frame["kind"] == "gap" and (oldest := frame["payload"].get("oldest_seq")) is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class DeskCalls(Transport):
-    """The server: agents, notices, usage, settings, processes and tokens."""
+    """The client's calls about the server: agents, notices, usage, settings, processes and tokens."""
 
     async def deliveries(
         self, status: str | None = None, task_id: str | None = None, limit: int = 50
@@ -36,7 +36,7 @@ class DeskCalls(Transport):
         return await self._post(path_of("delivery", delivery_id, "retry"))
 
     async def agents(self) -> Sequence[AgentInfo]:
-        """Return all agents, by name."""
+        """Return all agents, sorted by name."""
         return await self._get("/agents", "agents")
 
     async def test_agent(self, name: str, idempotency_key: str | None = None) -> TaskInfo:
@@ -58,8 +58,8 @@ class DeskCalls(Transport):
     ) -> UsageInfo:
         """Return the usage of tasks that ended in a period, by default in the last 24 hours.
 
-        `by` has some of actor, agent, session, model and day; the default is actor and agent. Days are those of `zone`,
-        or of the server's zone.
+        `by` lists what to group by: some of actor, agent, session, model and day; the default is actor and agent. Days
+        begin at midnight in `zone`, or in the server's zone.
         """
         period = {"since": format_moment(since), "until": format_moment(until)}
         return await self._get("/usage", **period, by=by, zone=zone, session_key=session_key)
@@ -69,7 +69,10 @@ class DeskCalls(Transport):
         return await self._get("/settings")
 
     async def directories(self, path: str | None = None, *, hidden: bool = False) -> Directories:
-        """Return the directories in a directory of the server's machine, by default in its user's home."""
+        """Return the subdirectories of `path` on the server's machine.
+
+        The default is the home directory of the user that the server runs as.
+        """
         return await self._get("/directories", path=path, hidden=hidden)
 
     async def watchdog(self) -> AlertPage:
@@ -97,19 +100,19 @@ class DeskCalls(Transport):
         return await self._get("/tokens", "tokens")
 
     async def create_token(self, name: str, role: str, actor: str | None = None) -> NewToken:
-        """Create a token for a program. Only this reply has its secret."""
+        """Create a token for a program. Only the reply to this call contains the secret of the token."""
         return await self._post("/tokens", name=name, role=role, actor=actor)
 
     async def revoke_token(self, key: str) -> TokenInfo:
-        """Revoke a token, by its id or name."""
+        """Revoke a token; `key` is the id or the name of the token."""
         return await self._delete(f"/tokens/{quote_key(key)}")
 
     async def health(self) -> Health:
-        """Return the health of the server, if it answers."""
+        """Return the status and the version of the server; raise NotRunning if it does not answer."""
         return await self._get("/health")
 
     async def ready(self) -> Ready:
-        """Return whether tasks are accepted. Raise StoreUnavailable if the database does not answer."""
+        """Return that the server accepts tasks. Raise StoreUnavailable if the database does not answer."""
         return await self._get("/ready")
 
     async def metrics(self) -> str:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class TaskCalls(Transport):
-    """Tasks."""
+    """The client's calls about tasks."""
 
     async def submit(self, prompt: str, wish: Submission | None = None) -> TaskInfo:
-        """Submit a task. It is durable when this returns."""
+        """Submit a task. The task is stored when this method returns."""
         return await self._post("/tasks", drop_none({"prompt": prompt, **(wish or {})}))
 
     async def get(self, task_id: str) -> TaskInfo:
@@ -24,7 +24,7 @@ class TaskCalls(Transport):
         return await self._get(path_of("task", task_id))
 
     async def task_page(self, task_id: str) -> TaskView:
-        """Return one task with its texts as HTML, its related tasks, notices and questions."""
+        """Return one task with its texts as HTML, and with its related tasks, notices and questions."""
         return await self._get(path_of("task", task_id, "page"))
 
     async def list(
@@ -52,9 +52,10 @@ class TaskCalls(Transport):
     async def retry(
         self, task_id: str, idempotency_key: str | None = None, *, budget: Mapping[str, Any] | None = None
     ) -> TaskInfo:
-        """Retry a failed or cancelled task as a new task. Calls with the same key make one new task.
+        """Retry a failed or cancelled task as a new task.
 
-        `budget` has the limits that are raised.
+        Several calls with the same `idempotency_key` create only one new task. `budget` has the limits that the new
+        task gets instead of the old ones.
         """
         return await self._post(path_of("task", task_id, "retry"), budget=budget, idempotency_key=idempotency_key)
 

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class TerminalCalls(Transport):
-    """Terminals of sessions."""
+    """The client's calls about terminals of sessions."""
 
     async def screen(self, key: str, *, styled: bool = False) -> ScreenInfo:
-        """Return the screen of a session's terminal. `styled` adds it with its escape sequences."""
+        """Return the screen of a session's terminal; `styled` adds the screen with its escape sequences."""
         return await self._get(session_path(key, "screen"), styled=styled)
 
     async def open_terminal(self, key: str) -> ScreenInfo:
-        """Start the program of a session before its first message."""
+        """Start the program of a session in its terminal, before the first message."""
         return await self._post(session_path(key, "open"))
 
     async def press(self, key: str, keys: str) -> None:

@@ -31,7 +31,10 @@ class Transport:
         transport: httpx2.AsyncBaseTransport | None = None,
         locate: Callable[[], str | None] | None = None,
     ) -> None:
-        """Prepare a client. `locate` returns the address of the server; a stream calls it before it connects again."""
+        """Prepare a client.
+
+        `locate` returns the current address of the server; a stream calls it before the stream connects again.
+        """
         self.url = url
         self._locate = locate
         self._http = httpx2.AsyncClient(
@@ -45,13 +48,16 @@ class Transport:
 
     @classmethod
     def for_home(cls, home: str | Path, token: str | None = None) -> Self:
-        """Return a client of the running server of a home directory, by default as its owner. Raise NotRunning."""
-        place = Home(Path(home).expanduser().absolute())
-        server = place.server()
-        if server is None:
-            raise NotRunning(f"no midwatch server serves {place.path}; start one with `midwatch up`.")
+        """Return a client of the server that runs for a home directory, by default with the owner's token.
 
-        return cls(server.url, token or place.token(), locate=lambda: getattr(place.server(), "url", None))
+        Raise NotRunning if no server runs for this home.
+        """
+        directory = Home(Path(home).expanduser().absolute())
+        server = directory.server()
+        if server is None:
+            raise NotRunning(f"no midwatch server serves {directory.path}; start one with `midwatch up`.")
+
+        return cls(server.url, token or directory.token(), locate=lambda: getattr(directory.server(), "url", None))
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,7 +70,7 @@ class Transport:
         await self._http.aclose()
 
     async def _get(self, path: str, part: str = "", /, **query: Any) -> T:
-        """Return the reply to a query, or one part of it."""
+        """Return the reply to a GET request, or only the `part` of the reply."""
         reply = await self._reply("GET", path, params=drop_none(query))
         return cast(T, orjson.loads(reply.content)[part] if part else orjson.loads(reply.content))
 
@@ -113,14 +119,17 @@ class Transport:
 
 
 def quote_key(key: str) -> str:
-    """Return `key` as one part of a path."""
+    """Return `key` with special characters quoted, as one part of a path."""
     if not key or key in (".", ".."):
-        raise InvalidInput(f"{key!r} cannot be an id; list the records to find the right one.", field="id")
+        raise InvalidInput(f"{key!r} cannot be an id; list the records to find the right id.", field="id")
     return quote(key, safe="", errors="replace")
 
 
 def path_of(noun: str, key: str, action: str = "") -> str:
-    """Return the path of a record, or of an action on it. Raise NotFound for an id with a slash: no record has one."""
+    """Return the path of a record, or of an `action` on the record.
+
+    Raise NotFound for an id with a slash, because no record has such an id.
+    """
     if "/" in key:
         raise NotFound(noun, key)
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
@@ -128,12 +137,12 @@ def path_of(noun: str, key: str, action: str = "") -> str:
 
 
 def session_path(key: str, action: str = "") -> str:
-    """Return the path of a session, whose key may have slashes, or of an action on it."""
+    """Return the path of a session, or of an `action` on the session. The key of a session may contain slashes."""
     return f"/sessions/{quote_key(key)}/{action}".rstrip("/")
 
 
 def format_moment(moment: datetime | None) -> str | None:
-    """Return a time with its zone, as the interface reads it."""
+    """Return a time with its zone, in the form that the HTTP interface reads."""
     return moment.astimezone().isoformat() if moment else None
 
 
@@ -151,13 +160,13 @@ FIXED = frozenset({"type", "title", "status", "code", "detail", "field"})
 
 
 def error_of(response: httpx2.Response) -> MidwatchError:
-    """Return the error of a reply, in the class that the server raised."""
+    """Return the error that a reply reports, as the same class that the server raised."""
     try:
         problem = orjson.loads(response.content)
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
         return MidwatchError(
-            f"the server answered {response.status_code} without an error of midwatch; check its address."
+            f"the reply {response.status_code} does not come from midwatch; check the address of the server."
         )
     kind = BY_CODE.get(code, MidwatchError)
     error = kind.__new__(kind, detail)  # the arguments of the class are not known here, only its message

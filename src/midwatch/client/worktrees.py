@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 
 
 class WorktreeCalls(Transport):
-    """Worktrees. An id is that of the worktree or of a task that works in it."""
+    """The client's calls about worktrees.
+
+    `worktree_id` is the id of a worktree, or the id of a task that works in the worktree.
+    """
 
     async def worktrees(
         self, *, status: Iterable[str] = (), before: str | None = None, limit: int = 50
     ) -> WorktreePage:
-        """Return a page of worktrees, newest first. Without a status, removed ones are left out."""
+        """Return a page of worktrees, newest first. Without a status, removed worktrees are left out."""
         return await self._get("/worktrees", status=list(status), before=before, limit=limit)
 
     async def worktree(self, worktree_id: str) -> WorktreeInfo:
@@ -29,7 +32,7 @@ class WorktreeCalls(Transport):
         return await self._get(path_of("worktree", worktree_id, "diff"), limit=limit)
 
     async def merge_worktree(self, worktree_id: str) -> WorktreeMerge:
-        """Merge the branch of a worktree into the branch it was made from."""
+        """Merge the branch of a worktree into the branch that the worktree was made from."""
         return await self._post(path_of("worktree", worktree_id, "merge"))
 
     async def remove_worktree(self, worktree_id: str, *, force: bool = False) -> WorktreeInfo:

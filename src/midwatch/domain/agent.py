@@ -1,6 +1,7 @@
-"""Agents: they do the work. The port is the same for a Python function, a process, a protocol or a terminal.
+"""Agents: they do the work.
 
-An agent opens a conversation for a session, and the worker gives it turns. `midwatch.agents` has all kinds.
+The port is the same for every kind of agent: a Python function, a process, a protocol or a terminal. An agent opens a
+conversation for a session, and the worker gives turns to the conversation. `midwatch.agents` has all kinds.
 """
 
 from __future__ import annotations
@@ -23,13 +24,12 @@ from midwatch.domain.steering import Mode, Steer
 from midwatch.domain.task import Outcome
 
 Interrupt = Literal["stop", "terminate", "kill"]
-"""How to interrupt a turn: `stop` asks the agent to end it (a cancel request, SIGINT), `terminate` sends SIGTERM, and
-`kill` sends SIGKILL. Signals go to the whole process group."""
+"""`stop` asks the agent to end the turn; `terminate` and `kill` send SIGTERM or SIGKILL to its process group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """The usage of a turn; None means that the agent did not report it."""
+    """The usage of a turn; a figure is None if the agent did not report it."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -37,7 +37,7 @@ class Usage:
     model: str | None = None
 
     def data(self) -> dict[str, Any] | None:
-        """Return the reported figures, or None if there are none."""
+        """Return the figures that the agent reported, or None if it reported none."""
         values = ((name, getattr(self, name)) for name in ("input_tokens", "output_tokens", "cost_usd", "model"))
         return {name: value for name, value in values if value is not None} or None
 
@@ -46,9 +46,9 @@ class Usage:
 class TurnResult:
     """The result of a turn.
 
-    `outcome` is ok, silent, error, budget or transferred; the worker sets the other outcomes. `transfer` is the handoff
-    of the outcome `transferred`. `stuck` means that the work could not be stopped and continues; its slot stays in use
-    until `Conversation.close` returns.
+    `outcome` is ok, silent, error, budget or transferred; the worker sets the other outcomes. With the outcome
+    `transferred`, `transfer` is the accepted handoff. `stuck` means that the work could not be stopped and continues;
+    the slot of the turn stays in use until `Conversation.close` returns.
     """
 
     text: str = ""
@@ -65,12 +65,15 @@ ChoiceKind = Literal["allow_once", "allow_always", "reject_once", "reject_always
 QuestionKind = Literal[
     "choice", "read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"
 ]
-"""A plain `choice`, or the kind of tool that the agent wants to use."""
+"""The kind of a question: a plain `choice`, or the kind of tool that the agent wants to use."""
 Risk = Literal["low", "medium", "high"]
 
 
 class Choice(NamedTuple):
-    """A possible answer and its meaning. The meaning counts, never the position."""
+    """A possible answer to a question, and the meaning of this answer.
+
+    Only the meaning matters, never the position of the choice in a list.
+    """
 
     name: Annotated[str, Example("Allow")]
     kind: Annotated[ChoiceKind, Example("allow_once")]
@@ -88,8 +91,8 @@ YES_NO = (Choice("yes", "allow_once"), Choice("no", "reject_once"))
 class Question:
     """A question of an agent, with everything that a person needs to answer it.
 
-    `tool` is the agent's own name of the tool, `paths` are the files it wants to use, `diff` is a unified diff of the
-    change, and `root` is the directory it works in, if that is not the task's.
+    `tool` is the agent's own name for the tool, and `paths` are the files that the tool would use. `diff` is a unified
+    diff of the change. `root` is the directory that the agent works in, if it is not the directory of the task.
     """
 
     text: str
@@ -104,13 +107,13 @@ class Question:
 
     @classmethod
     def plain(cls, text: str, choices: tuple[str, ...]) -> Question:
-        """Return a question whose first choice is the yes."""
-        options = (Choice(name, "reject_once" if place else "allow_once") for place, name in enumerate(choices))
+        """Return a question whose first choice means yes, and whose other choices mean no."""
+        options = (Choice(name, "reject_once" if index else "allow_once") for index, name in enumerate(choices))
         return cls(text=text, choices=tuple(options))
 
 
 class Answer(NamedTuple):
-    """The answer to a question: granted, denied or expired, the choice, and the reason."""
+    """The answer to a question: the status (granted, denied or expired), the choice, and the reason."""
 
     status: Literal["granted", "denied", "expired"]
     choice: str | None = None
@@ -118,15 +121,15 @@ class Answer(NamedTuple):
 
     @property
     def granted(self) -> bool:
-        """Return whether a person said yes."""
+        """Return whether a person or a rule said yes."""
         return self.status == "granted"
 
 
 class Delegation(TypedDict, total=False):
     """Options of a handoff by a turn, as in `midwatch.services.handoffs.HandoffOptions`.
 
-    `once` is a name for the handoff, so that a new attempt gets the same handoff and not a second one. Without it, the
-    name comes from the work, its target, and how often the turn asked for the same.
+    `once` is a name for the handoff, so that a new attempt gets the same handoff and not a second one. Without `once`,
+    the name is computed from the work, the target, and how often this turn has asked for the same handoff.
     """
 
     once: str | None
@@ -146,7 +149,7 @@ class Delegation(TypedDict, total=False):
 class ProgramOwner(Protocol):
     """The owner of an agent's program: a turn, or a terminal that is opened before its first prompt.
 
-    `resumed` is whether an earlier attempt was interrupted and this one should continue its work.
+    `resumed` is whether an earlier attempt was interrupted and this attempt should continue the work.
     """
 
     task_id: str
@@ -157,19 +160,20 @@ class ProgramOwner(Protocol):
 
     @property
     def env(self) -> Mapping[str, str]:
-        """Return variables for the environment of a child: MIDWATCH_TASK and the access to midwatch."""
+        """Return environment variables for a child process: MIDWATCH_TASK, and the access to midwatch."""
 
     async def emit(self, payload: Payload) -> None:
-        """Emit an event. Events are stored in order, except live kinds.
+        """Emit an event. Events are stored in order; live events are only shown.
 
-        It waits if too many events are not written yet, and raises AgentError for kinds that agents may not emit.
-        Messages get the agent as author, and ids of this attempt.
+        This method waits if too many events are not written yet, and raises AgentError for kinds of events that agents
+        may not emit. A message gets the agent as its author, and its id gets the prefix of this attempt.
         """
 
     async def own_group(self, pgid: int) -> None:
         """Store that process group `pgid` belongs to this attempt.
 
-        Await it before the child may exec, so that the child can be found and ended even if this process dies.
+        Wait for the return of this method before the child process calls exec: then the child can be found and ended
+        even if this process dies.
         """
 
 
@@ -181,40 +185,53 @@ class Turn(ProgramOwner, Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """Return the monotonic time at which the turn is ended, or None. It moves to later while the turn waits."""
+        """Return the monotonic time at which the turn is ended, or None if it has no timeout.
+
+        While the turn waits for an answer, this time moves to later.
+        """
 
     async def load_progress(self) -> Any:
-        """Return the last data of `save_progress`, also of an earlier attempt or a retried task, or None."""
+        """Return the progress that was saved last, or None if none was saved.
+
+        An earlier attempt of the task, or a task that this task retries, may have saved it.
+        """
 
     async def save_progress(self, progress: Any) -> None:
         """Store JSON data, so that a later attempt can continue from here."""
 
     async def load_steps(self) -> list[Any]:
-        """Return the stored steps of this turn, in order, with those of earlier attempts and of the retried task."""
+        """Return the stored steps of this turn, in order.
+
+        Steps of earlier attempts, and of the task that this task retries, are included.
+        """
 
     async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
         """Store a completed step of the turn as JSON data, after all events that were emitted before it.
 
-        `took` are the ids of people's messages that are part of it. The step becomes part of the history of the thread,
-        unless the task is cancelled.
+        `took` are the ids of people's messages that the step has taken. The step becomes part of the history of the
+        thread, unless the task is cancelled.
         """
 
     async def history(self) -> list[Any]:
         """Return the steps of the earlier turns of this thread, in order."""
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
-        """Return messages of people, of these modes or all, that no step of this turn has taken yet, oldest first."""
+        """Return the messages of people that no step of this turn has taken yet, oldest first.
+
+        With `modes`, only messages with one of these modes are returned.
+        """
 
     async def wait_for_steer(self) -> None:
         """Wait until a person sends a new message to this turn."""
 
     async def receive(self) -> str:
-        """Wait for the next message of a person to this turn, and take it."""
+        """Wait for the next message of a person to this turn, mark the message as taken, and return its text."""
 
     def over_budget(self) -> str | None:
         """Return a text that describes the spent budget of the task, or None if no budget is spent.
 
-        Call it before each step. If it returns a text, end the turn with the outcome `budget` and store the progress.
+        Call this method before each step. If it returns a text, save the progress and end the turn with the outcome
+        `budget`.
         """
 
     async def ask(
@@ -222,20 +239,20 @@ class Turn(ProgramOwner, Protocol):
     ) -> Answer:
         """Ask a person and wait for the answer; a rule may answer at once.
 
-        If the question is plain text, the first choice means yes. Meanwhile the turn releases its slot and its timeout
-        is paused. `expires` is in seconds.
+        If the question is plain text, the first choice means yes. While the turn waits, it releases its slot and its
+        timeout is paused. After `expires` seconds without an answer the question expires.
         """
 
     async def handoff(self) -> Handoff | None:
-        """Return the handoff that this work came from, with its context, or None."""
+        """Return the handoff that brought this work to the agent, with the context of the work, or None."""
 
     async def delegate(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Handoff:
         """Hand work over to another agent and return the completed handoff, or raise HandoffError.
 
-        Without `to` the best agent is chosen. Meanwhile the turn releases its slot and its timeout is paused. If the
-        task is stopped, the handoff is cancelled. With `wait=False` the call returns at once.
+        Without `to` the best agent is chosen. While the turn waits, it releases its slot and its timeout is paused. If
+        the task is stopped, the handoff is cancelled. With `wait=False` the method returns at once, before the answer.
         """
 
     async def transfer(
@@ -243,17 +260,17 @@ class Turn(ProgramOwner, Protocol):
     ) -> Transfer:
         """Hand this work, by default the prompt, over to another agent in the same conversation.
 
-        The agent has accepted when this returns. It begins when the turn ends with the outcome `transferred` and the
-        returned value as `transfer`.
+        The other agent has accepted the work when this method returns. It begins when this turn ends with the outcome
+        `transferred` and with the returned value as `transfer`.
         """
 
     def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Return which of these agents can receive handoffs now, with their descriptions."""
+        """Return which of the agents `names` can receive handoffs now, with their descriptions."""
 
     async def keep_thread(self, thread_id: str) -> None:
-        """Store the agent's id of this conversation, so that a later attempt can continue it.
+        """Store the id that the agent gave to this conversation, so that a later attempt can continue the thread.
 
-        Call it as soon as the id is known; a second call with the same id does nothing.
+        Call this method as soon as the id is known; a second call with the same id does nothing.
         """
 
 
@@ -263,14 +280,15 @@ class Conversation(Protocol):
     async def turn(self, turn: Turn) -> TurnResult:
         """Work on one prompt until it is done.
 
-        An error fails the task; after a TransientError it is retried, after a UsageLimit it waits and continues.
+        If this method raises an error, the task fails. After a TransientError the task is tried again; after a
+        UsageLimit the task waits and then continues.
         """
 
     async def interrupt(self, mode: Interrupt) -> None:
         """Make the running turn end soon, with a result or an error. Does nothing if no turn runs."""
 
     async def close(self) -> None:
-        """End the session and all its processes; return when nothing of it runs any more."""
+        """End the conversation and all its processes; return when none of them runs any more."""
 
 
 class Lasting(Conversation, Protocol):
@@ -278,16 +296,19 @@ class Lasting(Conversation, Protocol):
 
     @property
     def alive(self) -> bool:
-        """Return whether the conversation can take another turn; otherwise it is closed after its turn."""
+        """Return whether the conversation can take another turn.
+
+        If it cannot, the worker closes the conversation after the current turn.
+        """
 
 
 class Screenshot(NamedTuple):
-    """The screen of a terminal, and the status of its agent.
+    """The screen of a terminal, and the status of the agent in it.
 
-    `text` are the rows without blanks at their ends. `cursor` is column and row, from 0. `status` is starting, idle,
+    `text` has the rows without blanks at their ends. `cursor` is column and row, from 0. `status` is starting, idle,
     busy, asking or exited. `evidence` is the reason for the status: program, title, mode, progress, text, prompt,
-    silence, process or reaction; `certain` is false if it is silence. `styled` has escape sequences that draw the
-    screen, if requested.
+    silence, process or reaction. `certain` is false if the evidence is only silence. `styled` has escape sequences that
+    draw the screen, if they were requested.
     """
 
     text: Annotated[str, Example("Welcome\\n> ")]
@@ -305,23 +326,26 @@ class Terminal(Lasting, Protocol):
     """A conversation with a program in a terminal, which people may look at and type into."""
 
     def screenshot(self, *, styled: bool = False) -> Screenshot:
-        """Return the current screen, or raise Conflict if no program runs in it."""
+        """Return the current screen, or raise Conflict if no program runs in the terminal."""
 
     def send_keys(self, data: bytes) -> None:
-        """Type into the terminal, or raise Conflict if no program runs in it."""
+        """Type `data` into the terminal, or raise Conflict if no program runs in the terminal."""
 
     def resize(self, columns: int, rows: int) -> None:
-        """Change the size, or raise Conflict if no program runs in it."""
+        """Change the size of the terminal, or raise Conflict if no program runs in the terminal."""
 
     def listen(self, listener: Callable[[str], None] | None) -> None:
-        """Call `listener` with the text of the screen soon after a change, but not too often."""
+        """Call `listener` with the text of the screen soon after each change, but not too often."""
 
     async def start(self, turn: ProgramOwner) -> None:
-        """Start the program before the first prompt. Does nothing if it runs."""
+        """Start the program before the first prompt. Does nothing if the program already runs."""
 
 
 def lasts(talk: Conversation) -> TypeGuard[Lasting]:
-    """Return whether a conversation can stay open; this is much faster than `isinstance` with a protocol."""
+    """Return whether a conversation can stay open between turns.
+
+    This check is much faster than `isinstance` with a protocol.
+    """
     return hasattr(talk, "alive")
 
 
@@ -334,7 +358,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 
 
 def check_name(name: object) -> None:
-    """Raise InvalidInput if it is not a valid name of an agent."""
+    """Raise InvalidInput if `name` is not a valid name of an agent."""
     if not isinstance(name, str) or not re.fullmatch(NAME.rstrip("$"), name):
         raise InvalidInput("an agent's name must have 1 to 63 letters, digits, `_`, `.` or `-`.", field="name")
 
@@ -348,32 +372,32 @@ class Agent(Protocol):
 
     @property
     def kind(self) -> str:
-        """Return its kind: demo, function, command, ..."""
+        """Return the kind of the agent, such as demo, function or command."""
 
     @property
     def terms(self) -> AgentTerms:
-        """Return the defaults of its tasks."""
+        """Return the settings that tasks inherit from this agent."""
 
     @property
     def description(self) -> str:
-        """Return the description that lists show."""
+        """Return the description of the agent for lists."""
 
     @property
     def capabilities(self) -> tuple[AgentCapability, ...]:
-        """Return its capabilities for handoffs; an agent without any gets only handoffs that name it."""
+        """Return the capabilities of the agent. Without capabilities it gets only handoffs that name it as target."""
 
     async def open(self, session: Session) -> Conversation:
-        """Begin a conversation, or continue the earlier one of `session.thread_id`."""
+        """Begin a conversation, or continue the thread `session.thread_id` if it is set."""
 
     def describe(self) -> Mapping[str, Any]:
-        """Return facts for `midwatch agents`: `command` or `target`, and `problem` if it cannot run here."""
+        """Return facts for `midwatch agents`: `command` or `target`, and `problem` if the agent cannot run here."""
 
 
 class AgentTerms(NamedTuple):
-    """Defaults of an agent's tasks, from its configuration.
+    """The settings that tasks inherit from an agent, from the configuration of the agent.
 
-    `exclusive`: no other task may use its directory while it runs. `steerable`: its turns take messages of people.
-    `submits`: it may submit tasks and automations for the creator of its task.
+    `exclusive`: while a task of the agent runs, no other task may use the same directory. `steerable`: turns of the
+    agent take messages of people. `submits`: the agent may submit tasks and automations for the creator of its task.
     """
 
     timeout_seconds: float | None = 1800.0
@@ -388,17 +412,20 @@ class AgentTerms(NamedTuple):
 
     def dir_key(self, workdir: str | None) -> str | None:
         """Return the directory that only this task may use, or None if the task may share its directory."""
-        place = workdir or self.workdir
-        return directory_of(place) if self.exclusive and place else None
+        directory = workdir or self.workdir
+        return directory_of(directory) if self.exclusive and directory else None
 
     def budget_of(self, limits: Budget) -> dict[str, Any] | None:
-        """Return the budget of a task: its own limits, and the agent's limits where it has none."""
+        """Return the budget of a task: the limits of the task, and the agent's limits for amounts without a limit."""
         return Budget.from_record(self.budget).override_with(limits).data()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCapability:
-    """A capability by which handoffs choose an agent. Without task types it is for all types."""
+    """A kind of work that an agent can do; handoffs choose agents by capabilities.
+
+    A capability without task types is for all types.
+    """
 
     name: str
     description: str = ""
@@ -407,7 +434,10 @@ class AgentCapability:
 
 
 class Candidate(NamedTuple):
-    """An agent that may be chosen: its capabilities, its open handoffs, and its place in the registry."""
+    """An agent that a handoff may choose.
+
+    `open` is the number of its open handoffs. `place` is its position in the order of registration.
+    """
 
     name: str
     capabilities: tuple[AgentCapability, ...]
@@ -415,13 +445,16 @@ class Candidate(NamedTuple):
     place: int = 0
 
     def score(self, task_type: str) -> int | None:
-        """Return its best priority for work of this type, or None if it cannot do such work."""
+        """Return the agent's best priority for work of this type, or None if the agent cannot do such work."""
         fitting = [c.priority for c in self.capabilities if not c.task_types or task_type in c.task_types]
         return max(fitting, default=None)
 
 
 def best_first(candidates: Iterable[Candidate], task_type: str, without: frozenset[str]) -> list[str]:
-    """Return the agents that can do the work: by priority, then by fewer open handoffs, then by registration."""
+    """Return the agents that can do the work, the best agent first.
+
+    The order is by higher priority, then by fewer open handoffs, then by earlier registration.
+    """
     ranked = []
     for candidate in candidates:
         score = candidate.score(task_type)

@@ -1,6 +1,6 @@
 """Alerts: reports of the watchdog about work that is late or does not continue, so that nothing stops unnoticed.
 
-Overdue: the work is due and has not begun. Stuck: it runs longer than its timeout. Silent: it runs and emits no events.
+Overdue work is due and has not begun. Stuck work runs longer than its timeout. Silent work runs and emits no events.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ COOL_DOWN_SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentAlert:
-    """The time when an alert about a subject was last sent."""
+    """A record that an alert about a subject was sent, and when it was last sent."""
 
     noun: ClassVar[str] = "alert"
 
     id: str
-    """The id of the alert: subject and kind."""
+    """The id of the alert, made of its subject and its kind."""
     told_at: int
 
 
@@ -64,7 +64,7 @@ class Alert(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Return the id that is the same for a repeated alert."""
+        """Return the id of the alert. A repeated alert has the same id."""
         return f"{self.subject}/{self.kind}"
 
     def snapshot(self) -> dict[str, Any]:
@@ -78,25 +78,25 @@ class Alert(NamedTuple):
 def check_running(task: Task, last: Event | None, now: int, silent_seconds: float = SILENT_SECONDS) -> list[Alert]:
     """Return the alerts about a running task."""
     alerts = []
-    begun = task.started_at or task.created_at
-    worked, name = (now - begun) / SECOND, cut(task.prompt, 80)
+    started = task.started_at or task.created_at
+    worked, name = (now - started) / SECOND, cut(task.prompt, 80)
     if task.wait is None and task.timeout_seconds and worked >= task.timeout_seconds + GRACE_SECONDS:
         text = (
             f"Stuck: {name}\n{task.id} has run for {duration(worked)}, its timeout is {duration(task.timeout_seconds)}."
         )
-        alerts.append(_about_task(task, "stuck", text, begun))
-    heard = last.time if last is not None else begun
-    quiet = (now - heard) / SECOND
+        alerts.append(_about_task(task, "stuck", text, started))
+    last_at = last.time if last is not None else started
+    quiet = (now - last_at) / SECOND
     if quiet >= silent_seconds:
         asks = task.wait == "approval"
         waits = "It waits for an answer; see `midwatch approvals`." if asks else "It does not wait for an answer."
         text = f"Silent: {name}\n{task.id} has emitted no event for {duration(quiet)}. {waits}"
-        alerts.append(_about_task(task, "silent", text, heard))
+        alerts.append(_about_task(task, "silent", text, last_at))
     return alerts
 
 
 def check_pending(task: Task, now: int, live: bool) -> list[Alert]:
-    """Return an alert when no live process can run a task that is due."""
+    """Return an alert if a task is due and no live process can run it; otherwise return an empty list."""
     late = (now - task.due_at) / SECOND
     if live or late < GRACE_SECONDS or task.waits_until(now):
         return []
@@ -110,7 +110,7 @@ def _about_task(task: Task, kind: Kind, text: str, since: int) -> Alert:
 
 
 def check_automation(automation: Automation, now: int) -> list[Alert]:
-    """Return an alert when an automation is overdue."""
+    """Return an alert if an automation is overdue; otherwise return an empty list."""
     due = automation.next_run_at
     if automation.status != "active" or due is None or (now - due) / SECOND < GRACE_SECONDS:
         return []
@@ -120,7 +120,7 @@ def check_automation(automation: Automation, now: int) -> list[Alert]:
 
 
 def check_goal(goal: Goal, now: int) -> list[Alert]:
-    """Return an alert when the next step of a goal is overdue."""
+    """Return an alert if the next step of a goal is overdue; otherwise return an empty list."""
     due = goal.next_run_at or goal.updated_at
     if goal.status != "active" or (now - due) / SECOND < GRACE_SECONDS:
         return []
@@ -129,14 +129,17 @@ def check_goal(goal: Goal, now: int) -> list[Alert]:
 
 
 def write_alerts(alerts: Iterable[Alert], now: int) -> tuple[list[SentAlert], Changes]:
-    """Return the alerts as sent, and the step that writes an event for each and a delivery if there is a route."""
+    """Return the records of the sent alerts, and the step that reports them.
+
+    The step writes an event for each alert, and a delivery if the alert has a route.
+    """
     sent, events, deliveries = [], [], list[Delivery]()
-    for one in alerts:
-        sent.append(SentAlert(id=one.id, told_at=now))
-        payload = WatchdogAlert(subject=one.subject, alert=one.kind, text=one.text, since=iso(one.since) or "")
+    for alert in alerts:
+        sent.append(SentAlert(id=alert.id, told_at=now))
+        payload = WatchdogAlert(subject=alert.subject, alert=alert.kind, text=alert.text, since=iso(alert.since) or "")
         about: Mapping[str, str | None] = {
-            "session_key": one.session_key, "task_id": one.task_id, "agent_id": one.agent,
+            "session_key": alert.session_key, "task_id": alert.task_id, "agent_id": alert.agent,
         }  # fmt: skip
         events.append(event(payload, now, **about))
-        deliveries += notify(one.route, one.subject, f"alert:{one.kind}:{now}", one.text, now)
+        deliveries += notify(alert.route, alert.subject, f"alert:{alert.kind}:{now}", alert.text, now)
     return sent, Changes(events=tuple(events), deliveries=tuple(deliveries))

@@ -1,6 +1,7 @@
-"""Approvals: questions of agents before they act. They wait until somebody answers or they expire.
+"""Approvals: questions that agents ask before they act.
 
-A question that a rule answers is stored, too, so that every answer can be found.
+A question waits until somebody answers it or it expires. A question that a rule answers is stored, too, so that people
+can look up every answer later.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ QUESTION_SHOWN = 500
 COMMAND_SHOWN = 300
 MAX_CHOICES = 20
 LONGEST = 20_000
-"""The most characters of a question or a command that are stored."""
+"""A question or a command is stored only up to this number of characters."""
 MOST_PATHS = 200
 MOST_DIFF = 100_000
-"""The most bytes of a diff that are stored."""
+"""A diff is stored only up to this number of bytes."""
 ALWAYS: Mapping[ChoiceKind, Effect] = {"allow_always": "allow", "reject_always": "deny"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """One question.
+    """The record of one question.
 
-    `diff_bytes` is the size of the whole diff. `always` is the pattern of the rule that an answer "always" creates.
-    `rule` describes the rule that answered, or that the answer created.
+    `diff_bytes` is the size of the whole diff. If a person answers "always", `always` is the pattern of the rule that
+    this answer creates. `rule` describes the rule that answered the question, or the rule that the answer created.
     """
 
     noun: ClassVar[str] = "approval"
@@ -77,8 +78,8 @@ class Approval:
 
     def snapshot(self, *, whole: bool = False) -> dict[str, Any]:
         """Return the approval as JSON shows it; with `whole` also its diff."""
-        kept = len((self.diff or "").encode())
-        shown = {"diff": self.diff if whole else None, "diff_left_out": (self.diff_bytes or 0) - kept}
+        stored_bytes = len((self.diff or "").encode())
+        shown = {"diff": self.diff if whole else None, "diff_left_out": (self.diff_bytes or 0) - stored_bytes}
         return {**to_json(self), **shown}
 
 
@@ -93,7 +94,7 @@ def show_pattern(pattern: Mapping[str, str] | None) -> dict[str, str | None] | N
 
 
 class ApprovalStore(Protocol):
-    """Port: approvals. They are written through `Changes`."""
+    """Port: approvals. They are written as part of a step, with `Changes`."""
 
     async def get_approval(self, approval_id: str) -> Approval | None:
         """Return the approval, or None."""
@@ -104,7 +105,7 @@ class ApprovalStore(Protocol):
         """Return approvals, newest first."""
 
     async def list_pending_approvals(self, fence: Fence) -> list[Approval]:
-        """Return the questions of an attempt that nobody has answered."""
+        """Return the unanswered questions of an attempt."""
 
     async def list_overdue_approvals(self, now: int, limit: int = 100) -> list[Approval]:
         """Return pending approvals that have expired, oldest first."""
@@ -124,9 +125,9 @@ def ask(
     until: int | None = None,
     always: Pattern | None = None,
 ) -> tuple[Approval, Changes]:
-    """Return the question and the step that stores it; the task waits and its route gets a notice.
+    """Return the question and the step that stores it; the task waits, and its route gets a notice.
 
-    It expires at `until` at the latest. `always` is the rule that an answer "always" creates.
+    The question expires at `until` at the latest. `always` is the pattern of the rule that an answer "always" creates.
     """
     expires = now + int(expires_seconds * SECOND)
     approval = replace(
@@ -151,9 +152,9 @@ def ask(
 def answer_by_rule(
     task: Task, question: Question, decision: Decision, now: int, always: Pattern | None = None
 ) -> tuple[Approval, Changes] | None:
-    """Answer a question by a rule and return the step that stores it.
+    """Answer a question by a rule, and return the approval and the step that stores it.
 
-    Return None if a person must answer, or if the agent offers no choice with the meaning of the rule.
+    Return None if a person must answer, or if the rule allows the action but the agent offers no choice that means yes.
     """
     if decision.verdict == "ask":
         return None
@@ -167,7 +168,10 @@ def answer_by_rule(
 def expire_at_once(
     task: Task, question: Question, now: int, why: str, always: Pattern | None = None
 ) -> tuple[Approval, Changes]:
-    """Expire a question at once, because there is no time for an answer."""
+    """Return the question, already expired, and the step that stores it.
+
+    This is for a question that nobody has time to answer; `why` is the reason.
+    """
     return _at_once(task, question, now, "expired", None, why, None, always)
 
 
@@ -194,9 +198,9 @@ def _at_once(
 
 
 def choose(choices: Sequence[Choice], yes: bool, always: bool = False) -> Choice | None:
-    """Return the choice that means yes or no, or None.
+    """Return a choice that means yes, or one that means no, or None if there is no such choice.
 
-    Without `always` a choice for once is preferred, and a choice for always is the second best.
+    With `always`, only a choice of an "always" kind is returned. Without it, a choice for this one time is preferred.
     """
     fitting = [choice for choice in choices if choice.allows == yes]
     wanted = [choice for choice in fitting if choice.kind.endswith("always") == always]
@@ -204,7 +208,7 @@ def choose(choices: Sequence[Choice], yes: bool, always: bool = False) -> Choice
 
 
 def answer_of(approval: Approval, question: Question) -> Answer:
-    """Return the answer as one of the agent's own choices, even if a person chose one that midwatch added."""
+    """Return the answer as one of the agent's own choices, even if a person chose a choice that midwatch added."""
     assert approval.status != "pending"
     own = {choice.name for choice in question.choices}
     if approval.answer is None or approval.answer in own or approval.status == "expired":
@@ -214,12 +218,12 @@ def answer_of(approval: Approval, question: Question) -> Answer:
 
 
 def _build(task: Task, question: Question, now: int, always: Pattern | None) -> Approval:
-    """Return the record, with long texts cut."""
+    """Return the record of a question, with long texts cut."""
     pattern = None if question.command and len(question.command) > LONGEST else always
     choices = _offer_choices(question, pattern, task.agent)
     if not question.text.strip() or not 1 <= len(question.choices) <= MAX_CHOICES:
         raise InvalidInput(
-            f"the question is empty or has too many choices; ask with 1 to {MAX_CHOICES} choices.", field="question"
+            f"a question must have a text and from 1 to {MAX_CHOICES} choices; ask again with both.", field="question"
         )
     diff = None if question.diff is None else question.diff.encode("utf-8", "replace")
     return Approval(
@@ -233,10 +237,10 @@ def _build(task: Task, question: Question, now: int, always: Pattern | None) -> 
 
 
 def _offer_choices(question: Question, pattern: Pattern | None, agent: str) -> tuple[Choice, ...]:
-    """Return the choices of a question, each name once.
+    """Return the choices of a question, without a second choice of the same name.
 
     For the use of a tool, midwatch adds choices that create a rule, which people can see and revoke. The agent's own
-    "always" choices are removed then, if it also has a choice for once.
+    "always" choices are removed if the agent also offers the same answer for one time.
     """
     first: dict[str, Choice] = {}
     for choice in question.choices:
@@ -245,10 +249,10 @@ def _offer_choices(question: Question, pattern: Pattern | None, agent: str) -> t
     if question.kind in ("choice", "switch_mode"):
         return choices
     once = {choice.allows for choice in choices if choice.kind not in ALWAYS}
-    kept = tuple(choice for choice in choices if choice.kind not in ALWAYS or choice.allows not in once)
-    if pattern is None or not any(choice.allows for choice in kept):
-        return kept
-    return kept + tuple(Choice(describe_rule(effect, pattern, agent), kind) for kind, effect in ALWAYS.items())
+    offered = tuple(choice for choice in choices if choice.kind not in ALWAYS or choice.allows not in once)
+    if pattern is None or not any(choice.allows for choice in offered):
+        return offered
+    return offered + tuple(Choice(describe_rule(effect, pattern, agent), kind) for kind, effect in ALWAYS.items())
 
 
 def _request_payload(approval: Approval) -> ApprovalRequested:
@@ -277,7 +281,10 @@ def resolve(
     actor: str | None = None,
     rule: Rule | None = None,
 ) -> Changes:
-    """Answer or expire a pending question, and store the rule that the answer creates. A second answer fails."""
+    """Answer or expire a pending question, and store the rule that the answer creates.
+
+    The step fails if the question was answered before.
+    """
     text = rule.text if rule else None
     fields: dict[str, Any] = {
         "status": status,
@@ -303,7 +310,7 @@ def resolve(
 
 
 def make_rule(approval: Approval, choice: Choice, now: int, actor: str | None) -> Rule | None:
-    """Return the rule that an answer creates, or None."""
+    """Return the rule that the answer `choice` creates, or None if it creates no rule."""
     if choice.kind not in ALWAYS or approval.always is None:
         return None
     return Rule(

@@ -1,7 +1,7 @@
-"""Automations: prompts that run at scheduled times. An automation is running if it has an open task.
+"""Automations: prompts that run at scheduled times.
 
-`fire` starts a run and `settle` updates the automation after a run. Both are pure: they compute one step, which is
-written together with the start or the end of the task.
+An automation is running if it has an open task. `fire` starts a run, and `settle` updates the automation after a run.
+Both functions are pure: each computes one step. The step is written together with the start or the end of the task.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ManagedBy = Annotated[ManageMode, Input("Who may change it, besides owners.")]
 NoticeRoute = Annotated[
     str | None, Input("Where to send notices: channel or channel:target.", longest=2000), Show(hide_target)
 ]
-"""Types of fields that automations and goals share."""
+"""This type and the three types above are types of fields that automations and goals share."""
 
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "active": frozenset({"paused", "deleted"}),
@@ -51,7 +51,7 @@ SPENT, OVER, CLOSED = "it has had all its runs", "its time has passed", "its con
 MOST_FAILURES = 3
 """After this many failed runs in a row the automation is paused."""
 LATE_SECONDS = 90.0
-"""A run that starts at most this much later counts as on time."""
+"""A run counts as on time if it starts at most this many seconds late."""
 WINDOW_SECONDS = 12 * 3600.0
 MAX_TITLE = 200
 MAX_TAGS = 20
@@ -60,7 +60,10 @@ RESULT_SHOWN = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Automation:
-    """The record. It never runs again if `next_run_at` is None. `approvals` is a `midwatch.domain.rule.Policy`."""
+    """The record of an automation.
+
+    If `next_run_at` is None, no next run is planned. `approvals` is a `midwatch.domain.rule.Policy` as JSON.
+    """
 
     noun: ClassVar[str] = "automation"
 
@@ -133,23 +136,26 @@ class Automation:
 
     @property
     def times(self) -> Schedule:
-        """Return its schedule; raise InvalidInput if it cannot be used, such as for an unknown zone."""
+        """Return the schedule; raise InvalidInput if it cannot be used, for example because its zone is unknown."""
         if not isinstance(self.schedule, Mapping):
-            raise InvalidInput("its schedule cannot be read; set a new one.", field="schedule")
+            raise InvalidInput("the schedule of the automation cannot be read; set a new schedule.", field="schedule")
         return Schedule.from_data(self.schedule)
 
     @property
     def name(self) -> str:
-        """Return its title, or the beginning of its prompt."""
+        """Return the title of the automation, or the beginning of its prompt."""
         return self.title or cut(self.prompt, 50)
 
     @property
     def exhausted(self) -> bool:
-        """Return whether it has had all its runs."""
+        """Return whether the automation has had all the runs that `max_runs` allows."""
         return 0 < self.max_runs <= self.run_count
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the automation as JSON shows it, without the target of the route, which may contain a secret."""
+        """Return the automation as JSON shows it.
+
+        The target of the route is left out, because it may contain a secret.
+        """
         schedule = dict(self.schedule) if isinstance(self.schedule, Mapping) else {}
         return {**to_json(self), "schedule": schedule, "zone": schedule.get("zone", "UTC")}
 
@@ -170,15 +176,18 @@ class Times(TypedDict, total=False):
 
 
 class AutomationStore(Protocol):
-    """Port: automations. They are written through `Changes`."""
+    """Port: automations. They are written as part of a step, with `Changes`."""
 
     async def get_automation(self, automation_id: str) -> Automation | None:
-        """Return the automation, also a deleted one, or None."""
+        """Return the automation, even if it is deleted, or None."""
 
     async def list_automations(
         self, scope: tuple[str, str] | None = None, statuses: tuple[Status, ...] = (), limit: int = 20
     ) -> list[Automation]:
-        """Return automations, newest first; without statuses all but deleted ones."""
+        """Return automations with one of the `statuses`, newest first.
+
+        Without `statuses`, return all automations that are not deleted.
+        """
 
     async def list_due_automations(self, now: int, limit: int = 64) -> list[Automation]:
         """Return active automations whose time has come, earliest first."""
@@ -187,20 +196,27 @@ class AutomationStore(Protocol):
         """Return when the next automation is due, or None."""
 
     async def find_open_run(self, automation_id: str) -> Task | None:
-        """Return its open task, or the open task that continues the work of its last task, or None."""
+        """Return the open task of an automation, or None.
+
+        If the work of its last task was transferred, return the open task that continues this work.
+        """
 
     async def list_runs(self, automation_id: str, limit: int = 20) -> list[Task]:
-        """Return its tasks, newest first."""
+        """Return the tasks of an automation, newest first."""
 
     async def prune_automations(self, before: int) -> int:
-        """Remove automations deleted before `before`, and return how many."""
+        """Remove automations that were deleted before the time `before`, and return how many."""
 
 
 # -- pure rules ----------------------------------------------------------------------------------------------------
 
 
 def normalise(automation: Automation) -> Automation:
-    """Return the automation as it is stored: no surrounding blanks, no deletion time unless it is deleted."""
+    """Return the automation in the form in which it is stored.
+
+    Texts have no surrounding blanks. Only a deleted automation has `deleted_at`, and only an active one has
+    `next_run_at`.
+    """
     return replace(
         automation,
         title=automation.title.strip(),
@@ -216,38 +232,38 @@ def normalise(automation: Automation) -> Automation:
 
 
 def check_scope(record: Any) -> None:
-    """Raise InvalidInput if the scope or the manage mode of an automation or a goal is not valid."""
+    """Raise InvalidInput if the scope or the `manage_mode` of an automation or a goal is not valid."""
     refuse_first(
-        ("scope_kind", record.scope_kind not in get_args(ScopeKind), "the scope must be user or chat."),
-        ("scope_id", not record.scope_id, "the scope has no id; name its user or chat."),
-        ("manage_mode", record.manage_mode not in get_args(ManageMode), "use creator_only or scope_all."),
+        ("scope_kind", record.scope_kind not in get_args(ScopeKind), "`scope_kind` must be user or chat."),
+        ("scope_id", not record.scope_id, "`scope_id` is empty; name the user or chat."),
+        ("manage_mode", record.manage_mode not in get_args(ManageMode), "it must be creator_only or scope_all."),
     )
 
 
 def validate(automation: Automation) -> None:
-    """Raise InvalidInput if a value is not valid."""
+    """Raise InvalidInput if a field of the automation is not valid."""
     check_scope(automation)
     long_tag = any(not tag.isprintable() or len(tag) > 50 for tag in automation.tags)
     refuse_first(
         ("prompt", not automation.prompt, "the prompt is empty; describe what the agent should do."),
         ("title", len(automation.title) > MAX_TITLE, f"the title must have at most {MAX_TITLE} characters."),
         ("title", not (automation.title or "x").isprintable(), "the title must be one line of text."),
-        ("status", automation.status not in TRANSITIONS, "the status must be active, paused or deleted."),
-        ("max_runs", automation.max_runs < 0, "max_runs must be above 0, or 0 for no limit."),
-        ("run_count", automation.run_count < 0, "run_count must be 0 or more."),
-        ("max_runs", 0 < automation.max_runs < automation.run_count, "it already had more runs; raise max_runs."),
-        ("missed", automation.missed not in get_args(Missed), "missed must be skip, once or once_within."),
-        ("missed_window", not 0 < automation.missed_window < math.inf, "missed_window must be above 0 seconds."),
-        ("jitter", not 0 <= automation.jitter_seconds <= 86400, "jitter must be from 0 seconds to a day."),
-        ("worktree", automation.worktree and not automation.fresh, "runs with a worktree must be fresh; set fresh."),
-        ("quiet", automation.quiet is not None and not automation.quiet.strip(), "quiet is empty; write some text."),
+        ("status", automation.status not in TRANSITIONS, "`status` must be active, paused or deleted."),
+        ("max_runs", automation.max_runs < 0, "`max_runs` must be above 0, or 0 for no limit."),
+        ("run_count", automation.run_count < 0, "`run_count` must be 0 or more."),
+        ("max_runs", 0 < automation.max_runs < automation.run_count, "`max_runs` is below `run_count`; raise it."),
+        ("missed", automation.missed not in get_args(Missed), "`missed` must be skip, once or once_within."),
+        ("missed_window", not 0 < automation.missed_window < math.inf, "`missed_window` must be above 0 seconds."),
+        ("jitter", not 0 <= automation.jitter_seconds <= 86400, "`jitter` must be from 0 seconds to a day."),
+        ("worktree", automation.worktree and not automation.fresh, "`worktree` needs `fresh`; set both."),
+        ("quiet", automation.quiet is not None and not automation.quiet.strip(), "`quiet` is empty; write some text."),
         ("tags", len(automation.tags) > MAX_TAGS, f"there are too many tags; use at most {MAX_TAGS}."),
         ("tags", long_tag, "a tag must have 1 to 50 printable characters."),
     )
 
 
 def render(prompt: str, now: int, zone: str) -> str:
-    """Return the prompt with the values of `{{now}}`, `{{date}}`, `{{time}}` and `{{unix}}`; other text stays."""
+    """Return the prompt with `{{now}}`, `{{date}}`, `{{time}}` and `{{unix}}` replaced by their values."""
     if "{{" not in prompt:
         return prompt
     at = datetime.fromtimestamp(now // SECOND, ZoneInfo(zone))
@@ -263,9 +279,9 @@ def render(prompt: str, now: int, zone: str) -> str:
 
 
 def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> Changes:
-    """Start or skip the run of an automation that is due, and set its next time; pause it if it cannot run any more.
+    """Return the step that starts or skips the due run of an automation, and that sets the time of the next run.
 
-    `runs` is whether its last run is still open.
+    If the automation cannot run any more, the step pauses it. `runs` is whether the last run is still open.
     """
     due = automation.next_run_at
     assert due is not None
@@ -292,7 +308,7 @@ def fire(automation: Automation, now: int, terms: AgentTerms, *, runs: bool) -> 
 
 
 def pause_and_notify(automation: Automation, now: int, why: str, remedy: str) -> Changes:
-    """Pause an automation that cannot run, and notify its route."""
+    """Pause an automation that cannot run, and send a notice to its route."""
     notice = _notice(automation, f"{why}\n{remedy}", automation.id, now)
     return replace(pause_automation(automation, now, why, None), deliveries=notice)
 
@@ -304,7 +320,7 @@ def pause_for_closed_session(automation: Automation, now: int) -> Changes:
 
 
 def _lateness(automation: Automation, late: int) -> str:
-    """Return "caught_up" if a late run still starts, or else "late"."""
+    """Return "caught_up" if a run that is late by `late` microseconds still starts, or "late" if it is skipped."""
     within = automation.missed == "once_within" and late <= automation.missed_window * SECOND
     return "caught_up" if automation.missed == "once" or within else "late"
 
@@ -312,7 +328,7 @@ def _lateness(automation: Automation, late: int) -> str:
 def run_now(
     automation: Automation, now: int, terms: AgentTerms, *, actor: str | None = None, submitter: str | None = None
 ) -> tuple[Task, Changes]:
-    """Start a run outside the schedule; it counts like any other."""
+    """Start a run outside the schedule. Like every run, it counts towards `max_runs`."""
     task = build_run(
         automation, now, now, terms, key=f"{automation.id}@now:{automation.revision}", submitter=submitter, jitter=False
     )
@@ -325,8 +341,8 @@ def _skip_run(automation: Automation, now: int, following: int | None, missed: A
     if following is None:
         fields |= {"status": "paused", "paused_why": OVER}
         events.append(event_about(automation, AutomationPaused(automation_id=automation.id, why=OVER), now))
-        rest = f"{OVER}, and it did not run.\nRun it now: midwatch automation run {automation.id}"
-        notice = _notice(automation, rest, automation.id, now) if missed.reason == "late" else ()
+        text = f"{OVER}, and it did not run.\nRun it now: midwatch automation run {automation.id}"
+        notice = _notice(automation, text, automation.id, now) if missed.reason == "late" else ()
     return Changes(updates=(update_record(automation, now, **fields),), events=tuple(events), deliveries=notice)
 
 
@@ -359,7 +375,7 @@ def build_run(
 
 
 def _jitter(automation: Automation, due: int) -> int:
-    """Return how many microseconds later this run begins; the value is always the same for one run."""
+    """Return by how many microseconds this run is delayed; the value is always the same for one run."""
     if not automation.jitter_seconds:
         return 0
     part = int.from_bytes(hashlib.sha256(f"{automation.id}@{due}".encode()).digest()[:4]) / 2**32
@@ -388,7 +404,7 @@ def _start_run(
 
 
 def settle(automation: Automation, ended: Task, now: int, thread_id: str | None = None) -> Changes:
-    """Update an automation after a run; this is written together with the end of that run."""
+    """Return the step that updates an automation after a run; it is written together with the end of the run."""
     fields: dict[str, Any] = _result(automation, ended)
     if thread_id and not automation.fresh and thread_id != automation.resume_thread_id:
         fields["resume_thread_id"] = thread_id
@@ -420,7 +436,7 @@ def _result(automation: Automation, ended: Task) -> dict[str, Any]:
 
 
 def _next_again(automation: Automation, ended: Task) -> dict[str, Any]:
-    """Set the next time again if the run that does not count was the last one."""
+    """Return the fields that set a next run again after a run that does not count, if no next run is planned."""
     if automation.next_run_at is not None or automation.status != "active":
         return {}
     try:
@@ -440,14 +456,14 @@ def _pause_why(automation: Automation, ended: Task, fields: Mapping[str, Any]) -
 
 
 def _pause_notice(automation: Automation, ended: Task, why: str, now: int) -> tuple[Delivery, ...]:
-    rest = f"Resume it: midwatch automation resume {automation.id}"
+    remedy = f"Resume it: midwatch automation resume {automation.id}"
     if ended.outcome == "lost":  # it has no next run that could be resumed
-        rest = f"Run it again: midwatch retry {ended.id}"
-    return _notice(automation, f"{why}. {cut(ended.error or '', RESULT_SHOWN)}".rstrip() + f"\n{rest}", ended.id, now)
+        remedy = f"Run it again: midwatch retry {ended.id}"
+    return _notice(automation, f"{why}. {cut(ended.error or '', RESULT_SHOWN)}".rstrip() + f"\n{remedy}", ended.id, now)
 
 
 def _notice(automation: Automation, text: str, about: str, now: int) -> tuple[Delivery, ...]:
-    """Return the notice that the automation is paused; there is at most one for each run."""
+    """Return the notice that the automation is paused; each run sends at most one such notice."""
     notice = "automation_paused" if about != automation.id else f"automation_paused:{now}"
     return notify(automation.route, about, notice, f"Paused: {automation.name}\n{text}", now)
 
@@ -464,7 +480,7 @@ def pause_automation(automation: Automation, now: int, why: str, actor: str | No
 def delete_automation(automation: Automation, now: int, run: Task | None, actor: str | None) -> Changes:
     """Delete an automation; its record is removed later.
 
-    `run` is its last run if that was stopped now. A run that never began does not count.
+    `run` is the last run of the automation, if it was stopped just now. A run that never began does not count.
     """
     fields = _result(automation, run) if run is not None and not run.open else {}
     fields |= {"status": "deleted", "deleted_at": now, "next_run_at": None}
@@ -473,15 +489,16 @@ def delete_automation(automation: Automation, now: int, run: Task | None, actor:
 
 
 def resume_automation(automation: Automation, now: int, actor: str | None) -> Changes:
-    """Resume an automation from now on, without the runs that it missed and without its earlier failures.
+    """Resume an automation.
 
-    A deleted automation that cannot run again becomes paused.
+    Missed runs are not started, and failures are counted from 0 again. If no run can follow, a deleted automation
+    becomes paused, and any other automation raises InvalidInput.
     """
     following = next_run_at(automation.times, now)
     over = OVER if following is None else SPENT if automation.exhausted else None
     if over and automation.status != "deleted":
         what, field = ("set a new schedule", "schedule") if over is OVER else ("raise max_runs", "max_runs")
-        raise InvalidInput(f"{over}; {what} with `midwatch automation edit`.", field=field)
+        raise InvalidInput(f"automation not resumed: {over}; {what} with `midwatch automation edit`.", field=field)
     fields: dict[str, Any] = {"status": "paused" if over else "active", "paused_why": over, "deleted_at": None}
     if not over:
         fields |= {"consecutive_failures": 0, "next_run_at": following}

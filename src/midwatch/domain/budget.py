@@ -23,13 +23,13 @@ NAMES: tuple[Name, ...] = ("tokens", "usd", "steps", "seconds")
 WHOLE = frozenset({"tokens", "steps"})
 MOST = 1e15
 BEFORE = "before"
-"""The key, beside the limits of a retried task, of the amounts that the tasks before it have spent."""
+"""In the budget of a retry, the key for the amounts that the retried tasks have spent."""
 UNANSWERED = frozenset({"error", "interrupted", "cut_off"})
-"""The finish reasons of a model's call that returned no answer."""
+"""The finish reasons of calls of a model that returned no answer."""
 CACHED = ("cache_read_tokens", "cached_tokens", "cached_input_tokens")
 MILLION = 1e6
 EDITION = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
-"""The end of a model's name that names its edition, such as a date."""
+"""The last part of a model's name if it names the edition, such as a date."""
 
 
 class Spending(NamedTuple):
@@ -42,7 +42,7 @@ class Spending(NamedTuple):
 
     @classmethod
     def of(cls, usage: Mapping[str, Any] | None) -> Spending:
-        """Read the amounts from a usage."""
+        """Return the spending that a usage reports."""
         if not usage:
             return cls()
         tokens = _figure(usage.get("input_tokens")) + _figure(usage.get("output_tokens"))
@@ -51,7 +51,7 @@ class Spending(NamedTuple):
         return cls(int(tokens or _figure(usage.get("tokens"))), usd, steps, seconds)
 
     def plus(self, other: Spending) -> Spending:
-        """Return the sum of both."""
+        """Return the sum of this spending and `other`."""
         return Spending(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
@@ -74,7 +74,10 @@ class Over(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """The most that may be spent; None means no limit. Tokens and steps are whole numbers."""
+    """The largest amounts that may be spent; None means that an amount has no limit.
+
+    Tokens and steps are whole numbers.
+    """
 
     tokens: float | None = None
     usd: float | None = None
@@ -83,19 +86,19 @@ class Budget(NamedTuple):
 
     @classmethod
     def from_data(cls, data: object, field: str = "budget") -> Budget:
-        """Read the budget of a request, or raise InvalidInput. A duration may be text."""
+        """Read the budget from a request, or raise InvalidInput. The value of `seconds` may be text such as 10m."""
         if data is None:
             return cls()
         if not isinstance(data, Mapping):
-            raise InvalidInput("a budget is an object such as {'tokens': 200000, 'usd': 1.5}.", field=field)
+            raise InvalidInput("a budget must be an object such as {'tokens': 200000, 'usd': 1.5}.", field=field)
         if unknown := sorted(str(name) for name in set(data) - set(NAMES)):
-            raise InvalidInput(f"a budget has no {unknown[0]}; it has {', '.join(NAMES)}.", field=field)
+            raise InvalidInput(f"a budget has no {unknown[0]}; its fields are {', '.join(NAMES)}.", field=field)
         limits = {name: _limit(name, value, field) for name, value in data.items() if value is not None}
         return cls(**limits)
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Read `tokens=200000,usd=1.5,steps=30,seconds=10m`."""
+        """Read a budget from a text such as `tokens=200000,usd=1.5,steps=30,seconds=10m`."""
         limits: dict[str, Any] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             name, equals, value = (word.strip() for word in part.partition("="))
@@ -108,38 +111,38 @@ class Budget(NamedTuple):
 
     @classmethod
     def from_record(cls, data: Mapping[str, Any] | None) -> Budget:
-        """Read the budget of a record; values that are not valid count as no limit."""
+        """Read the budget from a record; a value that is not valid counts as no limit."""
         if not data:
             return cls()
         figures = {name: _figure(data.get(name)) for name in NAMES}
         return cls(**{name: int(most) if name in WHOLE else most for name, most in figures.items() if most > 0})
 
     def data(self) -> dict[str, Any] | None:
-        """Return the limits as JSON, or None if there are none."""
+        """Return the limits as JSON, or None if the budget has no limits."""
         return {name: most for name, most in zip(NAMES, self, strict=True) if most is not None} or None
 
     def text(self) -> str:
-        """Return the limits as the command line takes them."""
+        """Return the limits as text, in the form that `parse` reads."""
         return ",".join(f"{name}={most:.15g}" for name, most in self._limits())
 
     def over(self, spent: Spending, scope: Scope) -> Over | None:
-        """Return the first limit that is reached, or None."""
+        """Return the first limit that `spent` reaches, or None."""
         for name, most in self._limits():
             if getattr(spent, name) >= most:
                 return Over(name, most, getattr(spent, name), scope)
         return None
 
     def override_with(self, other: Budget) -> Budget:
-        """Return the other's limits, and its own limits where the other has none."""
+        """Return the limits of `other`, and the limits of this budget for amounts that `other` does not limit."""
         return Budget(*(mine if theirs is None else theirs for mine, theirs in zip(self, other, strict=True)))
 
     def within(self, other: Budget) -> Budget:
-        """Return the lower of both limits for each amount."""
+        """Return, for each amount, the lower limit of this budget and `other`."""
         pairs = zip(self, other, strict=True)
         return Budget(*(min((n for n in pair if n is not None), default=None) for pair in pairs))
 
     def grow_beyond(self, spent: Spending) -> Budget:
-        """Double each spent limit until it is above the spending."""
+        """Return the budget with each reached limit doubled until it is above `spent`."""
         raised: dict[str, float] = {name: 2 * most for name, most in self._limits() if getattr(spent, name) >= most}
         while (more := self._replace(**raised)).over(spent, "task"):
             raised = {name: 2 * most for name, most in raised.items()}
@@ -150,7 +153,7 @@ class Budget(NamedTuple):
 
 
 def _limit(name: str, value: Any, field: str) -> Any:
-    """Return a limit of a request as a number, or raise InvalidInput."""
+    """Return one limit of a request's budget as a number, or raise InvalidInput."""
     try:
         read = seconds(value) if name == "seconds" and isinstance(value, str) else float(value)
     except (ValueError, TypeError, InvalidInput):
@@ -163,14 +166,14 @@ def _limit(name: str, value: Any, field: str) -> Any:
 
 
 def _figure(value: Any) -> float:
-    """Return a count or an amount; 0 if the value is not a valid one."""
+    """Return `value` if it is a positive number that is not too large, or else 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST:
         return 0
     return value
 
 
 def spending_of(budget: Mapping[str, Any] | None, usage: Mapping[str, Any] | None) -> Spending:
-    """Return the spending of a task and of the tasks that it retries, from its record."""
+    """Return the spending of a task together with the tasks that it retries, from the task's record."""
     return Spending.of((budget or {}).get(BEFORE)).plus(Spending.of(usage))
 
 
@@ -182,7 +185,7 @@ def retry_command(task_id: str, budget: Mapping[str, Any] | None, usage: Mapping
 
 
 def format_amount(name: Name, amount: float) -> str:
-    """Return an amount as text for people."""
+    """Return an amount of tokens, dollars, steps or seconds as text for people."""
     if name == "usd":
         return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.6f}".rstrip("0").rstrip(".")
     if name == "seconds":
@@ -194,14 +197,17 @@ def format_amount(name: Name, amount: float) -> str:
 
 
 class Price(NamedTuple):
-    """The price of a million tokens of a model, in dollars. Without `cached`, cached input costs like other input."""
+    """The price of a million tokens of a model, in dollars.
+
+    If `cached` is None, cached input costs as much as other input.
+    """
 
     input: float
     output: float
     cached: float | None = None
 
     def cost(self, usage: Mapping[str, Any]) -> float:
-        """Return the cost of a usage. The input tokens include the cached tokens."""
+        """Return what a usage costs, in dollars. The input tokens of the usage include the cached tokens."""
         sent, received = _figure(usage.get("input_tokens")), _figure(usage.get("output_tokens"))
         cached = min(sent, max(_figure(usage.get(name)) for name in CACHED))
         less = self.input if self.cached is None else self.cached
@@ -209,13 +215,16 @@ class Price(NamedTuple):
 
 
 class Prices:
-    """Prices by model: `provider:model`, or the model's name alone."""
+    """Prices by model. The key is `provider:model`, or the name of the model alone."""
 
     def __init__(self, table: Mapping[str, Price] | None = None) -> None:
         self._table = dict(table or {})
 
     def of(self, model: str) -> Price | None:
-        """Return the price of a model, or None; a price without provider or edition is for all of them."""
+        """Return the price of a model, or None.
+
+        A price whose key has no provider or no edition is for all providers or all editions.
+        """
         bare = model.rpartition(":")[2].rpartition("/")[2]
         for name in (model, bare, EDITION.sub("", model), EDITION.sub("", bare)):
             if name in self._table:
@@ -236,7 +245,10 @@ class Meter:
         scope: Scope = "task",
         worked: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Begin to count. `usage` is from earlier attempts; `worked` returns the working seconds of this attempt."""
+        """Begin to count.
+
+        `usage` is the usage of earlier attempts. `worked` returns for how many seconds this attempt has worked.
+        """
         self.budget = Budget.from_record(budget)
         self.scope = scope
         self.earlier = Spending.of(usage)
@@ -269,11 +281,14 @@ class Meter:
 
     @property
     def task(self) -> Spending:
-        """Return the spending of the task, with its earlier attempts."""
+        """Return the spending of the task: of this attempt and of earlier attempts."""
         return self.earlier.plus(self.own)
 
     def over(self) -> Over | None:
-        """Return the spent budget, or None. The spending of the tasks that this task retries is included."""
+        """Return the first limit that is reached, or None.
+
+        The spending of the tasks that this task retries counts, too.
+        """
         return self.budget.over(self.before.plus(self.task), self.scope) if self._limited else None
 
     def remaining_seconds(self) -> float | None:
@@ -283,16 +298,17 @@ class Meter:
         return max(0.0, self.budget.seconds - self.before.seconds - self.task.seconds)
 
     def usage(self, reported: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the usage of this attempt: the agent's own figures first, then the counted ones.
+        """Return the usage of this attempt.
 
-        Steps and time are included only if there is a budget.
+        A figure that the agent reported replaces the counted figure. Steps and time are included only if the task has a
+        budget.
         """
-        kept: dict[str, Any] = {**self._reported, **(reported or {})}
+        figures: dict[str, Any] = {**self._reported, **(reported or {})}
         if "cost_usd" in self._reported and "cost_usd" not in (reported or {}):
-            kept["cost_usd"] = round(self._reported["cost_usd"], 9)
+            figures["cost_usd"] = round(self._reported["cost_usd"], 9)
         if self._limited:
-            kept |= {"steps": self._steps, "seconds": round(self._worked(), 3)}
-        return kept or None
+            figures |= {"steps": self._steps, "seconds": round(self._worked(), 3)}
+        return figures or None
 
 
 COUNTED_KINDS = ("turn_start", "llm_request", "llm_response", "tool_exec_start", "tool_exec_end", "approval_requested",
@@ -300,9 +316,9 @@ COUNTED_KINDS = ("turn_start", "llm_request", "llm_response", "tool_exec_start",
 
 
 def count_usage(events: Iterable[Event], budget: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the usage of an attempt whose process died, from its events.
+    """Return the usage of an attempt whose process died, computed from the events of the attempt.
 
-    It counts the ended steps, and the time until the last event without the time of waiting for answers.
+    Steps that have ended are counted. The time is that until the last event, without the time of waiting for answers.
     """
     worked = 0.0
     last: Event | None = None

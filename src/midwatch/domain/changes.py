@@ -1,4 +1,7 @@
-"""Changes: one business step, computed purely by a service and written in one transaction."""
+"""Changes: the records and events that one step writes in one transaction.
+
+A service computes a step without reading or writing anything else, and the store writes it.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,26 @@ from midwatch.domain.session import Message, Session
 
 
 class Fence(NamedTuple):
-    """Proof of ownership: this attempt of this task. The step it guards is refused unless it still runs."""
+    """The task and the attempt for which a step is written.
+
+    The store refuses the step unless this attempt still runs.
+    """
 
     task_id: str
     attempt: int
 
 
 class Record(Protocol):
-    """A record that is stored as one row of its noun's table. `noun` names the table."""
+    """A record that is stored as one row of a table. `noun` is the name of the table."""
 
     @property
     def noun(self) -> str:
-        """Return the name of the table."""
+        """Return the name of the record's table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Set `fields` of one record, only if every field of `guard` still has the given value."""
+    """Set `fields` of one record, but only if every field in `guard` still has the value that `guard` gives."""
 
     noun: str
     id: str
@@ -38,23 +44,23 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """One business step, computed purely and written in one transaction, whole or not at all.
+    """One step: it is written in one transaction, completely or not at all.
 
-    A failed fence raises LeaseLost, a failed guard Conflict. Deliveries that exist already (same task, channel and
-    notice) are left as they are, and the prompt of a task is stored as a message only once.
+    If the fence fails, the store raises LeaseLost; if a guard fails, it raises Conflict. A delivery that exists already
+    (same task, channel and notice) is left as it is. The prompt of a task is stored as a message only once.
     """
 
     fence: Fence | None = None
     updates: tuple[Update, ...] = ()
     records: tuple[Record, ...] = ()
-    """New rows: tasks, approvals, ..."""
+    """New records, such as tasks or approvals."""
     sessions: tuple[Session, ...] = ()
     messages: tuple[Message, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
     events: tuple[Event, ...] = ()
 
     def plus(self, more: Changes) -> Changes:
-        """Return both steps as one, with the fence of this step."""
+        """Return this step and `more` as one step, with the fence of this step."""
         return Changes(fence=self.fence, **{name: getattr(self, name) + getattr(more, name) for name in _PARTS})
 
 
@@ -66,15 +72,15 @@ class RevisedRecord(Record, Protocol):
 
     @property
     def id(self) -> str:
-        """Return its id."""
+        """Return the id of the record."""
 
     @property
     def status(self) -> str:
-        """Return its status."""
+        """Return the status of the record."""
 
     @property
     def revision(self) -> int:
-        """Return how often it was changed."""
+        """Return how often the record was changed."""
 
 
 class AgentRecord(RevisedRecord, Protocol):
@@ -82,19 +88,22 @@ class AgentRecord(RevisedRecord, Protocol):
 
     @property
     def session_key(self) -> str:
-        """Return its session."""
+        """Return the key of the record's session."""
 
     @property
     def agent(self) -> str:
-        """Return its agent."""
+        """Return the name of the record's agent."""
 
     @property
     def creator(self) -> str | None:
-        """Return the actor who created it."""
+        """Return the actor who created the record."""
 
 
 def update_record(record: RevisedRecord, now: int, **fields: Any) -> Update:
-    """Return the update of some fields; it is refused if the record was changed meanwhile."""
+    """Return the update that sets `fields` of a record.
+
+    The store refuses the update if the record was changed after it was read.
+    """
     guard: dict[str, Any] = {"revision": record.revision}
     if "status" in fields:
         guard["status"] = record.status
@@ -104,12 +113,12 @@ def update_record(record: RevisedRecord, now: int, **fields: Any) -> Update:
 def event_about(
     record: AgentRecord, payload: Payload, now: int, actor: str | None = None, task_id: str | None = None
 ) -> Event:
-    """Return an event about a record; by default `actor` is its creator."""
+    """Return an event about a record; if `actor` is None, the event names the creator of the record."""
     about = {"session_key": record.session_key, "agent_id": record.agent, "actor": actor or record.creator}
     return event(payload, now, task_id=task_id, **about)
 
 
 def change_record(record: AgentRecord, payload: Payload, now: int, actor: str | None = None, **fields: Any) -> Changes:
-    """Return the step that changes some fields of a record and writes the event about it."""
+    """Return the step that sets `fields` of a record and writes an event about the change."""
     updates = (update_record(record, now, **fields),)
     return Changes(updates=updates, events=(event_about(record, payload, now, actor),))

@@ -1,6 +1,7 @@
-"""Channels: ways to send notices. A delivery is one notice to one channel; it is stored until it is sent.
+"""Channels: ways to send notices.
 
-A route is written `channel` or `channel:target`, for example `console`, `phone` or `webhook:https://example.org/hook`.
+A delivery is one notice to one channel; the notice is stored until it is sent. A route is written as `channel` or
+`channel:target`, for example `console`, `phone` or `webhook:https://example.org/hook`.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 
 MAX_ATTEMPTS = 8
 BACKOFF_SECONDS = (1, 5, 30, 120, 600, 1800, 3600)
-"""Pause after the first, second, ... failed try."""
+"""The pauses after the first failed try, the second failed try, and so on."""
 
 PROMPT_SHOWN, TEXT_SHOWN = 50, 500
 TYPING_SECONDS = 2.0
 
 
 class Route(NamedTuple):
-    """A channel and, for channels that need one, a target on it."""
+    """A channel, and a target on the channel if it needs one."""
 
     channel: str
     target: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Route:
-        """Read `channel` or `channel:target`."""
+        """Read a route from a text such as `channel` or `channel:target`."""
         name, _, target = text.strip().partition(":")
         if not name:
-            raise InvalidInput("a route is `channel` or `channel:target`, such as console.", field="route")
+            raise InvalidInput("a route must be `channel` or `channel:target`, such as console.", field="route")
         return cls(name, target or None)
 
 
@@ -54,7 +55,7 @@ def hide_target(route: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One notice to one channel. There is never a second one with the same task, channel and notice."""
+    """One notice to one channel. The same notice about a task is never stored twice for a channel."""
 
     id: Annotated[str, Example("d_06f2m8yq7v3b5n8x")]
     task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
@@ -70,12 +71,15 @@ class Delivery:
     error: str | None = None
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the delivery as JSON shows it, without the target, which may contain a secret."""
+        """Return the delivery as JSON shows it. The target is left out, because it may contain a secret."""
         return {**to_json(self), "due_at": iso(self.due_at) if self.status == "pending" else None}
 
 
 def notify(route: str | None, about: str, notice: str, text: str, now: int) -> tuple[Delivery, ...]:
-    """Return the delivery of a notice about a task, goal or automation to a route, if there is one."""
+    """Return the delivery of a notice about a task, a goal or an automation.
+
+    Without a route, return no delivery.
+    """
     if not route:
         return ()
     channel, target = Route.parse(route)
@@ -96,8 +100,8 @@ def end_text(notice: str, task_id: str, prompt: str, text: str, again: str | Non
     head = f"{notice.replace('_', ' ').capitalize()}: {cut(prompt, PROMPT_SHOWN)}"
     body = f"\n{cut(text, TEXT_SHOWN)}" if text else ""
     again = again or f"midwatch retry {task_id}"
-    rest = f"Full result: midwatch result {task_id}" if notice == "done" else f"Try again: {again}"
-    return f"{head}{body}\n{rest}"
+    last_line = f"Full result: midwatch result {task_id}" if notice == "done" else f"Try again: {again}"
+    return f"{head}{body}\n{last_line}"
 
 
 def backoff(attempts: int) -> float:
@@ -113,24 +117,28 @@ class Channel(Protocol):
     async def deliver(self, delivery: Delivery) -> None:
         """Send a delivery, or raise DeliveryError.
 
-        It may be called again with the same id after a crash or a failure; send the id to the receiver.
+        This method may be called again with the same delivery after a crash or a failure. Send the id of the delivery
+        along, so that the receiver can recognise a repeated notice.
         """
 
     def typing(self, target: str | None) -> AbstractAsyncContextManager[None]:
-        """Show that an answer is being written, for as long as the context is open. Never raises."""
+        """Show that an answer is being written, as long as the context is open. This method never raises an error."""
 
     def listen(self) -> AsyncIterator[Mapping[str, Any]] | None:
-        """Return the messages that arrive on this channel, or None if it only sends."""
+        """Return the messages that arrive on this channel, or None if the channel only sends."""
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections of the channel."""
 
 
 class DeliveryStore(Protocol):
-    """Port: deliveries. They are created through `Changes`, in the transaction of the step that they report."""
+    """Port: deliveries.
+
+    They are created with `Changes`, in the same transaction as the step that they report.
+    """
 
     async def list_due_deliveries(self, now: int, limit: int = 50) -> list[Delivery]:
-        """Return pending deliveries whose time has come, oldest first."""
+        """Return pending deliveries that are due, oldest first."""
 
     async def find_next_delivery_at(self) -> int | None:
         """Return when the next pending delivery is due, or None."""

@@ -13,27 +13,27 @@ class Claimable(Protocol):
 
     @property
     def agent(self) -> str:
-        """Return its agent."""
+        """Return the name of the task's agent."""
 
     @property
     def actor(self) -> str:
-        """Return its actor."""
+        """Return the actor that the task's slot is counted for."""
 
 
 T = TypeVar("T", bound=Claimable)
 
 
 class Shares(NamedTuple):
-    """The use of a process's slots, by agent and actor. Tasks without a creator have the actor ''."""
+    """The use of a process's slots, by agent and actor. A task without a creator has the actor ''."""
 
     held: Mapping[tuple[str, str], int] = MappingProxyType({})
     """The number of slots in use now."""
     started: Mapping[tuple[str, str], int] = MappingProxyType({})
-    """The number of the latest start; all starts of the process are counted."""
+    """The number of the actor's latest start with the agent; the process numbers all its starts."""
     spare: int = 0
-    """Free slots besides the requested ones."""
+    """The number of free slots that the process has in addition to the requested slots."""
     most: int | None = None
-    """The most slots of one actor, even if nobody else waits."""
+    """The most slots that one actor may use, even if no other actor waits; None means no such limit."""
 
 
 class ClaimRequest(NamedTuple):
@@ -45,12 +45,15 @@ class ClaimRequest(NamedTuple):
     agents: Mapping[str, int]
     own_only: bool = False
     leave: frozenset[str] = frozenset()
-    """Agents that another live process serves: only tasks that `owner` itself submitted are claimed for them."""
+    """Agents that another live process serves: for them, only tasks that `owner` submitted are claimed."""
     shares: Shares = Shares()
 
 
 class FreeSlots:
-    """The slots that are still free while a claim takes one task after the other, and who gets the next one."""
+    """The slots that are still free while a claim takes one task after the other.
+
+    This class decides which task gets the next slot.
+    """
 
     def __init__(self, request: ClaimRequest) -> None:
         self._free = request.free
@@ -63,7 +66,10 @@ class FreeSlots:
         return [agent for agent, free in self._free_by_agent.items() if free > 0] if self._free > 0 else []
 
     def agents_with_last_slot(self) -> list[str]:
-        """Return the agents with one free slot while others are in use; goals leave this slot to other work."""
+        """Return the agents that have one free slot left while other slots are in use.
+
+        Goals leave this last slot to other work.
+        """
         free = self._free_by_agent
         if self._slots(None) == 1 and any(self._used.values()):
             return list(free)
@@ -80,11 +86,17 @@ class FreeSlots:
         return self._shares.most is not None and count_slots(self._used, actor=actor) >= self._shares.most
 
     def scarce(self, agent: str | None, actors: int) -> bool:
-        """Return whether the agent, or the process if None, has at most one free slot for each waiting actor."""
+        """Return whether the agent has at most one free slot for each waiting actor.
+
+        If `agent` is None, the slots of the whole process are compared.
+        """
         return self._slots(agent) <= actors
 
     def choose_fairest(self, heads: Sequence[T]) -> T | None:
-        """Choose the task to claim now. `heads` are the first tasks of each actor and agent, in claim order."""
+        """Choose the task to claim next.
+
+        `heads` has the first task of each pair of actor and agent, in the order of claims.
+        """
         heads = [task for task in heads if self._slots(task.agent) > 0 and not self.full(task.actor)]
         if self._free <= 0 or not heads:
             return None
@@ -102,12 +114,18 @@ class FreeSlots:
         return self._free + self._shares.spare if agent is None else self._free_by_agent.get(agent, 0)
 
     def _count_waiting(self, agent: str | None, heads: Sequence[Claimable]) -> int:
-        """Return the number of actors who wait and have no slot of the agent, or no slot at all if None."""
+        """Return the number of actors who wait and have no slot of the agent.
+
+        If `agent` is None, count the actors who have no slot at all.
+        """
         waiting = {task.actor for task in heads if agent in (None, task.agent)}
         return sum(1 for actor in waiting if not count_slots(self._used, agent=agent, actor=actor))
 
     def _place(self, agent: str | None, actor: str) -> tuple[bool, int]:
-        """Return the place of a waiting actor: first actors without a slot, in the order of their last starts."""
+        """Return a key that sorts waiting actors; the lowest key gets the next slot.
+
+        Actors without a slot come first. Among them, the actor whose last start is the longest ago is the first.
+        """
         if count_slots(self._used, agent=agent, actor=actor):
             return True, 0
         starts = (
@@ -117,7 +135,7 @@ class FreeSlots:
 
 
 def count_slots(held: Mapping[tuple[str, str], int], *, agent: str | None = None, actor: str | None = None) -> int:
-    """Count the slots in use by an agent, by an actor, or by both together."""
+    """Count the slots in use: of an agent, of an actor, or of an agent and an actor together."""
     return sum(
         count
         for (holder_agent, holder), count in held.items()

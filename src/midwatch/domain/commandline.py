@@ -18,7 +18,7 @@ PLAIN = re.compile(
         (?: [ \t]+ (?!=)(?:[A-Za-z0-9_@%+=:,./-] | '[^'\t]*' | "[^"\t$`\\!]*")+ )*""",
     re.VERBOSE,
 )
-"""A command that every shell reads alike: no operator, redirection, substitution, glob, tilde, brace or escape."""
+"""A command that all shells read alike: without operator, redirection, substitution, glob, tilde, brace or escape."""
 SHELL = re.compile(r"(?:(?:/usr|/usr/local|/opt/homebrew)?/bin/)?(?:ba|z|da|k)?sh")
 RUNS = (("-c",), ("-lc",), ("-cl",), ("-l", "-c"))
 JOINED = re.compile(r"\\\r?\n")
@@ -28,9 +28,9 @@ INSIDE = re.compile(r"[\s(){}<>$`]+")
 
 
 def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
-    """Return the one program that a command runs, with its arguments, or None if that is not certain.
+    """Return the program that a command runs, with its arguments; None if it is not certain that only one runs.
 
-    For a shell that only runs one plain command, such as `bash -lc "git log"`, return that command.
+    For a shell that only runs one plain command, such as `bash -lc "git log"`, return this inner command.
     """
     text = command.strip(" \t\n")
     if len(text) > LONGEST or not text.replace("\t", " ").isprintable() or not PLAIN.fullmatch(text):
@@ -44,47 +44,50 @@ def argv_of(command: str, depth: int = 2) -> tuple[str, ...] | None:
 
 
 def parts_of(command: str) -> list[list[str]]:
-    """Return the words of every command that a text could contain, without quotes; rather too many than too few.
+    """Return the words of every command that a text could contain, without quotes.
 
-    Of a text that is too long, only the beginning is read.
+    In doubt, the result has too many commands rather than too few. Only the beginning of a very long text is read.
     """
     bare = QUOTING.sub("", JOINED.sub("", command[:LONGEST]))
     return [words for part in APART.split(bare) if (words := INSIDE.sub(" ", part).split())]
 
 
 class CommandPattern(NamedTuple):
-    """The command of a rule: its words, and the arguments that may follow them."""
+    """The command of a rule: its first words, and the kind of arguments that may follow."""
 
     words: tuple[str, ...]
     more: str = ""
-    """Empty: no arguments; `*`: arguments that are no options; `**`: any arguments."""
+    """The arguments that may follow: none if empty, no options if `*`, any arguments if `**`."""
 
     @staticmethod
     @lru_cache(1000)
     def parse(text: str) -> CommandPattern | None:
-        """Parse `git status`, `git log *` or `git log **`; return None if it is not one plain command."""
+        """Parse a text such as `git status`, `git log *` or `git log **`.
+
+        Return None if the text is not one plain command.
+        """
         match = re.fullmatch(r"(.*?)(?:\s+(\*\*?))?", text.strip(), re.DOTALL)
         words = argv_of(match[1]) if match else None
         return None if match is None or words is None else CommandPattern(words, match[2] or "")
 
     def allows(self, argv: tuple[str, ...], inside: Callable[[str], bool]) -> bool:
-        """Return whether `argv` is this command, and all paths in its other arguments are `inside`."""
-        rest = argv[len(self.words) :]
-        if argv[: len(self.words)] != self.words or (rest and not self.more):
+        """Return whether `argv` is this command, and `inside` returns true for every path in the other arguments."""
+        others = argv[len(self.words) :]
+        if argv[: len(self.words)] != self.words or (others and not self.more):
             return False
-        if self.more == "*" and any(argument.startswith("-") for argument in rest):
+        if self.more == "*" and any(argument.startswith("-") for argument in others):
             return False
-        return all(inside(place) for argument in rest for place in places(argument))
+        return all(inside(path) for argument in others for path in places(argument))
 
     def may_be_in(self, parts: Sequence[Sequence[str]], argv: tuple[str, ...] | None) -> bool:
-        """Return whether some part of a command could be this command, with any words before, between and after.
+        """Return whether one of the `parts` could be this command, with other words before, between or after.
 
-        `argv` is the command if it can be read for certain.
+        `argv` is the command if it could be parsed with certainty, or else None.
         """
         if (argv or ())[: len(self.words)] == self.words:
             return True
-        wanted = [part.casefold() for word in self.words for part in INSIDE.sub(" ", QUOTING.sub("", word)).split()]
-        return bool(wanted) and any(_in_order(wanted, [word.casefold() for word in part]) for part in parts)
+        pattern = [part.casefold() for word in self.words for part in INSIDE.sub(" ", QUOTING.sub("", word)).split()]
+        return bool(pattern) and any(_in_order(pattern, [word.casefold() for word in part]) for part in parts)
 
 
 def _in_order(wanted: list[str], words: list[str]) -> bool:
@@ -98,7 +101,10 @@ def _in_order(wanted: list[str], words: list[str]) -> bool:
 
 
 def places(argument: str) -> list[str]:
-    """Return the parts of an argument that may be a path: all of it, and the text after a sign or an option letter."""
+    """Return the parts of an argument that may be a path.
+
+    These are the whole argument, and the text after a sign such as `=` or after the letter of an option.
+    """
     starts = [0, *(sign.end() for sign in re.finditer(r"[=:,@+]", argument))]
     if argument.startswith("-"):
         starts.append(2)

@@ -1,7 +1,7 @@
 """Engines: give the worker its next task, and know which processes are alive.
 
-The embedded engine claims as soon as a commit wakes it. Everything about how a task runs is in
-`midwatch.running.worker` and is the same under every engine.
+The embedded engine claims tasks as soon as a commit wakes it. How a task runs is the same under every engine; this is
+in `midwatch.running.worker`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from midwatch.domain.instance import Instance
 
 
 class Engine(Protocol):
-    """Port: hands tasks to the worker while it runs."""
+    """Port: gives tasks to the worker while the engine runs."""
 
     async def start(self) -> None:
         """Begin to take tasks."""
@@ -22,16 +22,19 @@ class Engine(Protocol):
         """Take no more tasks; running tasks continue."""
 
     async def stop(self) -> None:
-        """Release everything. The worker has ended all turns by now."""
+        """Stop the engine and release everything that it holds. The worker has ended all turns before this call."""
 
     def wake(self) -> None:
-        """Look for work: a task may have become claimable."""
+        """Look for tasks now, because a task may have become claimable."""
 
     def offer(self, instance: Instance) -> None:
-        """Serve the agents that this process has now; tasks for new agents may wait already."""
+        """Claim tasks also for the agents that `instance` names now; tasks for new agents may be waiting already."""
 
     def leads(self) -> bool:
-        """Return whether this process is the leader, which runs the loops. It becomes the leader if there is none."""
+        """Return whether this process is the leader, which runs the loops.
+
+        If there is no leader, this process becomes the leader.
+        """
 
     def dead(self, owners: Iterable[str]) -> set[str]:
         """Return the ids in `owners` whose process has certainly ended."""

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_
 from midwatch.base.clock import iso
 
 AT = "2026-01-02T03:04:05.000000Z"
-"""The time in examples."""
+"""The time that is shown in examples."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,40 +25,46 @@ class Input:
     """The way in which a request sets a field."""
 
     help: str
-    """One line for people: the description in OpenAPI, and the help of the option."""
+    """One line for people: the description of the field in OpenAPI, and the help text of its command-line option."""
     _: dataclasses.KW_ONLY
     name: str = ""
-    """The name in requests, if it differs from the field's."""
+    """The name of the field in requests, if it is not the name of the field in the record."""
     takes: Any = None
-    """The type in requests, if it differs from the field's. It admits None, which is its default."""
+    """The type of the field in requests, if it is not the type in the record. This type must allow None."""
     once: bool = False
-    """Whether it is set only when the record is created. Otherwise it can also be changed later."""
+    """Whether the field is set only when the record is created. Otherwise it can also be changed later."""
     agents: bool = False
-    """Whether the agent of a running task may set it."""
+    """Whether the agent of a running task may set the field."""
     seconds: bool = False
-    """Whether it is a duration: seconds, or text such as 90m."""
+    """Whether the field is a duration: a number of seconds, or text such as 90m."""
     strict: bool = False
     """Whether only the JSON type itself is accepted, such as `true` but not `"yes"`."""
     least: float | None = None
     most: float | None = None
-    """The limits of a number."""
+    """`least` and `most` are the limits of a number."""
     longest: int | None = None
-    """The limit of the length of a text or a list."""
+    """The greatest length of a text or a list."""
     example: Any = None
 
 
 class Example(NamedTuple):
-    """The value in examples of replies, if the default or the input's example is not suitable."""
+    """The value of a field in examples of replies.
+
+    It is needed if neither the field's default nor the example of its `Input` is suitable.
+    """
 
     value: Any
 
     def __get_pydantic_json_schema__(self, schema: Any, describe: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        """Add the value to the description of a type that has this mark."""
+        """Add the example to the JSON schema of a type that is annotated with this object."""
         return {**describe(schema), "examples": [self.value]}
 
 
 class Show(NamedTuple):
-    """A change of the value before it is shown, and its name in replies, if that is not the field's."""
+    """How replies show a field.
+
+    `change` converts the value. `name` is the name in replies, if it is not the name of the field.
+    """
 
     change: Callable[[Any], Any] | None = None
     name: str = ""
@@ -126,16 +132,19 @@ class Field(NamedTuple):
 @cache
 def fields_of(definition: type) -> Mapping[str, Field]:
     """Return the fields of a dataclass, a named tuple or a typed dictionary, by name."""
-    found = {}
+    fields = {}
     for name, hint in get_type_hints(definition, include_extras=True).items():
         if get_origin(hint) is not ClassVar:
             kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-            found[name] = Field(name, kind, _default(definition, name, kind), tuple(marks))
-    return found
+            fields[name] = Field(name, kind, _default(definition, name, kind), tuple(marks))
+    return fields
 
 
 def _default(definition: Any, name: str, kind: Any) -> Any:
-    """Return the default of a field. In a typed dictionary this is the empty value of its type: None, 0, False."""
+    """Return the default of a field.
+
+    In a typed dictionary the default is the empty value of the field's type: None, 0 or False.
+    """
     if is_typeddict(definition):
         return None if NoneType in get_args(kind) or not isinstance(kind, type) else kind()
     if not dataclasses.is_dataclass(definition):
@@ -160,7 +169,7 @@ def to_json(record: Any) -> dict[str, Any]:
 
 
 class JsonRecord:
-    """Base class of records whose JSON shows just their fields."""
+    """Base class of records whose JSON is just their fields."""
 
     __slots__ = ()
 
@@ -175,7 +184,7 @@ def _changes(definition: type) -> tuple[tuple[str, str, Callable[[Any], Any] | N
 
 
 def inputs(*definitions: type) -> Iterator[tuple[Field, Input]]:
-    """Yield each field that a request may set, with its `Input`."""
+    """Yield each field of these records that a request may set, with its `Input`."""
     for definition in definitions:
         for field in fields_of(definition).values():
             if field.input is not None:
@@ -203,6 +212,6 @@ def open_to_agents(*definitions: type) -> frozenset[str]:
 
 
 def name_as_record(definition: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a request under the names of the record's fields, its lists as tuples."""
+    """Return the values of a request under the names of the record's fields, with lists as tuples."""
     names = {field.request_name: field.name for field, _ in inputs(definition)}
     return {names.get(name, name): tuple(value) if isinstance(value, list) else value for name, value in values.items()}

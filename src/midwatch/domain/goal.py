@@ -1,7 +1,7 @@
 """Goals: an objective that an agent works on, task after task, until it is reached or its deadline passes.
 
-Between two steps a goal uses no slot and no gate. `advance` computes how a goal continues after a step; this is written
-together with the end of that step.
+Between two steps a goal uses no slot and no gate. `advance` computes how a goal continues after a step; the result is
+written together with the end of that step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOST_ERRORS = 5
 MOST_ALIKE = 3
 """After this many steps with the same text and without a tool, the goal counts as stuck in a loop."""
 LAST_SECONDS = 3600.0
-"""How long the wrap-up may take after the deadline, or the verification of a claim from before it."""
+"""How long a wrap-up, or the verification of a claim from before the deadline, may run after the deadline."""
 MAX_OBJECTIVE = 20_000
 OBJECTIVE_SHOWN = 200
 TEXT_SHOWN = 500
@@ -80,10 +80,10 @@ PLACEHOLDER = re.compile(r"\{(objective|now|deadline|elapsed|remaining|evidence)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal(JsonRecord):
-    """The record.
+    """The record of a goal.
 
-    `next_run_at` is the time of the next step, if it does not start at once. `work` is the purpose of the newest task.
-    `missing` is what the last verification found missing.
+    `next_run_at` is the time of the next step, if this step does not start at once. `work` is the purpose of the newest
+    task. `missing` is what the last verification found missing.
     """
 
     noun: ClassVar[str] = "goal"
@@ -129,9 +129,9 @@ class Goal(JsonRecord):
     step: Annotated[int, Example(2)] = 0
     work: Work = "step"
     task_id: Hidden[str | None] = None
-    """The task whose end decides how the goal continues; None after that task was stopped."""
+    """The task whose end decides how the goal continues; None if this task was stopped."""
     proposal: Hidden[Literal["complete", "delay"] | None] = None
-    """What the agent proposed in the running step; "complete" stays until the claim is verified."""
+    """What the agent proposed in the running step; `complete` stays until the agent's claim is verified."""
     evidence: str | None = None
     missing: str | None = None
     errors: int = 0
@@ -160,7 +160,10 @@ class Goal(JsonRecord):
 
 
 class Templates(NamedTuple):
-    """The prompts of the steps. Placeholders such as `{objective}` are replaced; all other text stays as it is."""
+    """The prompts of the tasks of a goal.
+
+    Placeholders such as `{objective}` are replaced; all other text stays as it is.
+    """
 
     go_on: str = CONTINUE
     wrap_up: str = WRAP_UP
@@ -168,54 +171,61 @@ class Templates(NamedTuple):
 
 
 class Means(NamedTuple):
-    """The terms of the agents of a goal, by name, and its prompts."""
+    """The terms of the agents that a goal uses, by name, and the templates of the goal's prompts."""
 
     terms: Mapping[str, AgentTerms]
     templates: Templates = Templates()
 
 
 async def means_of(goal: Goal, terms: Callable[[str], Awaitable[AgentTerms]], templates: Templates) -> Means:
-    """Return the terms of the agents of a goal, and its prompts."""
+    """Return the terms of the agents that a goal uses, together with the templates of the goal's prompts."""
     return Means({name: await terms(name) for name in {goal.agent, goal.verifier or goal.agent}}, templates)
 
 
 class GoalStore(Protocol):
-    """Port: goals. They are written through `Changes`."""
+    """Port: goals. They are written as part of a step, with `Changes`."""
 
     async def get_goal(self, goal_id: str) -> Goal | None:
         """Return the goal, or None."""
 
     async def find_open_goal(self, scope: tuple[str, str]) -> Goal | None:
-        """Return the open goal of a scope, or None; there is at most one."""
+        """Return the open goal of a user or a chat, or None. A scope has at most one open goal."""
 
     async def list_goals(self, statuses: tuple[Status, ...] = (), limit: int = 20) -> list[Goal]:
-        """Return goals, newest first; without statuses all of them."""
+        """Return goals with one of the `statuses`, newest first; without `statuses` return all goals."""
 
     async def list_due_goals(self, now: int, limit: int = 64) -> list[Goal]:
         """Return goals that are due, the earliest first.
 
-        These are active goals without a task whose time has come, waiting goals whose session has a thread, and open
-        goals after their deadline; of these, goals with a task only if the task must be stopped now.
+        Three sorts of goals are due: active goals without a task, when the time of their next step has come; waiting
+        goals, when their session has a thread; and open goals after their deadline. An open goal after its deadline
+        that has a task is returned only if this task must be stopped now.
         """
 
     async def find_next_goal_at(self) -> int | None:
         """Return the time when the next goal is due, or None."""
 
     async def find_open_step(self, goal_id: str) -> Task | None:
-        """Return its open task, or the open task that continues the work of its last task, or None."""
+        """Return the open task of a goal, or None.
+
+        If the work of its last task was transferred, return the open task that continues this work.
+        """
 
     async def list_goal_steps(self, goal_id: str, limit: int = 20) -> list[Task]:
-        """Return its tasks, newest first."""
+        """Return the tasks of a goal, newest first."""
 
     async def delete_goal(self, goal_id: str, revision: int, changes: Changes) -> bool:
-        """Remove a goal and write `changes`; return False, and write nothing, if it was changed or is gone."""
+        """Remove a goal and write `changes`.
+
+        Return False, and write nothing, if the goal was changed meanwhile or does not exist any more.
+        """
 
 
 # -- pure rules ----------------------------------------------------------------------------------------------------
 
 
 def normalise(goal: Goal) -> Goal:
-    """Return the goal as it is stored, without surrounding blanks."""
+    """Return the goal in the form in which it is stored, without blanks around its texts."""
     return replace(
         goal,
         objective=goal.objective.strip(),
@@ -225,23 +235,26 @@ def normalise(goal: Goal) -> Goal:
 
 
 def validate(goal: Goal) -> None:
-    """Raise InvalidInput if a value is not valid."""
+    """Raise InvalidInput if a field of the goal is not valid."""
     check_scope(goal)
     refuse_first(
         ("objective", not goal.objective, "the objective is empty; describe what to reach."),
-        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"the objective is too long; the limit is {MAX_OBJECTIVE}."),
-        ("status", goal.status not in TRANSITIONS, f"the status must be one of: {', '.join(TRANSITIONS)}."),
-        ("max_steps", goal.max_steps < 0, "max_steps must be above 0, or 0 for no limit."),
-        ("max_tokens", goal.max_tokens < 0, "max_tokens must be above 0, or 0 for no limit."),
-        ("max_seconds", goal.max_seconds < 0, "max_seconds must be above 0, or 0 for no limit."),
-        ("max_usd", not 0 <= goal.max_usd <= MOST, "max_usd must be above 0, or 0 for no limit."),
+        ("objective", len(goal.objective) > MAX_OBJECTIVE, f"write an objective of up to {MAX_OBJECTIVE} characters."),
+        ("status", goal.status not in TRANSITIONS, f"`status` must be one of: {', '.join(TRANSITIONS)}."),
+        ("max_steps", goal.max_steps < 0, "`max_steps` must be above 0, or 0 for no limit."),
+        ("max_tokens", goal.max_tokens < 0, "`max_tokens` must be above 0, or 0 for no limit."),
+        ("max_seconds", goal.max_seconds < 0, "`max_seconds` must be above 0, or 0 for no limit."),
+        ("max_usd", not 0 <= goal.max_usd <= MOST, "`max_usd` must be above 0, or 0 for no limit."),
         ("deadline", goal.deadline_at <= goal.created_at, "the deadline is in the past; choose a later one."),
         ("deadline", goal.deadline_at >= LAST, "the deadline must be before the year 9999; choose an earlier one."),
     )
 
 
 def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
-    """Return the prompt of a task. Braces in the objective and in the evidence stay as they are."""
+    """Return the prompt for the next task of a goal.
+
+    Only placeholders of the template are replaced; braces in the objective and in the evidence stay as they are.
+    """
     text = {"step": templates.go_on, "wrap_up": templates.wrap_up, "verify": templates.verify}[work]
     values = {
         "now": iso(now), "deadline": iso(goal.deadline_at), "elapsed": duration((now - goal.created_at) / SECOND),
@@ -253,7 +266,7 @@ def prompt_of(goal: Goal, work: Work, now: int, templates: Templates) -> str:
 
 
 def begin(goal: Goal, work: Work, now: int, means: Means, **fields: Any) -> Changes:
-    """Return the step that begins the next task of a goal; `fields` are other changes of the goal."""
+    """Return the step that begins the next task of a goal; `fields` are other fields of the goal to change."""
     after = replace(goal, **fields)
     number = goal.step + (1 if work == "step" else 0)
     agent = goal.verifier if work == "verify" and goal.verifier else goal.agent
@@ -276,7 +289,10 @@ BETWEEN: Mapping[str, Any] = {"proposal": None, "next_run_at": None, "delay_reas
 
 
 def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | None:
-    """Return how long the task may work: a step only until the deadline, and within the goal's budget of time."""
+    """Return for how many seconds the task may work.
+
+    A step may work only until the deadline, and only within the goal's budget of time.
+    """
     limits = [] if limit is None else [limit]
     if work == "step":
         limits.append((goal.deadline_at - now) / SECOND)
@@ -285,17 +301,18 @@ def _limit(goal: Goal, work: Work, now: int, limit: float | None) -> float | Non
 
 
 def _remaining_budget(goal: Goal, terms: AgentTerms) -> dict[str, Any] | None:
-    """Return the budget of the task: the rest of the goal's tokens and money.
+    """Return the budget of the next task: what remains of the goal's tokens and money.
 
-    If nothing is left, the task has no limit: only a verification or a wrap-up can begin then, and only once.
+    If nothing remains, the task has no such limit: in this case only a verification or a wrap-up can begin, and only
+    once.
     """
-    left = (goal.max_tokens - goal.tokens, goal.max_usd - goal.usd)
-    own = Budget(*(amount if amount > 0 else None for amount in left))
+    remaining = (goal.max_tokens - goal.tokens, goal.max_usd - goal.usd)
+    own = Budget(*(amount if amount > 0 else None for amount in remaining))
     return Budget.from_record(terms.budget).within(own).data()
 
 
 def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Changes:
-    """Continue a goal that is due and has no task."""
+    """Return the step that continues a goal that is due and has no task."""
     if now >= goal.deadline_at and (goal.status != "active" or goal.work == "wrap_up"):
         return time_out_goal(goal, now)
     if goal.status == "waiting_for_session":
@@ -306,7 +323,11 @@ def wake(goal: Goal, now: int, means: Means, thread_id: str | None = None) -> Ch
 
 
 def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
-    """Begin the next step, at once or later if it was delayed; end or pause the goal if time or budget is over."""
+    """Return the step with which a goal goes on.
+
+    It begins the next task, now or, if the goal was delayed, later. If the deadline has passed or the budget is spent,
+    it ends or pauses the goal.
+    """
     if now >= goal.deadline_at:
         return begin(goal, "wrap_up", now, means, **fields) if goal.step else time_out_goal(goal, now, **fields)
     if over := over_budget(replace(goal, **fields)):
@@ -317,7 +338,7 @@ def _go_on(goal: Goal, now: int, means: Means, **fields: Any) -> Changes:
 
 
 def advance(goal: Goal, ended: EndedAttempt, now: int, means: Means) -> Changes:
-    """Continue a goal after the end of one of its tasks."""
+    """Return the step that continues a goal after one of its tasks has ended."""
     task = ended.task
     if not goal.open:
         return Changes()
@@ -350,7 +371,7 @@ def advance(goal: Goal, ended: EndedAttempt, now: int, means: Means) -> Changes:
 
 
 def _count_alike(goal: Goal, ended: EndedAttempt) -> dict[str, Any]:
-    """Count the latest steps that ended with the same text and used no tool."""
+    """Return the fields that count how many steps in a row ended with the same text and used no tool."""
     if ended.tools:
         return {"alike": 0, "last_mark": None}
     mark = hashlib.sha256((ended.task.result or "").strip().encode()).hexdigest()[:16]
@@ -378,7 +399,7 @@ class Over(NamedTuple):
 
 
 def over_budget(goal: Goal) -> Over | None:
-    """Return the first budget of the goal that is spent, or None."""
+    """Return the first budget of the goal that is spent, or None if no budget is spent."""
     for name, most, used, words in (
         ("max-steps", goal.max_steps, goal.step, f"{goal.max_steps} steps"),
         ("max-tokens", goal.max_tokens, goal.tokens, f"{goal.max_tokens} tokens"),
@@ -391,7 +412,10 @@ def over_budget(goal: Goal) -> Over | None:
 
 
 def _retry_later(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fields: Any) -> Changes:
-    """Plan another task after a failed one, with a growing pause; pause the goal after too many failures."""
+    """Return the step that plans another task after a failed task, with a longer pause after each failure.
+
+    After too many failures in a row, the step pauses the goal.
+    """
     errors = goal.errors + 1
     what = "verifications" if goal.work == "verify" else "steps"
     error = cut(task.error or task.outcome or "", TEXT_SHOWN)
@@ -405,7 +429,7 @@ def _retry_later(goal: Goal, task: Task, now: int, spent: dict[str, Any], **fiel
 
 
 def _judge_claim(goal: Goal, task: Task, now: int, means: Means, spent: dict[str, Any]) -> Changes:
-    """Complete the goal if the verification clearly says yes; otherwise continue."""
+    """Return the step after a verification: complete the goal if the verifier clearly says yes, otherwise go on."""
     answer = (task.result or "").strip()
     if task.status == "done" and (answer.splitlines() or [""])[0].strip(" .!*_#`").upper() == "REACHED":
         return complete_goal(goal, now, missing=None, **spent)
@@ -442,7 +466,7 @@ def time_out_goal(goal: Goal, now: int, *, actor: str | None = None, **fields: A
 def pause_goal(
     goal: Goal, now: int, why: str, *, remedy: str = "", actor: str | None = None, **fields: Any
 ) -> Changes:  # fmt: skip
-    """Pause a goal until it is resumed; its deadline stays."""
+    """Pause a goal until it is resumed; its deadline does not change."""
     after = replace(goal, **fields)
     lines = [
         f"Goal paused: {cut(goal.objective, OBJECTIVE_SHOWN)}", f"{why}.", cut(after.summary or "", TEXT_SHOWN),
@@ -462,11 +486,11 @@ def _write_with_notice(
 
 
 def delay_goal(goal: Goal, now: int, seconds: float, reason: str, actor: str | None = None) -> Changes:
-    """Begin the next step later, but not after the deadline; 0 means at once."""
+    """Delay the next step of a goal by `seconds`, but not beyond the deadline; with 0 the step begins at once."""
     if goal.status != "active":
         raise Conflict(f"goal {goal.id} is {goal.status}; only an active goal can be delayed, so resume it first.")
     if goal.work == "wrap_up" and now >= goal.deadline_at:
-        raise Conflict(f"goal {goal.id} is past its deadline, and this is its last step; finish it now.")
+        raise Conflict(f"goal {goal.id} cannot be delayed after its deadline; finish its last step now.")
     if seconds and not SHORTEST_DELAY <= seconds <= LONGEST_DELAY:
         raise InvalidInput("a delay must be 0, or from 1 minute to 12 hours.", field="duration")
     if not reason.strip():

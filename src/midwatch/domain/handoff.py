@@ -39,16 +39,16 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "cancelled": frozenset(),
     "expired": frozenset(),
 }
-"""A pending handoff stays pending when another agent is tried; one in progress stays so when its task is retried."""
+"""A handoff stays pending while another agent is tried, and stays in progress while its task is retried."""
 OPEN: frozenset[Status] = frozenset({"pending", "accepted", "in_progress"})
 TIMEOUT_SECONDS = 300.0
 MAX_INPUT = 1_000_000
-"""The most characters of the work and its context together, as JSON."""
+"""The work and its context together may have this many characters, as JSON."""
 MAX_RETRIES = 20
 NUL = r"\u0000"
 LISTED_TEXT = 2000
 LENT = "\n"
-"""Separates a directory from the task that lends it."""
+"""In a `dir_key`, this separates the directory from the id of the task that lends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class HandoffTask:
         return to_json(self)
 
     def words(self) -> str:
-        """Return the work as a prompt; an input that is not text is written as JSON."""
+        """Return the work as the text of a prompt; an `input` that is not text is written as JSON."""
         text = self.input or ""
         if not isinstance(self.input, str | None):
             text = json.dumps(self.input, ensure_ascii=False, indent=2)
@@ -75,18 +75,22 @@ class HandoffTask:
 
 
 class Link(NamedTuple):
-    """One agent in a chain, and the handoff that brought the work to it; None for the first."""
+    """One agent in a chain of handoffs, and the handoff that brought the work to this agent.
+
+    The first agent has no handoff: None.
+    """
 
     agent: Annotated[str, Example("lead")]
     handoff: str | None = None
 
 
 class Limits(NamedTuple):
-    """Limits of handing work over.
+    """The limits of handing work over.
 
-    `depth` is the most handoffs in a row, each from the target of the one before. `revisits` is how often an agent may
-    get the work again; handing it back to its source does not count. `total` is the most handoffs that come from one
-    task. An agent that waits by HTTP requests must ask again within `linger` seconds.
+    `depth` is the greatest number of handoffs in a row, where each target hands the work on. `revisits` is how often an
+    agent may get the same work again; giving the work back to the agent that handed it over does not count. `total` is
+    the greatest number of handoffs that come from one task. An agent that waits for the answer by HTTP requests must
+    ask again within `linger` seconds.
     """
 
     depth: int = 8
@@ -97,10 +101,11 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff(JsonRecord):
-    """The record.
+    """The record of a handoff.
 
     `request`, `context` and `answer` are stored as JSON; replies call them task, context and result. `tries` are the
-    ended attempts of its task, in order. `late` is the result of its task if the handoff had ended before.
+    ended attempts of the handoff's task, in order. `late` is the result of this task if the task ended after the
+    handoff.
     """
 
     noun: ClassVar[str] = "handoff"
@@ -124,15 +129,15 @@ class Handoff(JsonRecord):
     source_task: str | None = None
     root_id: str | None = None
     once: Hidden[str | None] = None
-    """The name that the source gave it: a second request with this name returns the same handoff."""
+    """The name that the source gave to the handoff; a second request with this name returns the same handoff."""
     task_id: str | None = None
     session_key: str | None = None
     creator: str | None = None
     owner: Hidden[str | None] = None
-    """The process that prepares it. If the process dies before the task exists, the handoff fails."""
+    """The process that prepares the handoff. If it dies before the task exists, the handoff fails."""
     retry_of: str | None = None
     awaited: Hidden[bool] = False
-    """Whether its source waits for the answer; it is cancelled if the source ends first."""
+    """Whether the source waits for the answer; the handoff is cancelled if the source ends first."""
     timeout: float = TIMEOUT_SECONDS
     deadline_at: int = 0
     retry_count: int = 0
@@ -144,7 +149,7 @@ class Handoff(JsonRecord):
 
     @property
     def open(self) -> bool:
-        """Return whether it has not ended."""
+        """Return whether the handoff has not ended."""
         return self.status in OPEN
 
     @property
@@ -154,12 +159,12 @@ class Handoff(JsonRecord):
 
     @property
     def work(self) -> HandoffTask:
-        """Return the work."""
+        """Return the work that is handed over."""
         return HandoffTask(**self.request)
 
     @property
     def surroundings(self) -> HandoffContext:
-        """Return the context."""
+        """Return the context of the work."""
         return HandoffContext.from_data(self.context)
 
     def brief(self) -> dict[str, Any]:
@@ -181,7 +186,10 @@ def _short(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """An accepted handoff, and the task that is submitted in the same step that ends the source task."""
+    """An accepted handoff, and the task of its target.
+
+    The task is submitted in the same step that ends the source task.
+    """
 
     handoff: Handoff
     task: Task
@@ -194,7 +202,10 @@ def show_chain(chain: Sequence[tuple[str, str | None]]) -> list[dict[str, str | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffFilter:
-    """A filter of handoffs; an empty filter matches all. `before` is the last id of the page before."""
+    """A filter of handoffs; an empty filter matches all handoffs.
+
+    `before` is the id of the last handoff on the page before.
+    """
 
     statuses: tuple[Status, ...] = ()
     agent: str | None = None
@@ -214,13 +225,16 @@ class RunningTasks(Protocol):
 
 
 class HandoffStore(Protocol):
-    """Port: handoffs. They are written through `Changes`."""
+    """Port: handoffs. They are written as part of a step, with `Changes`."""
 
     async def get_handoff(self, handoff_id: str) -> Handoff | None:
         """Return the handoff, or None."""
 
     async def find_handoff(self, source_task: str | None, once: str) -> Handoff | None:
-        """Return the earlier handoff with this name, of this task or of requests without a task, or None."""
+        """Return the earlier handoff with the name `once`, or None.
+
+        Without `source_task`, look only at handoffs that did not come from a task.
+        """
 
     async def list_handoffs(self, which: HandoffFilter) -> list[Handoff]:
         """Return handoffs, newest first."""
@@ -238,13 +252,13 @@ class HandoffStore(Protocol):
         """Return the earliest deadline of an open handoff, or None."""
 
     async def list_abandoned_handoffs(self, living: Sequence[str]) -> list[Handoff]:
-        """Return handoffs without a task whose process is not in `living`."""
+        """Return handoffs that have no task yet, and whose process is not in `living`."""
 
     async def list_orphaned_handoffs(self) -> list[Handoff]:
-        """Return open handoffs whose source task waited for the answer and has ended."""
+        """Return open handoffs for whose answer a source task waited, if this source task has ended."""
 
     async def prune_handoffs(self, before: int) -> int:
-        """Remove handoffs completed before `before`, and return how many."""
+        """Remove handoffs that ended before the time `before`, and return how many."""
 
 
 # -- names and texts ---------------------------------------------------------------------------------------------
@@ -267,7 +281,7 @@ def tool_description(agent: str, override: str | None = None, about: str = "") -
 
 
 def transfer_message(agent: str) -> str:
-    """Return the result of the tool call that hands over."""
+    """Return the text that the model gets as the result of a call of the handoff tool."""
     return json.dumps({"assistant": agent}, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -275,23 +289,23 @@ def transfer_message(agent: str) -> str:
 
 
 def check_chain(chain: Sequence[Link], to: str, total: int, limits: Limits) -> None:
-    """Raise HandoffLimit if the work was handed over too often, InvalidInput if its target is its source."""
+    """Raise HandoffLimit if the work was handed over too often; raise InvalidInput if `to` is the source itself."""
     source = chain[-1].agent if chain else None
     if to == source:
         raise InvalidInput(f"agent {to!r} cannot hand over to itself; choose another agent.", field="to")
     way = " → ".join(link.agent for link in (*chain, Link(to)))
     if len(chain) > limits.depth:
-        raise HandoffLimit(f"the work was handed over {limits.depth} times in a row ({way}); finish it here.")
+        raise HandoffLimit(f"the work was handed over {limits.depth} times in a row ({way}); finish the work yourself.")
     if total >= limits.total:
-        raise HandoffLimit(f"{limits.total} handoffs came from one task, which is the limit; finish the work here.")
+        raise HandoffLimit(f"{limits.total} handoffs came from one task, which is the limit; finish the work yourself.")
     caller = chain[-2].agent if len(chain) > 1 else None
-    seen = sum(link.agent == to for link in chain)
-    if to != caller and seen > limits.revisits:
-        raise HandoffLimit(f"agent {to!r} already had this work ({way}); choose another agent, or finish it here.")
+    visits = sum(link.agent == to for link in chain)
+    if to != caller and visits > limits.revisits:
+        raise HandoffLimit(f"agent {to!r} already had this work ({way}); choose another agent, or finish it yourself.")
 
 
 def latest_handoff(chain: Sequence[Link]) -> str | None:
-    """Return the latest handoff of a chain, or None."""
+    """Return the id of the latest handoff in a chain, or None."""
     return next((link.handoff for link in reversed(chain) if link.handoff), None)
 
 
@@ -306,7 +320,10 @@ def agents_to_avoid(chain: Sequence[Link], limits: Limits) -> frozenset[str]:
 
 
 def take_over(task: Task, source: Task) -> Task:
-    """Return the target's task of a transfer: it continues in the source's conversation, for the same people."""
+    """Return the target's task of a transfer.
+
+    It continues in the conversation of the source, and its notices and its result go where those of the source went.
+    """
     same = {name: getattr(source, name) for name in TAKEN_OVER}
     if has_conversation(source):
         same |= {"session_key": source.session_key, "gate_key": source.gate_key}
@@ -320,12 +337,12 @@ TAKEN_OVER = (
 
 
 def lend_directory(wanted: str | None, source: Task | None) -> str | None:
-    """Return the directory that only the target may use while it runs.
+    """Return the `dir_key` of the target: the directory that only the target may use while it runs.
 
-    If it is the directory of its source, the source lends it to one target at a time and waits meanwhile.
+    If this is the directory of the source, the source lends it to one target at a time and waits meanwhile.
     """
-    held = source.dir_key if source is not None else None
-    if source is None or wanted is None or held is None or held.partition(LENT)[0] != wanted:
+    source_dir = source.dir_key if source is not None else None
+    if source is None or wanted is None or source_dir is None or source_dir.partition(LENT)[0] != wanted:
         return wanted
     return f"{wanted}{LENT}{source.id}"
 
@@ -335,18 +352,18 @@ def check(request: HandoffTask, context: HandoffContext, timeout: float, max_ret
     if not isinstance(timeout, int | float) or not 0 < timeout <= YEAR:
         raise InvalidInput("the timeout of a handoff must be above 0 seconds and at most a year.", field="timeout")
     if not isinstance(max_retries, int) or not 0 <= max_retries <= MAX_RETRIES:
-        raise InvalidInput(f"max_retries must be from 0 to {MAX_RETRIES}.", field="max_retries")
+        raise InvalidInput(f"`max_retries` must be from 0 to {MAX_RETRIES}.", field="max_retries")
     if not isinstance(request, HandoffTask) or not isinstance(context, HandoffContext):
         raise InvalidInput("the work must be a HandoffTask, and its context a HandoffContext.", field="task")
     if not isinstance(request.type, str) or not isinstance(request.description, str):
-        raise InvalidInput("type and description of the work must be text.", field="task")
+        raise InvalidInput("`type` and `description` of the work must be text.", field="task")
     if not isinstance(request.priority, int) or not -PRIORITY <= request.priority <= PRIORITY:
         raise InvalidInput(f"the priority must be from -{PRIORITY} to {PRIORITY}.", field="task")
     try:
         text = json.dumps([request.data(), context.data()], ensure_ascii=False, allow_nan=False)
         empty = not request.words().strip()
     except (TypeError, ValueError, RecursionError) as problem:
-        raise InvalidInput(f"the work and its context must be JSON: {problem}.", field="task") from None
+        raise InvalidInput(f"the work and its context must be JSON data: {problem}.", field="task") from None
     if empty:
         raise InvalidInput("the handoff is empty; give it a description or an input.", field="task")
     if len(text) > MAX_INPUT:
@@ -355,13 +372,13 @@ def check(request: HandoffTask, context: HandoffContext, timeout: float, max_ret
             field="task",
         )
     if not is_plain(text) or NUL in text.replace(r"\\", ""):
-        raise InvalidInput("the work or its context contains a NUL or half a character; send plain text.", field="task")
+        raise InvalidInput("the work or its context has a NUL or a broken character; send plain text.", field="task")
     if any(not isinstance(message.get("role"), str) for message in context.messages):
-        raise InvalidInput("each message of the context needs a role.", field="context")
+        raise InvalidInput("each message of the context needs a `role`.", field="context")
 
 
 def check_texts(texts: Mapping[str, Any]) -> None:
-    """Raise InvalidInput if a text is set and cannot be stored."""
+    """Raise InvalidInput if a text is set but is not plain text, so that it cannot be stored."""
     for name, text in texts.items():
         if text is not None and not (isinstance(text, str) and is_plain(text)):
             raise InvalidInput(f"{name} is not plain text; remove NUL and incomplete characters.", field=name)
@@ -380,7 +397,10 @@ def request_handoff(handoff: Handoff, now: int) -> Changes:
 def move_handoff(
     handoff: Handoff, status: Status, payload: Payload, now: int, **fields: Any
 ) -> tuple[Handoff, Changes]:
-    """Return the handoff with another status, and the step; the step fails if the record was changed meanwhile."""
+    """Return the handoff with the new status, and the step that writes it.
+
+    The step fails if the record was changed meanwhile.
+    """
     fields |= {"status": status, "revision": handoff.revision + 1}
     if status not in OPEN:
         fields |= {"completed_at": now, "owner": None}
@@ -392,13 +412,13 @@ def move_handoff(
 
 
 def accept_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
-    """Mark a handoff as accepted by its target."""
+    """Return the handoff as accepted by its target, and the step that writes it."""
     payload = records.HandoffAccepted(handoff_id=handoff.id, to_agent=handoff.to_agent)
     return move_handoff(handoff, "accepted", payload, now, accepted_at=now)
 
 
 def refuse_handoff(handoff: Handoff, why: str, now: int, following: str | None = None) -> tuple[Handoff, Changes]:
-    """Record that the target rejected the handoff; `following` is the next agent to try, if there is one."""
+    """Return the rejected handoff, and the step that writes it; `following` is the next agent to try, if any."""
     payload = records.HandoffRejected(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why, following=following)
     refusals = (*handoff.refusals, {"agent": handoff.to_agent, "reason": why})
     if following is None:
@@ -408,7 +428,7 @@ def refuse_handoff(handoff: Handoff, why: str, now: int, following: str | None =
 
 
 def start_handoff(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Changes]:
-    """Submit the task of a handoff."""
+    """Return the handoff in progress, and the step that submits its task."""
     payload = records.HandoffStarted(handoff_id=handoff.id, to_agent=handoff.to_agent, task_id=task.id)
     fields = {"task_id": task.id, "session_key": task.session_key, "context": handoff.context, "owner": None}
     after, step = move_handoff(handoff, "in_progress", payload, now, **fields)
@@ -416,7 +436,10 @@ def start_handoff(handoff: Handoff, task: Task, now: int) -> tuple[Handoff, Chan
 
 
 def finish_transfer(transfer: Transfer, source: Task, now: int) -> Changes:
-    """Start a transfer with the end of its source task, or cancel it if that task ended in another way."""
+    """Return the step that starts a transfer when its source task ends.
+
+    If the source task ended in another way than by this transfer, the step cancels the handoff.
+    """
     if source.transferred_to == transfer.task.id:
         return start_handoff(transfer.handoff, transfer.task, now)[1]
     return cancel_handoff(transfer.handoff, "its source task was stopped first.", now)[1]
@@ -425,20 +448,23 @@ def finish_transfer(transfer: Transfer, source: Task, now: int) -> Changes:
 def fail_handoff(
     handoff: Handoff, why: str, now: int, stage: str = "execute", **fields: Any
 ) -> tuple[Handoff, Changes]:
-    """End a handoff that failed in a `stage`: choose, enable, accept, hook, filter or execute."""
+    """Return the failed handoff, and the step that writes it.
+
+    `stage` is where it failed: choose, enable, accept, hook, filter or execute.
+    """
     payload = records.HandoffFailed(handoff_id=handoff.id, to_agent=handoff.to_agent, error=why, stage=stage)
     answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
     return move_handoff(handoff, "failed", payload, now, answer=answer, reason=why, **fields)
 
 
 def cancel_handoff(handoff: Handoff, why: str, now: int, **fields: Any) -> tuple[Handoff, Changes]:
-    """End a handoff because somebody cancelled it."""
+    """Return the cancelled handoff, and the step that writes it."""
     payload = records.HandoffCancelled(handoff_id=handoff.id, to_agent=handoff.to_agent, reason=why)
     return move_handoff(handoff, "cancelled", payload, now, reason=why, **fields)
 
 
 def expire_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
-    """End a handoff whose deadline has passed."""
+    """Return the handoff as expired because its deadline has passed, and the step that writes it."""
     why = f"it was not completed within {handoff.timeout:g} s."
     payload = records.HandoffExpired(handoff_id=handoff.id, to_agent=handoff.to_agent, timeout=handoff.timeout)
     answer = {"output": None, "error": why, "duration_ms": (now - handoff.created_at) // 1000}
@@ -446,7 +472,10 @@ def expire_handoff(handoff: Handoff, now: int) -> tuple[Handoff, Changes]:
 
 
 def merge_steps(parts: Sequence[Changes]) -> Changes:
-    """Merge the steps of one handoff; a record that the first step creates is written with its last values."""
+    """Merge several steps of one handoff into one step.
+
+    If the first step creates the record, the record is written with the values that it has after the last step.
+    """
     first, *others = parts
     record = first.records[0] if first.records else None
     if not isinstance(record, Handoff):
@@ -458,13 +487,16 @@ def merge_steps(parts: Sequence[Changes]) -> Changes:
 
 
 def forget_name(handoff: Handoff) -> Changes:
-    """Return the step that removes the name of a handoff, so that it can be used again."""
+    """Return the step that removes the name `once` of a handoff, so that another handoff can use this name."""
     fields = {"once": None, "revision": handoff.revision + 1}
     return Changes(updates=(Update("handoff", handoff.id, fields, {"revision": handoff.revision}),))
 
 
 def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Changes:
-    """Update a handoff after its task ended or is retried; `why` is the reason why the attempt failed."""
+    """Return the step that updates a handoff after its task has ended or is retried.
+
+    `why` is the reason why the attempt failed.
+    """
     if task.id != handoff.task_id:
         return Changes()
     times = {"started_at": iso(task.started_at), "ended_at": iso(now)}
@@ -491,7 +523,7 @@ def settle(handoff: Handoff, task: Task, now: int, why: str | None = None) -> Ch
 
 
 def handoff_event(handoff: Handoff, payload: Payload, now: int) -> Event:
-    """Return an event about the handoff, with the task that requested it."""
+    """Return an event about the handoff; the event names the task that requested the handoff."""
     return event(payload, now, task_id=handoff.source_task, agent_id=handoff.from_agent or None, actor=handoff.creator)
 
 
@@ -506,5 +538,5 @@ def require_answer(handoff: Handoff) -> Handoff:
 
 
 def remaining(handoff: Handoff, now: int) -> float:
-    """Return the seconds until its deadline."""
+    """Return the seconds until the deadline of the handoff."""
     return max(0.0, (handoff.deadline_at - now) / SECOND)

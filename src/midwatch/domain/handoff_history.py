@@ -1,8 +1,8 @@
 """Handoff history: the messages of a conversation that the target receives when work is handed over.
 
-A filter takes all messages and returns the messages for the target. The handoff sets the filter, or else the desk;
-without a filter the target receives all messages. Messages are plain JSON objects with at least `role` and `content`;
-calls of tools are in `tool_calls`, and their results have the role `tool`.
+A filter takes all messages and returns the messages for the target. The filter of the handoff is used, or else the
+filter of the desk; without a filter the target receives all messages. Messages are plain JSON objects with at least
+`role` and `content`; calls of tools are in `tool_calls`, and their results have the role `tool`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class HandoffContext:
     @classmethod
     def from_data(cls, data: Mapping[str, Any] | None) -> HandoffContext:
         """Read the context from a record."""
-        known = dict(data or {})
-        return cls(**{**known, "messages": tuple(known.get("messages") or ())})
+        values = dict(data or {})
+        return cls(**{**values, "messages": tuple(values.get("messages") or ())})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,9 @@ class HandoffInputData:
     """The input and the result of a filter.
 
     `input_history` are the messages before the turn that hands over, `pre_handoff` the messages of that turn, and
-    `new_messages` the work itself. The target's model sees `input_history`, then `input_messages`, or `pre_handoff` and
-    `new_messages` if `input_messages` is None. The target's session always stores `new_messages`.
+    `new_messages` the work itself. The target's model sees `input_history` and then `input_messages`. If
+    `input_messages` is None, it sees `pre_handoff` and `new_messages` instead of them. The target's session always
+    stores `new_messages`.
     """
 
     input_history: Messages = ()
@@ -93,7 +94,7 @@ HistoryMapper = Callable[[Messages], Iterable[Message]]
 
 
 async def apply_filter(chosen: InputFilter | None, data: HandoffInputData) -> HandoffInputData:
-    """Apply a filter to a copy of `data`, or raise TypeError if its result is not valid.
+    """Apply a filter to a copy of `data`; raise TypeError if the result of the filter is not valid.
 
     System prompts of the source are always removed.
     """
@@ -104,15 +105,15 @@ async def apply_filter(chosen: InputFilter | None, data: HandoffInputData) -> Ha
     if inspect.isawaitable(result):
         result = await result
     if not isinstance(result, HandoffInputData):
-        raise TypeError(f"it returned {type(result).__name__} instead of HandoffInputData")
+        raise TypeError(f"the filter returned {type(result).__name__} instead of HandoffInputData")
     for message in result.visible_messages():
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise TypeError("it returned a message that is no object with a role")
+            raise TypeError("the filter returned a message that is not an object with a `role`")
     return result.change(remove_system)
 
 
 def remove_system(messages: Messages) -> Messages:
-    """Return the messages without the source's instructions."""
+    """Return the messages without the system prompts of the source."""
     return tuple(message for message in messages if message.get("role") not in SYSTEM_ROLES)
 
 
@@ -138,9 +139,12 @@ def only_user(data: HandoffInputData) -> HandoffInputData:
 
 
 def last(count: int) -> InputFilter:
-    """Filter: keep only the last `count` messages of the history, and no tool result without its call."""
+    """Return a filter that keeps only the last `count` messages of the history.
+
+    A tool result at the beginning is removed, because the message with its call is missing.
+    """
     if count < 0:
-        raise ValueError("the number of messages cannot be negative")
+        raise ValueError("`count` must be 0 or more")
 
     def keep(data: HandoffInputData) -> HandoffInputData:
         before = data.input_history + data.pre_handoff
@@ -154,7 +158,7 @@ def last(count: int) -> InputFilter:
 
 
 def map_history(mapper: HistoryMapper) -> InputFilter:
-    """Filter: replace the history by the result of a mapper."""
+    """Return a filter that replaces the history by the result of `mapper`."""
 
     def apply(data: HandoffInputData) -> HandoffInputData:
         return replace(data, input_history=tuple(mapper(data.input_history + data.pre_handoff)), pre_handoff=())
@@ -165,20 +169,24 @@ def map_history(mapper: HistoryMapper) -> InputFilter:
 def nested(data: HandoffInputData) -> HandoffInputData:
     """Filter: put the history into one message of the assistant.
 
-    Such a message of an earlier handoff is split first, so that they never nest. Texts of people are not split.
+    If the history contains such a message of an earlier handoff, its lines are taken out first, so that such messages
+    never contain each other. Texts of people are not split.
     """
     records = [record for message in data.input_history + data.pre_handoff for record in _records(message)]
     return replace(data, input_history=(summary(records),) if records else (), pre_handoff=())
 
 
 def summary(records: list[str]) -> Message:
-    """Return one message that contains the history."""
+    """Return one message that contains the history; each record of the history is one line of it."""
     lines = [f"{number}. {record}" for number, record in enumerate(records, 1)] or [NOTHING]
     return {"role": "assistant", "content": "\n".join((PREAMBLE, OPENING, *lines, CLOSING))}
 
 
 def _records(message: Message) -> list[str]:
-    """Return the lines of a message; if it is an earlier summary, its lines without their numbers."""
+    """Return the records of a message: one for its content, and one for each tool call.
+
+    If the message is a summary of an earlier handoff, return the lines of the summary without their numbers.
+    """
     content = message.get("content")
     if message.get("role") == "assistant" and isinstance(content, str):
         lines = content.split("\n")
@@ -194,6 +202,6 @@ def _line(role: str, content: Any) -> str:
 
 
 def as_text(messages: Messages) -> str:
-    """Return the history as text, for an agent that reads only text; empty if there is none."""
+    """Return the history as text, for an agent that reads only text; return "" if the history is empty."""
     records = [record for message in messages for record in _records(message)]
     return str(summary(records)["content"]) if records else ""

@@ -1,7 +1,7 @@
-"""Identity: who acts, what they may do, and the tokens that prove it.
+"""Identity: actors, what an actor may do, and the tokens that prove who an actor is.
 
-A token is a secret that only its holder knows; the store keeps its hash. The owner's own token is a file in the home
-directory and is not stored here.
+A token is a secret that only its holder knows; the store keeps only a hash of it. The owner's own token is a file in
+the home directory and is not stored in the database.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ Way = Literal["owner", "bearer", "cookie", "proxy", "attempt"]
 ROLES: tuple[Role, ...] = get_args(Role)
 LIVES_SECONDS: Mapping[Kind, float | None] = {"api": None, "browser": 30 * 86400.0, "link": 600.0}
 NOTED_SECONDS = 3600.0
-"""The last use of a token is written at most this often."""
+"""The time of the last use of a token is written at most once in this many seconds."""
 KEPT_SECONDS = 7 * 86400.0
-"""A token that was revoked or has expired is listed for this long."""
+"""A revoked or expired token is still listed for this many seconds."""
 MOST_OF_AN_ACTOR = 1000
-"""The most valid links and browser tokens of one actor."""
+"""The greatest number of valid links and browser tokens that one actor may have."""
 LONGEST_ACTOR = 100
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token(JsonRecord):
-    """Proof of an actor's identity. `api` tokens are for programs, `browser` tokens are cookies, a `link` works once.
+    """Proof of an actor's identity.
 
-    A token may be created with another token. `root` is the first token of this chain; no token is valid longer.
+    `api` tokens are for programs, `browser` tokens are cookies, and a `link` works once. A token may be created with
+    another token. `root` is the first token of this chain; when the first token ends, the others are not valid any
+    more.
     """
 
     noun: ClassVar[str] = "token"
@@ -72,39 +74,42 @@ class Actor(NamedTuple):
     way: Way = "owner"
     """How the actor proved its identity."""
     token: Token | None = None
-    """The token of the actor; None for the owner's file and for a proxy."""
+    """The token of the actor; None if the actor uses the owner's token file or was named by a proxy."""
     task: Task | None = None
-    """The running task if the actor is its agent, which may read, and send signals about this task."""
+    """If the actor is an agent, its running task. An agent may read, and may send signals about this task."""
 
 
 OWNER = Actor("owner", "owner")
-"""The actor with the token in the home directory."""
+"""The owner, whose token is the file in the home directory."""
 AnyActor = Actor | str | None
 """The actor of a call to a service. The role of an `Actor` is checked. A name or None is a program of the owner, which
 may do everything; the name is the person for whom the program works."""
 
 
 def actor_name(actor: AnyActor) -> str | None:
-    """Return the name that goes into records and events."""
+    """Return the name of the actor that is written into records and events."""
     return actor.name if isinstance(actor, Actor) else actor
 
 
 def agent_task(actor: AnyActor) -> Task | None:
-    """Return the running task if the actor is its agent, else None."""
+    """Return the running task of the actor if the actor is an agent, or else None."""
     return actor.task if isinstance(actor, Actor) else None
 
 
 class TokenStore(Protocol):
-    """Port: tokens. They are written through `Changes`."""
+    """Port: tokens. They are written as part of a step, with `Changes`."""
 
     async def get_task(self, task_id: str) -> Task | None:
         """Return the task, or None."""
 
     async def find_token(self, hashed: str, now: int) -> Token | None:
-        """Return the token with this hash whose root, if it has one, is valid; or None."""
+        """Return the token with this hash, or None.
+
+        A token with a root is returned only if the root is valid.
+        """
 
     async def get_token(self, key: str) -> Token | None:
-        """Return the token with this id, else the valid api token with this name, or None."""
+        """Return the token with the id `key`, or else the valid api token with the name `key`, or None."""
 
     async def list_tokens(self) -> list[Token]:
         """Return all tokens, newest first."""
@@ -113,34 +118,37 @@ class TokenStore(Protocol):
         """Count the valid links and browser tokens of an actor."""
 
     async def prune_tokens(self, before: int) -> int:
-        """Remove tokens that ended before a time, and return how many."""
+        """Remove tokens that were revoked or expired before the time `before`, and return how many."""
 
     async def apply(self, changes: Changes) -> None:
-        """Write a step completely, or raise Conflict if a guard fails."""
+        """Write a step completely, or raise Conflict if one of its guards fails."""
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------
 
 
 def attempt_token(task_id: str, secret: str) -> str:
-    """Return the token for the agent of an attempt; it names the task and is valid during the attempt."""
+    """Return the token for the agent of an attempt.
+
+    The token contains the id of the task and is valid while the attempt runs.
+    """
     return f"ma_{task_id}.{secret}"
 
 
 def hash_of(secret: str) -> str:
-    """Return the stored hash of a secret."""
+    """Return the hash of a secret; the store keeps this hash instead of the secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_actor(name: str) -> str:
-    """Return the name of an actor, or raise InvalidInput."""
+    """Return the name of an actor; raise InvalidInput if the name is not valid."""
     if not 1 <= len(name) <= LONGEST_ACTOR or not name.isprintable() or name != name.strip():
         raise InvalidInput(f"an actor's name must have 1 to {LONGEST_ACTOR} printable characters.", field="actor")
     return name
 
 
 def make(kind: Kind, name: str, who: Actor, now: int, *, by: str, root: str | None = None) -> tuple[Token, str]:
-    """Return a new token for `who`, and its secret."""
+    """Return a new token for the actor `who`, and the secret of the token."""
     secret, lives = f"mw_{secrets.token_urlsafe(32)}", LIVES_SECONDS[kind]
     token = Token(
         id=new_id("k", now), kind=kind, name=name, actor=who.name, role=who.role, hash=hash_of(secret), created_at=now,
@@ -150,18 +158,21 @@ def make(kind: Kind, name: str, who: Actor, now: int, *, by: str, root: str | No
 
 
 def create(token: Token) -> Changes:
-    """Store a new token."""
+    """Return the step that stores a new token."""
     payload = TokenCreated(**_about(token), for_actor=token.actor)
     return Changes(records=(token,), events=(event(payload, token.created_at, actor=token.created_by),))
 
 
 def revoke(token: Token, now: int, actor: str) -> Changes:
-    """Revoke a token; a second revocation fails the guard."""
+    """Return the step that revokes a token; the step fails if the token is already revoked."""
     return Changes(updates=(_end(token, now),), events=(event(TokenRevoked(**_about(token)), now, actor=actor),))
 
 
 def enter(browser: Token, link: Token | None) -> Changes:
-    """Sign a browser in. The link that it used is revoked in the same step, so a link works once."""
+    """Return the step that signs a browser in.
+
+    The step also revokes the link that the browser used, so a link works only once.
+    """
     signed_in = event(SignedIn(**_about(browser)), browser.created_at, actor=browser.actor)
     ends = () if link is None else (_end(link, browser.created_at),)
     return Changes(updates=ends, records=(browser,), events=(signed_in,))
@@ -176,5 +187,5 @@ def _about(token: Token) -> dict[str, Any]:
 
 
 def root_of(token: Token | None) -> str | None:
-    """Return the id of the token at the beginning of the chain."""
+    """Return the id of the first token of the chain that `token` belongs to; None without a token."""
     return None if token is None else token.root or token.id

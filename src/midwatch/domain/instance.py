@@ -11,7 +11,7 @@ from midwatch.domain.fields import Example, Hidden, JsonRecord
 
 Role = Literal["up", "library", "run", "worker"]
 DEAD_SECONDS = 8.0
-"""A process that sends heartbeats counts as dead if its last one is older than this."""
+"""A process that sends heartbeats counts as dead if its last heartbeat is more than this many seconds old."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +29,17 @@ class Instance(JsonRecord):
     slots: Annotated[int, Example(64)]
     started_at: int
     terms: Hidden[Mapping[str, Sequence[Any]]] = field(default_factory=dict)
-    """The terms of its agents by name, for processes that submit tasks to agents of other processes."""
+    """The terms of the process's agents, by name; other processes need them to submit tasks to these agents."""
 
 
 class InstanceStore(Protocol):
-    """Port: the stored processes. A stored process may be dead: ask the engine."""
+    """Port: the stored processes. A stored process may be dead; only the engine knows this."""
 
     async def add_instance(self, instance: Instance) -> None:
-        """Store this process."""
+        """Store the process `instance`."""
 
     async def remove_instances(self, ids: Collection[str]) -> None:
-        """Remove processes that have ended."""
+        """Remove the processes `ids`, which have ended."""
 
     async def list_instances(self) -> list[Instance]:
         """Return all stored processes, oldest first."""
@@ -49,45 +49,54 @@ class Beat(NamedTuple):
     """The result of one heartbeat."""
 
     known: bool
-    """Whether this process was still stored; if not, another process found it dead and removed it."""
+    """Whether this process was still stored. If not, another process thought that it was dead and removed it."""
     leases: frozenset[Fence]
-    """The attempts this process owns."""
+    """The attempts that this process owns."""
     leads: bool
     alive: frozenset[str]
-    """The processes with a recent heartbeat."""
+    """The ids of the processes with a recent heartbeat."""
 
 
 class Pulse(Protocol):
-    """Port: the heartbeats of a process on a shared database. All methods block; one separate thread calls them."""
+    """Port: the heartbeats of a process on a shared database.
+
+    All methods block, so they are called in a separate Python thread.
+    """
 
     def beat(self) -> Beat:
-        """Send a heartbeat, renew or take the lead, and return the state; or raise StoreError."""
+        """Send a heartbeat, become or stay the leader if possible, and return the state; or raise StoreError."""
 
     def resign(self) -> None:
-        """Give up the lead at once, so that another process can take it."""
+        """Stop being the leader at once, so that another process can become the leader."""
 
     def close(self) -> None:
-        """Close the connection; a later heartbeat opens another."""
+        """Close the connection to the database; a later heartbeat opens a new connection."""
 
 
 class LiveStore(Protocol):
     """Port: sessions whose conversation is open in a process."""
 
     async def hold_session(self, key: str, owner: str, fence: Fence | None) -> int:
-        """Store that process `owner` has opened the conversation, and return its new epoch.
+        """Store that process `owner` has opened the conversation, and return the new epoch of the session.
 
-        `fence` is the attempt, or None before the first one. From now on only that process takes tasks of the session,
-        until it releases the session or dies.
+        `fence` is the attempt that opened it, or None if there is no attempt yet. From now on only this process takes
+        tasks of the session, until the process releases the session or dies.
         """
 
     async def release_session(self, key: str, owner: str) -> None:
-        """Store that `owner` has closed the conversation. Does nothing if another process has opened it meanwhile."""
+        """Store that process `owner` has closed the conversation.
+
+        Does nothing if another process has opened the conversation meanwhile.
+        """
 
     async def list_live_sessions(self, owner: str) -> dict[str, int]:
-        """Return the epochs of the sessions that are live in `owner` and not closed, by key."""
+        """Return the epoch of each session, by key, whose conversation is open in process `owner`."""
 
     async def restart_session(self, key: str) -> bool:
-        """Raise the epoch of a live session, so that its process closes it; return False if no process has it open."""
+        """Raise the epoch of a session, so that the process that has its conversation open closes it.
+
+        Return False if no process has the conversation open.
+        """
 
     async def has_live_work(self, owner: str, now: int) -> bool:
-        """Return whether a due task waits in a session that is live in `owner`."""
+        """Return whether a task is due in a session whose conversation is open in process `owner`."""

@@ -13,7 +13,8 @@ EVERYBODY = "*"
 class Relay(Protocol):
     """Port: carries messages between processes.
 
-    A message arrives complete and in order, or not at all; a loss is reported. Listeners are called on the event loop.
+    A message arrives complete and in order, or not at all; lost messages are reported. Listeners are called on the
+    event loop.
     """
 
     def open(self) -> None:
@@ -23,40 +24,40 @@ class Relay(Protocol):
         """Call `listener` with the sender and the data of each message with this topic."""
 
     def on_connect(self, listener: Callable[[], None]) -> None:
-        """Call `listener` each time this process is connected; earlier messages may have been lost."""
+        """Call `listener` each time this process connects; messages from before may have been lost."""
 
     def on_loss(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the sender when some of its messages were lost."""
+        """Call `listener` with the id of a sender when some messages of this sender were lost."""
 
     def send(self, to: str, topic: str, data: Any) -> bool:
-        """Send plain data to the process with this id, or to EVERYBODY else, without waiting.
+        """Send `data` to the process with the id `to`, or to all other processes (EVERYBODY), without waiting.
 
-        Return False if it is certainly lost, because this process is not connected or too many messages wait.
+        Return False if the message is certainly lost, because this process is not connected or too many messages wait.
         """
 
     async def flush(self) -> None:
-        """Return once all sent messages have left this process, or are lost."""
+        """Wait until all messages have left this process or are lost."""
 
     async def close(self) -> None:
         """Send waiting messages, if that is possible, and close the connection."""
 
 
 class LiveReaders(Protocol):
-    """Port: the readers of events in this process, as the exchange needs them."""
+    """Port: the readers of events in this process, in the form that the exchange needs."""
 
     @property
     def shown_seq(self) -> int:
-        """Return the last stored event that was shown here."""
+        """Return the seq of the last stored event that this process has shown."""
 
     @property
     def known_seq(self) -> int:
-        """Return the last stored event that this process knows."""
+        """Return the seq of the last stored event that this process knows; it may not be shown yet."""
 
     def seek(self, seq: int) -> None:
-        """Look for the stored events up to `seq`, if they were not shown yet."""
+        """Read the stored events up to `seq` from the log, if they were not shown yet."""
 
     def show_from(self, source: str, live: Event) -> None:
-        """Show a live event of another process."""
+        """Show a live event that the process `source` has sent."""
 
     def report_loss(self, source: str, dropped: int) -> None:
-        """Report to the readers of a process that some of its live events are missing."""
+        """Report that live events of the process `source` are missing, to all readers of these events."""

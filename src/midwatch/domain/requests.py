@@ -53,7 +53,10 @@ class Submission(TypedDict, total=False):
 
 
 def refuse_first(*problems: tuple[str, bool, str]) -> None:
-    """Raise InvalidInput for the first wrong field. Each problem is a field, whether it is wrong, and the message."""
+    """Raise InvalidInput for the first wrong field.
+
+    Each problem has three parts: the name of a field, whether the field is wrong, and the error message.
+    """
     for field, wrong, message in problems:
         if wrong:
             raise InvalidInput(message, field=field)
@@ -66,7 +69,7 @@ def refuse_unknown(wish: Mapping[str, Any], known: frozenset[str]) -> None:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text has no NUL and can be written as UTF-8, so that every store can hold it."""
+    """Return whether a text has no NUL character and can be written as UTF-8, so that every store can hold it."""
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:
@@ -74,7 +77,10 @@ def is_plain(text: str) -> bool:
 
 
 def body_hash(prompt: str, wish: Submission) -> str:
-    """Return the hash of a submission. With the same key and the same hash, a second submission creates no task."""
+    """Return the hash of a submission.
+
+    If a second submission has the same idempotency key and the same hash, it creates no task.
+    """
     options = {
         name: float(value) if isinstance(value, int) else value
         for name, value in wish.items()

@@ -1,4 +1,4 @@
-"""Risk: a hint for people who answer questions, computed from the question. It decides nothing."""
+"""Risk: how dangerous the answer yes would be, as a hint for people. It is computed and decides nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from midwatch.domain.commandline import argv_of
 
 ORDER: tuple[Risk, ...] = ("low", "medium", "high")
 RISKS: dict[str, Risk] = {"read": "low", "search": "low", "think": "low", "delete": "high"}
-"""The risk of a kind of tool; other kinds have medium risk."""
+"""The risk of each kind of tool; kinds that are not listed have medium risk."""
 DANGEROUS = frozenset({
     "sudo", "doas", "su", "rm", "rmdir", "shred", "dd", "mkfs", "fdisk", "mount", "umount", "shutdown", "reboot",
     "halt", "kill", "killall", "pkill", "chmod", "chown", "chgrp", "crontab", "systemctl", "launchctl", "iptables",
@@ -28,9 +28,10 @@ SENDS = re.compile(r"\b(?:post|put|patch|upload|uploads|send|sends)\b", re.IGNOR
 
 
 def hint(question: Question, root: str | None = None) -> Risk | None:
-    """Return the risk of a yes: low, medium or high, and not below the risk that the agent reports.
+    """Return how dangerous the answer yes would be: low, medium or high.
 
-    For a question that is not about a tool, return the risk that the agent reports, or None.
+    The result is never below the risk that the agent reports. For a question that is not about a tool, it is the risk
+    that the agent reports, or None.
     """
     if question.kind == "choice":
         return question.risk
@@ -47,22 +48,22 @@ def hint(question: Question, root: str | None = None) -> Risk | None:
 def _outside(path: str, root: str | None) -> bool:
     if root is None:
         return path.startswith(("/", "~"))
-    place = os.path.normpath(Path(root) / path)
-    return path.startswith("~") or not f"{place}/".startswith(f"{os.path.normpath(root)}/")
+    full_path = os.path.normpath(Path(root) / path)
+    return path.startswith("~") or not f"{full_path}/".startswith(f"{os.path.normpath(root)}/")
 
 
 def _of_command(command: str | None) -> Risk:
     argv = argv_of(command or "")
     if argv is None:  # several commands, a redirection, or something that only a shell understands
         return "high"
-    program, rest = argv[0].rpartition("/")[2], argv[1:]
+    program, args = argv[0].rpartition("/")[2], argv[1:]
     dangerous = (
         program in DANGEROUS
-        or (INTERPRETERS.fullmatch(program) and any(INLINE.fullmatch(argument) for argument in rest))
-        or (program in LOADERS and any(UPLOADS.fullmatch(argument) for argument in rest))
-        or (program == "git" and FORCIBLE.intersection(rest) and any(FORCED.fullmatch(argument) for argument in rest))
-        or (program == "find" and any(argument.startswith(("-exec", "-ok", "-delete", "-fprint")) for argument in rest))
-        or PUBLISHES.intersection(rest)
-        or any(argument.startswith(("/", "~", "../")) or "/../" in argument for argument in rest)
+        or (INTERPRETERS.fullmatch(program) and any(INLINE.fullmatch(argument) for argument in args))
+        or (program in LOADERS and any(UPLOADS.fullmatch(argument) for argument in args))
+        or (program == "git" and FORCIBLE.intersection(args) and any(FORCED.fullmatch(argument) for argument in args))
+        or (program == "find" and any(argument.startswith(("-exec", "-ok", "-delete", "-fprint")) for argument in args))
+        or PUBLISHES.intersection(args)
+        or any(argument.startswith(("/", "~", "../")) or "/../" in argument for argument in args)
     )
     return "high" if dangerous else "medium"

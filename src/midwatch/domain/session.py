@@ -1,8 +1,8 @@
 """Sessions: conversations. A session is also the lock of its tasks.
 
-Tasks of one session run one at a time. Sessions with the same `gate_key` share one lock: this key is the visible part
-of the session key and its thread. A session key is `<type>:<id>` followed by optional tokens, for example
-`chat:42|thread:7|message:9`. The current activity of a session is never stored: it follows from its tasks.
+Tasks of one session run one at a time. A session key is `<type>:<id>`, followed by optional parts that begin with `|`,
+for example `chat:42|thread:7|message:9`. Sessions with the same `gate_key` share one lock; this key is `<type>:<id>`
+and the thread part. The current activity of a session is never stored: it is computed from the session's tasks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ PRIVATE = "bg:"
 MAX_KEY = 500
 MAX_TITLE = 200
 MAX_ERRORS = 100
-"""The most recent errors of a session that a new watcher receives."""
+"""A new watcher of a session receives at most this many of the most recent errors."""
 
 
 def visibility_key(key: str) -> str:
-    """Return the part of a session key before its first token: the chat or user it belongs to."""
+    """Return the part of a session key before its first `|`: the chat or user that the session belongs to."""
     return key.partition("|")[0]
 
 
 def thread_scope(key: str) -> str:
-    """Return the thread part of a session key, or "". The tokens `work` and `seed` name the same thread."""
+    """Return the part of a session key that names its thread, such as `|thread:7`, or "" if there is none.
+
+    The parts `work:7` and `seed:7` name the same thread.
+    """
     tokens: dict[str, str] = {}
     for token in key.split("|")[1:]:
         name, _, value = token.partition(":")
@@ -42,28 +45,35 @@ def thread_scope(key: str) -> str:
 
 
 def gate_key(key: str) -> str:
-    """Return the key that all sessions of one conversation share. Tasks with equal gate keys never run at once."""
+    """Return the key that all sessions of one conversation share.
+
+    Tasks with the same gate key never run at the same time.
+    """
     return visibility_key(key) + thread_scope(key) if "|" in key else key
 
 
 def check_key(key: str, field: str = "session_key") -> str:
-    """Return `key` without surrounding blanks; raise InvalidInput if it is not valid or is reserved for midwatch."""
+    """Return `key` without surrounding blanks.
+
+    Raise InvalidInput if the key is not valid, or if it is reserved for midwatch.
+    """
     key = key.strip()
     if not key or len(key) > MAX_KEY or not key.isprintable() or key in (".", ".."):  # no URL can contain them
         raise InvalidInput(
-            f"a session key is 1 to {MAX_KEY} printable characters, such as chat:42; got {key[:40]!r}.",
+            f"a session key must be 1 to {MAX_KEY} printable characters, such as chat:42; got {key[:40]!r}.",
             field=field,
         )
     if key.startswith(PRIVATE):
         raise InvalidInput(
-            f"keys that begin with {PRIVATE} are the private sessions of tasks; choose another.", field=field
+            f"session keys that begin with {PRIVATE} are for private sessions of tasks; choose another key.",
+            field=field,
         )
     return key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A conversation with an agent. Of its status only `closed` is stored."""
+    """A conversation with an agent. The only status that is stored is `closed`; the others are computed."""
 
     key: Annotated[str, Example("chat:42")]
     agent: Annotated[str, Example("demo")]
@@ -74,14 +84,14 @@ class Session:
     thread_id: str | None = None
     workdir: Annotated[str | None, Example("/home/me/project")] = None
     worktree: str | None = None
-    """Id of its own git worktree, which its turns share."""
+    """The id of the git worktree that belongs to the session, and that all its turns share."""
     created_at: int = 0
     updated_at: int = 0
     revision: Hidden[int] = 0
     live_owner: Hidden[str | None] = None
-    """The process in which its conversation is open; only this process takes its tasks."""
+    """The process in which the conversation is open; only this process takes tasks of the session."""
     epoch: int = 0
-    """How often its conversation was opened by a process."""
+    """How often a process has opened the conversation, or has been asked to open it again."""
 
 
 class View(NamedTuple):
@@ -94,7 +104,7 @@ class View(NamedTuple):
 
     @property
     def status(self) -> Status:
-        """Return its status now."""
+        """Return the current status of the session."""
         if self.session.status == "closed":
             return "closed"
         if self.running_task is None:
@@ -112,8 +122,8 @@ class View(NamedTuple):
 class Message(JsonRecord):
     """One message of a conversation.
 
-    The store sets `number`, which counts within the session from 1. A message with the `id` of an earlier one replaces
-    it.
+    The store sets `number`, which counts the messages of the session from 1. A message with the `id` of an earlier
+    message replaces the earlier message.
     """
 
     session_key: Hidden[str]
@@ -127,7 +137,7 @@ class Message(JsonRecord):
 
 
 def announce_message(message: Message, **meta: Any) -> Event:
-    """Return the event of a stored message."""
+    """Return the event that a message was stored."""
     update = MessageUpdate(message_id=message.id, role=message.role, message=message.text)
     return event(update, message.time, **{**meta, "session_key": message.session_key, "task_id": message.task_id})
 
@@ -145,13 +155,22 @@ class Fault(NamedTuple):
 
 
 class SessionStore(Protocol):
-    """Port: sessions and their messages. Messages are written through `Changes`, with the step they belong to."""
+    """Port: sessions and their messages.
+
+    Messages are written with `Changes`, as part of the step that they belong to.
+    """
 
     async def open_session(self, session: Session, events: tuple[Event, ...]) -> bool:
-        """Create or reopen a session of this agent. If it is open already, return False and write nothing."""
+        """Create or reopen a session of this agent.
+
+        If the session is already open, return False and write nothing.
+        """
 
     async def close_session(self, key: str, now: int, events: tuple[Event, ...]) -> bool:
-        """Close a session. If it is closed already or unknown, return False and write nothing."""
+        """Close a session.
+
+        If the session is already closed or does not exist, return False and write nothing.
+        """
 
     async def get_session(self, key: str) -> Session | None:
         """Return the session, or None."""
@@ -160,7 +179,7 @@ class SessionStore(Protocol):
         """Return the session with its running and queued tasks, or None."""
 
     async def list_sessions(self, limit: int = 50, before: str | None = None) -> list[View]:
-        """Return sessions, the most recently used first. `before` is the last key of the page before."""
+        """Return sessions, the most recently used first. `before` is the last session key of the page before."""
 
     async def read_messages(self, key: str, after: int = 0, limit: int = 500) -> list[Message]:
         """Return the session's messages with number > `after`, in order."""

@@ -1,10 +1,10 @@
 """Steering: messages that people send into a turn while it runs.
 
-A message is attached to the running task. The turn takes it once: at its next step (`interrupt`), or when the running
-tool has returned (`after_tool`). `stop` asks for no more tools and one last answer. When the task ends, each message
-that was not taken becomes a task of the session, in the same transaction. With `after_turn` it is such a task at once.
-
-A message, the task that it may become and its entry in the conversation have the same id, so nothing appears twice.
+A message is attached to the running task. The turn takes each message once: at its next step (mode `interrupt`), or
+when the running tool has returned (mode `after_tool`). The mode `stop` asks for no more tools and one last answer. When
+the task ends, each message that was not taken becomes a task of the session, in the same transaction. A message with
+the mode `after_turn` is a task from the beginning. A message, the task that it may become and its entry in the
+conversation have the same id, so nothing appears twice.
 """
 
 from __future__ import annotations
@@ -31,21 +31,25 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     "dropped": frozenset(),
 }
 MOST_QUEUED = 10
-"""The most messages that may wait for a turn; the next message is refused."""
+"""How many messages may wait for one turn; a further message is refused."""
 STOP = "Stop here: use no more tools, and close with one answer."
-"""The text of a `stop` for a turn that reads it as a message, if the person gave no hint."""
+"""The message that a turn gets for a request to stop, if the person gave no hint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steer(JsonRecord):
-    """One message for a running turn. If `passed_on`, it became a task; if `dropped`, it ended with its session."""
+    """One message for a running turn.
+
+    The status `passed_on` means that the message became a task. The status `dropped` means that it was given up, for
+    example because its session was closed.
+    """
 
     noun: ClassVar[str] = "steer"
 
     id: Annotated[str, Example("t_06f2m8yq9a3c5e7g9j1k")]
     task_id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
     number: Hidden[int]
-    """Its place among the messages of its task, from 1."""
+    """The position of the message among the messages of its task, from 1."""
     session_key: Annotated[str, Example("chat:42")]
     mode: Annotated[Mode, Example("after_tool")]
     text: Annotated[str, Example("And now in French, please.")]
@@ -53,21 +57,27 @@ class Steer(JsonRecord):
     status: Status = "queued"
     actor: str | None = None
     attempt: Hidden[int | None] = None
-    """The attempt whose turn took it."""
+    """The attempt whose turn took the message."""
     became: str | None = None
-    """The task it became; it has the same id."""
+    """The task that the message became; the task has the same id as the message."""
     idempotency_key: Hidden[str | None] = None
 
 
 class SendResult(NamedTuple):
-    """The result of sending a message: `steer` waits for the turn of `task`, or `task` is the message's own."""
+    """The result of sending a message.
+
+    If `steer` is set, it waits for the turn of `task`. Otherwise `task` is the task that the message became.
+    """
 
     task: Task
     steer: Steer | None = None
 
     @property
     def mode(self) -> SendMode:
-        """Return when the message reaches the agent: `after_turn` if no task ran, or if the agent takes no messages."""
+        """Return when the message reaches the agent.
+
+        This is `after_turn` if no task ran, or if the agent does not take messages during a turn.
+        """
         if self.steer is None or self.steer.mode == "stop" or self.steer.status == "passed_on":
             return "after_turn"
         return self.steer.mode
@@ -87,22 +97,22 @@ class SteerStore(Protocol):
         max_open: int | None = None,
         max_of_actor: int | None = None,
     ) -> SendResult | None:
-        """Attach `wanted` to the running task of its session.
+        """Attach the message `wanted` to the running task of its session.
 
-        If no task runs, submit the task `otherwise`, as `TaskStore.submit` does, or return None without one. With a key
-        that its actor used before, return the result of the first message. Raise KeyReused if that message differs,
-        LimitReached if `MOST_QUEUED` messages wait, and Conflict if the session is closed.
+        If no task runs, submit the task `otherwise`, as `TaskStore.submit` does; if `otherwise` is None, return None.
+        If the actor used the same idempotency key before, return the result of the first message, or raise KeyReused if
+        that message differs. Raise LimitReached if `MOST_QUEUED` messages wait, and Conflict if the session is closed.
         """
 
     async def list_queued_steers(self, task_id: str) -> list[Steer]:
-        """Return the messages that the turn of a task has not taken, oldest first."""
+        """Return the messages that the turn of a task has not taken yet, oldest first."""
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------
 
 
 def attach_steer(steer: Steer, task: Task, depth: int, now: int) -> Changes:
-    """Attach a message to the running turn of `task`, with `depth` messages before it."""
+    """Return the step that attaches a message to the running turn of `task`; `depth` messages already wait."""
     about = in_turn(task, steer.actor)
     received = InterruptReceived(
         reason=steer.mode, content_len=len(steer.text), queue_depth=depth + 1, steer_id=steer.id
@@ -122,9 +132,9 @@ def attach_steer(steer: Steer, task: Task, depth: int, now: int) -> Changes:
 
 
 def requeue_steers(task: Task, queued: Sequence[Steer], now: int, *, closed: bool) -> Changes:
-    """Submit the messages that an ended task has not taken as new tasks, in order.
+    """Return the step that submits the messages that an ended task has not taken as new tasks, in order.
 
-    A request to stop is dropped, and so is everything if the session is closed.
+    Requests to stop are dropped. If the session is closed, all messages are dropped.
     """
     changes = Changes()
     for steer in queued:
@@ -137,7 +147,7 @@ def requeue_steers(task: Task, queued: Sequence[Steer], now: int, *, closed: boo
 
 
 def _as_task(before: Task, steer: Steer, now: int) -> Task:
-    """Return the message as a task like the one it was sent to."""
+    """Return the task for a message; it has the same settings as `before`, the task that the message was sent to."""
     task = new_task(
         now, steer.text, before.agent, before.session_key, task_id=steer.id, cause="message", creator=steer.actor,
         origin_session=steer.session_key, worktree={"id": before.worktree["id"]} if before.worktree else None,

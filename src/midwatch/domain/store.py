@@ -1,4 +1,4 @@
-"""Store: the ports of all nouns together, and the reports of commits."""
+"""Store: one port that combines the ports of all nouns, and the reports about commits."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from midwatch.domain.worktree import WorktreeStore
 
 
 class Commit(NamedTuple):
-    """The topics that a commit may have changed, some of `EVERY_TOPIC`, and the events that it appended.
+    """The report about a commit: the topics that it may have changed, and the events that it appended.
 
-    A commit of another process is reported with every topic and no events: read its events from the log.
+    The topics are some of `EVERY_TOPIC`. A commit of another process is reported with every topic and no events: read
+    its events from the log.
     """
 
     topics: frozenset[str]
@@ -59,19 +60,22 @@ class Store(
     HandoffStore,
     Protocol,
 ):
-    """Port: durable state. Kinds of stores are in `midwatch.stores`; the same contract tests check all of them."""
+    """Port: durable state.
+
+    The kinds of stores are in `midwatch.stores`; the same contract tests check all of them.
+    """
 
     async def close(self) -> None:
-        """Finish running calls and close the database."""
+        """Wait for the end of running calls, and close the database."""
 
     def on_commit(self, listener: Callable[[Commit], None]) -> None:
         """Call `listener` on the event loop after each commit.
 
-        Commits at the same time may be reported in any order; the seqs of their events show the real order.
+        Two commits at about the same time may be reported in any order; the seqs of their events show the real order.
         """
 
     async def describe(self) -> dict[str, object]:
         """Return facts for `midwatch doctor`: kind, place, schema, durability, size."""
 
     async def check(self) -> list[str]:
-        """Return the problems that the database's own integrity check found, if any."""
+        """Return the problems that the integrity check of the database has found; an empty list means none."""

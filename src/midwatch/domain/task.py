@@ -1,8 +1,8 @@
-"""Tasks: all work of agents.
+"""Tasks: all work of agents. A task is one prompt for one agent in one session.
 
-A task is one prompt for one agent in one session. It is pending, then running, then done, failed or cancelled. A
-running task may become pending again (backoff, rescue, interruption); an ended task never changes its status. A worker
-owns one attempt of a task: a write for an earlier attempt is refused.
+A task is pending, then running, then done, failed or cancelled. A running task may become pending again (backoff,
+rescue, interruption); an ended task never changes its status. A worker owns one attempt of a task: the store refuses
+what an earlier attempt writes.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ STATUS_OF: Mapping[Outcome, Status] = {
     "cancelled": "cancelled",
 }
 OUTSIDE: frozenset[Cause] = frozenset({"submit", "message"})
-"""Causes that count for `max_open`; tasks with other causes are never refused."""
+"""Only tasks with these causes count for the limit `max_open`; tasks with other causes are never refused."""
 
 AUTOMATION_PAUSES = (30.0, 60.0, 300.0, 900.0, 3600.0)
-"""Seconds before each retry of an automation's run; the run counts as failed after the last one."""
+"""The pauses in seconds before each retry of an automation's run; after the last retry the run has failed."""
 MAX_RESCUES = 5
 TRIES = 5
-"""How often a service tries a change again after a conflict."""
+"""How often a service tries to write a change if there is a conflict."""
 
 
 class Task(NamedTuple):
-    """The record. Times are microseconds; None means that it has not happened yet.
+    """The record of a task. Times are in microseconds; a time is None if its moment has not come yet.
 
-    `transferred_to` is the task that continues its work, if its agent handed it over. `worktree` has only `id` until
-    the worktree exists; see `midwatch.domain.worktree`.
+    If the agent handed the work over, `transferred_to` is the task that continues the work. `worktree` has only `id`
+    until the worktree exists; see `midwatch.domain.worktree`.
     """
 
     id: Annotated[str, Example("t_06f2m8yq3kq5r0v9x1w2")]
@@ -113,7 +113,7 @@ class Task(NamedTuple):
     internal_key: Hidden[str | None] = None
     transferred_to: str | None = None
     steers: Hidden[int] = 0
-    """The number of messages sent to its turns; a step that ends the task must know the last one."""
+    """How many messages people sent to turns of this task. A step that ends the task fails if this has changed."""
     progress: Hidden[Any] = None
     budget: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
@@ -122,19 +122,19 @@ class Task(NamedTuple):
 
     @property
     def noun(self) -> str:
-        """Return the name of its table."""
+        """Return the name of the table of tasks."""
         return "task"
 
     @property
     def open(self) -> bool:
-        """Return whether it has not ended."""
+        """Return whether the task has not ended."""
         return self.status in OPEN
 
     @property
     def tokens_used(self) -> int | None:
-        """Return the tokens in and out, or None when they are not known."""
-        known = [v for v in ((self.usage or {}).get(k) for k in ("input_tokens", "output_tokens")) if v is not None]
-        return sum(known) if known else None
+        """Return the sum of the model's input and output tokens, or None if neither is known."""
+        counts = [v for v in ((self.usage or {}).get(k) for k in ("input_tokens", "output_tokens")) if v is not None]
+        return sum(counts) if counts else None
 
     @property
     def again(self) -> str:
@@ -143,27 +143,30 @@ class Task(NamedTuple):
 
     @property
     def resume_command(self) -> str | None:
-        """Return the command that resumes its automation or goal; None if it belongs to none."""
+        """Return the command that resumes the automation or goal of the task; None if it belongs to neither."""
         owned_by = self.cause in ("automation", "goal") and self.cause_id
         return f"midwatch {self.cause} resume {self.cause_id}" if owned_by else None
 
     @property
     def actor(self) -> str:
-        """Return the actor that its slot is counted for."""
+        """Return the actor that the slot of the task is counted for."""
         return self.creator or ""
 
     @property
     def rank(self) -> int:
-        """Return the rank for claims, lower first: messages of people, then by priority."""
+        """Return the rank of the task for claims; a lower rank is claimed first.
+
+        Messages of people have the lowest ranks. Otherwise a higher priority gives a lower rank.
+        """
         return (-10 * PRIORITY if self.cause == "message" else 0) - self.priority
 
     def waits_until(self, now: int) -> bool:
-        """Return whether it waits for its time to come."""
+        """Return whether the task waits for its time `due_at`, and this time is after `now`."""
         return self.wait is not None and self.due_at > now
 
     @property
     def status_text(self) -> str:
-        """Return the status and, while the task is open, what it waits for."""
+        """Return the status as text for people and, while the task is open, what the task waits for."""
         if self.status == "running" and self.stop_requested:
             return f"running: stopping ({self.stop_requested})"
         if self.open and self.wait:
@@ -184,7 +187,7 @@ class Task(NamedTuple):
         return shown
 
     def run_snapshot(self) -> dict[str, Any]:
-        """Return the task as a history shows it: a run of an automation, or a step of a goal."""
+        """Return the task as JSON, as the list of an automation's runs or a goal's steps shows it."""
         _, _, due = (self.internal_key or "").partition("@")
         return {
             "task_id": self.id,
@@ -200,7 +203,7 @@ class Task(NamedTuple):
 
 
 LISTED_TEXT, RUN_TEXT = 2000, 500
-"""The most characters of a text in lists, and in histories."""
+"""The greatest length of a text in lists of tasks, and in lists of runs or steps, in characters."""
 WAITS = {
     "delay": "waits for its time",
     "backoff": "waits before the next try",
@@ -225,7 +228,7 @@ def show_worktree(note: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """A filter of tasks; an empty filter matches all. `before` is the last id of the page before."""
+    """A filter of tasks; an empty filter matches all tasks. `before` is the id of the last task on the page before."""
 
     statuses: tuple[Status, ...] = ()
     agent: str | None = None
@@ -247,7 +250,7 @@ class Summary(NamedTuple):
 
     @property
     def active(self) -> int:
-        """Return how many are pending or running."""
+        """Return how many tasks are pending or running."""
         return self.pending + self.running
 
 
@@ -259,14 +262,17 @@ class Claim(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """The claimed tasks, and the time when the next task is due."""
+    """The claimed tasks, and the time when the next task becomes due."""
 
     taken: list[Claim]
     next_due: int | None
 
 
 class SubmitResult(NamedTuple):
-    """The stored task, and whether this call created it; False if an earlier call with the same key did."""
+    """The stored task, and whether this call created the task.
+
+    `created` is False if an earlier call with the same key created the task.
+    """
 
     task: Task
     created: bool
@@ -278,23 +284,26 @@ class TaskStore(Protocol):
     async def submit(self, task: Task, max_open: int | None = None, max_of_actor: int | None = None) -> SubmitResult:
         """Write a new task with its event.
 
-        With a key that its creator used before, return the first record instead, or raise KeyReused if the request
-        differs. Otherwise raise LimitReached if `max_open` tasks of clients are open, or `max_of_actor` of its creator.
-        A message of a person asks the running task of its gate to yield, if that task can.
+        If the creator used the same key before, return the first task instead, or raise KeyReused if the request
+        differs. Otherwise raise LimitReached if `max_open` tasks of clients are open, or if `max_of_actor` tasks of the
+        creator are open. A message of a person asks the running task of its gate to yield, if that task can yield.
         """
 
     async def claim(self, request: ClaimRequest, now: int) -> Claims:
         """Claim due tasks in order, one for each gate and directory, within the slots of the request.
 
-        Each becomes running with a new attempt, owner and token, a `task_started` event and its start notice. A slot is
-        reserved for each actor who waits and has none; see `midwatch.running.slots`.
+        Each claimed task becomes running, with a new attempt, owner and token, a `task_started` event and a start
+        notice. A slot is reserved for each actor who waits and has no slot; see `midwatch.running.slots`.
         """
 
     async def apply(self, changes: Changes) -> None:
         """Write a step completely, or raise LeaseLost or Conflict if its fence or a guard fails."""
 
     async def record_late(self, late: Event) -> bool:
-        """Append a `task_late` event unless this attempt has one, and return whether it was appended."""
+        """Append a `task_late` event, and return True.
+
+        Return False, and append nothing, if this attempt already has such an event.
+        """
 
     async def get_task(self, task_id: str) -> Task | None:
         """Return the task, or None."""
@@ -318,15 +327,18 @@ class TaskStore(Protocol):
         """Return the id of the task that runs in this gate, or None."""
 
     async def find_dir_holder(self, dir_key: str) -> str | None:
-        """Return the id of the running task that uses this directory alone, or None."""
+        """Return the id of the running task that has this directory for itself alone, or None."""
 
     async def list_open_events(self, fence: Fence) -> list[Event]:
-        """Return the stored start events of an attempt's turns, model and tool calls that have no end event yet."""
+        """Return the events of an attempt that start something which has not ended yet.
+
+        These are start events of turns, calls of models and calls of tools that have no end event.
+        """
 
     async def prune_tasks(self, before: int, keep: int) -> int:
-        """Remove tasks completed before `before`, and the oldest beyond `keep`, and return how many.
+        """Remove tasks that ended before the time `before`, and the oldest beyond `keep` tasks; return how many.
 
-        Their deliveries and approvals are removed, too.
+        The deliveries and approvals of these tasks are removed, too.
         """
 
 
@@ -347,7 +359,8 @@ def new_task(
 ) -> Task:
     """Return a new pending task; `delay` is in microseconds, `fields` are other fields of the record.
 
-    Without a session it gets a private one. Without a trace it gets that of the current request, if there is one.
+    Without a session key the task gets a private session. Without `trace` it gets the trace of the current request, if
+    there is one.
     """
     task_id = task_id or new_id("t", now)
     session = session_key or f"{PRIVATE}{task_id}"
@@ -359,7 +372,10 @@ def new_task(
 
 
 def submit_task(task: Task, now: int, actor: str | None = None) -> Changes:
-    """Return the step that writes a new task: its record and its event. `actor` is its creator if None."""
+    """Return the step that writes the record of a new task, and the event about it.
+
+    If `actor` is None, the event names the creator of the task as its actor.
+    """
     submitted = TaskSubmitted(
         prompt=task.prompt, agent=task.agent, cause=task.cause, priority=task.priority,
         due_at=iso(task.due_at) if task.wait else None, retry_of=task.retry_of,
@@ -368,32 +384,32 @@ def submit_task(task: Task, now: int, actor: str | None = None) -> Changes:
 
 
 def make_notices(task: Task, notice: str, text: str, now: int) -> tuple[Delivery, ...]:
-    """Return the delivery of a notice about `task` to its route, if it has one."""
+    """Return the delivery of a notice about `task` to the route of the task; none if it has no route."""
     return notify(task.route, task.id, notice, text, now)
 
 
 def start_notice(task: Task, now: int) -> tuple[Delivery, ...]:
-    """Return the notice that work has begun."""
+    """Return the delivery of the notice that work on the task has begun; none if nobody should get it."""
     wanted = task.route and task.cause != "handoff"  # the route has a start notice of the first agent
     return make_notices(task, "started", start_text(task.id, task.prompt, task.agent), now) if wanted else ()
 
 
 def end_notice(task: Task, now: int) -> tuple[Delivery, ...]:
-    """Return the notice that the task ended, with the command for the next step."""
+    """Return the delivery of the notice that the task ended, with the command for the next step."""
     if not task.route or task.outcome == "silent" or task.transferred_to:
         return ()
-    word = "timed_out" if task.outcome == "timeout" else task.status
-    text = end_text(word, task.id, task.prompt, task.result or task.error or "", task.again)
-    return make_notices(task, word, text, now)
+    notice = "timed_out" if task.outcome == "timeout" else task.status
+    text = end_text(notice, task.id, task.prompt, task.result or task.error or "", task.again)
+    return make_notices(task, notice, text, now)
 
 
 def has_conversation(task: Task) -> bool:
-    """Return whether the session of the task is a conversation, and not its private session."""
+    """Return whether the session of the task is a conversation, and not a private session for this task alone."""
     return task.session_key != f"{PRIVATE}{task.retry_of or task.id}"
 
 
 def prompt_message(task: Task, now: int) -> Message:
-    """Return its prompt as a message of its conversation."""
+    """Return the prompt of the task as a message of the conversation."""
     return Message(
         session_key=task.session_key, role="user", text=task.prompt, time=now, task_id=task.id, id=task.id,
         author=task.creator,
@@ -401,7 +417,10 @@ def prompt_message(task: Task, now: int) -> Message:
 
 
 def end_messages(task: Task, now: int) -> tuple[Message, ...]:
-    """Return the answer for the conversation of the task, and the result for the session that it came from."""
+    """Return the messages about the end of a task.
+
+    These are the answer for the task's conversation, and the result for the session that the task was submitted from.
+    """
     how = task.status if task.status == task.outcome else f"{task.status}: {task.outcome}"
     text = task.result if task.status == "done" else f"[{how}] {task.error or ''}".rstrip()
     if text is None or task.outcome == "silent" or task.transferred_to:
@@ -417,7 +436,7 @@ def end_messages(task: Task, now: int) -> tuple[Message, ...]:
 
 
 def touch_session(task: Task, now: int, thread_id: str | None = None) -> Session:
-    """Return the task's session with the fields that change when it is used."""
+    """Return the session of the task, with the fields that change each time the session is used."""
     return Session(
         key=task.session_key, agent=task.agent, gate_key=task.gate_key, creator=task.creator, thread_id=thread_id,
         workdir=task.workdir, worktree=str(task.worktree["id"]) if task.worktree else None, created_at=now,
@@ -426,14 +445,14 @@ def touch_session(task: Task, now: int, thread_id: str | None = None) -> Session
 
 
 def announce_status(task: Task, status: str, now: int) -> tuple[Event, ...]:
-    """Return the event that the status of its conversation changed; none for a private session."""
+    """Return the event that the status of the task's conversation changed; none for a private session."""
     if not has_conversation(task):
         return ()
     return (event(StatusChange(status=status, agent_type=task.agent), now, **meta(task)),)
 
 
 def report_fault(task: Task, message: str, level: str, now: int) -> tuple[Event, ...]:
-    """Return the event about an error for its conversation; none for a private session."""
+    """Return the event that a turn of the task's conversation failed; none for a private session."""
     return (event(AgentFault(message=message, level=level), now, **meta(task)),) if has_conversation(task) else ()
 
 
@@ -450,7 +469,7 @@ def end(
 ) -> tuple[Task, Changes]:
     """Return the ended task and the step that ends it.
 
-    The step fails if somebody stopped the task or sent a message to its turn meanwhile.
+    The step fails if somebody meanwhile stopped the task or sent a message to its turn.
     """
     ended = task._replace(
         status=STATUS_OF[outcome], outcome=outcome, result=result, error=error, usage=usage or task.usage,
@@ -484,7 +503,10 @@ ENDED_FIELDS = (
 
 
 def guard_ownership(task: Task) -> dict[str, Any]:
-    """Return the guard of a step that fails if the task was changed since it was read."""
+    """Return a guard for a step that changes the task.
+
+    The guard fails if the status, the attempt or the request to stop has changed since the task was read.
+    """
     return {"status": task.status, "attempt": task.attempt, "stop_requested": task.stop_requested}
 
 
@@ -500,7 +522,7 @@ def meta(task: Task, actor: str | None = None) -> dict[str, Any]:
 
 
 def turn_of(task_id: str, attempt: int) -> str:
-    """Return the id of an attempt's turn in events."""
+    """Return the id that events use for the turn of this attempt."""
     return f"{task_id}.{attempt}"
 
 
@@ -510,20 +532,26 @@ def in_turn(task: Task, actor: str | None = None) -> dict[str, Any]:
 
 
 def pause_before(task: Task) -> float:
-    """Return the seconds before a failed task is retried; the pauses of automations are longer."""
+    """Return how many seconds to wait before a failed task is tried again; runs of automations wait longer."""
     if task.cause == "automation":
         return AUTOMATION_PAUSES[min(task.failures, len(AUTOMATION_PAUSES) - 1)]
     return retry_delay(task.failures + 1)
 
 
 def retry_delay(failures: int, base_seconds: float = 2.0, cap_seconds: float = 300.0) -> float:
-    """Return the seconds before the next retry: doubled each time, plus or minus up to half."""
+    """Return how many seconds to wait before the next retry.
+
+    The delay doubles with each failure up to `cap_seconds`, and is then changed at random by up to half.
+    """
     plain: float = min(cap_seconds, base_seconds * 2.0 ** (failures - 1))
     return plain * random.uniform(0.5, 1.5)  # noqa: S311 - spreading load, not a secret
 
 
 class EndedAttempt(NamedTuple):
-    """An ended attempt: its task, the number of tool calls, its thread, and why it is retried, if it is."""
+    """An ended attempt: its task, the number of tool calls, and its thread.
+
+    If the task is tried again, `why` is the reason.
+    """
 
     task: Task
     tools: int = 0
@@ -532,7 +560,10 @@ class EndedAttempt(NamedTuple):
 
 
 class TaskStep(NamedTuple):
-    """A step of a task: the task afterwards, the changes to write, and why it is retried, if it is."""
+    """A step that changes a task: the task after the step, and the changes to write.
+
+    If the task is tried again, `reason` is the reason.
+    """
 
     task: Task
     changes: Changes

@@ -1,6 +1,8 @@
-"""Steps: the completed parts of a turn, stored one by one, so that a new attempt does not repeat or pay for them.
+"""Steps: the completed parts of a turn.
 
-A step belongs to a task and to the thread whose history it becomes part of. The agent decides what its data contains.
+Each step is stored as soon as it is complete, so that a new attempt neither repeats the step nor pays for it again. A
+step belongs to a task and to a thread; it becomes part of the history of the thread. The agent decides what the `data`
+of a step contains.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One completed step. `number` counts within the task, from 1."""
+    """One completed step. `number` counts the steps of a task, from 1."""
 
     noun: ClassVar[str] = "step"
 
@@ -23,16 +25,17 @@ class Step:
 
 
 class StepStore(Protocol):
-    """Port: steps. They are written through `Changes`, under the fence of their attempt."""
+    """Port: steps. They are written with `Changes`, under the fence of the attempt that completed them."""
 
     async def list_task_steps(self, task_id: str) -> list[Step]:
-        """Return a task's steps, in order."""
+        """Return the steps of a task, in order."""
 
     async def list_earlier_steps(self, task_id: str) -> list[Step]:
-        """Return the steps of the tasks that this one retries, in order, from the first try on."""
+        """Return the steps of the tasks that the task `task_id` retries, in order, from the first try on."""
 
     async def list_thread_steps(self, thread_id: str, without: str) -> list[Step]:
-        """Return the steps of the turns of a thread, in order.
+        """Return the steps of all turns of a thread, in order.
 
-        The task `without` and its retries are left out, and so are cancelled turns that no retry continued.
+        Steps of the task `without` and of its retries are left out. Steps of a cancelled task are left out, too, unless
+        a retry continued the task.
         """

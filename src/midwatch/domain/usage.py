@@ -14,12 +14,15 @@ from midwatch.base.clock import SECOND
 By = Literal["actor", "agent", "session", "model", "day"]
 PARTS: tuple[By, ...] = get_args(By)
 QUARTER = 900 * SECOND
-"""A quarter of an hour belongs to one day, in every zone."""
+"""A quarter of an hour, in microseconds. In every time zone, a quarter of an hour lies within one day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """The ended tasks to sum, and the parts to group by. The period ends before `until`."""
+    """Which ended tasks to sum, and what to group them by.
+
+    A task is included if it ended at or after `since` and before `until`.
+    """
 
     since: int
     until: int
@@ -28,10 +31,11 @@ class UsageQuery:
 
 
 class UsageRow(NamedTuple):
-    """The usage of some ended tasks together; parts that they are not grouped by are None.
+    """The summed usage of some ended tasks.
 
-    `quarter` is the time of their end, in quarters of an hour since the epoch. `micros` is how long their last attempts
-    worked. `untold` tasks reported no usage, `unpriced` tasks reported no cost.
+    A field that the query does not group by is None. `quarter` is when the tasks ended, in quarters of an hour since
+    the epoch. `micros` is how long the last attempts of the tasks worked. `untold` tasks reported no usage, `unpriced`
+    tasks reported no cost.
     """
 
     actor: str | None = None
@@ -55,10 +59,10 @@ class UsageStore(Protocol):
     """Port: the usage of ended tasks."""
 
     async def sum_usage(self, query: UsageQuery) -> list[UsageRow]:
-        """Return the usage of the tasks that ended in a period, summed by the parts of the query.
+        """Return the usage of the tasks that ended in the period of the query, one row for each group.
 
-        Days are given as quarters of hours. A task outside a conversation has the session '', and a task without a
-        model has the model ''.
+        If the query groups by day, a row is for a quarter of an hour, not for a whole day. A task outside a
+        conversation has the session '', and a task without a model has the model ''.
         """
 
 
@@ -67,7 +71,7 @@ FIGURES = ("input_tokens", "output_tokens", "cost_usd")
 
 
 def add_up(rows: Iterable[UsageRow]) -> dict[str, Any]:
-    """Return the sum of all rows."""
+    """Return the sum of all rows as JSON data."""
     total: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(FIGURES)
     micros = 0
     for row in rows:
@@ -85,7 +89,10 @@ def add_up(rows: Iterable[UsageRow]) -> dict[str, Any]:
 
 
 def group_rows(rows: Iterable[UsageRow], by: Sequence[By], zone: ZoneInfo) -> list[dict[str, Any]]:
-    """Return the sum of each group: days in order, else groups with most tasks first."""
+    """Return the sum of each group as JSON data.
+
+    The groups are sorted by day if the query groups by day; otherwise the group with the most tasks is first.
+    """
     parts: dict[tuple[str, ...], list[UsageRow]] = {}
     for row in rows:
         parts.setdefault(tuple(_name(row, part, zone) for part in by), []).append(row)
@@ -103,7 +110,7 @@ def _name(row: UsageRow, part: By, zone: ZoneInfo) -> str:
 
 
 def describe_gaps(total: Mapping[str, Any]) -> str:
-    """Return a text about missing figures; empty if the figures are complete."""
+    """Return a text that says which figures are missing; return "" if no figure is missing."""
     missing = {"usage": total["untold"], "cost": total["unpriced"] - total["untold"]}
     tasks = f"{total['tasks']} {'task' if total['tasks'] == 1 else 'tasks'}"
     return "; ".join(f"no {figure} reported for {count} of {tasks}" for figure, count in missing.items() if count > 0)

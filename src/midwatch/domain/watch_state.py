@@ -1,6 +1,6 @@
 """States: the first data for a client that starts to watch.
 
-A state is one moment of the store: it includes every event up to `as_of_seq`, and none after it.
+A state shows the store at one moment: it includes every event up to `as_of_seq`, and no later event.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SessionState(NamedTuple):
     queue: list[Task]
     errors: list[Fault]
     steers: list[Steer]
-    """Messages that the running turn has not taken."""
+    """Messages of people that the running turn has not taken yet."""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON shows it."""
@@ -72,7 +72,7 @@ State = TaskState | SessionState | DeskState
 
 
 class StateStore(Protocol):
-    """Port: the state at one moment."""
+    """Port: states, each of which shows the store at one moment."""
 
     async def read_task_state(self, task_id: str) -> TaskState | None:
         """Return the state of a task, or None."""
@@ -81,4 +81,4 @@ class StateStore(Protocol):
         """Return the state of a conversation, or None."""
 
     async def read_desk_state(self) -> DeskState:
-        """Return the overview."""
+        """Return the state of the whole desk."""

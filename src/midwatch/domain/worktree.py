@@ -1,7 +1,7 @@
-"""Worktrees: a directory and a branch of its own for a task or a conversation, beside the user's checkout.
+"""Worktrees: for a task or a conversation, a separate directory and git branch beside the user's checkout.
 
-A worktree is made from the repository's HEAD when the work starts, on the machine that runs it. It is kept until a
-person merges or removes it. Attempts, retries and the turns of one conversation share it.
+A worktree is made from the repository's HEAD when the work starts, on the machine that runs the work. It is kept until
+a person merges or removes it. All attempts and retries of a task, or all turns of a conversation, share one worktree.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 PRESENT: tuple[Status, ...] = ("making", "kept", "merged")
 BRANCHES = "midwatch/"
 MAX_DIFF = 10_000_000
-"""The most bytes of a diff that are read."""
+"""A diff is read only up to this number of bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worktree(JsonRecord):
-    """The record.
+    """The record of a worktree.
 
-    It was created from the checkout `repository`, at the commit `base`. `target` is the branch that was checked out
-    there, into which it is merged, if there was one. `subdir` is the working directory inside of it, `task_id` its
-    latest task. `files`, `added` and `removed` compare it with `base`, or are None if that is not known.
+    The worktree was created from the checkout `repository`, at the commit `base`. `target` is the branch that was
+    checked out in `repository`, if any; the worktree is merged into this branch. `subdir` is the working directory
+    inside the worktree. `task_id` is the latest task that works in it. `files`, `added` and `removed` compare the
+    worktree with `base`; they are None if they are not known.
     """
 
     noun: ClassVar[str] = "worktree"
@@ -65,27 +66,27 @@ class Worktree(JsonRecord):
 
     @property
     def workdir(self) -> str:
-        """Return the directory in which a turn works."""
+        """Return the directory inside the worktree in which a turn works."""
         return str(Path(self.path, self.subdir))
 
     def note_of_task(self) -> dict[str, Any]:
-        """Return the fields of the worktree that its task shows."""
+        """Return the fields of the worktree that the record of its task repeats."""
         return {name: getattr(self, name) for name in WORKTREE_SHOWN}
 
 
 class Place(NamedTuple):
-    """The position of a directory in its repository, and the commit and branch that are checked out there."""
+    """A repository, a directory inside of it, and the commit and branch that are checked out there."""
 
     repository: str
     subdir: str
     head: str
     branch: str | None
     note: str | None = None
-    """A text about files of the checkout that a worktree will not contain."""
+    """A warning about files of the checkout that a worktree will not contain."""
 
 
 class Stat(NamedTuple):
-    """The size of the difference between a worktree and its base."""
+    """The size of the difference between a worktree and its `base` commit."""
 
     files: int
     added: int
@@ -94,48 +95,52 @@ class Stat(NamedTuple):
 
 
 class Diff(NamedTuple):
-    """The text of a difference, and whether it was cut."""
+    """The text of a diff, and whether the text was cut."""
 
     text: str
     truncated: bool
 
 
 class MergeResult(NamedTuple):
-    """The result of a merge: the new commit of the target."""
+    """The result of a merge: the newest commit of the target branch, and how the merge was done."""
 
     commit: str
     how: How
 
 
 class Git(Protocol):
-    """Port: git. A method that fails raises Conflict with one line about what to do.
+    """Port: git.
 
-    Except for `merge`, it leaves the user's checkout, index and branches as they were.
+    A method that fails raises Conflict with one line about what to do. Only `merge` changes the user's checkout, index
+    and branches; the other methods leave them as they were.
     """
 
     async def locate(self, workdir: str) -> Place:
-        """Return the repository that contains a directory."""
+        """Return the repository that contains `workdir`, and what is checked out there."""
 
     async def make(self, tree: Worktree) -> None:
-        """Create the directory and branch of a worktree, and replace the remains of an interrupted call."""
+        """Create the directory and the branch of a worktree.
+
+        If an earlier call was interrupted, what it left behind is replaced.
+        """
 
     async def mend(self, tree: Worktree) -> None:
-        """Restore the directory of a worktree from its branch if somebody removed it."""
+        """Restore the directory of a worktree from its branch, if somebody removed the directory."""
 
     async def tip(self, tree: Worktree) -> str:
         """Return the commit that is checked out in a worktree."""
 
     async def stat(self, tree: Worktree) -> Stat:
-        """Return how a worktree differs from its base, with new files and uncommitted changes."""
+        """Return how much a worktree differs from its `base` commit; new files and uncommitted changes count, too."""
 
     async def diff(self, tree: Worktree, limit: int) -> Diff:
-        """Return the difference of a worktree from its base as text, up to `limit` bytes."""
+        """Return the difference between a worktree and its `base` commit as text, up to `limit` bytes."""
 
     async def merge(self, tree: Worktree, message: str) -> MergeResult:
-        """Commit the changes in a worktree, and merge its branch into its target."""
+        """Commit the changes in a worktree, and merge its branch into its target branch."""
 
     async def losses(self, tree: Worktree) -> list[str]:
-        """Return descriptions of work that would be lost with a worktree; empty if there is none."""
+        """Return descriptions of the work that would be lost if the worktree were removed; an empty list means none."""
 
     async def remove(self, tree: Worktree) -> None:
         """Remove the directory and the branch of a worktree, with all work in them."""
@@ -153,7 +158,10 @@ class Mutex(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorktreeFilter:
-    """A filter of worktrees; by default all that are not removed. `before` is the last id of the page before."""
+    """A filter of worktrees; an empty filter matches all worktrees that are not removed.
+
+    `before` is the id of the last worktree on the page before.
+    """
 
     statuses: tuple[Status, ...] = PRESENT
     before: str | None = None
@@ -161,7 +169,7 @@ class WorktreeFilter:
 
 
 class WorktreeStore(Protocol):
-    """Port: records of worktrees. They are written through `Changes`."""
+    """Port: records of worktrees. They are written as part of a step, with `Changes`."""
 
     async def get_worktree(self, worktree_id: str) -> Worktree | None:
         """Return the worktree, or None."""
@@ -170,24 +178,24 @@ class WorktreeStore(Protocol):
         """Return worktrees, newest first."""
 
     async def prune_worktrees(self, before: int) -> int:
-        """Delete the records of worktrees removed before `before`, and return how many."""
+        """Delete the records of worktrees that were removed before the time `before`, and return how many."""
 
 
 # -- pure steps --------------------------------------------------------------------------------------------------
 
 
 def short_id(worktree_id: str) -> str:
-    """Return the part of an id that is used in the names of directory and branch."""
+    """Return the part of a worktree's id that is used in the names of its directory and its branch."""
     return worktree_id[-12:]
 
 
 def find_worktree_id(task: Task) -> str | None:
-    """Return the id of the worktree in which a task shall work, or None."""
+    """Return the id of the worktree in which a task has to work, or None."""
     return None if task.worktree is None else str(task.worktree["id"])
 
 
 def plan_worktree(task: Task, place: Place, home: str, host: str, now: int) -> Worktree:
-    """Return the worktree of a task, before it is created."""
+    """Return the record for the worktree of a task; the worktree itself does not exist yet."""
     worktree_id = find_worktree_id(task)
     assert worktree_id is not None
     name = short_id(worktree_id)
@@ -200,18 +208,21 @@ def plan_worktree(task: Task, place: Place, home: str, host: str, now: int) -> W
 
 
 def change_worktree(tree: Worktree, now: int, **fields: Any) -> tuple[Worktree, Update]:
-    """Return the worktree with some fields changed, and the update, which is refused if it was changed meanwhile."""
+    """Return the worktree with `fields` changed, and the update that writes them.
+
+    The store refuses the update if the record was changed meanwhile.
+    """
     update = update_record(tree, now, **fields)
     return replace(tree, **update.fields), update
 
 
 def note_on_task(tree: Worktree, task: Task) -> Update:
-    """Return the update that copies fields of the worktree to its latest task."""
+    """Return the update that copies fields of the worktree to the record of `task`."""
     return Update("task", task.id, {"worktree": tree.note_of_task()})
 
 
 def occupy_worktree(tree: Worktree, task: Task, now: int, **fields: Any) -> tuple[Worktree, Changes]:
-    """Store that a task works in the worktree from now on."""
+    """Return the worktree, and the step that stores that `task` works in it from now on."""
     after, update = change_worktree(tree, now, task_id=task.id, **fields)
     events = () if after.status == tree.status else (announce_worktree(after, now),)
     return after, Changes(
@@ -220,7 +231,7 @@ def occupy_worktree(tree: Worktree, task: Task, now: int, **fields: Any) -> tupl
 
 
 def announce_worktree(tree: Worktree, now: int, actor: str | None = None, into: str | None = None) -> Event:
-    """Return the event that the worktree was changed."""
+    """Return the event that the status of the worktree changed."""
     payload = WorktreeChanged(
         worktree_id=tree.id, status=tree.status, branch=tree.branch, path=tree.path, files=tree.files, into=into
     )

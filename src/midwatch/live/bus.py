@@ -34,14 +34,15 @@ TEXTS = {
     "task_submitted": "prompt", "turn_start": "user_message", "task_finished": "result", "message_update": "message",
     "tool_exec_end": "result", "task_late": "result",
 }  # fmt: skip
-"""The payload field that may hold a long text, by the event's kind."""
+"""For each kind of event whose text may be long, the field of the payload that holds the text."""
 
 
 class Limits(NamedTuple):
-    """The limits of a bus: events in memory, and reads of the log.
+    """The limits of a bus: how many events it keeps in memory, and how it reads the log.
 
     `tail` recent events are kept, so that a fast follower never reads the database. `page` events are read at once.
-    `live_waiting` live events are kept for a slow watcher. After an error the log is read again in `pause_seconds`.
+    `live_waiting` live events are kept for a slow watcher. If the log cannot be read, the bus tries again after
+    `pause_seconds`.
     """
 
     tail: int = 4096
@@ -54,7 +55,7 @@ LIMITS = Limits()
 
 
 class InitialView(NamedTuple):
-    """The first data for a new watcher: the stored state, unfinished messages, and the screen."""
+    """The first data for a new watcher: the stored state, the unfinished messages, and the screen of the terminal."""
 
     state: State
     partial: tuple[Draft, ...]
@@ -62,9 +63,9 @@ class InitialView(NamedTuple):
 
 
 class Bus:
-    """Follows the log and shows live events; there is one in each process.
+    """Follows the log and shows live events; each process has one bus.
 
-    `receive_commit` gets every commit, in order. A relay exchanges live events with other processes.
+    The store calls `receive_commit` after every commit, in order. A relay exchanges live events with other processes.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Bus:
         relay: Relay | None = None,
         limits: Limits = LIMITS,
     ) -> None:
-        """Build the bus. `waiter` gets every event."""
+        """Build the bus. The bus passes every stored event to `waiter`."""
         self._store = store
         self._clock = clock
         self._waiter = waiter or Waiter()
@@ -91,11 +92,11 @@ class Bus:
         self._foreign = False
 
     async def start(self) -> None:
-        """Begin at the end of the log."""
+        """Start to follow the log at its end: only events that are stored from now on are published."""
         self._head = self._target_seq = (await self._store.read_log_bounds()).last_seq
 
     async def stop(self) -> None:
-        """Stop; all followers end."""
+        """Stop the bus; this ends all followers."""
         if self._exchange is not None:
             await self._exchange.stop()
         if self._pump is not None:
@@ -109,7 +110,7 @@ class Bus:
     # -- events that come in ---------------------------------------------------------------------------------------
 
     def receive_commit(self, commit: Commit) -> None:
-        """Publish the events of a commit; read those that another process committed before it."""
+        """Publish the events of a commit. If other processes committed events before it, read these first."""
         if self._head < 0:
             return
         if commit.events and self._pump is None and commit.events[0].seq == self._head + 1:
@@ -122,7 +123,7 @@ class Bus:
             self._start_pump()
 
     def show(self, live: Event) -> None:
-        """Show an event that is not stored to all watchers, also those of other processes."""
+        """Show a live event, which is not stored, to all watchers in this process and in other processes."""
         self.show_from(None, live)
         if self._exchange is not None:
             self._exchange.share(live)
@@ -141,7 +142,10 @@ class Bus:
         self._wake_readers()
 
     def _remember(self, events: Sequence[Event]) -> None:
-        """Keep events in the tail, which must have no holes; a pruned log may have some."""
+        """Keep recent events in memory, in the tail.
+
+        The tail must have no holes: if a pruned log has a hole before an event, the earlier events are dropped.
+        """
         whole = events[-1].seq - events[0].seq + 1 == len(events)
         if whole and (not self._tail or events[0].seq == self._tail[-1].seq + 1):
             self._tail.extend(events)
@@ -205,8 +209,8 @@ class Bus:
 
     def show_from(self, source: str | None, live: Event) -> None:
         self._live.note(live)
-        taken = [watcher.offer(live, source) for watcher in self._watchers]  # every watcher gets the event
-        if any(taken):
+        news = [watcher.offer(live, source) for watcher in self._watchers]  # every watcher gets the event
+        if any(news):
             self._wake_readers()
 
     def report_loss(self, source: str, dropped: int) -> None:
@@ -220,9 +224,10 @@ class Bus:
     async def follow(
         self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
     ) -> AsyncGenerator[Event, None]:
-        """Yield all matching events with seq > `after`, then every new one, each once and in order, for ever.
+        """Yield all matching events with seq > `after`, then every new event, each once and in order, for ever.
 
-        With `live` also events that are never stored (seq 0); a slow reader may lose some, and gets a `gap` event then.
+        With `live`, also yield events that are never stored (seq 0). A slow reader may lose some live events; the
+        reader then gets a `gap` event.
         """
         async with aclosing(self.batches(after, which, live=live)) as batches:
             async for batch in batches:
@@ -232,7 +237,7 @@ class Bus:
     async def batches(
         self, after: int, which: EventFilter = EVERYTHING, *, live: bool = False
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """Yield the events of `follow` in lists, as many at a time as there are."""
+        """Yield the events of `follow` in lists; each list has all events that are available at that moment."""
         with self._watching(which, live) as watcher:
             async with aclosing(self._follow(after, which, watcher)) as batches:
                 async for batch in batches:
@@ -241,10 +246,10 @@ class Bus:
     async def watch(
         self, which: EventFilter, look: Callable[[], Awaitable[State]], after: int | None = None
     ) -> AsyncGenerator[Sequence[Event | InitialView], None]:
-        """Yield the state that `look` returns, then every event after it, also live ones, each once.
+        """Yield the state that `look` returns, then every event after this state, stored or live, each once.
 
-        With `after` the events since then come first. If events were removed before they were read, a `gap` event and
-        the state follow.
+        With `after`, first yield the events since `after`. If events were removed before this reader read them, yield a
+        `gap` event and then the new state.
         """
         with self._watching(which) as watcher:
             while self._head >= 0:
@@ -264,7 +269,7 @@ class Bus:
 
     @contextmanager
     def _watching(self, which: EventFilter, live: bool = True) -> Iterator[_Watcher]:
-        """Register a watcher of live events until the block ends."""
+        """Register a watcher of live events, and remove the watcher at the end of the block."""
         watcher = _Watcher(which, self._limits.live_waiting)
         if live:
             self._watchers.add(watcher)
@@ -279,7 +284,7 @@ class Bus:
                     self._exchange.remove_filter(which)
 
     async def _read_missed(self, after: int | None, upto: int, which: EventFilter) -> AsyncGenerator[list[Event], None]:
-        """Yield the stored events between the last event of a reader and a state; a `gap` if some were removed."""
+        """Yield the stored events after `after` up to `upto`; yield a `gap` event if some of them were removed."""
         if after is None:
             return
         oldest = (await self._store.read_log_bounds()).oldest_seq
@@ -326,7 +331,7 @@ class Bus:
         return bool(self._tail) and self._tail[0].seq <= position + 1
 
     async def _next(self, position: int, which: EventFilter) -> tuple[list[Event], int]:
-        """Return the next matching events after `position`, and the last position that was read."""
+        """Return the next matching events after `position`, and the seq up to which the log was read."""
         if position >= self._head:
             return [], position
         tail, most = self._tail, self._limits.page
@@ -356,7 +361,7 @@ class _Watcher:
         self._dropped = 0
 
     def offer(self, live: Event, source: str | None) -> bool:
-        """Add a live event if it matches; return whether there is something new to read."""
+        """Add a live event if it matches the filter; return whether the follower has something new to read."""
         if not self._which.matches(live):
             return False
         if source is not None:
@@ -368,9 +373,9 @@ class _Watcher:
         return True
 
     def take(self, now: int) -> list[Event]:
-        taken = join_deltas(self.waiting)
+        events = join_deltas(self.waiting)
         self.waiting.clear()
         if self._dropped:
-            taken.append(new_event(Gap(dropped=self._dropped), now))
+            events.append(new_event(Gap(dropped=self._dropped), now))
             self._dropped = 0
-        return taken
+        return events

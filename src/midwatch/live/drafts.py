@@ -1,4 +1,4 @@
-"""Drafts: texts and screens that are being written now, collected from live events."""
+"""Drafts: unfinished texts of agents, and screens of terminals, collected from live events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from midwatch.domain.event import Event, EventFilter
 
 ENDS = frozenset({"message_update", "thought_update", "turn_end", "task_finished", "session_closed"})
 PIECES = {"message_delta": "message_id", "thought_delta": "thought_id"}
-"""Live events that are pieces of a text, and the field with its id."""
+"""The kinds of live events that are pieces of a text, and the payload field with the id of the text."""
 WHOLES = {"message_update": "message_delta", "thought_update": "thought_delta"}
 LONGEST_DRAFT = 1_000_000
 MOST_DRAFTS = 1000
@@ -28,7 +28,7 @@ class Draft(NamedTuple):
 
 
 class Drafts:
-    """The unfinished texts, and the screens, so far."""
+    """All texts that are being written now, as far as they are known, and the latest screen of each terminal."""
 
     def __init__(self) -> None:
         self._screens: dict[str, Event] = {}
@@ -36,7 +36,7 @@ class Drafts:
         self._over: dict[Name, int] = {}
 
     def note(self, live: Event) -> None:
-        """Add a live event."""
+        """Add a live event: a piece of a text to its draft, or a screen in place of the screen before."""
         if live.kind == "screen_update" and live.session_key:
             self._screens[live.session_key] = live
         elif live.kind == "message_delta":
@@ -48,7 +48,10 @@ class Drafts:
             self._texts[name].add(live.payload["offset"], live.payload["text"])
 
     def forget(self, event: Event) -> None:
-        """Remove the drafts that a stored event ends: of a message, a turn, a task or a session."""
+        """Remove the drafts that a stored event ends.
+
+        The event is the end of a message, a turn, a task or a session.
+        """
         if event.kind == "session_closed":
             self._screens.pop(event.session_key or "", None)
         elif event.kind == "message_update":
@@ -61,11 +64,14 @@ class Drafts:
         self._over[_end_name(event)] = event.seq
 
     def over(self, live: Event, seq: int) -> bool:
-        """Return whether a live event, sent when `seq` was the last stored event, is about something that has ended."""
+        """Return whether a live event belongs to a draft that has ended.
+
+        `seq` was the last stored event when the live event was sent.
+        """
         return any(self._over.get(name, 0) > seq for name in _names(live))
 
     def texts(self, which: EventFilter) -> tuple[Draft, ...]:
-        """Return the texts that match a filter."""
+        """Return the unfinished texts that match a filter."""
         return tuple(
             Draft(name, text.first.task_id, text.first.session_key, "".join(text.parts))
             for name, text in self._texts.items()
@@ -73,12 +79,12 @@ class Drafts:
         )
 
     def screen(self, session_key: str | None) -> str | None:
-        """Return the screen of a session, or None."""
+        """Return the screen of a session's terminal, or None if there is none."""
         update = self._screens.get(session_key or "")
         return update.payload["screen"] if update else None
 
     def so_far(self) -> Iterator[Event]:
-        """Yield events that contain each draft from its beginning."""
+        """Yield one event for each draft, with its whole text so far, and one event for each screen."""
         for name, text in self._texts.items():
             yield text.first._replace(id="", payload={"message_id": name, "offset": 0, "text": "".join(text.parts)})
         for shown in self._screens.values():
@@ -94,7 +100,11 @@ class _Text:
         self._length = 0
 
     def add(self, offset: int, text: str) -> None:
-        """Write at `offset`. Drop a piece that leaves a hole or makes the text too long; the whole message follows."""
+        """Write a piece of text at `offset`.
+
+        A piece that leaves a hole, or that makes the text too long, is dropped: the complete message is stored later
+        anyway.
+        """
         if offset < self._length:  # the agent writes it again from there
             self.parts = ["".join(self.parts)[:offset]]
             self._length = offset
@@ -104,7 +114,7 @@ class _Text:
 
 
 def ends(event: Event, live: Event) -> bool:
-    """Return whether a stored event ends the draft that a live event belongs to."""
+    """Return whether a stored event ends the draft that the live event is a piece of."""
     return _end_name(event) in _names(live)
 
 
@@ -118,7 +128,7 @@ def _end_name(event: Event) -> Name:
 
 
 def _names(live: Event) -> tuple[Name, ...]:
-    """Return the names of the things whose end also ends the draft of a live event."""
+    """Return the names of everything whose end also ends the draft of a live event: message, turn, task or session."""
     if live.kind == "screen_update":
         return (("session", live.session_key),)
     turn: tuple[Name, ...] = (("task", live.task_id), ("turn", live.task_id, live.attempt))
@@ -126,7 +136,7 @@ def _names(live: Event) -> tuple[Name, ...]:
 
 
 def join_deltas(waiting: Iterable[Event]) -> list[Event]:
-    """Return live events in order, with pieces of the same text joined."""
+    """Return live events in order; consecutive pieces of the same text are joined into one event."""
     events: list[Event] = []
     for live in waiting:
         last = events[-1] if events else None
@@ -139,7 +149,7 @@ def join_deltas(waiting: Iterable[Event]) -> list[Event]:
 
 
 def _continues(last: Event, live: Event) -> bool:
-    """Return whether a piece begins where the piece before it ended."""
+    """Return whether the piece `live` belongs to the same text as `last` and begins where `last` ends."""
     here, there, name = last.payload, live.payload, PIECES[live.kind]
     same = here[name] == there[name] and last.task_id == live.task_id
     return bool(same and here["offset"] + len(here["text"]) == there["offset"])

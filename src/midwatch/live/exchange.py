@@ -1,8 +1,9 @@
 """The exchange: sends live events to the watchers in other processes of one desk.
 
-A process with watchers sends their filters to the other processes, repeats them from time to time, and withdraws them
-in the end; the filters of a dead process expire. A live event is sent only to processes with a matching filter. For a
-new filter a process first gets the texts so far, so that the following pieces fit.
+A process with watchers sends their filters to the other processes, and repeats them from time to time. It withdraws a
+filter when the watcher ends; the filters of a dead process expire. A live event is sent only to processes with a
+matching filter. A process that sends a new filter first gets the unfinished texts so far, so that the pieces that
+follow fit.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RENEW_SECONDS = 10.0
 FILTERS_SECONDS = 35.0
 """Filters that were not repeated for this long have expired."""
 MOST_PENDING = 1_000_000
-"""Characters that may wait for one process on a slow connection; more are dropped."""
+"""How many characters may wait for one process on a slow connection; if there are more, all are dropped."""
 MOST_SO_FAR = 4_000_000
 LARGE = 250_000
 MOST_BATCHES = 1000
@@ -40,7 +41,7 @@ class _Peer:
         self.filters: frozenset[EventFilter] = frozenset()
         self.until = 0.0
         self.fresh = True
-        """Whether the next message contains the texts from the start."""
+        """Whether the next message to this process repeats all unfinished texts from their start."""
         self.pending: list[Event] = []
         self.dropped = 0
         self._size = 0
@@ -49,7 +50,10 @@ class _Peer:
         return any(which.matches(live) for which in self.filters)
 
     def add(self, live: Event) -> None:
-        """Queue a live event. A screen replaces the one before it; if too much waits, all of it is dropped."""
+        """Queue a live event for this process. A screen replaces an older screen of the same session.
+
+        If too many characters wait, all waiting events are dropped.
+        """
         if live.kind == "screen_update":
             self.pending = [e for e in self.pending if e.kind != live.kind or e.session_key != live.session_key]
         self._size += _length(live)
@@ -60,13 +64,13 @@ class _Peer:
             self.pending.append(live)
 
     def take(self) -> list[Event]:
-        taken = join_deltas(self.pending)
+        events = join_deltas(self.pending)
         self.pending, self.dropped, self._size = [], 0, 0
-        return taken
+        return events
 
 
 class _Batch(NamedTuple):
-    """Live events of another process, sent when `seq` was the last stored event it knew."""
+    """Live events of another process. `seq` was the last stored event that this process knew when it sent them."""
 
     seq: int
     dropped: int
@@ -74,7 +78,7 @@ class _Batch(NamedTuple):
 
 
 class Exchange:
-    """Exchanges live events with the buses of other processes while there are watchers for them."""
+    """Exchanges live events with the buses of other processes while watchers need them."""
 
     def __init__(self, relay: Relay, clock: Clock, live: Drafts, audience: LiveReaders) -> None:
         self._relay = relay
@@ -85,7 +89,7 @@ class Exchange:
         self._changed = asyncio.Event()
         self._peers: dict[str, _Peer] = {}
         self._sources: dict[str, deque[_Batch]] = {}
-        """The processes whose live events can be shown here, with the batches that wait for stored events."""
+        """Processes whose live events can be shown here, with batches that wait for stored events."""
         self._online = self._stopped = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
         relay.on_connect(self._handle_connect)
@@ -94,7 +98,7 @@ class Exchange:
         relay.on_message(EVENTS_TOPIC, self._handle_events)
 
     async def stop(self) -> None:
-        """Stop, and withdraw all filters."""
+        """Stop the exchange, and tell the other processes that this process has no filters any more."""
         self._stopped = True
         for task in list(self._tasks.values()):
             task.cancel()
@@ -107,7 +111,7 @@ class Exchange:
     # -- filters of this process -----------------------------------------------------------------------------------
 
     def add_filter(self, which: EventFilter) -> None:
-        """Announce the filter of a new watcher in this process."""
+        """Announce the filter of a new watcher in this process to the other processes."""
         no_live_kinds = which.kinds and not any(
             kind.live and parse_kinds(which.kinds).has(name) for name, kind in KINDS.items()
         )
@@ -119,7 +123,7 @@ class Exchange:
             self._announce_soon()
 
     def remove_filter(self, which: EventFilter) -> None:
-        """Withdraw the filter of a watcher that has ended."""
+        """Withdraw the filter of a watcher that has ended from the other processes."""
         if which in self._filters:
             self._filters[which] -= 1
             if not self._filters[which]:
@@ -144,7 +148,10 @@ class Exchange:
         self._send_filters(EVERYBODY)
 
     def _send_filters(self, to: str, *, fresh: bool = False, ask: bool = False) -> None:
-        """Send the filters of this process; `fresh` asks for texts from the start, `ask` for the other's filters."""
+        """Send the filters of this process to the process `to`.
+
+        `fresh` asks that process to send its unfinished texts from their start. `ask` asks it to send its own filters.
+        """
         if self._online:
             filters = [{k: v for k, v in asdict(which).items() if v} for which in self._filters]
             self._relay.send(to, FILTERS_TOPIC, {"wants": filters, "fresh": fresh, "ask": ask})
@@ -164,7 +171,7 @@ class Exchange:
             self._release(sender, batches)
 
     def show_waiting(self) -> None:
-        """Show the live events of other processes that had to wait for stored events."""
+        """Show those live events of other processes that no longer have to wait for stored events."""
         for sender, batches in list(self._sources.items()):
             self._release(sender, batches)
 
@@ -184,7 +191,7 @@ class Exchange:
             self._send_filters(sender, fresh=True)
 
     def _handle_connect(self) -> None:
-        """Begin from the start after a connection: all processes send their filters, and all texts, again."""
+        """Begin again after a new connection: all processes send their filters and their unfinished texts again."""
         self._online = True
         self._peers.clear()
         for sender in list(self._sources):
@@ -204,13 +211,13 @@ class Exchange:
                 self._run("send", self._send)
 
     def drop_ended(self, event: Event) -> None:
-        """Drop waiting pieces of texts that a stored event ends."""
+        """Drop queued pieces of a text if the stored event `event` ends this text."""
         for peer in self._peers.values():
             if peer.pending:
                 peer.pending = [live for live in peer.pending if not ends(event, live)]
 
     def _handle_filters(self, sender: str, data: Mapping[str, Any]) -> None:
-        """Receive the filters of another process, which may have been disconnected."""
+        """Receive the filters of another process; with `ask`, that process has just connected again."""
         if data["ask"]:
             if sender in self._sources:
                 self._handle_loss(sender)
@@ -239,7 +246,10 @@ class Exchange:
                     yield live
 
     async def _send(self) -> None:
-        """Send the waiting events. Pieces that come meanwhile are joined, so a slow connection gets fewer messages."""
+        """Send the queued events until none are left.
+
+        Pieces of one text that are queued meanwhile are joined, so a slow connection gets fewer messages.
+        """
         while due := [(name, peer) for name, peer in self._peers.items() if peer.pending or peer.dropped]:
             for name, peer in due:
                 dropped = peer.dropped
@@ -266,11 +276,11 @@ class Exchange:
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        log.error("live events are not exchanged: %r", task.exception())
+        log.error("live events are not exchanged with other processes: %r", task.exception())
 
 
 def _groups(events: list[Event]) -> Iterator[list[Event]]:
-    """Yield the events in order, in groups of limited size; at least one group."""
+    """Yield the events in order, in groups of limited size; yield at least one group, even if there are no events."""
     group: list[Event] = []
     size = 0
     for live in events:
@@ -291,7 +301,7 @@ def _plain(live: Event) -> dict[str, Any]:
 
 
 def _event(plain: Mapping[str, Any]) -> Event:
-    """Return the event, without fields that only a newer version knows."""
+    """Return an event from the data of a message, without fields that only a newer version of midwatch knows."""
     return Event(**{name: plain[name] for name in Event._fields if name in plain})
 
 
@@ -299,5 +309,5 @@ FILTER_FIELDS = tuple(field.name for field in fields(EventFilter))
 
 
 def _filter(plain: Mapping[str, Any]) -> EventFilter:
-    known = {name: plain[name] for name in FILTER_FIELDS if name in plain}
-    return EventFilter(**{**known, "kinds": tuple(known.get("kinds", ()))})
+    values = {name: plain[name] for name in FILTER_FIELDS if name in plain}
+    return EventFilter(**{**values, "kinds": tuple(values.get("kinds", ()))})

@@ -1,7 +1,9 @@
-"""Hooks: called with every task that has ended, after the commit, at least once, also across a restart.
+"""Hooks: functions or programs that are called with every task that has ended.
 
-A hook is an async function of this process or a program. Its position in the log is kept, so tasks that ended while no
-process ran are delivered at the next start. A hook that fails or hangs does no harm; its call is not repeated.
+A hook is an async function of this process, or a program. It is called after the commit, and at least once for each
+task, even if the process was restarted in between. Its position in the log is stored, so tasks that ended while no
+process ran are delivered at the next start. A hook that fails or hangs does not affect the tasks; its call is not
+repeated.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ HOOK_SECONDS = 60.0
 
 
 class Hooks:
-    """Durable subscriptions to the end of tasks."""
+    """All hooks of this process, as durable subscriptions to the end of tasks."""
 
     def __init__(self, store: TaskStore, subscriptions: Subscriptions) -> None:
         self._store = store
         self._subscriptions = subscriptions
 
     async def add(self, name: str, hook: Hook, leads: Callable[[], bool] = lambda: True) -> None:
-        """Call `hook` with every task that ends, from now on or from the last position of a hook with this name.
+        """Call `hook` with every task that ends, but only while `leads` returns true.
 
-        It is called only while `leads` returns true.
+        If a hook with this `name` was called before, continue at its last position; otherwise begin now.
         """
 
         async def call_hook(ended: Event) -> None:

@@ -1,7 +1,8 @@
-"""Subscriptions: functions of this process that are called with events, each under a name, in a task of its own.
+"""Subscriptions: functions of this process that are called with events.
 
-A subscription that follows the log loses nothing: the log is its queue, and a durable one continues after a restart. A
-live one has a limited queue; events that do not fit are dropped and counted. A slow or broken one harms no other.
+Each subscription has a name and its own asyncio task. A subscription that follows the log loses no events, because the
+log is its queue; if it is durable, it continues after a restart. A live subscription has a limited queue; events that
+do not fit into the queue are dropped and counted. A slow or broken subscription does not affect other subscriptions.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ PAUSE_SECONDS = 1.0
 SAVE_SECONDS = 0.05
 """How often the position of a durable subscription is saved."""
 STOP_SECONDS = 5.0
-"""The time a cancelled handler has to end."""
+"""How many seconds a cancelled handler has until it must have ended."""
 
 
 class _Limit:
-    """The timeout of a handler. One timer serves many calls: a timer for each costs more than most handlers."""
+    """The timeout of a handler.
+
+    One timer serves many calls, because a new timer for each call would cost more than most handlers do.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -71,7 +75,7 @@ class _Limit:
             self._timer = loop.call_at(self._until, self._look, task, loop)
 
     def _check_expiry(self) -> bool:
-        """Return whether the timer, and nobody else, has cancelled the task."""
+        """Return whether the asyncio task was cancelled by the timer, and by nothing else."""
         over, self._over = self._over, False
         task = asyncio.current_task()
         return over and task is not None and task.uncancel() == 0
@@ -80,8 +84,9 @@ class _Limit:
 class Subscription:
     """A subscription with its counters. A `gap` event tells the handler that events are missing.
 
-    `failed` counts events whose handler raised or took too long; they are not repeated. `dropped` counts events that
-    did not fit into the queue of a live one, or were removed from the log before a slow one read them.
+    `failed` counts events whose handler raised an error or took too long; these events are not repeated. `dropped`
+    counts events that did not fit into the queue of a live subscription, or that were removed from the log before a
+    slow subscription had read them.
     """
 
     def __init__(
@@ -102,11 +107,11 @@ class Subscription:
 
     @property
     def lag(self) -> int:
-        """Return how many events it is behind."""
+        """Return how many events wait to be handled."""
         return 0
 
     async def call_handler(self, event: Event) -> None:
-        """Call the handler; its errors are counted and logged."""
+        """Call the handler with an event; errors of the handler are counted and logged."""
         try:
             await self._limit.call(self._handler, event)
             self.handled += 1
@@ -118,16 +123,16 @@ class Subscription:
             if now - self._logged_at >= PAUSE_SECONDS:  # not a line for each of many events
                 self._logged_at = now
                 log.warning(
-                    "subscription %s failed at event %s, %d times so far", self.name, event.kind, self.failed,
+                    "subscription %s failed at event %s; failures so far: %d", self.name, event.kind, self.failed,
                     exc_info=problem,
                 )  # fmt: skip
 
     async def finish(self) -> None:
-        """Save the last position."""
+        """Save the position of the last handled event, if the subscription is durable."""
 
 
 class _Following(Subscription):
-    """Follows the log from `position` on."""
+    """A subscription that follows the log, from the event after `position` on."""
 
     def __init__(self, *args: Any, store: EventLog, position: int, durable: bool) -> None:
         super().__init__(*args)
@@ -158,7 +163,7 @@ class _Following(Subscription):
             await asyncio.sleep(self._pause)
 
     async def _each(self, batches: AsyncGenerator[Sequence[Event], None], leads: Callable[[], bool]) -> bool:
-        """Call the handler with each event; return whether the log has ended."""
+        """Call the handler with each event; return False if this process does not lead any more, True at the end."""
         async for batch in batches:
             self._busy = True
             for event in batch:
@@ -175,9 +180,9 @@ class _Following(Subscription):
 
     def _advance(self, event: Event) -> None:
         if event.kind == "gap":
-            gone = (event.payload["oldest_seq"] or 0) - 1 - self._position
-            self.dropped += max(0, gone)
-            self._position += max(0, gone)
+            missed = (event.payload["oldest_seq"] or 0) - 1 - self._position
+            self.dropped += max(0, missed)
+            self._position += max(0, missed)
         else:
             self._position = event.seq
 
@@ -194,7 +199,7 @@ class _Following(Subscription):
 
 
 class _Tapping(Subscription):
-    """Takes new events, also live events, while there is space in its queue."""
+    """A live subscription: it receives new events, stored or live, while there is space in its queue."""
 
     def __init__(self, *args: Any, most: int) -> None:
         super().__init__(*args)
@@ -208,7 +213,7 @@ class _Tapping(Subscription):
         return len(self._queue)
 
     async def take(self, position: int) -> None:
-        """Fill the queue; never wait for the handler."""
+        """Put new events into the queue, without waiting for the handler."""
         while True:
             try:
                 async with aclosing(self._bus.batches(position, self.which, live=True)) as batches:
@@ -286,16 +291,17 @@ class Subscriptions:
         seconds: float = HANDLER_SECONDS,
         leads: Callable[[], bool] = lambda: True,
     ) -> Subscription:
-        """Call `handler` with the events from now on; it has `seconds` for each.
+        """Call `handler` with every event that happens from now on; each call may take `seconds`.
 
-        With `durable` it continues after the last event of the subscription with this name; some may be repeated. With
-        `live` it also gets events that are never stored; if it is slow, `most` events wait and others are dropped.
+        With `durable`, continue after the last event that a subscription with this name has handled; some events may be
+        repeated. With `live`, also pass events that are never stored; if the handler is slow, up to `most` events wait
+        in a queue and the others are dropped.
         """
         if not name or name in self._subscriptions:
-            raise InvalidInput(f"the name {name!r} is empty or taken; choose another name.", field="name")
+            raise InvalidInput(f"the name {name!r} is empty or in use; choose another name.", field="name")
         if durable and live:
             raise InvalidInput(
-                "live events are not stored, so they cannot be repeated; choose durable or live.", field="live"
+                "live events are not stored, so they cannot be repeated; choose `durable` or `live`.", field="live"
             )
         position = (await self._store.read_log_bounds()).last_seq
         about = (name, handler, which, self._clock, seconds, self._bus, self._pause)
@@ -319,17 +325,17 @@ class Subscriptions:
         self._tasks[name] = [asyncio.get_running_loop().create_task(loop) for loop in loops]
 
     async def remove(self, name: str) -> None:
-        """Remove a subscription. A durable one with this name continues when it is added again."""
+        """Remove a subscription. If it is durable, it continues when a subscription with this name is added again."""
         if name not in self._subscriptions:
             return
         tasks = self._tasks.pop(name)
         for task in tasks:
             task.cancel()
-        _, left = await asyncio.wait(tasks, timeout=self._stop_seconds)
-        if left:
+        _, running = await asyncio.wait(tasks, timeout=self._stop_seconds)
+        if running:
             log.warning("subscription %s does not end: its handler ignores the cancellation", name)
         await self._subscriptions.pop(name).finish()
 
     async def stop(self) -> None:
-        """Remove all subscriptions. It can be called twice."""
+        """Remove all subscriptions. A second call does nothing."""
         await asyncio.gather(*(self.remove(name) for name in list(self._subscriptions)))

@@ -1,7 +1,8 @@
-"""Telemetry: spans and metrics of turns for OpenTelemetry, from the events of a turn of any agent.
+"""Telemetry: spans and metrics for OpenTelemetry, computed from the events of a turn of any agent.
 
-It is configured by the standard OTEL_* variables; without them the library is not imported. The names are those of the
-GenAI conventions, all in the table below; names that are not in the conventions begin with `midwatch.`.
+Telemetry is configured by the standard OTEL_* variables; without them the library is not imported. The names of spans
+and attributes follow the GenAI conventions and are all in the table below; names that the conventions do not have begin
+with `midwatch.`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ NAMES = {
     "reason": "midwatch.reason",
 }  # fmt: skip
 MOMENTS = frozenset({"tool_exec_skipped", "context_trimmed", "steering_injected", "budget_reached", "error"})
-"""Events that are added to a turn's span as `midwatch.<kind>`."""
+"""Kinds of events that are added to the span of a turn, under the name `midwatch.<kind>`."""
 UNANSWERED = frozenset({"error", "interrupted", "cut_off"})
 TOKEN_BUCKETS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864]
 SECOND_BUCKETS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
@@ -79,7 +80,7 @@ ENDS = EventFilter(kinds=("goal_completed", "goal_timed_out", "task_finished"))
 
 
 def telemetry() -> Telemetry | None:
-    """Return the telemetry that the environment configures, or None."""
+    """Return the telemetry that the environment variables configure, or None if they configure none."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     if not any(os.environ.get(name, "").strip() not in ("", "none") for name in VARIABLES):
@@ -97,12 +98,12 @@ def telemetry() -> Telemetry | None:
 
 
 def name_attributes(**values: Any) -> dict[str, Any]:
-    """Return the attributes under their full names, without those that are None."""
+    """Return the values under the full names of their attributes, without values that are None."""
     return {NAMES[name]: value for name, value in values.items() if value is not None}
 
 
 class Telemetry:
-    """Tracer and meters of this process."""
+    """The tracer and the meters of this process."""
 
     def __init__(self) -> None:
         from opentelemetry.sdk.metrics import MeterProvider
@@ -130,11 +131,11 @@ class Telemetry:
         )
 
     def observe(self, task: Task) -> TurnSpans:
-        """Return the observer of a turn of this task."""
+        """Return an observer that records the events of one turn of this task."""
         return TurnSpans(self, task)
 
     def close(self) -> None:
-        """Send the remaining data, for a few seconds at most. It blocks: call it in a thread."""
+        """Send the remaining data, for a few seconds at most. It blocks, so call it in a separate Python thread."""
         senders = [Thread(target=provider.shutdown, daemon=True) for provider in (self._tracers, self._meters)]
         until = time.monotonic() + FLUSH_SECONDS
         for sender in senders:
@@ -145,7 +146,10 @@ class Telemetry:
             log.warning("not all telemetry was sent; check that the collector runs.")
 
     def workflow(self, root: str, name: str, began: int, ended: int, inside: Any = None, **about: Any) -> None:
-        """Write the span over all turns of a goal, or of a task with children; `root` is the id of either."""
+        """Write the span over all turns of a goal, or of a task with children.
+
+        `root` is the id of the goal or of the task.
+        """
         from opentelemetry.trace import SpanKind
 
         attributes = name_attributes(operation="invoke_workflow", workflow=name, **about)
@@ -166,7 +170,7 @@ class Workflows:
         self._store = store
 
     async def record(self, ended: Event) -> None:
-        """Write the span of the workflow that an event of `ENDS` ends."""
+        """Write the span of the goal, or of the task with children, that has ended with the event `ended`."""
         if ended.kind != "task_finished":
             goal = await self._store.get_goal(str(ended.payload.get("goal_id")))
             if goal is not None:
@@ -182,7 +186,7 @@ class Workflows:
 
 
 class TurnSpans:
-    """The spans of one turn: `invoke_agent`, and in it `chat` and `execute_tool`."""
+    """The spans of one turn: `invoke_agent`, and inside of it one `chat` or `execute_tool` for each call."""
 
     def __init__(self, telemetry: Telemetry, task: Task) -> None:
         from opentelemetry.trace import SpanKind
@@ -200,12 +204,12 @@ class TurnSpans:
         telemetry.ids.next_trace = trace_number(task.root_id or task.id)
         name, parent = f"invoke_agent {task.agent}", parent_of(task)
         self._span = telemetry.tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
-        place = self._span.get_span_context()
-        state = place.trace_state.to_header() or None
-        self.trace = Trace(f"{place.trace_id:032x}", f"{place.span_id:016x}", f"{int(place.trace_flags):02x}", state)
+        span = self._span.get_span_context()
+        state = span.trace_state.to_header() or None
+        self.trace = Trace(f"{span.trace_id:032x}", f"{span.span_id:016x}", f"{int(span.trace_flags):02x}", state)
 
     def record(self, event: Event) -> None:
-        """Record an event of the turn. An error here does not affect the turn."""
+        """Record an event of the turn. An error in telemetry does not affect the turn."""
         try:
             note = getattr(self, f"_{event.kind}", None)
             if note is not None:
@@ -214,10 +218,10 @@ class TurnSpans:
                 plain = {f"midwatch.{k}": v for k, v in event.payload.items() if isinstance(v, str | int | float)}
                 self._span.add_event(f"midwatch.{event.kind}", plain, event.time * 1000)
         except Exception:
-            log.exception("an event %s could not be written to telemetry", event.kind)
+            log.exception("an event of the kind %s could not be written to telemetry", event.kind)
 
     def lose(self, now: int) -> None:
-        """End the spans: another process has the task now."""
+        """End the spans, because another process has the task now."""
         self._end(now, "lease_lost")
 
     def _start(self, key: str, name: str, kind: str, at: int, attributes: Mapping[str, Any], number: int = 1) -> _Call:
@@ -244,7 +248,7 @@ class TurnSpans:
     def _start_chat(
         self, key: str, at: int, model: str | None, most: Any = None, warm: Any = None, number: int = 1
     ) -> _Call:
-        """Start the span of a call of a model; `number` counts its attempts."""
+        """Start the span of a call of a model; `number` is 1 for the first attempt of the call, then 2, and so on."""
         provider, _, name = (model or "").rpartition(":")
         if model and self._model is None:
             self._model = model
@@ -266,7 +270,7 @@ class TurnSpans:
             self._telemetry.first_chunk.record(waited, call.metric_attributes())
 
     def _llm_retry(self, event: Event, payload: Mapping[str, Any]) -> None:
-        """End the span of the failed attempt, and start that of the next one after its pause."""
+        """End the span of the failed attempt, and start the span of the next attempt when its pause is over."""
         key = call_of(event)
         call = self._open.pop(key, None)
         if call is not None:
@@ -332,7 +336,7 @@ class TurnSpans:
 
 
 class _Call:
-    """A call of a model or a tool that has not ended."""
+    """A call of a model or a tool that has not ended yet."""
 
     METRIC_ATTRIBUTES = tuple(NAMES[name] for name in ("operation", "provider", "model", "tool"))
 
@@ -345,18 +349,21 @@ class _Call:
         self._attributes = attributes
 
     def metric_attributes(self) -> dict[str, Any]:
-        """Return the attributes for metrics: only those with few different values."""
+        """Return the attributes for metrics: only attributes with few different values."""
         return {name: self._attributes[name] for name in self.METRIC_ATTRIBUTES if name in self._attributes}
 
 
 def parent_of(task: Task) -> Any:
-    """Return the context of the turn's span: that of its request, its goal, or its parent task."""
+    """Return the context in which the span of a turn starts.
+
+    It is the context of the request that created the task, of the task's goal, or of the parent task.
+    """
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
 
-    place, root = parse_trace(task.trace), None
-    if place is not None:
-        numbers = (int(place.trace_id, 16), int(place.span_id, 16))
-        flags, state = int(place.flags, 16), TraceState.from_header([place.state]) if place.state else None
+    trace, root = parse_trace(task.trace), None
+    if trace is not None:
+        numbers = (int(trace.trace_id, 16), int(trace.span_id, 16))
+        flags, state = int(trace.flags, 16), TraceState.from_header([trace.state]) if trace.state else None
     else:
         root = task.cause_id if task.cause == "goal" else task.root_id if task.parent_id else None
         if root is None:
@@ -367,17 +374,17 @@ def parent_of(task: Task) -> Any:
 
 
 def trace_number(root: str) -> int:
-    """Return the trace id of a goal or a tree of tasks, which is the same in every process."""
+    """Return the trace id for a goal or a tree of tasks; every process computes the same id from `root`."""
     return int.from_bytes(hashlib.sha256(f"trace {root}".encode()).digest()[:16])
 
 
 def span_number(root: str) -> int:
-    """Return the span id of a goal or a tree of tasks."""
+    """Return the span id for a goal or a tree of tasks; every process computes the same id from `root`."""
     return int.from_bytes(hashlib.sha256(f"span {root}".encode()).digest()[:8])
 
 
 def message(role: str, content: str) -> str:
-    """Return a list with one message in the form of the conventions."""
+    """Return a JSON list with one message, in the form that the GenAI conventions define."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": content}]}], ensure_ascii=False)
 
 
@@ -406,7 +413,7 @@ def _error_status() -> Any:
 
 
 def _ids() -> Any:
-    """Return a generator of ids: random ones, unless the next id is set."""
+    """Return a generator of trace ids and span ids: ids are random, unless the next id was set before."""
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     class Ids(IdGenerator):
@@ -425,12 +432,15 @@ def _ids() -> Any:
 
 
 def _exporters(signal: str) -> list[Any]:
-    """Return the exporters that OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER names, by default OTLP over HTTP."""
+    """Return the exporters for a `signal`, which is traces or metrics.
+
+    OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER names them; the default is OTLP over HTTP.
+    """
     names = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp"
     exporters = []
     for name in (part.strip() for part in names.split(",")):
-        known = "otlp_proto_http" if name == "otlp" else name
-        matching = entry_points(group=f"opentelemetry_{signal}_exporter").select(name=known)
+        entry = "otlp_proto_http" if name == "otlp" else name
+        matching = entry_points(group=f"opentelemetry_{signal}_exporter").select(name=entry)
         if matching:
             exporters.append(next(iter(matching)).load()())
         elif name != "none":

@@ -24,7 +24,10 @@ Step = Callable[[Turn], Awaitable[Any]]
 
 
 def say(text: str) -> Step:
-    """Emit a complete message; it is the result if this is the last step."""
+    """Return a step that emits a complete message.
+
+    If it is the last step, the message is the result of the turn.
+    """
 
     async def step(turn: Turn) -> str:
         await turn.emit(MessageUpdate(message_id=message_id(turn), role="agent", message=text))
@@ -34,17 +37,17 @@ def say(text: str) -> Step:
 
 
 def delta(text: str, offset: int = 0) -> Step:
-    """Emit a live piece of text."""
+    """Return a step that emits a live piece of a message; `offset` is its position in the message."""
     return lambda turn: turn.emit(MessageDelta(message_id=message_id(turn), offset=offset, text=text))
 
 
 def emit(payload: Payload) -> Step:
-    """Emit any event."""
+    """Return a step that emits any event."""
     return lambda turn: turn.emit(payload)
 
 
 def tool(name: str, arguments: Any = None, result: str = "", *, is_error: bool = False) -> Step:
-    """Emit the start and the end of a tool's use."""
+    """Return a step that emits the start and the end of a tool's use."""
 
     async def step(turn: Turn) -> None:
         await turn.emit(ToolExecStart(tool=name, arguments=arguments, tool_call_id=name))
@@ -54,7 +57,10 @@ def tool(name: str, arguments: Any = None, result: str = "", *, is_error: bool =
 
 
 def ask(question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: float | None = None) -> Step:
-    """Ask, wait, and return the choice, or the status of the question if there is no choice."""
+    """Return a step that asks a question, waits for the answer, and returns the choice.
+
+    If the answer has no choice, the step returns the status of the question.
+    """
 
     async def step(turn: Turn) -> str:
         answer = await turn.ask(question, choices, expires=expires)
@@ -64,12 +70,12 @@ def ask(question: str, choices: tuple[str, ...] = ("yes", "no"), *, expires: flo
 
 
 def save(progress: Any) -> Step:
-    """Save progress."""
+    """Return a step that saves `progress`."""
     return lambda turn: turn.save_progress(progress)
 
 
 def load() -> Step:
-    """Return the saved progress as text."""
+    """Return a step that returns the saved progress as text."""
 
     async def step(turn: Turn) -> str:
         return str(await turn.load_progress())
@@ -78,17 +84,17 @@ def load() -> Step:
 
 
 def receive() -> Step:
-    """Wait for a message and return it."""
+    """Return a step that waits for a message of a person and returns its text."""
     return lambda turn: turn.receive()
 
 
 def own_group(pgid: int) -> Step:
-    """Report that a process group belongs to this attempt."""
+    """Return a step that reports that the process group `pgid` belongs to this attempt."""
     return lambda turn: turn.own_group(pgid)
 
 
 def wait_for(event: asyncio.Event) -> Step:
-    """Wait until the test sets the event."""
+    """Return a step that waits until the test sets `event`."""
 
     async def step(turn: Turn) -> None:
         await event.wait()
@@ -97,7 +103,7 @@ def wait_for(event: asyncio.Event) -> Step:
 
 
 def raise_(problem: BaseException) -> Step:
-    """Fail with this error."""
+    """Return a step that raises the error `problem`."""
 
     async def step(turn: Turn) -> None:
         raise problem
@@ -113,7 +119,7 @@ def result(
     thread_id: str | None = None,
     usage: Usage | None = None,
 ) -> Step:
-    """End the turn with this result."""
+    """Return a step that ends the turn with this result."""
 
     async def step(turn: Turn) -> TurnResult:
         return TurnResult(text=text, outcome=outcome, error=error, thread_id=thread_id, usage=usage or Usage())
@@ -122,10 +128,11 @@ def result(
 
 
 class ScriptedAgent:
-    """An agent that performs its steps in every turn, one after the other, and records sessions, turns and interrupts.
+    """An agent that performs its steps in every turn, one after the other.
 
-    A step is any `async def step(turn)`. An interrupt cancels the running step, unless its mode is in `deaf_to`. With
-    `lasting` its conversations stay open between turns.
+    It records sessions, turns and interrupts. A step is any `async def step(turn)`. An interrupt cancels the running
+    step, unless the mode of the interrupt is in `deaf_to`. With `lasting` the conversations of the agent stay open
+    between turns.
     """
 
     kind = "scripted"
@@ -156,7 +163,7 @@ class ScriptedAgent:
         return _LastingConversation(self) if self.lasting else _ScriptedConversation(self)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the number of steps."""
+        """Return the number of steps in the script."""
         return {"target": f"a script of {len(self._steps)} steps"}
 
     async def perform(self, prompt: str, turn: Turn) -> Any:

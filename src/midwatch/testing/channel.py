@@ -20,17 +20,17 @@ class RecordingChannel:
         """How many of the next deliveries fail."""
         self.permanent = permanent
         self.hang = hang
-        """While set, deliveries do not return."""
+        """While this is true, calls of `deliver` do not return."""
         self.tried: list[Delivery] = []
         self.delivered: list[Delivery] = []
         self.typing_now = 0
         self.typed: list[tuple[str, str | None]] = []
-        """(start or stop, target), in order."""
+        """The calls of `typing`, in order: (start or stop, target)."""
         self.closed = False
         self._news = asyncio.Condition()
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Record the delivery, or fail or hang if that is set."""
+        """Record the delivery; or fail if `fail` is set, or hang if `hang` is set."""
         self.tried.append(delivery)
         await self._notify()
         if self.hang:
@@ -42,15 +42,15 @@ class RecordingChannel:
         await self._notify()
 
     def typing(self, target: str | None) -> AbstractAsyncContextManager[None]:
-        """Record the start and the stop."""
+        """Record the start and the end of the typing indicator."""
         return self._typing(target)
 
     def listen(self) -> AsyncIterator[Mapping[str, Any]] | None:
-        """Return None, because nothing arrives."""
+        """Return None, because this channel receives nothing."""
         return None
 
     async def close(self) -> None:
-        """Record that it was closed."""
+        """Record that the channel was closed."""
         self.closed = True
 
     async def until(self, condition: Callable[[RecordingChannel], bool]) -> None:

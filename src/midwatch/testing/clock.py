@@ -11,7 +11,7 @@ from midwatch.base.clock import SECOND, Timer
 
 
 class FakeTimer:
-    """A call that happens when the clock is moved past its time."""
+    """A planned call, which is made when the clock is moved past the time of the call."""
 
     def __init__(self, callback: Callable[[], object]) -> None:
         self.callback: Callable[[], object] | None = callback
@@ -45,7 +45,10 @@ class FakeClock:
         return timer
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock forward and make the due calls in order. Tasks that a call wakes run before the next call."""
+        """Move the clock forward, and make the calls that are due, in order.
+
+        Asyncio tasks that a call wakes up run before the next call.
+        """
         end, end_now = self._monotonic + seconds, self._now + round(seconds * SECOND)
         await settle()
         while self._timers and self._timers[0][0] <= end:
@@ -59,11 +62,11 @@ class FakeClock:
         await settle()
 
     def set(self, now: int) -> None:
-        """Set the wall clock, as a person or a time server may do; timers are not affected."""
+        """Set the wall clock to `now`, as a person or a time server may do; timers are not affected."""
         self._now = now
 
 
 async def settle(turns: int = 20) -> None:
-    """Let the tasks of the event loop run that are ready now."""
+    """Let the asyncio tasks run that are ready now."""
     for _ in range(turns):
         await asyncio.sleep(0)

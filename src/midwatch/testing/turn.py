@@ -1,4 +1,4 @@
-"""A turn that records what an agent does with it."""
+"""A turn that records what an agent does in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from midwatch.domain.task import new_task
 class RecordingTurn:
     """A turn without a worker: it gives an agent a prompt and records the calls of the agent.
 
-    A question beyond `answers` fails the turn. `over_budget` returns `spent`.
+    If the agent asks more questions than `answers` has items, the turn fails. `over_budget` returns `spent`.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class RecordingTurn:
         return Session(key=key, agent=agent, gate_key=gate_key(key), thread_id=self.thread_id, workdir=self.workdir)
 
     def text(self) -> str:
-        """Return the live text so far."""
+        """Return the text of all live pieces so far."""
         return "".join(event.text for event in self.events if isinstance(event, MessageDelta))
 
     def kinds(self) -> list[str]:
-        """Return the kinds of the events so far."""
+        """Return the kinds of the events that the agent has emitted so far."""
         return [event.kind for event in self.events]
 
     async def until(self, condition: Callable[[RecordingTurn], bool]) -> None:
@@ -102,7 +102,7 @@ class RecordingTurn:
         return self.progress
 
     async def save_progress(self, progress: Any) -> None:
-        """Save progress."""
+        """Record the saved progress."""
         self.progress = progress
         await self._notify()
 
@@ -111,7 +111,7 @@ class RecordingTurn:
         return list(self.steps)
 
     async def save_step(self, data: Any, took: Sequence[str] = ()) -> None:
-        """Save a step, as JSON stores it."""
+        """Record a step in the form in which JSON stores it."""
         self.steps.append(json.loads(json.dumps(data)))
         self._steers = [steer for steer in self._steers if steer.id not in took]
         await self._notify()
@@ -121,7 +121,7 @@ class RecordingTurn:
         return list(self.earlier)
 
     async def steer(self, text: str, mode: Mode = "after_tool") -> None:
-        """Send a message into the turn."""
+        """Send a message of a person into the turn."""
         self._steers.append(self._steer(text, mode))
         self._steer_arrived.set()
         await self._notify()
@@ -134,16 +134,16 @@ class RecordingTurn:
         )  # fmt: skip
 
     def steers(self, *modes: Mode) -> tuple[Steer, ...]:
-        """Return the messages that no step has taken."""
+        """Return the messages of people that no step has taken yet."""
         return tuple(steer for steer in self._steers if not modes or steer.mode in modes)
 
     async def wait_for_steer(self) -> None:
-        """Wait for a message."""
+        """Wait until the test sends a message with `steer`."""
         self._steer_arrived.clear()
         await self._steer_arrived.wait()
 
     async def receive(self) -> str:
-        """Wait for the next message and return its text."""
+        """Wait for the next message of `steer` and return its text."""
         while not self._steers:
             await self.wait_for_steer()
         return self._steers.pop(0).text
@@ -169,13 +169,13 @@ class RecordingTurn:
         return Answer("granted" if asked_question.choices[names.index(answer)].allows else "denied", answer)
 
     async def handoff(self) -> Handoff | None:
-        """Return the handoff that the test passed."""
+        """Return the handoff that the test gave to this turn, or None."""
         return self.given_handoff
 
     async def delegate(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Handoff:
-        """Record the handoff and return it with the next item of `replies` as its answer."""
+        """Record the handoff, and return it with the next item of `replies` as the answer."""
         work = HandoffTask(description=task) if isinstance(task, str) else task
         self.delegated.append((to, work, dict(wish)))
         await self._notify()
@@ -190,7 +190,7 @@ class RecordingTurn:
     async def transfer(
         self, to: str | None = None, task: HandoffTask | str = "", **wish: Unpack[Delegation]
     ) -> Transfer:
-        """Record the handoff; raise the next item of `replies` if it is an error."""
+        """Record the handoff, and return its transfer; raise the next item of `replies` if that is an error."""
         work = HandoffTask(description=task or self.prompt) if isinstance(task, str) else task
         self.transferred.append((to, work, dict(wish)))
         await self._notify()
@@ -204,16 +204,16 @@ class RecordingTurn:
         return Transfer(handoff=handoff, task=following)
 
     def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Return all agents except those in `hidden`."""
+        """Return those of the agents `names` that are not in `hidden`."""
         return {name: "" for name in names if name not in self.hidden}
 
     async def keep_thread(self, thread_id: str) -> None:
-        """Record the thread."""
+        """Record the id of the agent's thread."""
         self.thread_id = thread_id
         await self._notify()
 
     async def own_group(self, pgid: int) -> None:
-        """Record a process group."""
+        """Record the id of a process group of this attempt."""
         self.groups.append(pgid)
         await self._notify()
 

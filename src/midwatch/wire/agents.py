@@ -13,11 +13,11 @@ from midwatch.wire.shapes import shape_of
 
 @shape_of(AgentCapability)
 class Capability(dict[str, Any]):
-    """A capability by which handoffs choose an agent."""
+    """A kind of work that an agent can do; handoffs choose agents by capabilities."""
 
 
 class AgentInfo(TypedDict, total=False):
-    """An agent as JSON; an agent that only another process has shows just `name` and `live`."""
+    """An agent as JSON. If only another process has the agent, just `name` and `live` are shown."""
 
     name: Annotated[str, Example("demo")]
     live: Annotated[bool, Example(True)]

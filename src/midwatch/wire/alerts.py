@@ -17,7 +17,7 @@ class AlertInfo(dict[str, Any]):
 
 
 class AlertPage(TypedDict):
-    """The current alerts: `told` are sent now, `known` were sent a short time before."""
+    """The current alerts: alerts in `told` are sent now, alerts in `known` were sent a short time before."""
 
     told: list[AlertInfo]
     known: list[AlertInfo]

@@ -15,7 +15,7 @@ from midwatch.wire.shapes import shape_of
 
 @shape_of(Choice)
 class ChoiceInfo(dict[str, Any]):
-    """One way to answer. `kind` is allow_once, allow_always, reject_once or reject_always."""
+    """One choice of a question. `kind` is allow_once, allow_always, reject_once or reject_always."""
 
 
 @shape_of(Pattern)
@@ -25,7 +25,7 @@ class PatternInfo(dict[str, Any]):
 
 @shape_of(Approval, diff_left_out=Annotated[int, Example(0)], choices=list[ChoiceInfo], always=PatternInfo | None)
 class ApprovalInfo(dict[str, Any]):
-    """A question as JSON. Lists leave out its diff."""
+    """A question as JSON. Lists show a question without its diff."""
 
 
 class ApprovalPage(TypedDict):

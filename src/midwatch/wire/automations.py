@@ -38,7 +38,7 @@ class ImportInfo(TypedDict):
 
 
 class ImportPage(TypedDict):
-    """The results of an import, in its order."""
+    """The results of an import, in the order of the imported automations."""
 
     automations: list[ImportInfo]
 
@@ -64,14 +64,14 @@ class RunPage(TypedDict):
 
 
 class PreviewInfo(TypedDict):
-    """A preview of a schedule: its times in words, and the next runs with the offset of its zone."""
+    """A preview of a schedule: the schedule in words, and the next runs with the zone's offset from UTC."""
 
     when: Annotated[str, Example(WHEN)]
     next_runs: Annotated[list[str], Example(NEXT_RUNS)]
 
 
 class DayInfo(TypedDict):
-    """The day of an automation: its schedule in words, its runs within 24 hours, its newest runs first."""
+    """One day of an automation: the schedule in words, the runs within 24 hours, and the newest runs."""
 
     id: Annotated[str, Example("am_1")]
     when: Annotated[str, Example(WHEN)]
@@ -80,6 +80,6 @@ class DayInfo(TypedDict):
 
 
 class DayPage(TypedDict):
-    """The days of automations, in the order of their list."""
+    """One day of each automation, in the order of the list of automations."""
 
     days: list[DayInfo]

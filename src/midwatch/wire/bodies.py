@@ -1,4 +1,4 @@
-"""Derive the body of a request from the definition of its record."""
+"""Derive the class of a request's body from the class of the record that the request creates or changes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 def body_of(*definitions: type, changes: bool = False, seconds: Any = Seconds) -> Callable[[type[Body]], type[Body]]:
-    """Add the inputs of records to a body that creates one, or with `changes` to a body that changes one.
+    """Return a decorator that adds fields to the class of a request's body.
 
-    `seconds` is the type of durations. Fields that the class declares itself are only for type checkers.
+    Added are all fields of the record classes `definitions` that a request may set when it creates a record, or, with
+    `changes`, when it changes a record. `seconds` is the type of fields that are durations. The decorated class may
+    declare some of these fields itself; this only helps type checkers.
     """
 
     def derive(base: type[Body]) -> type[Body]:
@@ -36,11 +38,14 @@ def body_of(*definitions: type, changes: bool = False, seconds: Any = Seconds) -
 
 
 def copy_of(definition: type, names: frozenset[str]) -> Callable[[type[Body]], type[Body]]:
-    """Add fields of a record to a body that holds a copy of one, under their own names and with their own types."""
+    """Return a decorator that adds the fields `names` of a record to the class of a body.
+
+    The body holds a copy of a record: the fields have the same names and types as in the record.
+    """
 
     def derive(base: type[Body]) -> type[Body]:
-        wanted = names - base.model_fields.keys()
-        fields = [field for name, field in fields_of(definition).items() if name in wanted]
+        missing = names - base.model_fields.keys()
+        fields = [field for name, field in fields_of(definition).items() if name in missing]
         return _extend(base, {field.name: _value(field, field.input or Input(""), None) for field in fields})
 
     return derive
@@ -63,7 +68,7 @@ def _value(field: Field, given: Input, takes: Any, changes: bool = False, second
 
 
 def _request_type(kind: Any, given: Input, seconds: Any) -> Any:
-    """Return the type that a value has in a request, with its limits."""
+    """Return the type that a value has in a request, with the limits of the value."""
     if get_origin(kind) in (Union, UnionType):
         return reduce(or_, (_request_type(part, given, seconds) for part in get_args(kind)))
     if kind is float and given.seconds:

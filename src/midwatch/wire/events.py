@@ -13,11 +13,11 @@ from midwatch.wire.shapes import shape_of
 
 @shape_of(Event, partial=True, task_id=Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")])
 class EventInfo(dict[str, Any]):
-    """An event as JSON. Live ones have seq 0."""
+    """An event as JSON. Live events have seq 0."""
 
 
 class EventPage(TypedDict):
-    """Some stored events, and the first and last seq of the log."""
+    """Some stored events, and the first and last seq of the whole log."""
 
     events: list[EventInfo]
     oldest_seq: int

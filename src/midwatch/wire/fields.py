@@ -1,4 +1,4 @@
-"""Field types that several shapes share, and the base class of a section of options."""
+"""Field types that several shapes share, and the base class for the options in a section of the settings."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Options(BaseModel):
 
     @classmethod
     def read_section(cls, section: str, options: Mapping[str, Any]) -> Self:
-        """Check the options of a section, or raise BadConfig that names the first wrong option.
+        """Check the options of a section; raise BadConfig, which names the first wrong option.
 
-        The error does not show the value, because the value may be a secret.
+        The error does not show the value of the option, because the value may be a secret.
         """
         try:
             return cls.model_validate(dict(options))
@@ -41,6 +41,6 @@ class Options(BaseModel):
             first = problem.errors(include_url=False, include_input=False, include_context=False)[0]
             setting = ".".join((section, *map(str, first["loc"])))
             if first["type"] == "extra_forbidden":
-                known = ", ".join(cls.model_fields) or "none"
-                raise BadConfig(f"{setting}: there is no such option; options of this kind: {known}.") from None
+                names = ", ".join(cls.model_fields) or "none"
+                raise BadConfig(f"{setting}: there is no such option; options of this kind: {names}.") from None
             raise BadConfig(f"{setting}: {first['msg'].removeprefix('Value error, ')}.") from None

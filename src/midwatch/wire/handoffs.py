@@ -19,7 +19,7 @@ class HandoffWork(dict[str, Any]):
 
 @shape_of(HandoffContext)
 class HandoffSurroundings(dict[str, Any]):
-    """The context of the work. Lists leave out its messages."""
+    """The context of the work. Lists show the context without its messages."""
 
 
 class HandoffAnswer(TypedDict):
@@ -32,7 +32,7 @@ class HandoffAnswer(TypedDict):
 
 @shape_of(Link)
 class ChainLink(dict[str, Any]):
-    """An agent that had the work, and the handoff that brought it; null for the first."""
+    """An agent that had the work, and the handoff that brought the work to it; null for the first agent."""
 
 
 class Refusal(TypedDict):
@@ -43,7 +43,7 @@ class Refusal(TypedDict):
 
 
 class HandoffAttempt(TypedDict):
-    """An ended attempt of the task of a handoff."""
+    """An attempt of a handoff's task that has ended."""
 
     attempt: Annotated[int, Example(1)]
     started_at: str | None
@@ -53,7 +53,7 @@ class HandoffAttempt(TypedDict):
 
 
 class LateAnswer(TypedDict):
-    """The result of the task of a handoff that had ended before."""
+    """The result of a handoff's task that arrived after the handoff had ended."""
 
     outcome: str | None
     output: Any
@@ -79,7 +79,7 @@ class HandoffInfo(dict[str, Any]):
 
 
 class HandoffPage(TypedDict):
-    """Some handoffs, newest first; `next` is the `before` of the following page."""
+    """Some handoffs, newest first; `next` is the value of `before` for the following page."""
 
     handoffs: list[HandoffInfo]
     next: str | None

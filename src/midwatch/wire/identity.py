@@ -12,7 +12,7 @@ from midwatch.wire.shapes import shape_of
 
 
 class Me(TypedDict):
-    """The actor and role of the request, and the version of the server. `home` is only for owners."""
+    """The actor and the role of the request, and the version of the server. Only owners see `home`."""
 
     actor: str
     role: str
@@ -45,13 +45,13 @@ class SignIn(TypedDict):
 
 
 class SignOut(TypedDict):
-    """The cookie is removed."""
+    """The reply to a sign-out, which removes the cookie."""
 
     signed_out: bool
 
 
 class Link(TypedDict):
-    """An address that signs one browser in, once."""
+    """An address that signs in one browser and works only once."""
 
     url: str
     expires_at: str

@@ -17,15 +17,15 @@ from midwatch.wire.tasks import TASK, DraftInfo, TaskInfo
 
 @shape_of(Screenshot)
 class ScreenInfo(dict[str, Any]):
-    """The screen of a terminal.
+    """The screen of a terminal. `status` is starting, idle, busy, asking or exited.
 
-    `status` is starting, idle, busy, asking or exited; `evidence` is the reason; `certain` is false if it is silence.
-    `cursor` is column and row, from 0. `styled` is empty unless it is requested.
+    `evidence` is the reason for the status. `certain` is false if the evidence is only silence. `cursor` is column and
+    row, from 0. `styled` is empty unless the request asks for it.
     """
 
 
 class KeysTyped(TypedDict):
-    """The number of bytes that were typed."""
+    """The number of bytes that were typed into a terminal."""
 
     typed: int
 
@@ -42,7 +42,7 @@ class SessionInfo(dict[str, Any]):
 
 
 class SessionPage(TypedDict):
-    """Some sessions; `next` is the `before` of the following page."""
+    """Some sessions; `next` is the value of `before` for the following page."""
 
     sessions: list[SessionInfo]
     next: str | None
@@ -66,7 +66,10 @@ class FaultInfo(dict[str, Any]):
 
 
 class SessionStateInfo(TypedDict):
-    """The first data for a watcher of a conversation: its last messages, running and waiting tasks, recent errors."""
+    """The first data for a watcher of a conversation.
+
+    The data are the last messages, the running and waiting tasks, and recent errors.
+    """
 
     kind: str
     as_of_seq: int
@@ -82,24 +85,24 @@ class SessionStateInfo(TypedDict):
 
 @shape_of(Steer)
 class SteerInfo(dict[str, Any]):
-    """A message for a running turn.
+    """A message for a running turn. `status` is queued, injected, passed_on or dropped.
 
-    `status` is queued, injected (the turn has it), passed_on (it became a task with the same id) or dropped.
+    `injected` means that the turn has the message. `passed_on` means that the message became a task with the same id.
     """
 
 
 @shape_of(Task, **TASK, mode=Annotated[str, Example("after_turn")], steer=Annotated[SteerInfo | None, Example(None)])
 class SentInfo(TaskInfo):
-    """The task that will answer a message.
+    """The task that will answer a message, and `mode`: when the message reaches the agent.
 
-    `mode` is when the message reaches the agent. `steer` is the message if it goes to a running turn, or null.
+    If the message goes to a running turn, `steer` is the message; otherwise it is null.
     """
 
 
 class Interruption(TypedDict):
-    """The task whose turn ends, or null if nothing ran, and the mode: `abort` or `stop`.
+    """The task whose turn is ended, or null if no task ran; `mode` is `abort` or `stop`.
 
-    `resume` is the command that resumes its automation or goal, if that was paused.
+    `resume` is the command that resumes the task's automation or goal, if the interruption paused it.
     """
 
     interrupted: Annotated[str | None, Example("t_06f2m8yq3kq5r0v9x1w2")]

@@ -1,4 +1,4 @@
-"""Derive the shape of a reply from the definition of its record."""
+"""Derive the shape of a reply from the class of the record that the reply shows."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ Shape = TypeVar("Shape", bound=type[dict[str, Any]])
 
 
 def shape_of(definition: type, /, *, partial: bool = False, **others: Any) -> Callable[[Shape], Shape]:
-    """Make a class the shape of a record as JSON shows it, with more keys, or with keys of another type.
+    """Return a decorator that makes a class the shape of a record as JSON shows it.
 
-    With `partial` each key may be missing instead of being null. For type checkers the class stays a plain
-    `dict[str, Any]`, so that a record has only one definition.
+    `others` are more keys, or keys that have another type than in the record. With `partial` each key may be missing
+    instead of being null. For type checkers the class stays a plain `dict[str, Any]`, so that the fields of a record
+    are declared only once.
     """
 
     def derive(base: Shape) -> Shape:
@@ -33,7 +34,7 @@ def shape_of(definition: type, /, *, partial: bool = False, **others: Any) -> Ca
 
 
 def reply_type(field: Field, partial: bool) -> Any:
-    """Return the type of a field as JSON shows it, with its example if it has one."""
+    """Return the type of a field as JSON shows it, with an example if the field has one."""
     kind = str | None if field.is_time and field.optional else str if field.is_time else json_type(field.type)
     if partial and field.optional:
         kind = reduce(or_, (part for part in get_args(kind) if part is not NoneType))
@@ -41,7 +42,7 @@ def reply_type(field: Field, partial: bool) -> Any:
 
 
 def json_type(kind: Any) -> Any:
-    """Return the type that a value of some type has in JSON; a `Literal` is just text."""
+    """Return the JSON type for values of the Python type `kind`; a `Literal` becomes `str`."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return reduce(or_, map(json_type, parts))

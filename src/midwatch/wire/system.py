@@ -25,11 +25,14 @@ STORE = {"kind": "sqlite", "journal": "wal", "synchronous": "FULL"}
     leader=Annotated[bool, Example(True)],
 )
 class ProcessInfo(dict[str, Any]):
-    """A process that runs tasks, as JSON. With file locks instead of heartbeats, `heartbeat_age` is null."""
+    """A process that runs tasks, as JSON.
+
+    If processes hold file locks instead of sending heartbeats, `heartbeat_age` is null.
+    """
 
 
 class ClusterInfo(TypedDict):
-    """The processes on a store, oldest first, and facts about the store."""
+    """The processes that share a store, oldest first, and facts about the store."""
 
     store: Annotated[dict[str, Any], Example(STORE)]
     processes: list[ProcessInfo]
@@ -60,7 +63,7 @@ class Now(TypedDict):
 
 
 class Directories(TypedDict):
-    """The directories in a directory of the server's machine."""
+    """The subdirectories of one directory on the server's machine."""
 
     path: str
     parent: str | None
@@ -79,7 +82,7 @@ class SettingsInfo(TypedDict):
 
 
 class Ready(TypedDict):
-    """The reply if tasks are accepted and the database answers."""
+    """The reply that the server accepts tasks and the database answers."""
 
     status: str
 

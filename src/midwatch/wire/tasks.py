@@ -27,7 +27,7 @@ class TaskInfo(dict[str, Any]):
 
 
 class TaskPage(TypedDict):
-    """Some tasks; `next` is the `before` of the following page."""
+    """Some tasks; `next` is the value of `before` for the following page."""
 
     tasks: list[TaskInfo]
     next: str | None
@@ -39,7 +39,10 @@ class Counts(dict[str, Any]):
 
 
 class TaskStateInfo(TypedDict):
-    """The first data for a watcher of a task, sent again after a lost connection. The client sets `kind` to `state`."""
+    """The first data for a watcher of a task.
+
+    The data are sent again after a lost connection. The client sets `kind` to `state`.
+    """
 
     kind: str
     as_of_seq: int
@@ -48,7 +51,10 @@ class TaskStateInfo(TypedDict):
 
 
 class RelatedTask(TypedDict):
-    """A task that belongs to another: `relation` is root, parent, retry_of, retry, child, self or other."""
+    """A task that is related to the shown task.
+
+    `relation` is root, parent, retry_of, retry, child, self or other.
+    """
 
     id: str
     relation: str
@@ -60,7 +66,7 @@ class RelatedTask(TypedDict):
 
 
 class TaskView(TypedDict):
-    """All data for a page about a task. The HTML is safe to show."""
+    """All data for a page about a task. The HTML in it is safe to show."""
 
     task: TaskInfo
     prompt_html: str
@@ -80,7 +86,7 @@ class ResultInfo(TypedDict):
 
 
 class DraftInfo(TypedDict):
-    """The text so far of a message that is not complete."""
+    """The text so far of a message that is still being written."""
 
     message_id: str
     task_id: str | None

@@ -28,9 +28,9 @@ class UsageTotals(TypedDict):
 
 
 class UsageGroup(UsageTotals):
-    """The usage of one part, with the names of the requested parts.
+    """The usage of one group of tasks, with the values that the request grouped by.
 
-    The session of a task outside a conversation is '', and so is the model of a task without one.
+    A task outside a conversation has the session ''. A task without a model has the model ''.
     """
 
     actor: NotRequired[Annotated[str, Example("owner")]]
@@ -41,7 +41,10 @@ class UsageGroup(UsageTotals):
 
 
 class UsageInfo(TypedDict):
-    """The usage of the tasks that ended in a period, in total and by part; `left_off` rows exceed the limit."""
+    """The usage of the tasks that ended in a period, in total and by group.
+
+    `left_off` groups are not shown, because there are more groups than the limit of a reply.
+    """
 
     since: Annotated[str, Example(AT)]
     until: str | None

@@ -12,10 +12,9 @@ from midwatch.wire.shapes import shape_of
 
 
 class WorktreeNote(TypedDict):
-    """The worktree of a task.
+    """The worktree of a task. Before the task starts, `status` is planned and only the id is known.
 
-    Before the task starts, `status` is planned and only the id is known. The figures compare the end of the task with
-    `base`, with uncommitted changes.
+    The figures compare the worktree at the end of the task with the commit `base`; uncommitted changes count, too.
     """
 
     id: str
@@ -31,18 +30,21 @@ class WorktreeNote(TypedDict):
 
 @shape_of(Worktree)
 class WorktreeInfo(dict[str, Any]):
-    """A worktree as JSON. `status` is making, kept, merged or removed; `target` is the branch it is merged into."""
+    """A worktree as JSON. `status` is making, kept, merged or removed.
+
+    `target` is the branch that the worktree is merged into.
+    """
 
 
 class WorktreePage(TypedDict):
-    """Some worktrees; `next` is the `before` of the following page."""
+    """Some worktrees; `next` is the value of `before` for the following page."""
 
     worktrees: list[WorktreeInfo]
     next: str | None
 
 
 class WorktreeDiff(TypedDict):
-    """The changes in a worktree, as a unified diff; `truncated` if it was cut."""
+    """The changes in a worktree, as a unified diff; `truncated` is whether the diff was cut."""
 
     id: Annotated[str, Example("w_1a1deb33561a3f9a1c20b7d4")]
     diff: Annotated[str, Example("diff --git a/a.txt b/a.txt\\n...")]
@@ -50,7 +52,10 @@ class WorktreeDiff(TypedDict):
 
 
 class WorktreeMerge(TypedDict):
-    """A merge: `commit` is the commit of the branch `into` now. `how` is fast-forward, merge, or nothing."""
+    """The result of a merge: `commit` is now the newest commit of the branch `into`.
+
+    `how` is fast-forward, merge, or nothing.
+    """
 
     worktree: WorktreeInfo
     commit: str

@@ -1,8 +1,8 @@
 """Events: all output of midwatch.
 
-Every change of state and every step of an agent is an event, written in the transaction of that change. An `Event` is
-an envelope around one payload; each kind of payload is a frozen class. Live kinds (deltas) are shown to clients and are
-never stored.
+Every change of state and every step of an agent is an event. The event is written in the same transaction as the
+change. An `Event` is an envelope around one payload; each kind of payload is a frozen class. Live kinds (deltas) are
+shown to clients and are never stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from midwatch.domain.event.records import *  # noqa: F403
 # isort: on
 
 VERSION = 1
-"""The version of the envelope and the payloads; it grows when a field changes its meaning."""
+"""The version of the envelope and of the payloads; it is raised when the meaning of a field changes."""
 
 
 class Event(NamedTuple):
@@ -52,18 +52,21 @@ class Event(NamedTuple):
     source: str | None = None
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the event as JSON shows it: without empty fields, the time as ISO 8601."""
-        known = {name: value for name, value in self._asdict().items() if value is not None}
-        return {**known, "task_id": self.task_id, "time": iso(self.time)}
+        """Return the event as JSON shows it: without empty fields, and with the time as ISO 8601."""
+        shown = {name: value for name, value in self._asdict().items() if value is not None}
+        return {**shown, "task_id": self.task_id, "time": iso(self.time)}
 
 
 def event(payload: Payload, now: int, **meta: Any) -> Event:
-    """Wrap a payload in its envelope."""
+    """Return an event with this payload; `meta` are the other fields of the envelope."""
     return Event(payload.kind, now, payload.data(), new_id("e", now), **meta)
 
 
 def call_of(call: Event) -> str:
-    """Return a name that the start and the end of a call share: the id of the call, or else the name of the tool."""
+    """Return the name that is the same for the start event and the end event of a call.
+
+    It is the id of the call, or else the name of the tool.
+    """
     payload = call.payload
     if call.kind.startswith("llm"):
         return f"llm {payload.get('request_id')}"
@@ -83,18 +86,18 @@ def end_call(start: Event, why: str, duration: float | None = None) -> Payload:
 
 
 def kind_text(name: str) -> str:
-    """Return the name of a kind for people; an unknown kind, from a newer version, is marked."""
+    """Return the name of a kind as text for people; a kind that only a newer version knows is marked as unknown."""
     return name if name in KINDS else f"event_kind({name})"
 
 
 class KindMatcher(NamedTuple):
-    """A set of kinds: names, and the beginnings of names."""
+    """A set of kinds of events, given by names and by beginnings of names."""
 
     names: frozenset[str]
     beginnings: tuple[str, ...]
 
     def has(self, name: str) -> bool:
-        """Return whether the set contains a kind."""
+        """Return whether the set contains the kind `name`."""
         return name in self.names or name.startswith(self.beginnings)
 
 
@@ -112,7 +115,10 @@ def kinds_of(name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """A filter of events; an empty filter matches all. `tool_*` means every kind that begins with `tool_`."""
+    """A filter of events; an empty filter matches all events.
+
+    The kind `tool_*` matches every kind that begins with `tool_`.
+    """
 
     kinds: tuple[str, ...] = ()
     task_id: str | None = None
@@ -123,11 +129,14 @@ class EventFilter:
 
     @property
     def of_task(self) -> str | None:
-        """Return the only task that can match, or None; the id of a turn begins with that of its task."""
+        """Return the only task whose events can match, or None.
+
+        The id of a turn begins with the id of its task.
+        """
         return self.task_id or (self.turn_id.partition(".")[0] if self.turn_id else None)
 
     def matches(self, event: Event) -> bool:
-        """Return whether the event passes the filter."""
+        """Return whether the event matches the filter."""
         return (
             (not self.kinds or parse_kinds(self.kinds).has(event.kind))
             and self.task_id in (None, event.task_id)
@@ -142,14 +151,17 @@ EVERYTHING = EventFilter()
 
 
 class LogBounds(NamedTuple):
-    """The first and the last stored seq of the log; 0 and 0 if it is empty."""
+    """The first and the last seq in the log; both are 0 if the log is empty."""
 
     oldest_seq: int
     last_seq: int
 
 
 class Page(list[Event]):
-    """Some events, in order. `cut` means that there are more: the page ends early because its events are large."""
+    """Some events, in order.
+
+    `cut` means that the page ends early because its events are large, and that more events follow.
+    """
 
     cut = False
 
@@ -158,13 +170,19 @@ class EventLog(Protocol):
     """Port: the stored events."""
 
     async def read_events(self, after: int, which: EventFilter = EVERYTHING, limit: int = 500) -> Page:
-        """Return up to `limit` matching events with seq > `after`, in order; fewer if large, but at least one."""
+        """Return up to `limit` matching events with seq > `after`, in order.
+
+        If the events are large, fewer are returned, but at least one.
+        """
 
     async def read_events_back(self, before: int, which: EventFilter = EVERYTHING, limit: int = 500) -> list[Event]:
         """Return the last `limit` matching events with seq < `before`, in order."""
 
     async def read_log_bounds(self) -> LogBounds:
-        """Return the first and last seq of the log. A reader that is below `oldest_seq` - 1 has missed events."""
+        """Return the first and the last seq of the log.
+
+        A reader whose position is below `oldest_seq` - 1 has missed events.
+        """
 
     async def get_cursor(self, name: str) -> int | None:
         """Return the last seq that a named reader has processed, or None."""
@@ -173,7 +191,7 @@ class EventLog(Protocol):
         """Store the last seq that a named reader has processed."""
 
     async def prune_events(self, before: int, keep: int) -> int:
-        """Remove events older than `before`, and the oldest beyond `keep`, and return how many.
+        """Remove events older than `before`, and the oldest events if there are more than `keep`; return how many.
 
-        Events of open tasks stay readable below `oldest_seq`; from there on the log has no holes.
+        Events of open tasks stay readable below `oldest_seq`. From `oldest_seq` on, the log has no holes.
         """

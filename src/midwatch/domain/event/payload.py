@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 
 class Payload:
-    """Base class of all payloads. With `agents`, agents may emit the kind; all others come from midwatch itself."""
+    """Base class of all payloads. Agents may emit a kind of event only if its class sets `agents`."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -23,13 +23,13 @@ class Payload:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
-        """Return the payload with this data, the reverse of `data`."""
+        """Return the payload with this data. It is the reverse of the method `data`."""
         fields = {name.rstrip("_"): name for name in cls.names}
         return cls(**{fields.get(name, name): value for name, value in data.items()})
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy of a value that may change before the event is written."""
+    """Return a deep copy of a value, because the original may change before the event is written."""
     return deepcopy(value) if isinstance(value, dict | list) else value
 
 
@@ -40,7 +40,7 @@ P = TypeVar("P", bound=Payload)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def kind(name: str, *, live: bool = False, agents: bool = False) -> Callable[[type[P]], type[P]]:
-    """Make a class the frozen payload of events called `name`."""
+    """Return a decorator that makes a class the frozen payload of events of the kind `name`."""
 
     def register(cls: type[P]) -> type[P]:
         payload = dataclass(frozen=True, slots=True, kw_only=True)(cls)

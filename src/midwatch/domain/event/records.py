@@ -1,4 +1,7 @@
-"""Kinds of events about all other records: automations, goals, handoffs, approvals, deliveries, tokens and alerts."""
+"""Kinds of events about records other than tasks and sessions.
+
+These are automations, goals, handoffs, approvals, deliveries, tokens and alerts.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ class AutomationFired(Payload):
 
 @kind("automation_missed")
 class AutomationMissed(Payload):
-    """A run was skipped (`overlap`, `late`) or started late (`caught_up`); `count` is the number of missed times."""
+    """A run was skipped (`reason` is overlap or late) or started late (caught_up).
+
+    `count` is the number of scheduled times that were missed.
+    """
 
     automation_id: str
     reason: str
@@ -124,7 +130,7 @@ class GoalTimedOut(Payload):
 
 @kind("handoff_requested")
 class HandoffRequested(Payload):
-    """An agent or a person hands work over; the `task_id` of the event is the task that it comes from."""
+    """An agent or a person hands work over; the `task_id` of the event is the task that the work comes from."""
 
     handoff_id: str
     from_agent: str
@@ -165,7 +171,7 @@ class HandoffStarted(Payload):
 
 @kind("handoff_retried")
 class HandoffRetried(Payload):
-    """The target failed for a reason that may go away; it tries again."""
+    """The target failed for a reason that may go away; the target tries again."""
 
     handoff_id: str
     to_agent: str
@@ -244,7 +250,7 @@ class ApprovalResolved(Payload):
 
 @kind("rule_added")
 class RuleAdded(Payload):
-    """Somebody answered a question with "always"; from now on a rule answers it."""
+    """Somebody answered a question with "always"; from now on a rule answers such questions."""
 
     rule_id: str
     effect: str
@@ -325,7 +331,10 @@ class DeliveryRetried(Payload):
 
 @kind("watchdog_alert")
 class WatchdogAlert(Payload):
-    """The watchdog found a problem: `alert` is overdue, stuck or silent, and `subject` is the id of the record."""
+    """The watchdog found a problem: `alert` is overdue, stuck or silent.
+
+    `subject` is the id of the task, automation or goal.
+    """
 
     subject: str
     alert: str
@@ -338,10 +347,10 @@ class WatchdogAlert(Payload):
 
 @kind("gap", live=True)
 class Gap(Payload):
-    """Some events are missing here.
+    """Some events are missing at this position.
 
-    Either stored events before `oldest_seq` were deleted, or the log ends before the position of the reader, or at
-    least `dropped` live events were too many or were lost between processes.
+    There are three reasons: stored events before `oldest_seq` were deleted; or the log ends before the position of the
+    reader; or at least `dropped` live events were too many, or were lost between processes.
     """
 
     oldest_seq: int | None = None

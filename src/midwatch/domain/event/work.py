@@ -1,4 +1,4 @@
-"""Kinds of events about the loop of an agent, about conversations and about tasks."""
+"""Kinds of events about the turns of agents, about conversations and about tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class TurnEnd(Payload):
 
 @kind("llm_request", agents=True)
 class LlmRequest(Payload):
-    """The agent calls a model. An `llm_response` with the same `request_id` always follows, even if the call fails."""
+    """The agent calls a model.
+
+    An `llm_response` with the same `request_id` always follows, even if the call fails.
+    """
 
     model: str
     messages_count: int
@@ -44,7 +47,7 @@ class LlmRequest(Payload):
 
 @kind("llm_delta", live=True, agents=True)
 class LlmDelta(Payload):
-    """More of a model's answer arrived; lengths are in characters. The text itself is in a `message_delta`."""
+    """More of a model's answer arrived; lengths are in characters. The text itself is in a `message_delta` event."""
 
     content_delta_len: int = 0
     reasoning_delta_len: int = 0
@@ -67,8 +70,8 @@ class LlmRetry(Payload):
 class LlmResponse(Payload):
     """The call of a model ended.
 
-    Without an answer `finish_reason` is error, interrupted or cut_off. Values that the agent does not report are null;
-    `latency` is in seconds.
+    If the model gave no answer, `finish_reason` is error, interrupted or cut_off. Values that the agent does not report
+    are null. `latency` is in seconds.
     """
 
     model: str | None = None
@@ -91,7 +94,7 @@ class ThoughtUpdate(Payload):
 
 @kind("thought_delta", live=True, agents=True)
 class ThoughtDelta(Payload):
-    """More text of a thought; `offset` is its position, in characters."""
+    """More text of a thought arrived; `offset` is the position of this piece, in characters."""
 
     thought_id: str
     offset: int
@@ -123,7 +126,7 @@ class ToolExecStart(Payload):
 
 @kind("tool_exec_end", agents=True)
 class ToolExecEnd(Payload):
-    """The tool returned or failed, or its turn ended first.
+    """The tool returned or failed, or the turn ended before the tool did.
 
     `duration` is in seconds. With `async` the tool continues after this event. An entry of `diffs` has `path`, `patch`
     (a unified diff, cut if it is long), `added`, `removed` and `cut`.
@@ -194,7 +197,10 @@ class LoopError(Payload):
 
 @kind("message_update", agents=True)
 class MessageUpdate(Payload):
-    """A complete message of the conversation; `number` is its position there, if it is stored."""
+    """A complete message of the conversation.
+
+    If the message is stored, `number` is its position in the conversation.
+    """
 
     message_id: str
     role: str
@@ -204,7 +210,7 @@ class MessageUpdate(Payload):
 
 @kind("message_delta", live=True, agents=True)
 class MessageDelta(Payload):
-    """More text of a message that is being written; `offset` is its position, in characters."""
+    """More text of a message that is being written; `offset` is the position of this piece, in characters."""
 
     message_id: str
     offset: int
@@ -213,7 +219,10 @@ class MessageDelta(Payload):
 
 @kind("status_change")
 class StatusChange(Payload):
-    """The status of the conversation changed to idle, busy, asking, closed or lost; `agent_type` is its agent."""
+    """The status of the conversation changed to idle, busy, asking, closed or lost.
+
+    `agent_type` is the agent of the conversation.
+    """
 
     status: str
     agent_type: str
@@ -221,14 +230,14 @@ class StatusChange(Payload):
 
 @kind("screen_update", live=True, agents=True)
 class ScreenUpdate(Payload):
-    """The current screen of an agent in a terminal."""
+    """The current screen of an agent that runs in a terminal."""
 
     screen: str
 
 
 @kind("agent_error", agents=True)
 class AgentFault(Payload):
-    """A turn failed (`level` is error), or it is tried again (`level` is warning)."""
+    """A turn failed (`level` is error), or a failed turn is tried again (`level` is warning)."""
 
     message: str
     level: str
@@ -275,7 +284,7 @@ class TaskSubmitted(Payload):
 
 @kind("task_started")
 class TaskStarted(Payload):
-    """A process started the task; the `attempt` of the event counts the starts."""
+    """A process started the task; the `attempt` of the event is the number of the start."""
 
     agent: str
     owner: str
@@ -292,7 +301,10 @@ class TaskProgress(Payload):
 
 @kind("task_waiting")
 class TaskWaiting(Payload):
-    """The task cannot continue now: `wait` is the reason, such as approval or delay; `until` is the end, if known."""
+    """The task cannot continue now.
+
+    `wait` is the reason, such as approval or delay. `until` is when the wait ends, if that is known.
+    """
 
     wait: str
     until: str | None = None
@@ -317,7 +329,10 @@ class TaskRescued(Payload):
 
 @kind("task_finished")
 class TaskFinished(Payload):
-    """The task ended. `transferred_to` is the task that continues its work and gives the answer, if there is one."""
+    """The task ended.
+
+    If another task continues the work and gives the answer, `transferred_to` is this other task.
+    """
 
     status: str
     outcome: str
@@ -352,7 +367,10 @@ class TaskLate(Payload):
 
 @kind("worktree_changed")
 class WorktreeChanged(Payload):
-    """A worktree was created (`kept`), merged into a branch, or removed; `task_id` of the event is its latest task."""
+    """A worktree was created (`status` is kept), merged into a branch, or removed.
+
+    The `task_id` of the event is the latest task of the worktree.
+    """
 
     worktree_id: str
     status: str
