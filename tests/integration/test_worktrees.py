@@ -292,7 +292,7 @@ async def test_a_worktree_with_a_running_task_is_not_merged_or_removed(desk: Run
 
 async def test_a_worktree_whose_agent_left_the_branch_is_not_merged(desk: Runtime, repo: Path) -> None:
     away = await run_task(desk, "git switch -qc mine; echo x > x; git add x; git commit -qm x", repo)
-    with pytest.raises(Conflict, match="but on mine; merge that by hand"):
+    with pytest.raises(Conflict, match="but on mine; merge by hand"):
         await desk.worktrees.merge(away.id)
     await desk.worktrees.remove(away.id)
     assert git(repo, "show", "mine:x") == "x", "its commit is on another branch, which stays"

@@ -71,7 +71,7 @@ class Desk(Foundation):
         self.alerts = Alerts(store, clock, self.registry.live, settings.silence_of)
 
     def _build_handoffs(self) -> Handoffs:
-        """Build the handoff service with its limits, and disable handoffs to the agents that accept none."""
+        """Build the handoff service, and disable handoffs to the agents whose setting `handoffs` is False."""
         wanted = self.settings.handoffs
         handoffs = Handoffs(
             self.store, self.clock, self.registry, self.id, self.running_tasks, self.waiter, wanted.limits(),

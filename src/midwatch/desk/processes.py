@@ -1,4 +1,4 @@
-"""The list of processes that run tasks on the store of a desk: their state, the leader, their running tasks."""
+"""The processes that run tasks of a desk's store: which of them live, which one leads, and how many tasks each runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from midwatch.domain.instance import Instance
 
 
 async def list_processes(desk: Desk) -> list[dict[str, Any]]:
-    """Return each registered process as JSON, oldest first."""
+    """Return all registered processes as JSON, the oldest process first."""
     known = await desk.store.list_instances()
     living = {instance.id for instance in await desk.living()}
     running = Counter(task.lease_owner for task in await desk.store.list_running_tasks())
@@ -35,7 +35,10 @@ async def list_processes(desk: Desk) -> list[dict[str, Any]]:
 
 
 def _find_leader(desk: Desk, living: list[Instance]) -> str | None:
-    """Return the id of the server, or of the only live process if the leader's lock is held; otherwise None."""
+    """Return the id of the leader, or None if it is unknown.
+
+    The leader is the server. Without a server it is the only live process, if a process holds the leader's lock.
+    """
     servers = [instance.id for instance in living if instance.role == "up"]
     if servers:
         return servers[0]

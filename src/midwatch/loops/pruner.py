@@ -18,7 +18,7 @@ FIRST_PRUNE_SECONDS = 60.0
 
 
 class Retention(NamedTuple):
-    """How many ended tasks and events are kept, and for how many seconds."""
+    """How many ended tasks and how many events are kept, and for how many seconds."""
 
     tasks: int
     task_age: float
@@ -46,7 +46,10 @@ class Pruner(LeaderLoop):
         self._prune_at = clock.now() + int(FIRST_PRUNE_SECONDS * SECOND)
 
     async def look(self) -> int:
-        """Prune if it is time. The first time is a minute after the start, so that the start is quick."""
+        """Prune if pruning is due, and return when it is due next.
+
+        After the start it is first due a minute later, so that the start is quick.
+        """
         now = self._clock.now()
         if now >= self._prune_at:
             await self.prune()
@@ -54,7 +57,7 @@ class Pruner(LeaderLoop):
         return self._prune_at
 
     async def prune(self) -> tuple[int, int]:
-        """Remove ended tasks and events beyond the limits. Return how many of each were removed."""
+        """Remove ended tasks and events that are too old or too many. Return how many tasks and events were removed."""
         kept, now = self._retention, self._clock.now()
         await self._store.prune_automations(compute_retention_start(now))
         tasks = events = 0
