@@ -381,7 +381,7 @@ async def test_a_person_manages_a_goal(either: Desk) -> None:
     )
     key = made["id"]
     assert (made["status"], made["deadline_at"]) == ("waiting_for_session", "2999-01-01T09:00:00.000000Z")
-    assert "has an open goal already" in either.run_refused(4, "goal", "set", "another", "--session", "chat:1")
+    assert "has an open goal" in either.run_refused(4, "goal", "set", "another", "--session", "chat:1")
     edited = either.run_json("goal", "edit", key, "--objective", "talk", "--max-tokens", "9", "--deadline", "in 3h")
     assert (edited["objective"], edited["max_tokens"]) == ("talk", 9)
     assert edited["deadline_at"] < made["deadline_at"]

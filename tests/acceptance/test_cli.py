@@ -283,7 +283,7 @@ def test_an_always_rule_is_made_and_revoked(live: Desk) -> None:
     live.json("rules", "revoke", live.json("rules")["rules"][0]["id"])
     plain = live.json("submit", "demo:ask", "--agent", "demo")["id"]
     question = poll_until(lambda: live.json("approvals")["approvals"], bool)[0]
-    assert "answer without always" in live.run_refused(2, "approve", question["id"], "--always")
+    assert "answer without `always`" in live.run_refused(2, "approve", question["id"], "--always")
     live("deny", question["id"])
     live.wait_for_end(plain)
 
@@ -427,7 +427,7 @@ def test_bad_input_prints_one_line_and_changes_nothing(either: Desk) -> None:
 def test_a_finished_task_cannot_be_cancelled_and_an_open_task_has_no_result(either: Desk) -> None:
     task_id = either.json("submit", "echo x", "--agent", "shell", "--delay", "1h")["id"]
     assert task_id in either.run_refused(4, "result", task_id)
-    assert "cancel it first" in either.run_refused(4, "retry", task_id)
+    assert "first cancel it" in either.run_refused(4, "retry", task_id)
     assert either.json("cancel", task_id)["status"] == "cancelled"
     assert "already cancelled" in either.run_refused(4, "cancel", task_id)
 

@@ -309,8 +309,8 @@ def test_a_working_directory_with_hidden_files_is_refused(world: World) -> None:
 @pytest.mark.parametrize(
     ("wanted", "more", "why"),
     [
-        ("none", {"write": ["/x"]}, 'need sandbox = "bwrap"'),
-        (["jail"], {"read": ["/x"]}, 'need sandbox = "bwrap"'),
+        ("none", {"write": ["/x"]}, 'need `sandbox = "bwrap"`'),
+        (["jail"], {"read": ["/x"]}, 'need `sandbox = "bwrap"`'),
         ("bwrap", {"write": ["~"]}, "a sandbox always hides"),
         ("bwrap", {"read": ["~/.midwatch"]}, "a sandbox always hides"),
         ("bwrap", {"read": ["~/.midwatch/token"]}, "a sandbox always hides"),

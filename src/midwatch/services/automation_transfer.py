@@ -1,6 +1,7 @@
-"""Automation transfer: export automations as JSON from one home and import them into this or another home.
+"""The export and import of automations: export automations of a home as JSON, and import them into the same or another.
 
-An export contains settings and the number of runs. It contains no results, threads, tasks or targets of routes.
+An export contains the settings of an automation and the number of its runs. It contains no results, thread ids, tasks
+or targets of routes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ NEW_SETTINGS = settable(Automation) - {"next_run_at", "resume_thread_id"} | {"sc
 
 
 class ImportResult(NamedTuple):
-    """The result for one automation of an import: created, changed, unchanged, or skipped as it is deleted here."""
+    """What an import did with one automation: it was made, it was changed, or nothing.
+
+    Nothing is done if the automation is the "same" as in the import, or is "deleted" in this home.
+    """
 
     id: str
     what: Literal["made", "changed", "same", "deleted"]
@@ -51,20 +55,20 @@ class AutomationTransfer:
         self._check_route = check_route
 
     async def export(self, ids: Iterable[str] = ()) -> list[Automation]:
-        """Return these automations, or all that are not deleted, newest first."""
+        """Return the automations with these ids. Without ids, return all that are not deleted, newest first."""
         wanted = list(dict.fromkeys(ids))
         if not wanted:
             return await self._store.list_automations(None, ("active", "paused"), MAX_EXPORT)
         return [require(await self._store.get_automation(key), "automation", key) for key in wanted]
 
     async def import_all(self, shots: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[ImportResult]:
-        """Import automations: create the missing ones and change those that differ.
+        """Import automations: create those that are missing in this home, and change those that differ.
 
-        All are imported, or on bad input none. The import is idempotent.
+        If one automation is invalid, none is imported. A second import of the same automations changes nothing.
         """
         ids = [str(shot["id"]) for shot in shots]
         if twice := [key for key, count in Counter(ids).items() if count > 1]:
-            raise InvalidInput(f"automation {twice[0]} occurs twice; remove one of them.", field="automations")
+            raise InvalidInput(f"the import has automation {twice[0]} twice; remove one of them.", field="automations")
 
         async def compute() -> tuple[list[ImportResult], Changes]:
             changes, results, now = Changes(), [], self._clock.now()
@@ -94,7 +98,7 @@ class AutomationTransfer:
         return changes, "same" if changes == Changes() else "changed"
 
     async def _check_values(self, shot: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the checked values of an automation; raise InvalidInput for values that cannot be used here."""
+        """Return the checked values of an automation. Raise InvalidInput if a value cannot be used in this home."""
         values = {name: shot[name] for name in NEW_SETTINGS if name in shot}
         values["schedule"] = Schedule.from_data(values["schedule"]).snapshot()
         values["agent"] = await self._tasks.check_agent(values["agent"])
@@ -131,7 +135,7 @@ class AutomationTransfer:
         return change_record(known, payload, now, actor.name, **changed)
 
     def _set_next_run(self, automation: Automation, now: int) -> Automation:
-        """Return the automation with the time of its next run, or paused if there is no next run."""
+        """Return the automation with the time of its next run. If it has no next run, return it paused."""
         if automation.status != "active":
             return replace(automation, next_run_at=None)
         following = next_run_at(automation.times, now)
