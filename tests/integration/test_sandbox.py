@@ -302,7 +302,7 @@ def test_a_working_directory_with_hidden_files_is_refused(world: World) -> None:
     for place in (world.user, world.user.parent, Path("/"), world.home):
         why = made.problem(str(place))
         assert why is not None
-        assert "which a sandbox hides; choose a working directory inside of it" in why
+        assert "which a sandbox hides; choose another working directory" in why
     assert made.problem(str(world.project)) is None
 
 

@@ -52,8 +52,8 @@ async def open_store(settings: Settings, home: Home) -> Store:
 def build_channels(settings: Settings) -> dict[str, Channel]:
     """Build the built-in channels and the configured channels, by name."""
     built = {name: build_channel(name, name, {}) for name in ("console", "webhook")}
-    for name, wanted in settings.channels.items():
-        built[name] = build_channel(name, wanted.kind, wanted.options())
+    for name, channel in settings.channels.items():
+        built[name] = build_channel(name, channel.kind, channel.options())
     return built
 
 
@@ -65,25 +65,25 @@ def build_agents(settings: Settings, registered: Mapping[str, Registered]) -> di
     built: dict[str, Agent] = {"demo": build_agent("demo", "demo", {})}
     if settings.detect_agents:
         built.update({detected.program.name: detected.build_agent() for detected in detect()})
-    for name, wanted in settings.agents.items():
+    for name, agent in settings.agents.items():
         built[name] = build_agent(
             name,
-            wanted.kind,
-            wanted.options(),
-            timeout_seconds=wanted.timeout,
-            **{option: getattr(wanted, option) for option in SHARED_OPTIONS},
+            agent.kind,
+            agent.options(),
+            timeout_seconds=agent.timeout,
+            **{option: getattr(agent, option) for option in SHARED_OPTIONS},
             sandbox=build_sandbox(
-                name, wanted.sandbox, str(settings.home), write=wanted.sandbox_paths, read=wanted.sandbox_read
+                name, agent.sandbox, str(settings.home), write=agent.sandbox_paths, read=agent.sandbox_read
             ),
-            capabilities=tuple(capability.capability() for capability in wanted.capabilities),
+            capabilities=tuple(capability.capability() for capability in agent.capabilities),
         )
-    for name, given in registered.items():
-        if isinstance(given, str):
-            built[name] = build_agent(name, "function", {"target": given})
-        elif callable(given) and not hasattr(given, "open"):
-            built[name] = FunctionAgent(name, given)
+    for name, source in registered.items():
+        if isinstance(source, str):
+            built[name] = build_agent(name, "function", {"target": source})
+        elif callable(source) and not hasattr(source, "open"):
+            built[name] = FunctionAgent(name, source)
         else:
-            built[name] = given  # type: ignore[assignment]  # it has the port's `open`
+            built[name] = source  # type: ignore[assignment]  # it has the port's `open`
     check_targets(built)
     return built
 

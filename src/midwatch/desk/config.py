@@ -366,13 +366,13 @@ class Settings(BaseSettings):
 
         Raise BadConfig if a setting is wrong.
         """
-        place = _resolve(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
-        file = place / FILE
+        directory = _resolve(Path(home or os.environ.get("MIDWATCH_HOME") or "~/.midwatch"))
+        file = directory / FILE
         try:
             _refuse_unknown(file)
             if unknown := set(overrides) - set(cls.model_fields):
                 raise BadConfig(f"unknown settings: {', '.join(sorted(unknown))}; correct their names.")
-            return _SettingsOfHome(home=place, **overrides)
+            return _SettingsOfHome(home=directory, **overrides)
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"] if not ALTERNATIVE.match(str(part)))
@@ -405,8 +405,8 @@ def _refuse_unknown(file: Path) -> None:
     with file.open("rb") as opened:
         for name in tomllib.load(opened):
             if name not in Settings.model_fields or name == "home":
-                known = ", ".join(sorted(Settings.model_fields.keys() - {"home"}))
-                raise BadConfig(f"{file} has an unknown setting {name!r}; correct its name. Known settings: {known}.")
+                names = ", ".join(sorted(Settings.model_fields.keys() - {"home"}))
+                raise BadConfig(f"{file} has an unknown setting {name!r}; correct its name. Known settings: {names}.")
 
 
 def add_agent(home: Path, name: str, section: Mapping[str, Any]) -> Path:

@@ -98,8 +98,8 @@ def build_living(settings: Settings, home: Home, store: Any) -> Living:
         return living
 
     async def list_by_lock() -> list[Instance]:
-        known = await store.list_instances()
-        dead = dead_owners(home, [instance.id for instance in known])
-        return [instance for instance in known if instance.id not in dead]
+        instances = await store.list_instances()
+        dead = dead_owners(home, [instance.id for instance in instances])
+        return [instance for instance in instances if instance.id not in dead]
 
     return list_by_lock

@@ -12,16 +12,16 @@ from midwatch.domain.instance import Instance
 
 async def list_processes(desk: Desk) -> list[dict[str, Any]]:
     """Return all registered processes as JSON, the oldest process first."""
-    known = await desk.store.list_instances()
+    instances = await desk.store.list_instances()
     living = {instance.id for instance in await desk.living()}
     running = Counter(task.lease_owner for task in await desk.store.list_running_tasks())
     ages: dict[str, float] = {}
     if desk.settings.db:
-        seen = await list_known_processes(desk)
-        ages = {name: round(process.heartbeat_age, 3) for name, process in seen.items()}
-        leader = next((name for name, process in seen.items() if process.leads), None)
+        states = await list_known_processes(desk)
+        ages = {name: round(process.heartbeat_age, 3) for name, process in states.items()}
+        leader = next((name for name, process in states.items() if process.leads), None)
     else:
-        leader = _find_leader(desk, [instance for instance in known if instance.id in living])
+        leader = _find_leader(desk, [instance for instance in instances if instance.id in living])
     return [
         {
             **instance.snapshot(),
@@ -30,7 +30,7 @@ async def list_processes(desk: Desk) -> list[dict[str, Any]]:
             "heartbeat_age": ages.get(instance.id),
             "leader": instance.id == leader,
         }
-        for instance in known
+        for instance in instances
     ]
 
 

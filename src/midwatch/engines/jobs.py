@@ -96,9 +96,9 @@ class Jobs(manager.JobManager):
 
         Otherwise the queue's worker would fetch the new job only at its next poll.
         """
-        while wanted := [queue for queue in queues or () if self._room(queue)]:
+        while free_queues := [queue for queue in queues or () if self._room(queue)]:
             self._news = False
-            job = await super().fetch_job(wanted, worker_id)
+            job = await super().fetch_job(free_queues, worker_id)
             if job is not None or not self._news:
                 return job
         return None

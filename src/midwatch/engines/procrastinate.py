@@ -169,13 +169,13 @@ class ProcrastinateEngine:
     async def _look(self) -> None:
         """Claim a task and wait until the task releases its slot. Repeat this until no task can be claimed."""
         while self._taking:
-            place: asyncio.Future[Slot | None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(place)
+            result: asyncio.Future[Slot | None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(result)
             self._looking += 1
             if self._claiming is None:
                 self._claiming = asyncio.create_task(self._claim_all())
             try:
-                slot = await place
+                slot = await result
             finally:
                 self._looking -= 1
             if slot is None:
@@ -188,9 +188,9 @@ class ProcrastinateEngine:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
                 slots = iter(await self._claim(len(waiting)) if self._taking and self._heartbeat.is_sound() else ())
-                for place in waiting:
-                    if not place.done():
-                        place.set_result(next(slots, None))
+                for result in waiting:
+                    if not result.done():
+                        result.set_result(next(slots, None))
         finally:
             self._claiming = None
 

@@ -63,10 +63,10 @@ class _Lane:
         if len(self.sending) >= LANE_WIDTH:
             return None
         busy = {delivery.task_id for delivery in self.sending.values()}
-        found = next((delivery for delivery in self.waiting.values() if delivery.task_id not in busy), None)
-        if found is not None:
-            self.sending[found.id] = self.waiting.pop(found.id)
-        return found
+        chosen = next((delivery for delivery in self.waiting.values() if delivery.task_id not in busy), None)
+        if chosen is not None:
+            self.sending[chosen.id] = self.waiting.pop(chosen.id)
+        return chosen
 
 
 class Courier:
@@ -119,11 +119,11 @@ class Courier:
         finally:
             self._taking = False
             self._forget_waiting()
-            left = set(self._sends)
-            for send in left:
+            unfinished = set(self._sends)
+            for send in unfinished:
                 send.cancel()
-            if left:
-                await asyncio.wait(left, timeout=self._patience.stop)
+            if unfinished:
+                await asyncio.wait(unfinished, timeout=self._patience.stop)
 
     def wake(self) -> None:
         """Check for due deliveries now, because a delivery was written or this process became the leader."""
@@ -298,7 +298,7 @@ def _describe(problem: BaseException) -> str:
     """Describe an error without secrets: an error of midwatch by its text, any other by its type and source line."""
     if isinstance(problem, MidwatchError):
         return str(problem)
-    place = traceback.extract_tb(problem.__traceback__)[-1:]
+    frames = traceback.extract_tb(problem.__traceback__)[-1:]
     return type(problem).__name__ + "".join(
-        f" at {frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in place
+        f" at {frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames
     )

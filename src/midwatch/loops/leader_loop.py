@@ -75,8 +75,8 @@ class LeaderLoop(ABC):
 
         If the wall clock is changed or the machine sleeps, the loop wakes too late, but at most by the longest nap.
         """
-        left = (wake_at - self._clock.now()) / SECOND
-        if left <= 0:
+        seconds = (wake_at - self._clock.now()) / SECOND
+        if seconds <= 0:
             self._bell.set()
         else:
-            self._timer = self._clock.call_later(min(left, self._longest_nap), lambda: self._nap(wake_at))
+            self._timer = self._clock.call_later(min(seconds, self._longest_nap), lambda: self._nap(wake_at))

@@ -58,15 +58,15 @@ class Pruner(LeaderLoop):
 
     async def prune(self) -> tuple[int, int]:
         """Remove ended tasks and events that are too old or too many. Return how many tasks and events were removed."""
-        kept, now = self._retention, self._clock.now()
+        retention, now = self._retention, self._clock.now()
         await self._store.prune_automations(compute_retention_start(now))
         tasks = events = 0
-        while gone := await self._store.prune_tasks(now - int(kept.task_age * SECOND), kept.tasks):
-            tasks += gone
+        while removed := await self._store.prune_tasks(now - int(retention.task_age * SECOND), retention.tasks):
+            tasks += removed
         begins = -1
         while (
             oldest := (await self._store.read_log_bounds()).oldest_seq
         ) != begins:  # one step may find only events that are kept
             begins = oldest
-            events += await self._store.prune_events(now - int(kept.event_age * SECOND), kept.events)
+            events += await self._store.prune_events(now - int(retention.event_age * SECOND), retention.events)
         return tasks, events

@@ -87,10 +87,10 @@ class Rescuer(LeaderLoop):
 
     async def rescue(self) -> bool:
         """Rescue the tasks of dead processes. Return whether other live processes run tasks."""
-        others = [task for task in await self._store.list_running_tasks() if task.lease_owner != self._owner]
+        foreign_tasks = [task for task in await self._store.list_running_tasks() if task.lease_owner != self._owner]
         instances = {i.id for i in await self._store.list_instances() if i.id != self._owner}
-        dead = self._engine.dead({task.lease_owner or "" for task in others} | instances)
-        for task in others:
+        dead = self._engine.dead({task.lease_owner or "" for task in foreign_tasks} | instances)
+        for task in foreign_tasks:
             if (task.lease_owner or "") in dead:
                 try:
                     await self._rescue(task)
@@ -98,11 +98,11 @@ class Rescuer(LeaderLoop):
                     raise
                 except Exception:
                     log.exception("task %s could not be rescued; this will be tried again", task.id)
-        if self._cancel_orphans is not None and any((task.lease_owner or "") in dead for task in others):
+        if self._cancel_orphans is not None and any((task.lease_owner or "") in dead for task in foreign_tasks):
             await self._cancel_orphans()
         if dead & instances:
             await self._store.remove_instances(dead & instances)
-        return any((task.lease_owner or "") not in dead for task in others)
+        return any((task.lease_owner or "") not in dead for task in foreign_tasks)
 
     async def _rescue(self, task: Task) -> None:
         await self._reap(task)

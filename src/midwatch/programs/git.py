@@ -95,9 +95,9 @@ class GitProgram:
 
     async def mend(self, tree: Worktree) -> None:
         if not await asyncio.to_thread(Path(tree.path).exists):
-            known = await self._commit_of(tree.repository, f"refs/heads/{tree.branch}")
-            start = (tree.branch,) if known else (tree.base,)
-            anew = () if known else ("--no-track", "-B", tree.branch)
+            tip = await self._commit_of(tree.repository, f"refs/heads/{tree.branch}")
+            start = (tree.branch,) if tip else (tree.base,)
+            anew = () if tip else ("--no-track", "-B", tree.branch)
             command = ("worktree", "add", "--force", *anew, "--", tree.path, *start)
             _check(await self._run(tree.repository, *command, seconds=LONG), f"{tree.path} could not be made again")
         admin = (await self._read_env(tree))["GIT_DIR"]
@@ -110,15 +110,15 @@ class GitProgram:
     async def stat(self, tree: Worktree) -> Stat:
         env = await self._read_env(tree)
         dirty = _check(await self._run(tree.path, *STATUS, env=env, limit=1), "git status").out
-        async with self._all_files(tree, env) as seen:
-            output = await self._text(tree.path, *PLAIN_DIFF, "--shortstat", tree.base, "--", env=seen, seconds=LONG)
+        async with self._all_files(tree, env) as git_env:
+            output = await self._text(tree.path, *PLAIN_DIFF, "--shortstat", tree.base, "--", env=git_env, seconds=LONG)
         counts = [re.search(rf"(\d+) {word}", output) for word in ("file", "insertion", "deletion")]
         files, added, removed = (int(match[1]) if match else 0 for match in counts)
         return Stat(files, added, removed, bool(dirty))
 
     async def diff(self, tree: Worktree, limit: int) -> Diff:
-        async with self._all_files(tree, await self._read_env(tree)) as seen:
-            output = await self._run(tree.path, *PLAIN_DIFF, tree.base, "--", env=seen, limit=limit)
+        async with self._all_files(tree, await self._read_env(tree)) as git_env:
+            output = await self._run(tree.path, *PLAIN_DIFF, tree.base, "--", env=git_env, limit=limit)
         if not output.cut:
             _check(output, f"the diff of {tree.branch} could not be made")
         return Diff(output.out.decode("utf-8", "replace"), output.cut)
@@ -168,9 +168,9 @@ class GitProgram:
             await asyncio.to_thread(_rmtree, tree.path)
             return
         await self._remove_checkout(tree)
-        gone = await self._run(tree.repository, "branch", "-D", "--quiet", "--", tree.branch)
+        output = await self._run(tree.repository, "branch", "-D", "--quiet", "--", tree.branch)
         if await self._commit_of(tree.repository, f"refs/heads/{tree.branch}"):
-            raise Conflict(f"branch {tree.branch} could not be removed: {gone.why}. Correct this, then try again.")
+            raise Conflict(f"branch {tree.branch} could not be removed: {output.why}. Correct this, then try again.")
 
     # -- internal ------------------------------------------------------------------------------------------------
 
@@ -211,31 +211,31 @@ class GitProgram:
 
         After a failure the checkout is as before.
         """
-        place = tree.repository
-        if _check(await self._run(place, *STATUS, "--untracked-files=no", limit=1), "git status").out:
-            raise Conflict(f"the checkout {place} has uncommitted changes; commit or stash them, then merge again.")
+        checkout = tree.repository
+        if _check(await self._run(checkout, *STATUS, "--untracked-files=no", limit=1), "git status").out:
+            raise Conflict(f"the checkout {checkout} has uncommitted changes; commit or stash them, then merge again.")
         merge = ("merge", "--ff", "--no-edit", "--no-stat", "-m", message, f"refs/heads/{tree.branch}")
         try:
-            output = await self._run(place, *merge, seconds=LONG)
+            output = await self._run(checkout, *merge, seconds=LONG)
         except BaseException:
-            await self._abort(place)
+            await self._abort(checkout)
             raise
         if output.code == 0:
             return
-        names = await self._run(place, "diff", "--name-only", "--diff-filter=U", "-z", limit=NAMES_LIMIT)
-        await self._abort(place)
+        names = await self._run(checkout, "diff", "--name-only", "--diff-filter=U", "-z", limit=NAMES_LIMIT)
+        await self._abort(checkout)
         files = [name.decode(errors="replace") for name in names.out.split(b"\0") if name]
         if not files:
             raise Conflict(f"{tree.branch} could not be merged into {tree.target}: {output.why}. Nothing was changed.")
         more = f" and {len(files) - SHOWN_NAMES} more" if len(files) > SHOWN_NAMES else ""
         raise Conflict(
             f"{tree.branch} conflicts with {tree.target} in {', '.join(files[:SHOWN_NAMES])}{more}; nothing was "
-            f"changed. Merge it by hand in {place} with `git merge {tree.branch}`."
+            f"changed. Merge it by hand in {checkout} with `git merge {tree.branch}`."
         )
 
-    async def _abort(self, place: str) -> None:
-        if (await self._run(place, "rev-parse", "--verify", "--quiet", "MERGE_HEAD")).code == 0:
-            await self._run(place, "merge", "--abort", seconds=LONG)
+    async def _abort(self, cwd: str) -> None:
+        if (await self._run(cwd, "rev-parse", "--verify", "--quiet", "MERGE_HEAD")).code == 0:
+            await self._run(cwd, "merge", "--abort", seconds=LONG)
 
     async def _move_branch(self, tree: Worktree, tip: str, old: str, forward: bool) -> None:
         """Move the target branch, which is not checked out, from the commit `old` forward to the commit `tip`.
@@ -253,16 +253,16 @@ class GitProgram:
         moved = ("update-ref", "-m", f"merge {tree.branch}: Fast-forward", f"refs/heads/{tree.target}", tip, old)
         _check(await self._run(tree.repository, *moved), f"{tree.target} could not be moved")
 
-    async def _branch(self, place: str, env: Mapping[str, str] | None = None) -> str | None:
-        output = await self._run(place, "symbolic-ref", "--quiet", "HEAD", env=env)
+    async def _branch(self, cwd: str, env: Mapping[str, str] | None = None) -> str | None:
+        output = await self._run(cwd, "symbolic-ref", "--quiet", "HEAD", env=env)
         return output.text.removeprefix("refs/heads/") if output.code == 0 else None
 
-    async def _commit_of(self, place: str, ref: str) -> str | None:
-        output = await self._run(place, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+    async def _commit_of(self, cwd: str, ref: str) -> str | None:
+        output = await self._run(cwd, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
         return output.text if output.code == 0 else None
 
-    async def _contains(self, place: str, commit: str, other: str) -> bool:
-        return (await self._run(place, "merge-base", "--is-ancestor", other, commit)).code == 0
+    async def _contains(self, cwd: str, commit: str, other: str) -> bool:
+        return (await self._run(cwd, "merge-base", "--is-ancestor", other, commit)).code == 0
 
     async def _read_env(self, tree: Worktree) -> dict[str, str]:
         """Return the environment variables for git in a worktree.
@@ -288,38 +288,38 @@ class GitProgram:
             index = Path(scratch, "index")
             with suppress(FileNotFoundError):
                 await asyncio.to_thread(shutil.copyfile, Path(env["GIT_DIR"], "index"), index)
-            seen = {**env, "GIT_INDEX_FILE": str(index)}
+            git_env = {**env, "GIT_INDEX_FILE": str(index)}
             new = ("ls-files", "--others", "--exclude-standard", "-z")
-            listed = await self._run(tree.path, *new, env=seen, limit=NAMES_LIMIT, seconds=LONG)
+            listed = await self._run(tree.path, *new, env=git_env, limit=NAMES_LIMIT, seconds=LONG)
             names = [name for name in listed.out.split(b"\0")[:-1] if not name.endswith(b"/")]
             if names:
                 add = ("add", "--intent-to-add", "--ignore-errors", "--pathspec-from-file=-", "--pathspec-file-nul")
-                literal = {**seen, "GIT_LITERAL_PATHSPECS": "1"}
+                literal = {**git_env, "GIT_LITERAL_PATHSPECS": "1"}
                 await self._run(tree.path, *add, env=literal, stdin=b"\0".join(names), seconds=LONG)
-            yield seen
+            yield git_env
         finally:
             await asyncio.to_thread(shutil.rmtree, scratch, True)
 
-    async def _text(self, place: str, *words: str, env: Mapping[str, str] | None = None, seconds: float = QUICK) -> str:
-        return _check(await self._run(place, *words, env=env, seconds=seconds), f"git {words[0]} in {place}").text
+    async def _text(self, cwd: str, *words: str, env: Mapping[str, str] | None = None, seconds: float = QUICK) -> str:
+        return _check(await self._run(cwd, *words, env=env, seconds=seconds), f"git {words[0]} in {cwd}").text
 
     async def _run(
         self,
-        place: str,
+        cwd: str,
         *words: str,
         env: Mapping[str, str] | None = None,
         seconds: float = QUICK,
         limit: int = NAMES_LIMIT,
         stdin: bytes = b"",
     ) -> GitOutput:
-        """Run git with the arguments `words` in the directory `place`, and return its exit code and its output.
+        """Run git with the arguments `words` in the directory `cwd`, and return its exit code and its output.
 
         If git writes more than `limit` bytes or runs longer than `seconds`, it is stopped.
         """
         options = [word for option in OPTIONS for word in ("-c", option)]
-        argv = (self._program, "--no-pager", "--no-optional-locks", *options, "-C", place, *words)
+        argv = (self._program, "--no-pager", "--no-optional-locks", *options, "-C", cwd, *words)
         if env is None:
-            await asyncio.to_thread(_check_own, place)
+            await asyncio.to_thread(_check_own, cwd)
         try:
             child = await asyncio.create_subprocess_exec(
                 *argv, stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
@@ -339,7 +339,7 @@ class GitProgram:
                 )
                 code = await child.wait()
         except TimeoutError:
-            raise Conflict(f"`git {words[0]}` in {place} was stopped after {seconds:g} s; try again later.") from None
+            raise Conflict(f"`git {words[0]}` in {cwd} was stopped after {seconds:g} s; try again later.") from None
         finally:
             if child.returncode is None:
                 _kill(child.pid)
@@ -347,9 +347,9 @@ class GitProgram:
         return GitOutput(code, out, err.decode("utf-8", "replace"), cut)
 
 
-def _check_own(place: str) -> None:
+def _check_own(directory: str) -> None:
     """Raise Conflict if a checkout uses settings of another repository, because such settings could run programs."""
-    for folder in (Path(place), *Path(place).parents):
+    for folder in (Path(directory), *Path(directory).parents):
         if os.path.lexists(folder / ".git"):
             if os.path.lexists(folder / ".git" / "commondir"):
                 raise Conflict(
@@ -401,10 +401,10 @@ def _check(output: GitOutput, what: str) -> GitOutput:
 
 def _find_admin(common: Path, path: str) -> Path | None:
     """Return the directory in the repository's `common` directory that belongs to the worktree `path`, or None."""
-    wanted = Path(path).resolve()
-    for file in sorted(common.resolve().glob("worktrees/*/gitdir")) if wanted.is_dir() else ():
+    worktree = Path(path).resolve()
+    for file in sorted(common.resolve().glob("worktrees/*/gitdir")) if worktree.is_dir() else ():
         with suppress(OSError):
-            if Path(file.read_text().strip()).parent.resolve() == wanted:
+            if Path(file.read_text().strip()).parent.resolve() == worktree:
                 return file.parent
     return None
 
@@ -423,10 +423,10 @@ def _make_workdir(tree: Worktree) -> None:
 
     Raise Conflict if the working directory is outside of the worktree, for example because of a symbolic link.
     """
-    top, place = Path(tree.path).resolve(), Path(tree.workdir)
-    if not place.resolve().is_relative_to(top):
+    top, workdir = Path(tree.path).resolve(), Path(tree.workdir)
+    if not workdir.resolve().is_relative_to(top):
         raise Conflict(f"{tree.subdir} leads out of the worktree {tree.path}; name another working directory.")
-    place.mkdir(parents=True, exist_ok=True)
+    workdir.mkdir(parents=True, exist_ok=True)
 
 
 def _rmtree(path: str) -> None:

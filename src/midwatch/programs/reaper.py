@@ -69,10 +69,10 @@ def _is_marked(pgid: int, mark: str) -> bool:
 
 async def end_strays(task_id: str, attempt: int) -> int:
     """Send SIGKILL to all processes with this attempt in their MIDWATCH_TASK, and return how many were ended."""
-    wanted = f"MIDWATCH_TASK={task_id}/{attempt}".encode()
+    variable = f"MIDWATCH_TASK={task_id}/{attempt}".encode()
     ended: set[int] = set()
     give_up = time.monotonic() + PATIENCE
-    while (pids := await asyncio.to_thread(_find_carriers, wanted)) or any(_is_running(pid) for pid in ended):
+    while (pids := await asyncio.to_thread(_find_carriers, variable)) or any(_is_running(pid) for pid in ended):
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -136,11 +136,11 @@ def _is_alive(pgid: int) -> bool:
     return not PROC.is_dir() or bool(members(pgid))
 
 
-def _find_carriers(wanted: bytes) -> set[int]:
+def _find_carriers(variable: bytes) -> set[int]:
     pids = set()
     for pid in _pids():
         with suppress(OSError):
-            if wanted in _read_environment(pid).split(b"\0"):
+            if variable in _read_environment(pid).split(b"\0"):
                 pids.add(pid)
     return pids - {os.getpid()}
 

@@ -79,7 +79,7 @@ class Sandbox:
         home = _home()
         hidden = (home, *map(Path, EMPTY))
         needed = (*_find_program(program, search), *(Path(path).resolve() for path in more))
-        read = (str(path) for path in needed if any(path.is_relative_to(place) for place in hidden))
+        read = (str(path) for path in needed if any(path.is_relative_to(directory) for directory in hidden))
         state = (str(home / name) for name in _list_state(program))
         return replace(self, read=(*self.read, *read), write=(*self.write, *state), root=root)
 
@@ -99,9 +99,9 @@ class Sandbox:
         if self.prefix:
             prefix = tuple(part.replace("{workdir}", workdir) for part in self.prefix)
             return (*prefix, *(("env", *assignments) if assignments else ()), *argv), outer
-        place = str(Path(workdir).resolve())
-        mounts = [word for mount in self._mounts(self.root or place) for word in mount]
-        bwrap = (_find_bwrap() or "bwrap", *APART, *mounts, "--chdir", place, "--", *HEARING, *assignments, *argv)
+        real_dir = str(Path(workdir).resolve())
+        mounts = [word for mount in self._mounts(self.root or real_dir) for word in mount]
+        bwrap = (_find_bwrap() or "bwrap", *APART, *mounts, "--chdir", real_dir, "--", *HEARING, *assignments, *argv)
         return ("/bin/sh", "-c", DEAF, "midwatch-sandbox", *bwrap), outer
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
@@ -114,14 +114,14 @@ class Sandbox:
         setting = f"agents.{self.agent}.sandbox"
         if self.prefix:
             missing = shutil.which(self.prefix[0]) is None
-            return f"program {self.prefix[0]!r} of {setting} is missing; install it or change this" if missing else None
+            return f"program {self.prefix[0]!r} of {setting} is missing; install or replace it" if missing else None
         program = _find_bwrap()
         if program is None:
             return f'bubblewrap is missing; install it (package bubblewrap), or write {setting} = "none"'
-        place, home = Path(self.root or workdir).resolve(), _home()
+        directory, home = Path(self.root or workdir).resolve(), _home()
         for hidden, whose in ((home, "your home"), (Path(self.home).resolve(), "midwatch's home")):
-            if hidden == place or (hidden == home and place in home.parents):
-                return f"{place} contains {whose}, which a sandbox hides; choose a working directory inside of it"
+            if hidden == directory or (hidden == home and directory in home.parents):
+                return f"{directory} contains {whose}, which a sandbox hides; choose another working directory"
         if why := _try_sandbox(program):
             return f'no sandbox can be made here ({why}); allow user namespaces, or write {setting} = "none"'
         return None
@@ -136,27 +136,27 @@ class Sandbox:
         for path in map(_absolute, self.write):
             if path not in (home, own):
                 mounts[path] = ("--bind-try", str(path), str(path))
-        place = Path(root).resolve()
-        repository = find_repository(place)
+        directory = Path(root).resolve()
+        repository = find_repository(directory)
         if repository is not None and (repository.top == home or repository.top in home.parents):
             repository = None  # a repository of the home itself stays hidden
         if repository is not None and repository.top.is_relative_to(own):
-            place = repository.top  # an agent may write its whole worktree
+            directory = repository.top  # an agent may write its whole worktree
         if repository is not None:  # the whole checkout, because hidden files would be committed as deleted
             mounts[repository.top] = ("--ro-bind", str(repository.top), str(repository.top))
             mounts |= _mount_git(repository)
-        mounts[place] = ("--bind", str(place), str(place))
+        mounts[directory] = ("--bind", str(directory), str(directory))
         for path in sorted(mounts, key=lambda path: len(path.parts)):
             yield mounts[path]
 
 
-def find_repository(place: Path) -> Repository | None:
-    """Return the repository that contains the directory `place`, or None.
+def find_repository(directory: Path) -> Repository | None:
+    """Return the repository that contains the directory, or None.
 
     An agent may have written the `.git` file of a worktree. So that file is used only if the repository that it names
     lists this worktree.
     """
-    top = next((folder for folder in (place, *place.parents) if os.path.lexists(folder / ".git")), None)
+    top = next((folder for folder in (directory, *directory.parents) if os.path.lexists(folder / ".git")), None)
     if top is None:
         return None
     link = top / ".git"

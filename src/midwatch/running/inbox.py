@@ -22,9 +22,9 @@ class Inbox:
 
     def fill(self, queued: Sequence[Steer]) -> None:
         """Replace the messages by `queued`, which was read from the store, without messages that were taken already."""
-        known = {steer.id for steer in self._steers}
+        earlier_ids = {steer.id for steer in self._steers}
         self._steers = [steer for steer in queued if steer.id not in self._taken]  # `queued` may be outdated
-        if any(steer.id not in known for steer in self._steers):
+        if any(steer.id not in earlier_ids for steer in self._steers):
             self._arrived.set()
 
     async def wait(self) -> None:

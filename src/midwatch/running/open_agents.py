@@ -106,8 +106,8 @@ class OpenAgents:
         Raise Conflict if the conversation is open in another process, or if the agent has no terminal.
         """
         await self._wait_until_closed(session.key)
-        if (known := self._open.get(session.key)) is not None:
-            return known
+        if (open_here := self._open.get(session.key)) is not None:
+            return open_here
         if session.live_owner not in (None, self._owner):
             raise Conflict(f"the conversation of session {session.key} is open in another process; continue it there.")
         conversation = await self._open_new(agent, session)

@@ -168,7 +168,7 @@ def park(task: Task, limit: UsageLimit, now: int, usage: Mapping[str, Any] | Non
     """Return the step that lets the task wait until the usage limit of its provider ends, with a notice."""
     due = find_limit_end(task, limit, now)
     waiting = TaskWaiting(wait="limit", until=iso(due), reason=str(limit))
-    text = f"{task.agent} has used up its limit: {cut(str(limit), SHOWN)}\n{task.id} continues at {iso(due)}."
+    text = f"{task.agent} has reached a usage limit: {cut(str(limit), SHOWN)}\n{task.id} continues at {iso(due)}."
     fields = {"wait": "limit", "due_at": due, "interruptions": task.interruptions + 1, "usage": usage}
     return _notify(requeue(task, waiting, now, **fields), text, now)
 

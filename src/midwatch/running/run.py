@@ -184,9 +184,9 @@ class Run:
 
         If the budget is the shorter limit, `spend_budget` is called when it is spent.
         """
-        limit, left = self.task.timeout_seconds, self.meter.remaining_seconds()
-        if left is not None and (limit is None or left < limit):
-            self._time_up, limit = ("budget", spend_budget), left
+        limit, remaining = self.task.timeout_seconds, self.meter.remaining_seconds()
+        if remaining is not None and (limit is None or remaining < limit):
+            self._time_up, limit = ("budget", spend_budget), remaining
         if limit is not None:
             self._arm(limit)
 

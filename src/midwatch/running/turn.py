@@ -242,9 +242,9 @@ class LiveTurn:
         if decided is not None:
             await self._write(decided[1])
             return answer_of(decided[0], asked)
-        said = min((one for one in (expires, ruling.expires) if one), default=host.approval_seconds)
+        expiry = min((time for time in (expires, ruling.expires) if time), default=host.approval_seconds)
         async with self._asking:  # a turn has one open question at a time
-            return await self._ask_people(asked, said, ruling.until, always)
+            return await self._ask_people(asked, expiry, ruling.until, always)
 
     async def _ask_people(
         self, question: Question, expires: float, until: int | None, always: Pattern | None
@@ -283,16 +283,16 @@ class LiveTurn:
         transfer = await self._run.delegations.transfer(to, work, wish)
         if self.deadline is None:
             return transfer
-        left = max(1.0, self.deadline - self._host.clock.monotonic())
-        return replace(transfer, task=transfer.task._replace(timeout_seconds=left))
+        remaining = max(1.0, self.deadline - self._host.clock.monotonic())
+        return replace(transfer, task=transfer.task._replace(timeout_seconds=remaining))
 
     def receivers(self, names: Sequence[str]) -> Mapping[str, str]:
         return self._host.handoffs.receivers(names)
 
     async def keep_thread(self, thread_id: str) -> None:
         if thread_id != self.thread_id:
-            kept = touch_session(self.task, self._host.clock.now(), thread_id)
-            await self._write(Changes(fence=self.fence, sessions=(kept,)))
+            session = touch_session(self.task, self._host.clock.now(), thread_id)
+            await self._write(Changes(fence=self.fence, sessions=(session,)))
             self.thread_id = thread_id
 
     async def own_group(self, pgid: int) -> None:
@@ -385,8 +385,8 @@ class LiveTurn:
 
     def _message_id(self, payload: MessageUpdate | MessageDelta) -> str:
         """Return the message id with the prefix of this attempt, so that two attempts never use the same id."""
-        prefix, given = f"{self.task_id}.{self.attempt}", payload.message_id
-        return given if f"{given}.".startswith(f"{prefix}.") else f"{prefix}.{given}"
+        prefix, message_id = f"{self.task_id}.{self.attempt}", payload.message_id
+        return message_id if f"{message_id}.".startswith(f"{prefix}.") else f"{prefix}.{message_id}"
 
     def _message(self, update: MessageUpdate, now: int) -> Message:
         """Return the record of a message that the agent sends during its turn."""
@@ -420,7 +420,7 @@ class LiveTurn:
             return replace(response, usage={**usage, "cost_usd": cost})
         if budgets.counts_money(self.task.agent, self._run.meter) and model not in self._unpriced:
             self._unpriced.add(model)
-            why = f"the price of {model or 'its model'} is not known, so no money budget can stop it; set [prices]."
+            why = f"the price of {model or 'the model'} is unknown, so no budget in dollars applies; set [prices]."
             self._report(LoopError(stage="budget", message=why))
         return response
 

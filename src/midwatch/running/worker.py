@@ -148,7 +148,7 @@ class Worker:
 
     async def _fail(self, run: Run, problem: Exception) -> None:
         """Mark a task as failed if its end could not be written, so that the task does not stay running for ever."""
-        error = sanitize(f"its end could not be written: {type(problem).__name__}: {problem}")
+        error = sanitize(f"the end of the task could not be written: {type(problem).__name__}: {problem}")
         with suppress(Exception):
             task = await self._store.get_task(run.task.id)
             if task is not None and task.status == "running" and task.attempt == run.task.attempt:
@@ -328,16 +328,16 @@ class Worker:
         if has_conversation(task) or thread_id:
             sessions = (touch_session(task, now, thread_id),)
         asked = run.fence if turn.asked else None
-        ended = await self.endings.end_attempt(task, step, asked=asked, tools=turn.tools_used, thread_id=thread_id)
+        changes = await self.endings.end_attempt(task, step, asked=asked, tools=turn.tools_used, thread_id=thread_id)
         if outcome.result is not None and outcome.result.transfer is not None:
-            ended = ended.plus(finish_transfer(outcome.result.transfer, step.task, now))
+            changes = changes.plus(finish_transfer(outcome.result.transfer, step.task, now))
         fence = run.fence if turn.began else None
         return replace(
-            ended,
+            changes,
             fence=fence,
-            events=unwritten.events + ended.events,
-            messages=unwritten.messages + ended.messages,
-            sessions=unwritten.sessions + sessions + ended.sessions,
+            events=unwritten.events + changes.events,
+            messages=unwritten.messages + changes.messages,
+            sessions=unwritten.sessions + sessions + changes.sessions,
         )
 
     async def _report_late(self, run: Run, outcome: TurnOutcome) -> None:

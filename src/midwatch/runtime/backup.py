@@ -81,9 +81,9 @@ async def migrate(settings: Settings, url: str, report: OnProgress) -> CopyResul
     home = Home(settings.home)
     _need_database(home)
     home.prepare()
-    wanted = Settings.load(home.path, db=url)
+    target_settings = Settings.load(home.path, db=url)
     with _lock_home(home):
-        await _prepare_target(wanted, home)
+        await _prepare_target(target_settings, home)
         await _rescue(home)
         return await _in_thread(partial(_migrate, home, url), report)
 
@@ -227,8 +227,8 @@ def _into_home(source: SqliteSide, database: Path, before: Path, report: OnProgr
         if not target.empty(tables):
             if not force:
                 raise _refuse_data(str(database))
-            with transfer.sqlite_side(str(before), alone=True) as kept:
-                transfer.copy(target, kept, tables, report)
+            with transfer.sqlite_side(str(before), alone=True) as old_content:
+                transfer.copy(target, old_content, tables, report)
             transfer.seal(str(before))
         copied = _refill(source, target, report)
     if before.exists():

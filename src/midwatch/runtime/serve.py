@@ -95,13 +95,13 @@ def list_addresses(settings: Settings, port: int) -> list[str]:
     host = address_of(settings)
     if host not in EVERYWHERE:
         return [format_url(host, port)]
-    found = [socket.gethostname()]
+    names = [socket.gethostname()]
     for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         if family == socket.AF_INET or host == EVERYWHERE[1]:
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect((far, 9))  # sends nothing; the system chooses a source address
-                found.append(probe.getsockname()[0])
-    return [format_url(name, port) for name in dict.fromkeys(found)]
+                names.append(probe.getsockname()[0])
+    return [format_url(name, port) for name in dict.fromkeys(names)]
 
 
 def limit_connections(settings: Settings) -> int:
@@ -109,17 +109,17 @@ def limit_connections(settings: Settings) -> int:
 
     Each connection is an open file. Tasks and the database need open files too. If possible, the limit is raised.
     """
-    others = FILES + FILES_OF_A_TASK * settings.slots
-    wanted = settings.max_connections + others
+    other_files = FILES + FILES_OF_A_TASK * settings.slots
+    needed_files = settings.max_connections + other_files
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed_files:
+        more = needed_files if hard == resource.RLIM_INFINITY else min(needed_files, hard)
         with contextlib.suppress(OSError, ValueError):  # macOS has limits that it does not report
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             soft = more
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY or soft >= needed_files:
         return settings.max_connections
-    room = min(settings.max_connections, max(soft - others, soft // 4))
+    room = min(settings.max_connections, max(soft - other_files, soft // 4))
     if room < settings.max_connections:
         logger.warning("only %d connections are possible, as %d files may be open; raise `ulimit -n`", room, soft)
     return room

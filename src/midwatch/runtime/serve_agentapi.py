@@ -94,18 +94,18 @@ def build_agent(options: ServerOptions) -> Agent:
     return build(options.agent_type, "terminal", {"profile": options.agent_type, "argv": argv, **size})
 
 
-def add_profile_flags(argv: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command line `argv` with the flags of its profile, whose command line is `known`.
+def add_profile_flags(argv: tuple[str, ...], profile: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command line `argv` with the flags that it needs from `profile`, the command line of its profile.
 
     For example, such a flag keeps the agent's output in the terminal's history. The command line is returned unchanged
     if it contains one of the flags already, starts a subcommand, or starts another program than the profile.
     """
-    flags = [part for part in known[1:] if part.startswith("-")]
-    plain = all(part.startswith("-") for part in (*argv[1:2], *known[1:2]))
-    if Path(argv[0]).name != "".join(known[:1]) or not plain or any(flag in argv for flag in flags):
+    flags = [part for part in profile[1:] if part.startswith("-")]
+    plain = all(part.startswith("-") for part in (*argv[1:2], *profile[1:2]))
+    if Path(argv[0]).name != "".join(profile[:1]) or not plain or any(flag in argv for flag in flags):
         return argv
     needed: list[str] = []
-    for part in known[1:]:
+    for part in profile[1:]:
         if "{thread}" in part:
             needed = needed[:-1]
         else:

@@ -160,10 +160,10 @@ def check_targets(agents: Mapping[str, Agent]) -> None:
             if to == name:
                 raise BadConfig(f"agents.{name}.{option}: an agent cannot hand over to itself; name another agent.")
             if to not in agents:
-                known = ", ".join(sorted(agents.keys() - {name})) or "none"
+                other_names = ", ".join(sorted(agents.keys() - {name})) or "none"
                 raise BadConfig(
                     f"agents.{name}.{option}: there is no agent {to!r}; correct the name, or add [agents.{to}]. "
-                    f"Other agents: {known}."
+                    f"Other agents: {other_names}."
                 )
 
 

@@ -118,19 +118,20 @@ class Authorization:
         if not (await self._terms(task.agent)).submits:
             raise Forbidden(f"agent {task.agent} may not submit work; to allow it, set `agents.{task.agent}.submits`.")
 
-    async def choose_workdir(self, task: Task, wanted: str | None) -> str | None:
+    async def choose_workdir(self, task: Task, requested: str | None) -> str | None:
         """Return the working directory for work that the agent of a task submits.
 
-        This is `wanted`, which must be inside of the agent's own directory, or if that is None, the agent's directory.
+        This is `requested`, which must be inside of the agent's own directory. If it is None, this is the agent's own
+        directory.
         """
         session = await self._store.get_session(task.session_key)
         tree_id = task.worktree["id"] if task.worktree else session.worktree if session else None
         tree = await self._store.get_worktree(str(tree_id)) if tree_id else None
         own = tree.workdir if tree else task.workdir or (session.workdir if session else None)
         own = own or (await self._terms(task.agent)).workdir
-        if wanted is not None and not _is_inside(wanted, own):
+        if requested is not None and not _is_inside(requested, own):
             raise Forbidden(f"`workdir` must be inside of the agent's own directory ({own or 'the agent has none'}).")
-        return wanted or own
+        return requested or own
 
 
 def _is_inside(workdir: str, parent: str | None) -> bool:

@@ -56,10 +56,10 @@ class AutomationTransfer:
 
     async def export(self, ids: Iterable[str] = ()) -> list[Automation]:
         """Return the automations with these ids. Without ids, return all that are not deleted, newest first."""
-        wanted = list(dict.fromkeys(ids))
-        if not wanted:
+        unique_ids = list(dict.fromkeys(ids))
+        if not unique_ids:
             return await self._store.list_automations(None, ("active", "paused"), MAX_EXPORT)
-        return [require(await self._store.get_automation(key), "automation", key) for key in wanted]
+        return [require(await self._store.get_automation(key), "automation", key) for key in unique_ids]
 
     async def import_all(self, shots: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[ImportResult]:
         """Import automations: create those that are missing in this home, and change those that differ.
@@ -83,15 +83,15 @@ class AutomationTransfer:
     async def _import(
         self, shot: Mapping[str, Any], actor: Actor, now: int
     ) -> tuple[Changes, Literal["made", "changed", "same", "deleted"]]:
-        known = await self._store.get_automation(shot["id"])
-        if known is not None and known.status == "deleted":
+        current = await self._store.get_automation(shot["id"])
+        if current is not None and current.status == "deleted":
             return Changes(), "deleted"
         try:
-            route = known.route if known is not None and shot.get("route") == hide_target(known.route) else None
+            route = current.route if current is not None and shot.get("route") == hide_target(current.route) else None
             values = await self._check_values({**shot, "route": route or shot.get("route")})
-            if known is None:
+            if current is None:
                 return self._create(shot, values, actor, now), "made"
-            changes = self._change(known, {name: values[name] for name in SETTINGS if name in values}, actor, now)
+            changes = self._change(current, {name: values[name] for name in SETTINGS if name in values}, actor, now)
         except InvalidInput as problem:
             problem.args = (f"{shot['id']}: {problem}",)
             raise
@@ -119,20 +119,20 @@ class AutomationTransfer:
         check_automation(automation)
         return create_automation(automation, now, actor.name)
 
-    def _change(self, known: Automation, values: dict[str, Any], actor: Actor, now: int) -> Changes:
-        after = normalise(replace(known, **values))
-        changed = {name: getattr(after, name) for name in SETTINGS if getattr(after, name) != getattr(known, name)}
+    def _change(self, current: Automation, values: dict[str, Any], actor: Actor, now: int) -> Changes:
+        after = normalise(replace(current, **values))
+        changed = {name: getattr(after, name) for name in SETTINGS if getattr(after, name) != getattr(current, name)}
         if not changed:
             return Changes()
-        check_manager(actor, known.creator, known.manage_mode)
+        check_manager(actor, current.creator, current.manage_mode)
         if "schedule" in changed or after.exhausted:
             after = self._set_next_run(after, now)
         check_automation(after)
         for name in ("status", "paused_why", "next_run_at"):
-            if getattr(after, name) != getattr(known, name):
+            if getattr(after, name) != getattr(current, name):
                 changed[name] = getattr(after, name)
-        payload = AutomationChanged(automation_id=known.id, fields=tuple(sorted(changed)), status=after.status)
-        return change_record(known, payload, now, actor.name, **changed)
+        payload = AutomationChanged(automation_id=current.id, fields=tuple(sorted(changed)), status=after.status)
+        return change_record(current, payload, now, actor.name, **changed)
 
     def _set_next_run(self, automation: Automation, now: int) -> Automation:
         """Return the automation with the time of its next run. If it has no next run, return it paused."""

@@ -259,10 +259,10 @@ class Automations(ManagedRecords[Automation]):
 
         With the status `all`, return all automations. Without a status, return all that are not deleted.
         """
-        wanted = parse_status(status, TRANSITIONS)
+        chosen = parse_status(status, TRANSITIONS)
         statuses: Iterable[Status] = ("active", "paused")
-        if wanted:
-            statuses = tuple(TRANSITIONS) if wanted == "all" else (wanted,)  # type: ignore[assignment]  # one of them
+        if chosen:
+            statuses = tuple(TRANSITIONS) if chosen == "all" else (chosen,)  # type: ignore[assignment]  # one of them
         return await self._store.list_automations(scope, tuple(statuses), _limit_page(limit))
 
     # -- internal ----------------------------------------------------------------------------------------------------

@@ -92,17 +92,17 @@ class Goals(ManagedRecords[Goal]):
             await self._store.apply(Changes(records=(goal,), events=(event_about(goal, created, now, creator),)))
         except Conflict:
             open_goal = await self._store.find_open_goal((goal.scope_kind, goal.scope_id))
-            other = f" ({open_goal.id})" if open_goal else ""
-            raise Conflict(f"{goal.scope_id} has an open goal{other}; first complete or clear that goal.") from None
+            goal_name = f" ({open_goal.id})" if open_goal else ""
+            raise Conflict(f"{goal.scope_id} has an open goal{goal_name}; first complete or clear that goal.") from None
         return goal
 
-    async def _choose_agent(self, wanted: str | None, session: Session | None) -> str:
+    async def _choose_agent(self, requested: str | None, session: Session | None) -> str:
         """Return the agent of a new goal. If the goal has a session, this is the agent of the session."""
-        if session is not None and wanted not in (None, session.agent):
+        if session is not None and requested not in (None, session.agent):
             raise InvalidInput(
                 f"session {session.key} belongs to agent {session.agent}; name that agent.", field="agent"
             )
-        return await self._tasks.check_agent(session.agent if session else wanted)
+        return await self._tasks.check_agent(session.agent if session else requested)
 
     async def get(self, goal_id: str) -> Goal:
         """Return the goal, or raise NotFound."""
@@ -250,8 +250,8 @@ class Goals(ManagedRecords[Goal]):
 
     async def list(self, status: str = "", *, limit: int = 20) -> list[Goal]:
         """Return the goals with this status, newest first. Without a status, or with `all`, return all goals."""
-        wanted = parse_status(status, TRANSITIONS)
-        statuses: tuple[Any, ...] = (wanted,) if wanted not in ("", "all") else ()
+        chosen = parse_status(status, TRANSITIONS)
+        statuses: tuple[Any, ...] = (chosen,) if chosen not in ("", "all") else ()
         return await self._store.list_goals(statuses, min(max(1, limit), 200))
 
     # -- internal ----------------------------------------------------------------------------------------------------

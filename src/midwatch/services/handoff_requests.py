@@ -182,11 +182,11 @@ async def _read_conversation(store: Store, task: Task) -> list[Message]:
 
 def _keep_latest(messages: list[Message]) -> Messages:
     """Return the latest messages that together have at most MOST_HISTORY characters."""
-    kept: list[dict[str, str]] = []
+    latest: list[dict[str, str]] = []
     room = MOST_HISTORY
     for message in reversed(messages):
         room -= len(message.text)
         if room < 0:
             break
-        kept.append({"role": ROLES[message.role], "content": message.text})
-    return tuple(reversed(kept))
+        latest.append({"role": ROLES[message.role], "content": message.text})
+    return tuple(reversed(latest))

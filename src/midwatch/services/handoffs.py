@@ -157,8 +157,8 @@ class Handoffs:
         """Return the agents of this process that can do this work, the best first, without the agents `without`."""
         open_handoffs = await self._store.count_open_handoffs()
         candidates = [
-            Candidate(name, agent.capabilities, open_handoffs.get(name, 0), place)
-            for place, (name, agent) in enumerate(self._agents.items())
+            Candidate(name, agent.capabilities, open_handoffs.get(name, 0), position)
+            for position, (name, agent) in enumerate(self._agents.items())
             if _can_handle(agent, work)
         ]
         return best_first(candidates, work.type, without)
@@ -179,13 +179,13 @@ class Handoffs:
 
     async def _create(self, options: HandoffOptions) -> Handoff:
         """Create the handoff and its task, or return the handoff of an earlier request with the same `once`."""
-        if known := await self._find_known(options):
-            return known
+        if earlier := await self._find_known(options):
+            return earlier
         try:
             return (await self._prepare_in_time(await self._begin(options), options)).handoff
         except Conflict:
-            if known := await self._find_known(options):  # a concurrent request created it
-                return known
+            if earlier := await self._find_known(options):  # a concurrent request created it
+                return earlier
             raise
 
     async def transfer(self, options: HandoffOptions) -> Transfer:
@@ -213,13 +213,13 @@ class Handoffs:
     async def _find_known(self, options: HandoffOptions) -> Handoff | None:
         if options.once is None:
             return None
-        known = await self._store.find_handoff(options.source_task, options.once)
-        if known is None:
+        earlier = await self._store.find_handoff(options.source_task, options.once)
+        if earlier is None:
             return None
-        abandoned = known.status in ("pending", "accepted") and known.owner != self._owner
-        if abandoned or (known.status == "cancelled" and known.task_id is None):
-            return None if await self._free_name(known) else await self._find_known(options)
-        return known
+        abandoned = earlier.status in ("pending", "accepted") and earlier.owner != self._owner
+        if abandoned or (earlier.status == "cancelled" and earlier.task_id is None):
+            return None if await self._free_name(earlier) else await self._find_known(options)
+        return earlier
 
     async def _free_name(self, earlier: Handoff) -> bool:
         """Remove the key `once` from an earlier handoff that has no task, so that a new handoff can use the key.

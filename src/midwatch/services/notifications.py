@@ -31,9 +31,9 @@ class Notifications:
         """Return the route in `text`. Raise InvalidInput if the text is no route or its channel does not exist."""
         route = Route.parse(text)
         if route.channel not in self._channels:
-            known = ", ".join(sorted(self._channels))
+            names = ", ".join(sorted(self._channels))
             raise InvalidInput(
-                f"there is no channel {route.channel!r}; use one of: {known}; "
+                f"there is no channel {route.channel!r}; use one of: {names}; "
                 "or add a table [channels.NAME] to midwatch.toml.",
                 field="route",
             )

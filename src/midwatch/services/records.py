@@ -29,10 +29,10 @@ def parse_status(status: str, known: Iterable[str]) -> str:
 
     Raise InvalidInput for any other text.
     """
-    wanted = status.strip().lower()
-    if wanted not in ("", "all", *known):
+    chosen = status.strip().lower()
+    if chosen not in ("", "all", *known):
         raise InvalidInput(f"the status must be one of: all, {', '.join(known)}.", field="status")
-    return wanted
+    return chosen
 
 
 async def apply_with_retry(store: Store, name: str, compute: Callable[[], Awaitable[tuple[T, Changes]]]) -> T:

@@ -68,14 +68,14 @@ def decide(
     A question that only offers choices, without an action, is left to a person, unless the default is to deny.
     """
     if question.kind != "choice":
-        kept, facts = list(rules), QuestionFacts(question, root)
-        denying = [*_rank_policies(policies, "deny"), *_rank_rules(kept, "deny")]
+        stored_rules, facts = list(rules), QuestionFacts(question, root)
+        denying = [*_rank_policies(policies, "deny"), *_rank_rules(stored_rules, "deny")]
         for by, pattern, effect in denying:
             if denies(pattern, facts):
                 return Decision("deny", by, effect(pattern))
         if facts.doubtful and any(pattern.command or pattern.path for _, pattern, _ in denying):
             return Decision("ask")  # it may contain a denied action
-        for by, pattern, effect in (*_rank_policies(policies, "allow"), *_rank_rules(kept, "allow")):
+        for by, pattern, effect in (*_rank_policies(policies, "allow"), *_rank_rules(stored_rules, "allow")):
             if allows(pattern, facts):
                 return Decision("allow", by, effect(pattern))
     by, default = next(((name, policy.default) for name, policy in reversed(policies) if policy.default), ("", "ask"))
@@ -104,10 +104,10 @@ def allows(pattern: Pattern, facts: QuestionFacts) -> bool:
         return pattern.command is None and (
             question.command is None or (pattern.kind == "execute" and not pattern.path)
         )
-    wanted = CommandPattern.parse(pattern.command)
-    if wanted is None or facts.argv is None:
+    command = CommandPattern.parse(pattern.command)
+    if command is None or facts.argv is None:
         return False
-    return wanted.allows(facts.argv, lambda place: resolve_path(place, facts.root) is not None)
+    return command.allows(facts.argv, lambda place: resolve_path(place, facts.root) is not None)
 
 
 def denies(pattern: Pattern, facts: QuestionFacts) -> bool:
@@ -115,8 +115,8 @@ def denies(pattern: Pattern, facts: QuestionFacts) -> bool:
     if pattern.kind not in (None, facts.question.kind) or not _holds_in(pattern, facts):
         return False
     if pattern.command is not None:
-        wanted = CommandPattern.parse(pattern.command)
-        if wanted is None or not wanted.may_be_in(facts.parts, facts.argv):
+        command = CommandPattern.parse(pattern.command)
+        if command is None or not command.may_be_in(facts.parts, facts.argv):
             return False
     if pattern.path is None:
         return True
@@ -187,9 +187,9 @@ def _forms(path: str, root: str | None) -> Iterator[str]:
     if root is None or "\0" in path:
         return
     joined = Path(root) / home
-    for base, place in ((root, os.path.normpath(joined)), (os.path.realpath(root), os.path.realpath(joined))):
-        yield place
-        yield os.path.relpath(place, base)
+    for base, full_path in ((root, os.path.normpath(joined)), (os.path.realpath(root), os.path.realpath(joined))):
+        yield full_path
+        yield os.path.relpath(full_path, base)
 
 
 def expand_home(path: str) -> str:

@@ -84,8 +84,8 @@ class Sessions:
         about = {"session_key": key, "agent_id": name, "actor": creator}
         opened = event(SessionOpened(agent=name, workdir=workdir, title=title or None), now, **about)
         idle = event(StatusChange(status="idle", agent_type=name), now, **about)
-        known = await self._store.get_session(key)
-        fits = known is None or (idempotency_key is None and _has_same_place(known, session))
+        existing = await self._store.get_session(key)
+        fits = existing is None or (idempotency_key is None and _has_same_place(existing, session))
         created = fits and await self._store.open_session(session, (opened, idle))
         view = await self.get(key)
         if idempotency_key is not None and _get_request(view.session) != _get_request(session):

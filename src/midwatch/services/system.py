@@ -70,12 +70,12 @@ class System:
         now = self._clock.now()
         begin, end = _to_micros(since, now - DAY), _to_micros(until, now + 1)
         parts = tuple(dict.fromkeys(by))
-        place = find_zone(zone or host_zone())
+        time_zone = find_zone(zone or host_zone())
         spent = await self._store.sum_usage(UsageQuery(since=begin, until=end, by=parts, session_key=session_key))
-        rows = group_rows(spent, parts, place)
+        rows = group_rows(spent, parts, time_zone)
         listed = rows[-limit:] if "day" in parts else rows[:limit]
         return {
-            "since": iso(begin), "until": iso(end) if until else None, "by": list(parts), "zone": place.key,
+            "since": iso(begin), "until": iso(end) if until else None, "by": list(parts), "zone": time_zone.key,
             "total": add_up(spent), "rows": listed, "left_off": len(rows) - len(listed),
         }  # fmt: skip
 
@@ -108,12 +108,12 @@ class System:
         """
         if actor.role == "viewer":
             raise Forbidden("a viewer may not list directories; ask an owner for another role.")
-        wanted = Path(path) if path else Path.home()
-        if not wanted.is_absolute() or "\0" in str(wanted):
+        requested = Path(path) if path else Path.home()
+        if not requested.is_absolute() or "\0" in str(requested):
             raise InvalidInput("`path` must be an absolute path.", field="path")
-        place, names = await asyncio.to_thread(_scan, wanted, hidden)
-        parent = str(place.parent) if place.parent != place else None
-        return {"path": str(place), "parent": parent, "directories": names}
+        directory, names = await asyncio.to_thread(_scan, requested, hidden)
+        parent = str(directory.parent) if directory.parent != directory else None
+        return {"path": str(directory), "parent": parent, "directories": names}
 
 
 def _to_micros(moment: datetime | None, default: int) -> int:
@@ -131,10 +131,10 @@ def _describe_activity(last: Event | None) -> dict[str, Any] | None:
 def _scan(path: Path, hidden: bool) -> tuple[Path, list[str]]:
     """Return the real path of a directory, and the names of its subdirectories."""
     try:
-        place = path.resolve(strict=True)
+        directory = path.resolve(strict=True)
         names = [
             entry.name
-            for entry in os.scandir(place)
+            for entry in os.scandir(directory)
             if (hidden or not entry.name.startswith(".")) and entry.name.isprintable() and is_directory(entry.path)
         ]
     except (FileNotFoundError, NotADirectoryError):
@@ -143,6 +143,6 @@ def _scan(path: Path, hidden: bool) -> tuple[Path, list[str]]:
         raise InvalidInput(f"{path} cannot be read ({problem.strerror}); choose another path.", field="path") from None
     except RuntimeError:  # a loop of symbolic links
         raise InvalidInput(f"the symbolic links of {path} form a loop; choose another path.", field="path") from None
-    if not str(place).isprintable():
+    if not str(directory).isprintable():
         raise InvalidInput(f"{path} leads to a name with unprintable characters; choose another path.", field="path")
-    return place, sorted(names, key=str.casefold)[:MOST_DIRECTORIES]
+    return directory, sorted(names, key=str.casefold)[:MOST_DIRECTORIES]

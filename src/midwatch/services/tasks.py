@@ -134,15 +134,15 @@ class Tasks:
         self, wish: Submission, session: str | None, terms: AgentTerms, now: int
     ) -> dict[str, Any] | None:
         """Return the worktree of a new task: that of its session, a new worktree if one is requested, or None."""
-        wanted = bool(wish.get("worktree"))
-        known = await self._store.get_session(session) if session else None
-        if known is not None and known.worktree is None and wanted:
+        requested = bool(wish.get("worktree"))
+        existing = await self._store.get_session(session) if session else None
+        if existing is not None and existing.worktree is None and requested:
             raise InvalidInput(f"session {session} has no worktree; open a session that has one.", field="worktree")
-        if known is not None and known.worktree is not None:
-            return {"id": known.worktree}
-        if wanted:
+        if existing is not None and existing.worktree is not None:
+            return {"id": existing.worktree}
+        if requested:
             check_repository(wish.get("workdir") or terms.workdir)
-        return {"id": new_id("w", now)} if wanted else None
+        return {"id": new_id("w", now)} if requested else None
 
     async def get(self, task_id: str) -> Task:
         """Return the task, or raise NotFound. If the task waits, its field `wait` is the reason."""

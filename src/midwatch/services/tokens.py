@@ -74,12 +74,12 @@ class Tokens:
             await self._revoke(who.token.id, who)
 
     async def _revoke(self, key: str, by: Actor) -> Token:
-        known = require(await self._store.get_token(key), "token", key)
+        token = require(await self._store.get_token(key), "token", key)
         try:
-            await self._store.apply(identity.revoke(known, self._clock.now(), by.name))
+            await self._store.apply(identity.revoke(token, self._clock.now(), by.name))
         except Conflict as conflict:
-            raise Conflict(f"token {known.id} ({known.name}) is revoked already.") from conflict
-        return await self._store.get_token(known.id) or known
+            raise Conflict(f"token {token.id} ({token.name}) is revoked already.") from conflict
+        return await self._store.get_token(token.id) or token
 
     async def link(self, who: Actor) -> tuple[Token, str]:
         """Create a token for a link that signs in one browser as this actor. Return the token and the link's code."""
@@ -122,8 +122,8 @@ class Tokens:
             return OWNER
         if secret.startswith("ma_"):
             return await self._agent(secret)
-        known = await self._find_valid(secret, "api")
-        return None if known is None else Actor(known.actor, known.role, "bearer", known)
+        token = await self._find_valid(secret, "api")
+        return None if token is None else Actor(token.actor, token.role, "bearer", token)
 
     async def _agent(self, secret: str) -> Actor | None:
         """Return the actor for the secret of a running attempt, or None if the secret is not valid.
@@ -139,8 +139,8 @@ class Tokens:
 
     async def cookie(self, secret: str) -> Actor | None:
         """Return the actor that the secret in a browser's cookie belongs to, or None if the secret is not valid."""
-        known = await self._find_valid(secret, "browser")
-        return None if known is None else Actor(known.actor, known.role, "cookie", known)
+        token = await self._find_valid(secret, "browser")
+        return None if token is None else Actor(token.actor, token.role, "cookie", token)
 
     async def is_valid(self, who: Actor) -> bool:
         """Return whether the token of an actor is still valid, or for an agent, whether its attempt still runs."""
@@ -149,16 +149,16 @@ class Tokens:
             return now is not None and now.status == "running" and now.attempt == who.task.attempt
         if who.token is None:
             return True
-        known = await self._store.find_token(who.token.hash, self._clock.now())
-        return known is not None and known.holds(self._clock.now())
+        token = await self._store.find_token(who.token.hash, self._clock.now())
+        return token is not None and token.holds(self._clock.now())
 
     async def _find_valid(self, secret: str, kind: Kind) -> Token | None:
         now = self._clock.now()
-        known = await self._store.find_token(hash_of(secret), now)
-        if known is None or known.kind != kind or not known.holds(now):
+        token = await self._store.find_token(hash_of(secret), now)
+        if token is None or token.kind != kind or not token.holds(now):
             return None
-        self._record_use(known)
-        return known
+        self._record_use(token)
+        return token
 
     async def _tidy(self) -> int:
         """Remove tokens that were revoked or expired long ago, and return the current time."""
