@@ -357,7 +357,7 @@ async def test_an_agent_token_allows_nothing_but_its_goal(served: Desk) -> None:
     told = failed["error"]
     for line in ("other goal: 6", "submit: 6", "automation: 6", "pause: 6", "no evidence: 2"):
         assert line in told, told
-    assert "only the goal it works on" in told
+    assert "only the goal that its own task works on" in told
     assert served.run_json("goal", "show", other["id"])["status"] == "waiting_for_session"
     assert "echo free" not in [task["prompt"] for task in served.run_json("tasks", "--limit", "50")["tasks"]]
     assert served.run_json("automation", "list")["automations"] == []

@@ -403,7 +403,7 @@ BAD_INPUT = [
     (2, ("submit", "x", "--timeout", "soon"), "is not a duration"),
     (2, ("submit", "x", "--priority", "101"), "priority"),
     (2, ("submit", "x", "--on-crash", "panic"), "on_crash"),
-    (2, ("submit", "x", "--route", "nowhere"), "known channels"),
+    (2, ("submit", "x", "--route", "nowhere"), "use one of"),
     (2, ("tasks", "--status", "sleeping"), "status"),
     (2, ("tasks", "--limit", "0"), "limit"),
     (2, ("events", "--kind", "nonsense"), "known kinds"),

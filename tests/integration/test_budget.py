@@ -180,7 +180,7 @@ async def test_an_unknown_price_is_reported_and_stops_nothing(desk: Desk) -> Non
         task = await run(made, budget={"usd": 0.01})
         assert task.status == "done"
         (why,) = await read_events(made, task, "error")
-        assert (why.payload["stage"], "the price of m is not known" in why.payload["message"]) == ("budget", True)
+        assert (why.payload["stage"], "the price of m is unknown" in why.payload["message"]) == ("budget", True)
         assert task.usage == {"input_tokens": 90, "model": "m", "steps": 3, "seconds": task.usage["seconds"]}
 
 

@@ -270,7 +270,7 @@ def _scratch(parent: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=".midwatch-", dir=parent) as folder:
             yield Path(folder)
     except OSError as problem:
-        raise StoreUnavailable(f"{parent} is not writable ({problem.strerror}); choose another directory.") from None
+        raise StoreUnavailable(f"{parent} cannot be written ({problem.strerror}); choose another directory.") from None
 
 
 def _rename(copy: Path, file: Path) -> None:
