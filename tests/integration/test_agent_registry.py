@@ -97,7 +97,7 @@ async def test_an_added_agent_gets_work_at_once_and_a_removed_one_gets_none(
     ):
         with pytest.raises(UnknownAgent):
             await other.tasks.submit("x", agent="late")
-        with pytest.raises(Conflict, match="this process runs no tasks"):
+        with pytest.raises(Conflict, match="runs no tasks; open it without"):
             await other.handoffs.register(FunctionAgent("late", echo))
         await desk.handoffs.register(FunctionAgent("late", echo, terms=AgentTerms(timeout_seconds=777.0)))
         first = await other.tasks.submit("from another process", agent="late")
@@ -252,7 +252,10 @@ CONFIG = "[agents.it]\nkind = 'llm'\nmodel = 'openai:fake'\n"
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("delegates = ['demo', 'nobody']", r"agents.it.delegates: there is no agent 'nobody'; correct the name, or add"),
+        (
+            "delegates = ['demo', 'nobody']",
+            r"agents.it.delegates: there is no agent 'nobody'; correct the name, or add",
+        ),
         ("handoffs = ['nobody']", r"agents.it.handoffs: there is no agent 'nobody'; .* Other agents: demo, echo\."),
         ("handoffs = [{ agent = 'nobody', tool = 'ask' }]", "agents.it.handoffs: there is no agent 'nobody'"),
         ("handoffs = ['it']", "agents.it.handoffs: .* cannot hand over to itself"),

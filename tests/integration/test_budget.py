@@ -424,7 +424,8 @@ async def test_a_step_of_a_goal_cannot_spend_more_than_remains(desk: Desk) -> No
         assert (second.outcome, reached.payload["scope"]) == ("budget", "goal")
         edited = await made.goals.edit(goal.id, {"max_usd": 0.5, "max_tokens": 0})
         with pytest.raises(
-            Conflict, match=rf"budget of \$0.50 is spent; increase the budget with `midwatch goal edit {edited.id} --max-usd"
+            Conflict,
+            match=rf"budget of \$0.50 is spent; increase the budget with `midwatch goal edit {edited.id} --max-usd",
         ):
             await made.goals.resume(goal.id)
 

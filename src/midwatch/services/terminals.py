@@ -70,7 +70,10 @@ class Terminals:
         relay: Relay | None,
         env: Callable[[], Mapping[str, str]],
     ) -> None:
-        """Build the service. `conversations` is None if this process runs no tasks, `relay` is None on SQLite."""
+        """Build the service. `conversations` is None if this process runs no tasks.
+
+        `relay` sends requests to other processes. If it is None, only terminals of this process can be used.
+        """
         self._store = store
         self._agents = agents
         self._relay = relay
